@@ -1,0 +1,34 @@
+# Everything happens in a local virtual environment that these targets make themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/core.stamp  ## run the main job on made-up data: no download, no torch
+	$(BIN)/shardwright demo demo
+
+test: $(VENV)/dev.stamp   ## lint, types, layering and every test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n 2 --dist worksteal
+
+lint: $(VENV)/dev.stamp   ## mend what ruff can mend, then say what is left
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/mypy
+
+clean:                    ## forget the environment and the demo
+	rm -rf $(VENV) demo
+
+$(VENV)/core.stamp: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt -e .
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/core.stamp
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,7 @@
+"""``python -m shardwright``."""
+
+import sys
+
+from shardwright.cli.main import main
+
+sys.exit(main())

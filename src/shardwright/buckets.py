@@ -1,0 +1,56 @@
+"""The aspect buckets: the few picture sizes a trainer batches by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Self
+
+# Bounded, so that a bucket can never be a path, and unique, so that 1024x1024 has one spelling.
+_NAME = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", re.ASCII)
+
+
+@dataclass(frozen=True, order=True)
+class Bucket:
+    """A picture size, written ``WIDTHxHEIGHT``."""
+
+    width: int
+    height: int
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Read ``WIDTHxHEIGHT``; anything else is a ValueError."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise ValueError(f"{name!r} is not a bucket: write WIDTHxHEIGHT, such as 832x1216")
+        return cls(int(match[1]), int(match[2]))
+
+
+BUCKETS: tuple[Bucket, ...] = (
+    Bucket(1024, 1024),
+    Bucket(832, 1216),
+    Bucket(1216, 832),
+    Bucket(768, 1280),
+    Bucket(1280, 768),
+    Bucket(704, 1344),
+    Bucket(1344, 704),
+)
+
+
+@lru_cache(maxsize=4096)
+def is_bucket(name: str) -> bool:
+    """Whether a string is spelt as a bucket, be it one of the seven or not."""
+    return _NAME.fullmatch(name) is not None
+
+
+def nearest(width: int, height: int, buckets: Sequence[Bucket] = BUCKETS) -> Bucket:
+    """Choose the bucket whose aspect ratio is nearest to a picture's; the earlier one on a tie."""
+    if width < 1 or height < 1:
+        raise ValueError(f"a picture cannot be {width}x{height}")
+    ratio = width / height
+    return min(buckets, key=lambda bucket: abs(ratio - bucket.width / bucket.height))

@@ -1,0 +1,90 @@
+"""The ``shardwright`` command: finds the subcommand, runs it, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+import shardwright
+from shardwright.cli import demo, pack
+from shardwright.cli.output import print_json
+from shardwright.errors import ShardwrightError
+
+COMMANDS = (demo, pack)
+
+EPILOG = """\
+exit status:
+  0    done
+  1    failed
+  2    wrong usage, or an input is missing
+  3    done, but some inputs failed
+  11   another run is writing to the same folder
+  12   verify found damage
+  130  interrupted (143 when terminated)
+"""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: ends work as Ctrl-C does, with another exit code."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the parser of all commands."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(
+        prog="shardwright",
+        description=shardwright.__doc__.splitlines()[0] if shardwright.__doc__ else None,
+        epilog=EPILOG,
+        formatter_class=formatter,
+    )
+    top.add_argument(
+        "--version", action="version", version=f"shardwright {shardwright.__version__}"
+    )
+    subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        name = command.__name__.rpartition(".")[2]
+        sub = subparsers.add_parser(
+            name,
+            help=command.HELP,
+            description=command.DESCRIPTION,
+            epilog=f"example:\n{command.EXAMPLE}\n{command.EXIT_STATUS}",
+            formatter_class=formatter,
+        )
+        command.add_arguments(sub)
+        sub.add_argument("--json", action="store_true", help="print one JSON object, and only that")
+        sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        sub.set_defaults(run=command.run)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code."""
+    options = parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = options.run(options)
+        sys.stdout.flush()
+    except ShardwrightError as error:
+        if options.debug:
+            raise
+        if options.json:
+            print_json({"error": type(error).__name__, "message": str(error)})
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt as interrupt:
+        print("interrupted", file=sys.stderr)
+        return 143 if isinstance(interrupt, Terminated) else 130
+    except BrokenPipeError:  # whoever read our output has gone; there is nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    assert isinstance(code, int)
+    return code
+
+
+def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated

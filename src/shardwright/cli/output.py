@@ -1,0 +1,33 @@
+"""What the commands share in speaking to people and programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from shardwright.progress import Bar, Lines, Progress
+
+
+def progress() -> Progress:
+    """Choose a bar on a terminal, and plain lines elsewhere."""
+    return Bar() if sys.stderr.isatty() else Lines()
+
+
+def print_json(value: Any) -> None:  # noqa: ANN401 - anything JSON can say
+    """Print one JSON object on standard output."""
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Lay rows out in columns, the first to the left and the rest to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )

@@ -1,0 +1,58 @@
+"""Every exception Shardwright raises on purpose.
+
+::
+
+    ShardwrightError                         exit 1
+    ├── UsageError       (ValueError)        exit 2   an argument makes no sense
+    ├── InputMissingError (FileNotFoundError) exit 2  something we were told to read is not there
+    ├── ShardExistsError (FileExistsError)   exit 1   packing would replace shards
+    ├── SourceChangedError                   exit 1   an input changed while it was being read
+    ├── StorageError     (OSError)           exit 1   the file system refused something
+    │   └── NoSpaceError                     exit 1   ... because it is full
+    └── LockedError                          exit 11  another run is writing here
+
+Foreign errors (OSError, msgspec, NumPy, tarfile) are turned into these at the border, so a caller
+needs to catch one class. Where a built-in exception says the same thing, ours inherits it too.
+"""
+
+from __future__ import annotations
+
+
+class ShardwrightError(Exception):
+    """What happened, to which file, and the cure."""
+
+    exit_code = 1
+
+
+class UsageError(ShardwrightError, ValueError):
+    """An argument makes no sense."""
+
+    exit_code = 2
+
+
+class InputMissingError(ShardwrightError, FileNotFoundError):
+    """A file or folder we were told to read is not there."""
+
+    exit_code = 2
+
+
+class ShardExistsError(ShardwrightError, FileExistsError):
+    """Packing would replace shards that are already there."""
+
+
+class SourceChangedError(ShardwrightError):
+    """An input changed while it was being read."""
+
+
+class StorageError(ShardwrightError, OSError):
+    """The file system refused something."""
+
+
+class NoSpaceError(StorageError):
+    """The file system is full, or would be."""
+
+
+class LockedError(ShardwrightError):
+    """Another run is writing here."""
+
+    exit_code = 11

@@ -1,0 +1,211 @@
+"""Every durable file operation, and the one seam through which faults are injected.
+
+A file is published whole or not at all: written under a temporary name, its length checked,
+synced, renamed, and the folder synced. ``Disk`` holds the primitive calls; a test replaces it with
+``using`` to fail or kill at any of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from shardwright.errors import LockedError, NoSpaceError, StorageError
+from shardwright.schema import STATE_FOLDER
+
+TMP_SUFFIX = ".tmp"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Disk:
+    """The calls that change what is on disk, one method each."""
+
+    def create(self, path: Path) -> int:
+        """Open a new file for writing; it must not exist."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        """Write some of the data and say how much."""
+        return os.write(fd, data)
+
+    def fsync(self, fd: int) -> None:
+        """Wait until a file's bytes are on the disk."""
+        os.fsync(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace the target by the source in one step."""
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file's name."""
+        os.unlink(path)
+
+    def mkdir(self, path: Path) -> None:
+        """Make one folder."""
+        os.mkdir(path)
+
+    def fsync_folder(self, path: Path) -> None:
+        """Wait until a folder's names are on the disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+_disk = Disk()
+
+
+@contextmanager
+def using(disk: Disk) -> Iterator[None]:
+    """Send every durable operation through another disk, for as long as the block runs."""
+    global _disk
+    previous, _disk = _disk, disk
+    try:
+        yield
+    finally:
+        _disk = previous
+
+
+class NewFile:
+    """A file that appears under its own name only when it is whole.
+
+    Write to it, then ``seal`` it (length check and fsync), then ``publish`` it. Leaving the block
+    without sealing discards it. What is written lives at ``tmp`` until it is published.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tmp = path.with_name(path.name + TMP_SUFFIX)
+        self.written = 0
+        self._sealed = False
+        with _explained(self.tmp):
+            try:
+                self._fd = _disk.create(self.tmp)
+            except FileExistsError:  # left by a run that was killed: we hold the lock it held
+                _disk.unlink(self.tmp)
+                self._fd = _disk.create(self.tmp)
+
+    def __enter__(self) -> NewFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._sealed:
+            os.close(self._fd)
+            with suppress(OSError):  # the error that brought us here is the one to report
+                _disk.unlink(self.tmp)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes."""
+        view = memoryview(data)
+        with _explained(self.tmp):
+            while view:
+                count = _disk.write(self._fd, view)
+                view = view[count:]
+                self.written += count
+
+    def seal(self, length: int) -> None:
+        """Check that the file is as long as it should be and wait until it is on the disk."""
+        with _explained(self.tmp):
+            found = os.fstat(self._fd).st_size
+            if found != length:
+                raise StorageError(f"{self.tmp}: wrote {length} bytes and the disk holds {found}")
+            # A failed fsync may have dropped the very pages it failed on, so it is never retried.
+            _disk.fsync(self._fd)
+            os.close(self._fd)
+        self._sealed = True
+
+
+def publish(tmp: Path, path: Path) -> None:
+    """Give a sealed file its name. Follow with ``sync_folder``, once for all files of a folder."""
+    with _explained(path):
+        _disk.rename(tmp, path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    with _explained(folder):
+        _disk.fsync_folder(folder)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, replacing what was there."""
+    with NewFile(path) as file:
+        file.write(data)
+        file.seal(len(data))
+    publish(file.tmp, path)
+    sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file if it is there."""
+    with _explained(path), suppress(FileNotFoundError):
+        _disk.unlink(path)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, durably."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with _explained(path):
+        with suppress(FileExistsError):
+            _disk.mkdir(path)
+        _disk.fsync_folder(path.parent)
+
+
+def free_bytes(path: Path) -> int:
+    """Count the bytes free at a path, or where it would be made."""
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Be the only writer of a folder; a second one fails at once and is told who holds it.
+
+    The kernel drops the lock with its holder, however that dies, so no lock is ever stale. The file
+    stays behind: to remove it would let two runs lock two different files of one name.
+    """
+    make_folder(folder / STATE_FOLDER)
+    path = folder / STATE_FOLDER / "lock"
+    with _explained(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another run"
+            raise LockedError(
+                f"{folder}: {holder} is writing here; wait for it to end, or stop it"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+        os.ftruncate(fd, 0)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn an OSError into one of ours that names the file and the cure."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        if error.errno in _FULL:
+            raise NoSpaceError(
+                f"{path}: the disk is full ({free_bytes(path.parent)} bytes free); "
+                "make room and run the same command again"
+            ) from error
+        raise StorageError(f"{path}: {error.strerror or error}") from error

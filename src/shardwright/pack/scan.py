@@ -1,0 +1,204 @@
+"""The first step of packing: read the metadata, list the arrays, and say which records are ready.
+
+Only a small fixed cost per record is kept (where its line is, its id, its bucket), never the parsed
+record: a million records take a few hundred megabytes.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from shardwright import schema
+from shardwright.errors import InputMissingError
+from shardwright.pack.summary import Skipped
+from shardwright.progress import Progress
+from shardwright.shards.samples import json_member
+from shardwright.store import records
+from shardwright.store.records import BadRecordError, Line, Record
+
+WARNINGS_SHOWN = 5
+_ADVANCE_EVERY = 256  # records; a progress call for each would cost more than parsing it
+_ARRAY_SUFFIX = ".npy"
+
+
+@dataclass
+class Scan:
+    """The ready samples of a store, in columns; a sample is its position in them."""
+
+    jsonl: Path
+    derived_dir: Path
+    jsonl_state: tuple[int, int]  # its size and time, to notice a change before we copy
+    total_records: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+    ids: list[str] = field(default_factory=list)
+    buckets: list[str] = field(default_factory=list)
+    offsets: array[int] = field(default_factory=lambda: array("Q"))
+    lengths: array[int] = field(default_factory=lambda: array("I"))
+    json_sizes: array[int] = field(default_factory=lambda: array("I"))
+    dropped: set[int] = field(default_factory=set)  # samples that proved not to be ready after all
+
+    def add(self, image_id: str, line: Line, record: Record) -> None:
+        """Append a sample."""
+        assert line.data is not None
+        self.ids.append(image_id)
+        self.buckets.append(sys.intern(record["aspect_bucket"]))
+        self.offsets.append(line.offset)
+        self.lengths.append(len(line.data))
+        self.json_sizes.append(len(json_member(record)))
+
+    def drop(self, sample: int, reason: str) -> None:
+        """Move a sample from the ready to the skipped."""
+        self.dropped.add(sample)
+        self.skipped.add(reason, self.ids[sample])
+
+    def at(self, offset: int) -> int | None:
+        """Find the ready sample whose line begins at an offset."""
+        sample = bisect_left(self.offsets, offset)
+        there = sample < len(self.offsets) and self.offsets[sample] == offset
+        return sample if there and sample not in self.dropped else None
+
+    def ready(self) -> Iterator[int]:
+        """Give the ready samples in the order of the JSONL."""
+        return (sample for sample in range(len(self.ids)) if sample not in self.dropped)
+
+    @property
+    def ready_records(self) -> int:
+        """Count the records that are ready."""
+        return len(self.ids) - len(self.dropped)
+
+    def counts(self) -> str:
+        """Say how the books stand."""
+        return (
+            f"total_records={self.total_records} ready_records={self.ready_records} "
+            f"skipped_incomplete={self.skipped.total}"
+        )
+
+
+def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int) -> Scan:
+    """Find the samples whose record is complete and whose array files are all there."""
+    _require_inputs(jsonl, derived_dir)
+    known = _Known(derived_dir)
+    with jsonl.open("rb", buffering=1 << 20) as file, jsonl.open("rb") as again:
+        found = Scan(jsonl, derived_dir, file_state(file.fileno()))
+        progress.phase("scan", found.jsonl_state[0], "B")
+        malformed = position = 0
+        for line in records.lines(file):
+            found.total_records += 1
+            if found.total_records % _ADVANCE_EVERY == 0:
+                progress.advance(line.offset - position)
+                position = line.offset
+            try:
+                record = records.parse(line.data)
+            except BadRecordError as error:
+                found.skipped.add(error.reason, f"line {line.number}")
+                malformed += 1
+                if malformed <= WARNINGS_SHOWN:
+                    what = error.reason.replace("_", " ")
+                    progress.warn(f"{jsonl}, line {line.number}: {what}; skipped")
+                continue
+            image_id = record.get("image_id")
+            if reason := records.image_id_problem(image_id):
+                found.skipped.add(reason, f"line {line.number}")
+                continue
+            assert isinstance(image_id, str)
+            reason = records.problem(record)
+            missing, earlier = known.meet(image_id, line.offset)
+            if earlier is not None:
+                conflict = _retire(found, earlier, record, again, known.conflicts)
+                reason = conflict or reason
+            if reason or missing:
+                found.skipped.add(reason or f"{missing}_missing", image_id)
+                continue
+            found.add(image_id, line, record)
+            if len(found.ids) % progress_every == 0:
+                progress.note(found.counts())
+        progress.advance(found.jsonl_state[0] - position)
+    if malformed > WARNINGS_SHOWN:
+        progress.warn(f"{jsonl}: {malformed - WARNINGS_SHOWN} more malformed lines, also skipped")
+    progress.note(found.counts())
+    return found
+
+
+def file_state(fd: int) -> tuple[int, int]:
+    """Give what changes when somebody writes to a file: its size and modification time."""
+    state = os.fstat(fd)
+    return state.st_size, state.st_mtime_ns
+
+
+class _Known:
+    """What is known of each image_id: which of its arrays are there, and where its record is.
+
+    One dict for both. The low bits of a value say which components are there; the rest is the
+    offset of the id's latest line plus one, or 0.
+    """
+
+    def __init__(self, derived_dir: Path) -> None:
+        self.conflicts: set[str] = set()  # ids that stand for more than one image
+        self._bits = len(schema.COMPONENTS)
+        self._all = (1 << self._bits) - 1
+        self._values: dict[str, int] = {}
+        for bit, component in enumerate(schema.COMPONENTS):
+            with os.scandir(derived_dir / component.folder) as entries:
+                for entry in entries:
+                    if entry.name.endswith(_ARRAY_SUFFIX):
+                        image_id = entry.name[: -len(_ARRAY_SUFFIX)]
+                        self._values[image_id] = self._values.get(image_id, 0) | 1 << bit
+
+    def meet(self, image_id: str, offset: int) -> tuple[str | None, int | None]:
+        """Note a record; give its first missing component and where its id was met before."""
+        # Popped and put back, so that the key becomes the string which the scan keeps anyway.
+        value = self._values.pop(image_id, 0)
+        there = value & self._all
+        self._values[image_id] = there | (offset + 1) << self._bits
+        missing = None
+        if there != self._all:
+            missing = next(
+                component.name
+                for bit, component in enumerate(schema.COMPONENTS)
+                if not there & 1 << bit
+            )
+        return missing, (value >> self._bits) - 1 if value > self._all else None
+
+
+def _retire(
+    found: Scan, earlier: int, record: Record, file: BinaryIO, conflicts: set[str]
+) -> str | None:
+    """Settle two records of one image_id: for one image the later wins, for two neither does."""
+    image_id = record["image_id"]
+    file.seek(earlier)
+    old = records.parse(file.readline().rstrip(b"\r\n"))
+    if image_id in conflicts or _image(old) != _image(record):
+        conflicts.add(image_id)
+    reason = "duplicate_id" if image_id in conflicts else None
+    sample = found.at(earlier)
+    if sample is not None:
+        found.drop(sample, reason or "superseded")
+    return reason
+
+
+def _image(record: Record) -> object:
+    path = record.get("image_path")
+    return posixpath.normpath(path) if isinstance(path, str) else path
+
+
+def _require_inputs(jsonl: Path, derived_dir: Path) -> None:
+    if not jsonl.is_file():
+        raise InputMissingError(
+            f"{jsonl}: no such file; give the Stage 2 metadata with --jsonl, or its folder with "
+            "--derived-dir"
+        )
+    for component in schema.COMPONENTS:
+        folder = derived_dir / component.folder
+        if not folder.is_dir():
+            raise InputMissingError(
+                f"{folder}: no such folder; {component.name} arrays are looked for there, below "
+                "--derived-dir"
+            )

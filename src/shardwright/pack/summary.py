@@ -1,0 +1,64 @@
+"""What packing reports: the books, which always balance."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class SkippedReason:
+    """How many records were skipped for one reason, and one of them to look at."""
+
+    count: int
+    example: str
+
+
+class Skipped(dict[str, SkippedReason]):
+    """The skipped records by reason, the reasons in the order they were met."""
+
+    def add(self, reason: str, example: str) -> None:
+        """Count one record."""
+        if reason in self:
+            self[reason].count += 1
+        else:
+            self[reason] = SkippedReason(1, example)
+
+    @property
+    def total(self) -> int:
+        """Count them all."""
+        return sum(reason.count for reason in self.values())
+
+
+@dataclass
+class BucketSummary:
+    """What went into one bucket's shards."""
+
+    samples: int = 0
+    shards: int = 0
+    bytes: int = 0
+    off_shape: int = 0  # samples with an array that is not of the bucket's shape
+    shard_bytes: list[int] = field(default_factory=list)
+
+
+@dataclass
+class PackSummary:
+    """What ``pack`` did, or under ``dry_run`` would do."""
+
+    total_records: int
+    ready_records: int
+    skipped_incomplete: int
+    written_samples: int
+    written_shards: int
+    written_bytes: int
+    dry_run: bool
+    existing_shards: int  # shards that were there before in the buckets of the plan
+    free_bytes: int
+    output_dir: str
+    seconds: float
+    skipped_by_reason: dict[str, SkippedReason]
+    buckets: dict[str, BucketSummary]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain dicts and numbers, ready for JSON."""
+        return asdict(self)

@@ -1,0 +1,118 @@
+"""How long work reports itself: ``Lines`` for logs, ``Bar`` for people, ``Progress`` not at all."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+
+class Progress:
+    """Says nothing. Work is a series of phases, each with a total to count towards."""
+
+    def phase(self, name: str, total: int, unit: str) -> None:
+        """Begin a phase; its unit is what ``advance`` counts ("B" for bytes)."""
+
+    def advance(self, count: int) -> None:
+        """Count some of the total as done."""
+
+    def note(self, text: str) -> None:
+        """Say how far it is, for a log."""
+
+    def warn(self, text: str) -> None:
+        """Say something that needs the user's attention, but does not stop the work."""
+
+    def close(self) -> None:
+        """End the last phase."""
+
+
+class Lines(Progress):
+    """Plain lines, with rate and time left, for logs and pipes."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self.phase("", 0, "")
+
+    def phase(self, name: str, total: int, unit: str) -> None:
+        self.name, self.total, self.unit = name, total, unit
+        self.done = 0
+        self.started = time.monotonic()
+
+    def advance(self, count: int) -> None:
+        self.done += count
+
+    def note(self, text: str) -> None:
+        seconds = time.monotonic() - self.started
+        pace = ""
+        if self.done and seconds:
+            rate = self.done / seconds
+            left = max(self.total - self.done, 0) / rate
+            pace = f" ({quantity(rate, self.unit)}/s, {duration(left)} left)"
+        print(f"{self.name}: {text}{pace}", file=self.stream, flush=True)
+
+    def warn(self, text: str) -> None:
+        print(f"warning: {text}", file=self.stream, flush=True)
+
+
+class Bar(Progress):
+    """A bar with rate and time left, for a terminal."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self.bar: tqdm[None] | None = None
+
+    def phase(self, name: str, total: int, unit: str) -> None:
+        from tqdm import tqdm  # here, because the other reporters do not need it
+
+        self.close()
+        tqdm.monitor_interval = 0  # its thread would stand beside our forks
+        self.bar = tqdm(
+            desc=name,
+            total=total,
+            unit=unit if unit == "B" else f" {unit}",
+            unit_scale=unit == "B",
+            file=self.stream,
+            leave=False,
+            dynamic_ncols=True,
+        )
+
+    def advance(self, count: int) -> None:
+        if self.bar is not None:
+            self.bar.update(count)
+
+    def warn(self, text: str) -> None:
+        if self.bar is not None:
+            self.bar.clear()
+        print(f"warning: {text}", file=self.stream, flush=True)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+
+def duration(seconds: float) -> str:
+    """Write a time as people do: 42s, 3m05s, 2h10m."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+def size(count: float) -> str:
+    """Write a number of bytes as people do: 512 B, 1.4 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+def quantity(count: float, unit: str) -> str:
+    """Write a number of anything; bytes get their prefixes."""
+    return size(count) if unit == "B" else f"{count:,.0f} {unit}"

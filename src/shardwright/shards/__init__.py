@@ -1,0 +1,1 @@
+"""The Stage 3 format: WebDataset tar shards, one folder per aspect bucket."""

@@ -1,0 +1,35 @@
+"""Tar keys: how an image_id is spelt in member names so that every loader splits them alike.
+
+WebDataset ends a key at the first dot, DALI splits its index at white space, wids sees only the
+first 100 bytes of a name. So a key has only the bytes ``A-Z a-z 0-9 _ - %``; ordinary ids are
+their own keys, and the ``.json`` member holds the true id of the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from shardwright import schema
+
+LONGEST_NAME = 100  # the USTAR name field; no loader needs the prefix field then
+
+_ORDINARY = re.compile(r"(?!__)[A-Za-z0-9_-]+", re.ASCII)
+_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+
+
+def key(image_id: str) -> str:
+    """Spell an image_id as a key; different ids give different keys."""
+    longest = LONGEST_NAME - 1 - max(map(len, schema.suffixes()))
+    if _ORDINARY.fullmatch(image_id) and len(image_id) <= longest:
+        return image_id
+    pieces = [chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in image_id.encode()]
+    if image_id.startswith("__"):  # webdataset keeps such names for itself
+        pieces[0] = "%5F"
+    if sum(map(len, pieces)) <= longest:
+        return "".join(pieces)
+    # "%-" cannot come from escaping, so a cut key never equals a whole one.
+    tail = "%-" + hashlib.blake2b(image_id.encode(), digest_size=16).hexdigest()
+    while sum(map(len, pieces)) > longest - len(tail):
+        pieces.pop()
+    return "".join(pieces) + tail

@@ -1,0 +1,122 @@
+"""What a ``.npy`` file must look like, judged from its header and size before NumPy sees it.
+
+``np.load`` accepts trailing bytes, big-endian and structured arrays, and would unpickle on request;
+a store holds none of these. Nothing here allocates by what a header claims.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import stat
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from shardwright.schema import Component, Shape
+
+MAGIC = b"\x93NUMPY"
+HEADER_BYTES = 128  # what NumPy writes for every array of ours
+_LONGEST_HEADER = 4096  # other writers pad differently, but none of the schema's needs more
+
+
+class BadArrayError(ValueError):
+    """An array that is not what the schema says; ``args[0]`` is the reason's name."""
+
+    @property
+    def reason(self) -> str:
+        """Name what is wrong."""
+        return str(self.args[0])
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a ``.npy`` file says of itself, and where its data begins."""
+
+    dtype: str
+    fortran_order: bool
+    shape: Shape
+    data_offset: int
+
+
+def header_bytes(dtype: str, shape: Shape) -> bytes:
+    """Write a version 1.0 header, exactly as NumPy does."""
+    text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode("latin-1")
+    padded = text.ljust(-(len(text) + 11) % 64 + len(text)) + b"\n"
+    return MAGIC + b"\x01\x00" + len(padded).to_bytes(2, "little") + padded
+
+
+def check(fd: int, component: Component) -> tuple[int, Shape]:
+    """Give the size and shape of an open array file, or say by BadArrayError what is wrong."""
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise BadArrayError("not_a_file")  # a folder, a pipe, a device
+    start = os.pread(fd, HEADER_BYTES, 0)
+    length = _header_length(start)
+    if length > len(start):
+        start = os.pread(fd, length, 0)
+    shape, expected = _judge(start[:length], component)
+    if found.st_size != expected:
+        raise BadArrayError("truncated" if found.st_size < expected else "trailing_bytes")
+    return expected, shape
+
+
+@lru_cache(maxsize=1024)  # a store has few different headers and very many files
+def _judge(start: bytes, component: Component) -> tuple[Shape, int]:
+    """Hold a header against the schema; give the shape and what the file's size must be."""
+    header = parse(start)
+    if header.dtype != component.dtype:
+        raise BadArrayError("wrong_dtype")
+    if not component.accepts(header.shape):
+        raise BadArrayError("wrong_shape")
+    if header.fortran_order:
+        raise BadArrayError("fortran_order")
+    return header.shape, header.data_offset + component.nbytes(header.shape)
+
+
+def open_array(path: Path | str, folder_fd: int | None = None) -> int:
+    """Open an array file for reading; a pipe in its place cannot make this wait."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return os.open(path, flags, dir_fd=folder_fd)
+    except FileNotFoundError:
+        raise BadArrayError("missing") from None
+    except OSError:
+        raise BadArrayError("unreadable") from None
+
+
+def _header_length(start: bytes) -> int:
+    if not start:
+        raise BadArrayError("empty")
+    if len(start) < 12 or start[:6] != MAGIC or start[6] not in (1, 2, 3):
+        raise BadArrayError("not_npy")
+    if start[6] == 1:
+        length = 10 + int.from_bytes(start[8:10], "little")
+    else:
+        length = 12 + int.from_bytes(start[8:12], "little")
+    if length > _LONGEST_HEADER:
+        raise BadArrayError("not_npy")
+    return length
+
+
+def parse(start: bytes) -> Header:
+    """Read a whole header."""
+    length = _header_length(start)
+    if len(start) < length:
+        raise BadArrayError("truncated")
+    try:
+        fields = ast.literal_eval(start[10 if start[6] == 1 else 12 :].decode("latin-1").strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise BadArrayError("not_npy") from None
+    if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:
+        raise BadArrayError("not_npy")
+    dtype, fortran_order, shape = fields["descr"], fields["fortran_order"], fields["shape"]
+    if not isinstance(dtype, str):
+        raise BadArrayError("wrong_dtype")  # a structured array
+    if "O" in dtype:
+        raise BadArrayError("pickled")
+    if not isinstance(fortran_order, bool) or not isinstance(shape, tuple):
+        raise BadArrayError("not_npy")
+    if not all(type(side) is int and side >= 0 for side in shape):
+        raise BadArrayError("not_npy")
+    return Header(dtype, fortran_order, shape, length)

@@ -1,0 +1,132 @@
+"""The metadata JSONL: its lines, and what makes a record fit to be packed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import IO, Any, NamedTuple
+
+import msgspec
+
+from shardwright.buckets import is_bucket
+from shardwright.schema import MASK
+
+Record = dict[str, Any]
+
+LONGEST_LINE = 1 << 26  # 64 MiB: beyond any record, even with inline arrays; bounds our memory
+_LONGEST_NAME = 255 - len(".npy")  # what a file system lets an image_id be
+_BOM = b"\xef\xbb\xbf"
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+class BadRecordError(ValueError):
+    """A line that is not a usable record; ``args[0]`` is the reason's name."""
+
+    @property
+    def reason(self) -> str:
+        """Name what is wrong."""
+        return str(self.args[0])
+
+
+class Line(NamedTuple):
+    """One line of a JSONL file, without its line end; ``data`` is None where it is too long."""
+
+    number: int
+    offset: int
+    data: bytes | None
+
+
+def lines(file: IO[bytes]) -> Iterator[Line]:
+    """Read the lines of a JSONL file; blank ones are passed over.
+
+    A line ends at a line feed and at nothing else, and no line costs more than LONGEST_LINE.
+    """
+    number = offset = 0
+    while data := file.readline(LONGEST_LINE):
+        number += 1
+        start, length = offset, len(data)
+        while length >= LONGEST_LINE and not data.endswith(b"\n"):
+            rest = file.readline(LONGEST_LINE)
+            if not rest:
+                break
+            length += len(rest)
+            data = rest
+        offset += length
+        if length > LONGEST_LINE:
+            yield Line(number, start, None)
+            continue
+        if number == 1 and data.startswith(_BOM):
+            data = data[len(_BOM) :]
+            start += len(_BOM)
+        data = data.rstrip(b"\r\n")
+        if data and not data.isspace():
+            yield Line(number, start, data)
+
+
+def parse(line: bytes | None) -> Record:
+    """Read one record, or say by BadRecordError what is wrong with the line."""
+    if line is None:
+        raise BadRecordError("line_too_long")
+    try:
+        record = _decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise BadRecordError("not_json") from None
+    if type(record) is not dict:
+        raise BadRecordError("not_an_object")
+    return record
+
+
+def image_id_problem(image_id: object) -> str | None:
+    """Say why a value cannot be an image_id: it must be a plain file name."""
+    if image_id is None:
+        return "image_id_missing"
+    if (
+        type(image_id) is not str
+        or not image_id
+        or "/" in image_id
+        or "\0" in image_id
+        or image_id in (".", "..")
+        or len(os.fsencode(image_id)) > _LONGEST_NAME
+    ):
+        return "image_id_invalid"
+    return None
+
+
+def problem(record: Record) -> str | None:
+    """Name the first reason why a record, its id and arrays aside, is not ready; None if it is."""
+    get = record.get
+    bucket = get("aspect_bucket")
+    if bucket is None:
+        return "aspect_bucket_missing"
+    if type(bucket) is not str or not is_bucket(bucket):
+        return "aspect_bucket_invalid"
+    caption = get("caption")
+    if caption is None:
+        return "caption_missing"
+    if type(caption) is not str or not caption or caption.isspace():
+        return "caption_invalid"
+    mask = get(MASK.field)
+    if mask is None:
+        return "mask_missing"
+    if not is_mask(mask):
+        return "mask_invalid"
+    if type(get("image_path", "")) is not str:
+        return "image_path_invalid"
+    for side in (get("height", 1), get("width", 1)):
+        if type(side) is not int or side < 1:
+            return "size_invalid"
+    return None
+
+
+def is_mask(mask: object) -> bool:
+    """Whether a value is a list of exactly the integers 0 and 1; true, 1.0 and "1" are not.
+
+    In Python those all equal 1, and to ask each element for its type is the slowest part of a scan.
+    Written as JSON they differ: every element is one character, and that character 0 or 1.
+    """
+    if type(mask) is not list or len(mask) != MASK.length:
+        return False
+    text = _encode(mask)
+    return len(text) == 2 * MASK.length + 1 and not text[1:-1].translate(None, b"01,")
