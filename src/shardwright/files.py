@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 from shardwright.errors import LockedError, NoSpaceError, StorageError
 from shardwright.schema import STATE_FOLDER
 
 TMP_SUFFIX = ".tmp"
+_DIRECT = getattr(os, "O_DIRECT", 0)  # Linux has it; elsewhere the cache is used
+_ALIGNMENT = 4096  # of what bypasses the cache
+_GATHERED = 1 << 22  # bytes at a time: large enough that a disk is never idle between two
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -33,6 +38,16 @@ class Disk:
     def write(self, fd: int, data: bytes | memoryview) -> int:
         """Write some of the data and say how much."""
         return os.write(fd, data)
+
+    def bypass_cache(self, fd: int, bypass: bool) -> bool:
+        """Have writes go straight to the disk, or no longer; say whether the file system can."""
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        flags = flags | _DIRECT if bypass else flags & ~_DIRECT
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+        except OSError:
+            return False
+        return bool(_DIRECT)
 
     def fsync(self, fd: int) -> None:
         """Wait until a file's bytes are on the disk."""
@@ -92,7 +107,7 @@ class NewFile:
                 _disk.unlink(self.tmp)
                 self._fd = _disk.create(self.tmp)
 
-    def __enter__(self) -> NewFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,6 +135,57 @@ class NewFile:
             _disk.fsync(self._fd)
             os.close(self._fd)
         self._sealed = True
+
+
+class GatheredFile(NewFile):
+    """A large new file, gathered piece by piece in one buffer that is written when it is full.
+
+    Bytes of other files are read straight to where they will be written from. Full buffers bypass
+    the cache where the file system allows it: what is written once and larger than memory only
+    pushes out what is read again, and a final fsync of gigabytes leaves the disk idle until then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._buffer = memoryview(mmap.mmap(-1, _GATHERED))  # on a page boundary, as it must be
+        self._used = 0
+        self._direct: bool | None = None
+
+    def put(self, data: bytes) -> None:
+        """Append bytes."""
+        view = memoryview(data)
+        while view:
+            part = view[: self._room()]
+            self._buffer[self._used : self._used + len(part)] = part
+            self._used += len(part)
+            view = view[len(part) :]
+
+    def put_from(self, fd: int, length: int) -> int:
+        """Append bytes read from an open file; give how many it still had."""
+        left = length
+        while left:
+            room = min(self._room(), left)
+            count = os.readv(fd, [self._buffer[self._used : self._used + room]])
+            if not count:
+                break
+            self._used += count
+            left -= count
+        return length - left
+
+    def seal(self, length: int) -> None:
+        if self._direct and self._used % _ALIGNMENT:
+            _disk.bypass_cache(self._fd, False)
+        self.write(self._buffer[: self._used])
+        super().seal(length)
+
+    def _room(self) -> int:
+        """Make room in the buffer and count it."""
+        if self._used == _GATHERED:
+            if self._direct is None:
+                self._direct = _disk.bypass_cache(self._fd, True)
+            self.write(self._buffer)
+            self._used = 0
+        return _GATHERED - self._used
 
 
 def publish(tmp: Path, path: Path) -> None:

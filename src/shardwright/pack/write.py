@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardwright import schema
 from shardwright.errors import SourceChangedError
-from shardwright.files import NewFile
+from shardwright.files import GatheredFile
 from shardwright.pack.plan import Plan, Shard
 from shardwright.pack.scan import file_state
 from shardwright.shards import tar
@@ -20,7 +20,6 @@ from shardwright.shards.samples import json_member, mask_member
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 
-_BUFFER = 1 << 20  # small enough to stay in a core's cache between the read and the write
 _REPORT = 1 << 25  # bytes between two progress messages
 
 
@@ -70,110 +69,70 @@ def make_task(plan: Plan, shard: Shard, output_dir: Path) -> Task:
 
 def write_shard(task: Task) -> Iterator[int | Sealed]:
     """Write one shard; give the bytes written now and then, and at last the sealed file."""
-    with NewFile(task.path) as file, ExitStack() as stack:
-        out = _Gather(file)
+    with GatheredFile(task.path) as file, ExitStack() as stack:
         jsonl = _open_for(stack, task.jsonl, os.O_RDONLY)
         folders = [
-            (_open_for(stack, folder, os.O_RDONLY | os.O_DIRECTORY), folder, component)
+            (component, _open_for(stack, task.derived_dir / component.folder, os.O_DIRECTORY))
             for component in schema.COMPONENTS
-            for folder in [task.derived_dir / component.folder]
         ]
         sizes = iter(task.sizes)
         reported = 0
         for offset, length in zip(task.offsets, task.lengths, strict=True):
             if file_state(jsonl) != task.jsonl_state:
-                raise SourceChangedError(f"{task.jsonl}: changed while packing; run pack again")
+                raise _changed(task.jsonl, "written to")
             record = records.parse(os.pread(jsonl, length, offset))
             image_id = record["image_id"]
             name = key(image_id)
-            out.member(f"{name}.{schema.JSON_SUFFIX}", json_member(record))
-            for folder_fd, folder, component in folders:
-                out.header(f"{name}.{component.suffix}", size := next(sizes))
+            _put_member(file, f"{name}.{schema.JSON_SUFFIX}", json_member(record))
+            for component, folder in folders:
                 try:
-                    out.array(f"{image_id}.npy", folder_fd, size, component)
+                    fd = npy.open_array(f"{image_id}.npy", folder)
+                    try:
+                        _put_array(file, f"{name}.{component.suffix}", next(sizes), component, fd)
+                    finally:
+                        os.close(fd)
                 except BadArrayError as error:
-                    raise SourceChangedError(
-                        f"{folder / image_id}.npy: changed while packing "
-                        f"({error.reason.replace('_', ' ')}); run pack again"
-                    ) from None
-            out.member(f"{name}.{schema.MASK.suffix}", mask_member(record))
+                    path = task.derived_dir / component.folder / f"{image_id}.npy"
+                    raise _changed(path, error.reason.replace("_", " ")) from None
+            _put_member(file, f"{name}.{schema.MASK.suffix}", mask_member(record))
             if file.written - reported >= _REPORT:
                 yield file.written - reported
                 reported = file.written
-        out.put(tar.END)
-        out.flush()
-        yield file.written - reported
+        file.put(tar.END)
         file.seal(task.bytes)
+    yield task.bytes - reported
     yield Sealed(file.tmp, file.path, task.bucket, len(task.offsets))
+
+
+def _changed(path: Path, how: str) -> SourceChangedError:
+    return SourceChangedError(f"{path}: changed while packing ({how}); run pack again")
 
 
 def _open_for(stack: ExitStack, path: Path, flags: int) -> int:
     try:
         fd = os.open(path, flags | os.O_CLOEXEC)
     except OSError as error:
-        raise SourceChangedError(
-            f"{path}: changed while packing ({error.strerror}); run pack again"
-        ) from error
+        raise _changed(path, str(error.strerror)) from error
     stack.callback(os.close, fd)
     return fd
 
 
-class _Gather:
-    """Brings headers, arrays and padding together in one buffer, written out when it is full.
+def _put_member(file: GatheredFile, name: str, data: bytes) -> None:
+    file.put(tar.header(name, len(data)) + data + bytes(tar.padding(len(data))))
 
-    An array's bytes are read straight to where they will be written from: one copy in, one out.
-    """
 
-    def __init__(self, file: NewFile) -> None:
-        self.file = file
-        self.view = memoryview(bytearray(_BUFFER))
-        self.used = 0
-
-    def member(self, name: str, data: bytes) -> None:
-        """Add a whole small member."""
-        self.header(name, len(data))
-        self.put(data + bytes(tar.padding(len(data))))
-
-    def header(self, name: str, size: int) -> None:
-        """Begin a member."""
-        self.put(tar.header(name, size))
-
-    def array(self, name: str, folder_fd: int, size: int, component: schema.Component) -> None:
-        """Add an array file's bytes as they are, if it is still as it was planned."""
-        fd = npy.open_array(name, folder_fd)
-        try:
-            before = os.fstat(fd)
-            npy.check(fd, component)
-            if before.st_size != size:
-                raise BadArrayError("another_size")
-            self._read(fd, size)
-            after = os.fstat(fd)
-            if (after.st_mtime_ns, after.st_size) != (before.st_mtime_ns, size):
-                raise BadArrayError("written_to")
-        finally:
-            os.close(fd)
-        self.put(bytes(tar.padding(size)))
-
-    def put(self, data: bytes) -> None:
-        """Add bytes."""
-        for start in range(0, len(data), _BUFFER):
-            part = data[start : start + _BUFFER]
-            if self.used + len(part) > _BUFFER:
-                self.flush()
-            self.view[self.used : self.used + len(part)] = part
-            self.used += len(part)
-
-    def flush(self) -> None:
-        """Write out what has gathered."""
-        self.file.write(self.view[: self.used])
-        self.used = 0
-
-    def _read(self, fd: int, size: int) -> None:
-        while size:
-            if self.used == _BUFFER:
-                self.flush()
-            count = os.readv(fd, [self.view[self.used : min(self.used + size, _BUFFER)]])
-            if not count:
-                raise BadArrayError("truncated")
-            self.used += count
-            size -= count
+def _put_array(
+    file: GatheredFile, name: str, size: int, component: schema.Component, fd: int
+) -> None:
+    """Add an array file's bytes as they are, if it is still as it was planned."""
+    before = os.fstat(fd)
+    npy.check(fd, component)
+    if before.st_size != size:
+        raise BadArrayError("another_size")
+    file.put(tar.header(name, size))
+    if file.put_from(fd, size) != size:
+        raise BadArrayError("truncated")
+    after = os.fstat(fd)
+    if (after.st_size, after.st_mtime_ns) != (size, before.st_mtime_ns):
+        raise BadArrayError("written_to")
+    file.put(bytes(tar.padding(size)))
