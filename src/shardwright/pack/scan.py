@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from shardwright import schema
 from shardwright.errors import InputMissingError
@@ -85,7 +85,9 @@ class Scan:
 def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int) -> Scan:
     """Find the samples whose record is complete and whose array files are all there."""
     _require_inputs(jsonl, derived_dir)
-    known = _Known(derived_dir)
+    complete = _complete_ids(derived_dir)
+    seen: dict[str, int] = {}  # where the latest record of each id is
+    conflicts: set[str] = set()  # ids that stand for more than one image
     with jsonl.open("rb", buffering=1 << 20) as file, jsonl.open("rb") as again:
         found = Scan(jsonl, derived_dir, file_state(file.fileno()))
         progress.phase("scan", found.jsonl_state[0], "B")
@@ -104,18 +106,19 @@ def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int
                     what = error.reason.replace("_", " ")
                     progress.warn(f"{jsonl}, line {line.number}: {what}; skipped")
                 continue
-            image_id = record.get("image_id")
+            image_id: Any = record.get("image_id")
             if reason := records.image_id_problem(image_id):
                 found.skipped.add(reason, f"line {line.number}")
                 continue
-            assert isinstance(image_id, str)
             reason = records.problem(record)
-            missing, earlier = known.meet(image_id, line.offset)
-            if earlier is not None:
-                conflict = _retire(found, earlier, record, again, known.conflicts)
-                reason = conflict or reason
-            if reason or missing:
-                found.skipped.add(reason or f"{missing}_missing", image_id)
+            if reason is None and image_id not in complete:
+                reason = f"{_first_missing(image_id, derived_dir)}_missing"
+            earlier = seen.setdefault(image_id, line.offset)
+            if earlier != line.offset:
+                seen[image_id] = line.offset
+                reason = _settle(found, earlier, record, again, conflicts) or reason
+            if reason is not None:
+                found.skipped.add(reason, image_id)
                 continue
             found.add(image_id, line, record)
             if len(found.ids) % progress_every == 0:
@@ -133,42 +136,25 @@ def file_state(fd: int) -> tuple[int, int]:
     return state.st_size, state.st_mtime_ns
 
 
-class _Known:
-    """What is known of each image_id: which of its arrays are there, and where its record is.
-
-    One dict for both. The low bits of a value say which components are there; the rest is the
-    offset of the id's latest line plus one, or 0.
-    """
-
-    def __init__(self, derived_dir: Path) -> None:
-        self.conflicts: set[str] = set()  # ids that stand for more than one image
-        self._bits = len(schema.COMPONENTS)
-        self._all = (1 << self._bits) - 1
-        self._values: dict[str, int] = {}
-        for bit, component in enumerate(schema.COMPONENTS):
-            with os.scandir(derived_dir / component.folder) as entries:
-                for entry in entries:
-                    if entry.name.endswith(_ARRAY_SUFFIX):
-                        image_id = entry.name[: -len(_ARRAY_SUFFIX)]
-                        self._values[image_id] = self._values.get(image_id, 0) | 1 << bit
-
-    def meet(self, image_id: str, offset: int) -> tuple[str | None, int | None]:
-        """Note a record; give its first missing component and where its id was met before."""
-        # Popped and put back, so that the key becomes the string which the scan keeps anyway.
-        value = self._values.pop(image_id, 0)
-        there = value & self._all
-        self._values[image_id] = there | (offset + 1) << self._bits
-        missing = None
-        if there != self._all:
-            missing = next(
-                component.name
-                for bit, component in enumerate(schema.COMPONENTS)
-                if not there & 1 << bit
-            )
-        return missing, (value >> self._bits) - 1 if value > self._all else None
+def _complete_ids(derived_dir: Path) -> set[str]:
+    """List each component's folder once, and give the ids that have all arrays."""
+    complete: set[str] | None = None
+    for component in schema.COMPONENTS:
+        names = os.listdir(derived_dir / component.folder)
+        ids = {name[: -len(_ARRAY_SUFFIX)] for name in names if name.endswith(_ARRAY_SUFFIX)}
+        complete = ids if complete is None else complete & ids
+    return complete or set()
 
 
-def _retire(
+def _first_missing(image_id: str, derived_dir: Path) -> str:
+    *most, last = schema.COMPONENTS
+    for component in most:
+        if not os.path.lexists(derived_dir / component.folder / (image_id + _ARRAY_SUFFIX)):
+            return component.name
+    return last.name
+
+
+def _settle(
     found: Scan, earlier: int, record: Record, file: BinaryIO, conflicts: set[str]
 ) -> str | None:
     """Settle two records of one image_id: for one image the later wins, for two neither does."""

@@ -52,19 +52,26 @@ def check(fd: int, component: Component) -> tuple[int, Shape]:
     if not stat.S_ISREG(found.st_mode):
         raise BadArrayError("not_a_file")  # a folder, a pipe, a device
     start = os.pread(fd, HEADER_BYTES, 0)
-    length = _header_length(start)
-    if length > len(start):
-        start = os.pread(fd, length, 0)
-    shape, expected = _judge(start[:length], component)
+    shape, expected = _judge(start, component)
+    if shape is None:  # another writer's longer header
+        shape, expected = _judge(os.pread(fd, expected, 0), component)
+        if shape is None:
+            raise BadArrayError("truncated")
     if found.st_size != expected:
         raise BadArrayError("truncated" if found.st_size < expected else "trailing_bytes")
     return expected, shape
 
 
 @lru_cache(maxsize=1024)  # a store has few different headers and very many files
-def _judge(start: bytes, component: Component) -> tuple[Shape, int]:
-    """Hold a header against the schema; give the shape and what the file's size must be."""
-    header = parse(start)
+def _judge(start: bytes, component: Component) -> tuple[Shape | None, int]:
+    """Hold a header against the schema: give the shape, and what the file's size must be.
+
+    Where the header goes on beyond these bytes, give None, and how many bytes it has.
+    """
+    length = _header_length(start)
+    if length > len(start):
+        return None, length
+    header = parse(start[:length])
     if header.dtype != component.dtype:
         raise BadArrayError("wrong_dtype")
     if not component.accepts(header.shape):
