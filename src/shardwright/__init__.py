@@ -5,6 +5,7 @@ what ``shardwright pack --output-dir data/shards`` does, and gives back a summar
 """
 
 from shardwright.errors import (
+    DamageError,
     InputMissingError,
     LockedError,
     NoSpaceError,
@@ -16,11 +17,11 @@ from shardwright.errors import (
 )
 from shardwright.pack import BucketSummary, PackSummary, SkippedReason, pack
 from shardwright.progress import Progress
-
-__version__ = "0.1.0"
+from shardwright.version import __version__
 
 __all__ = [
     "BucketSummary",
+    "DamageError",
     "InputMissingError",
     "LockedError",
     "NoSpaceError",

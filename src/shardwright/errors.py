@@ -7,6 +7,7 @@
     ├── InputMissingError (FileNotFoundError) exit 2  something we were told to read is not there
     ├── ShardExistsError (FileExistsError)   exit 1   packing would replace shards
     ├── SourceChangedError                   exit 1   an input changed while it was being read
+    ├── DamageError                          exit 12  a file of ours is not as we wrote it
     ├── StorageError     (OSError)           exit 1   the file system refused something
     │   └── NoSpaceError                     exit 1   ... because it is full
     └── LockedError                          exit 11  another run is writing here
@@ -42,6 +43,12 @@ class ShardExistsError(ShardwrightError, FileExistsError):
 
 class SourceChangedError(ShardwrightError):
     """An input changed while it was being read."""
+
+
+class DamageError(ShardwrightError):
+    """A file of ours is not as we wrote it."""
+
+    exit_code = 12
 
 
 class StorageError(ShardwrightError, OSError):

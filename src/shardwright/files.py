@@ -13,10 +13,10 @@ import mmap
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from shardwright.errors import LockedError, NoSpaceError, StorageError
 from shardwright.schema import STATE_FOLDER
@@ -137,16 +137,25 @@ class NewFile:
         self._sealed = True
 
 
+class Hasher(Protocol):
+    """What hashlib and xxhash have in common."""
+
+    def update(self, data: memoryview, /) -> None:
+        """Take in some bytes."""
+
+
 class GatheredFile(NewFile):
     """A large new file, gathered piece by piece in one buffer that is written when it is full.
 
-    Bytes of other files are read straight to where they will be written from. Full buffers bypass
-    the cache where the file system allows it: what is written once and larger than memory only
-    pushes out what is read again, and a final fsync of gigabytes leaves the disk idle until then.
+    Bytes of other files are read straight to where they will be written from, and the hashers see
+    all bytes as they pass. Full buffers bypass the cache where the file system allows it: what is
+    written once and larger than memory only pushes out what is read again, and a final fsync of
+    gigabytes leaves the disk idle until then.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, hashers: Sequence[Hasher] = ()) -> None:
         super().__init__(path)
+        self._hashers = hashers
         self._buffer = memoryview(mmap.mmap(-1, _GATHERED))  # on a page boundary, as it must be
         self._used = 0
         self._direct: bool | None = None
@@ -160,14 +169,16 @@ class GatheredFile(NewFile):
             self._used += len(part)
             view = view[len(part) :]
 
-    def put_from(self, fd: int, length: int) -> int:
-        """Append bytes read from an open file; give how many it still had."""
+    def put_from(self, fd: int, length: int, hasher: Hasher) -> int:
+        """Append bytes read from an open file, past a hasher of their own; give how many it had."""
         left = length
         while left:
             room = min(self._room(), left)
-            count = os.readv(fd, [self._buffer[self._used : self._used + room]])
+            target = self._buffer[self._used : self._used + room]
+            count = os.readv(fd, [target])
             if not count:
                 break
+            hasher.update(target[:count])
             self._used += count
             left -= count
         return length - left
@@ -175,7 +186,7 @@ class GatheredFile(NewFile):
     def seal(self, length: int) -> None:
         if self._direct and self._used % _ALIGNMENT:
             _disk.bypass_cache(self._fd, False)
-        self.write(self._buffer[: self._used])
+        self._flush()
         super().seal(length)
 
     def _room(self) -> int:
@@ -183,9 +194,15 @@ class GatheredFile(NewFile):
         if self._used == _GATHERED:
             if self._direct is None:
                 self._direct = _disk.bypass_cache(self._fd, True)
-            self.write(self._buffer)
-            self._used = 0
+            self._flush()
         return _GATHERED - self._used
+
+    def _flush(self) -> None:
+        gathered = self._buffer[: self._used]
+        for hasher in self._hashers:
+            hasher.update(gathered)
+        self.write(gathered)
+        self._used = 0
 
 
 def publish(tmp: Path, path: Path) -> None:

@@ -56,6 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shuffle", action="store_true", help="shuffle before limiting and grouping")
     add("--seed", type=int, default=0, metavar="N", help="of the shuffle (%(default)s)")
     add("--overwrite", action="store_true", help="replace existing shards once the new are whole")
+    add("--resume", action="store_true", help="finish an interrupted run; whole shards are kept")
+    add("--append", action="store_true", help="pack only new samples, into new shards")
+    add("--sha256", action="store_true", help="also write a SHA256SUMS file for sha256sum -c")
     add("--dry-run", action="store_true", help="say what would be written, and write nothing")
     add(
         "--progress-every",
@@ -79,6 +82,9 @@ def run(options: argparse.Namespace) -> int:
         shuffle=options.shuffle,
         seed=options.seed,
         overwrite=options.overwrite,
+        resume=options.resume,
+        append=options.append,
+        sha256=options.sha256,
         dry_run=options.dry_run,
         progress_every=options.progress_every,
         workers=options.workers,
@@ -103,13 +109,17 @@ def describe(summary: PackSummary) -> str:
 
 def _headline(summary: PackSummary) -> str:
     if not summary.written_samples:
+        if summary.kept_shards:
+            return f"nothing left to pack: all {summary.kept_shards:,} shards are there and whole"
         if summary.ready_records:
-            return "nothing to pack: no ready sample was chosen"
+            return "nothing to pack: no ready sample was chosen, or none is new"
         return "nothing to pack: no record is ready"
     verb = "would pack" if summary.dry_run else "packed"
+    kept = f"; {summary.kept_shards:,} shards kept" if summary.kept_shards else ""
     return (
         f"{verb} {summary.written_samples:,} samples into {summary.written_shards:,} shards "
-        f"({size(summary.written_bytes)}) in {summary.output_dir} [{summary.seconds:.1f} s]"
+        f"({size(summary.written_bytes)}) in {summary.output_dir} "
+        f"[{summary.seconds:.1f} s]{kept}"
     )
 
 
@@ -118,8 +128,8 @@ def _buckets(summary: PackSummary) -> str:
     for name, bucket in summary.buckets.items():
         rows.append((name, f"{bucket.samples:,}", f"{bucket.shards:,}", f"{bucket.bytes:,}"))
         if summary.dry_run:
-            shown = bucket.shard_bytes[:_SHARDS_LISTED]
-            rows += [(f"  shard-{n:06}.tar", "", "", f"{count:,}") for n, count in enumerate(shown)]
+            shown = list(bucket.shard_bytes.items())[:_SHARDS_LISTED]
+            rows += [(f"  {shard}", "", "", f"{count:,}") for shard, count in shown]
             if hidden := len(bucket.shard_bytes) - len(shown):
                 rows.append((f"  and {hidden:,} more (--json lists all)", "", "", ""))
     return table(rows)

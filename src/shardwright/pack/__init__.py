@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from shardwright import files
 from shardwright.buckets import BUCKETS, is_bucket
 from shardwright.errors import UsageError
-from shardwright.pack import output
-from shardwright.pack.plan import Plan, plan
+from shardwright.pack import history, output
+from shardwright.pack.history import Start
+from shardwright.pack.plan import Plan, Shard, plan
 from shardwright.pack.scan import Scan, scan
 from shardwright.pack.summary import BucketSummary, PackSummary, SkippedReason
 from shardwright.progress import Progress
-from shardwright.schema import JSONL_NAME
+from shardwright.schema import JSONL_NAME, STATE_FOLDER
+from shardwright.shards import manifest
+from shardwright.shards.manifest import Manifest, Run, Settings, ShardEntry, Unfinished
+from shardwright.shards.names import existing_buckets
+from shardwright.version import __version__
 from shardwright.workers import cores
 
 __all__ = ["BucketSummary", "PackSummary", "SkippedReason", "pack"]
@@ -34,6 +44,9 @@ def pack(
     shuffle: bool = False,
     seed: int = 0,
     overwrite: bool = False,
+    resume: bool = False,
+    append: bool = False,
+    sha256: bool = False,
     dry_run: bool = False,
     progress_every: int = 500,
     workers: int | None = None,
@@ -43,75 +56,218 @@ def pack(
 
     Arguments are named as the flags of ``shardwright pack``. Raises ShardExistsError (a
     FileExistsError) before anything is written if a bucket already has shards, unless
-    ``overwrite``; InputMissingError (a FileNotFoundError) if the store is not there.
+    ``overwrite``, ``resume`` or ``append``; InputMissingError (a FileNotFoundError) if the store is
+    not there.
     """
     started = time.monotonic()
-    _require_positive(shard_size=shard_size, progress_every=progress_every)
+    workers = cores() if workers is None else workers
+    _require_positive(shard_size=shard_size, progress_every=progress_every, workers=workers)
     if limit is not None and limit < 0:
         raise UsageError(f"--limit is {limit}; it counts samples, so give 0 or more")
-    workers = cores() if workers is None else workers
-    _require_positive(workers=workers)
+    if overwrite + resume + append > 1:
+        raise UsageError("--overwrite, --resume and --append exclude one another")
     only = _bucket_names(bucket)
+    settings = Settings(
+        buckets=sorted(only),
+        shuffle=shuffle,
+        seed=seed if shuffle else None,
+        limit=limit,
+        shard_size=shard_size,
+    )
     derived, target = Path(derived_dir), Path(output_dir)
+    metadata = Path(jsonl) if jsonl is not None else derived / JSONL_NAME
     report = progress or Progress()
     try:
-        found = scan(
-            Path(jsonl) if jsonl is not None else derived / JSONL_NAME,
-            derived,
-            report,
-            progress_every,
-        )
+        found = scan(metadata, derived, report, progress_every)
         _require_samples(only, found)
+        if append:
+            start = history.append(target)
+        elif resume:
+            start = history.resume(target)
+        else:
+            start = history.fresh(target, overwrite=overwrite, only=only)
         layout = plan(
             found,
-            buckets=only,
-            shuffle=shuffle,
-            seed=seed,
-            limit=limit,
-            shard_size=shard_size,
+            settings,
+            known=start.known,
+            first_numbers=start.first_numbers,
             workers=workers,
             progress=report,
         )
-        existing = output.existing(layout, target)
-        if layout.shards and not dry_run:
-            if not overwrite:
-                output.refuse(existing)
-            output.require_space(layout, target)
+        kept = _kept(layout, start, target, resume)
+        todo = [shard for shard in layout.shards if shard.path not in kept]
+        there = [] if start.append else output.existing(target, layout.buckets)
+        if not dry_run and (layout.shards or start.append):
+            may_exist = overwrite or resume or append
+            if not may_exist:
+                output.refuse(target, there)
+            output.require_space(target, sum(shard.bytes for shard in todo))
             with files.lock(target):
-                if not overwrite:  # once more, now that nobody else can be writing
-                    output.refuse(output.existing(layout, target))
-                output.write(layout, target, workers, report)
-                if overwrite and not only:
-                    output.remove_other_buckets(target, keep=layout.buckets)
+                if not may_exist:  # once more, now that nobody else can be writing
+                    output.refuse(target, output.existing(target, layout.buckets))
+                _write(layout, todo, kept, start, target, overwrite, sha256, workers, report)
     finally:
         report.close()
-    return _summary(layout, target, dry_run, len(existing), time.monotonic() - started)
+    return _summary(
+        layout,
+        todo,
+        kept_shards=len(kept),
+        dry_run=dry_run,
+        existing_shards=len(there),
+        free_bytes=files.free_bytes(target),
+        output_dir=str(target),
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _kept(layout: Plan, start: Start, target: Path, resume: bool) -> dict[str, ShardEntry]:
+    """Find the shards of the interrupted run that need not be written again."""
+    if start.plan is None:
+        return {}
+    digest = layout.digest()
+    if resume:
+        start.require_same(digest, layout.settings)
+    if start.plan != digest:
+        return {}
+    entries = output.finished(target, layout)
+    return {path: e for path, e in entries.items() if e.bucket not in start.half_replaced}
+
+
+def _write(
+    layout: Plan,
+    todo: Sequence[Shard],
+    kept: dict[str, ShardEntry],
+    start: Start,
+    target: Path,
+    overwrite: bool,
+    sha256: bool,
+    workers: int,
+    progress: Progress,
+) -> None:
+    """Write the shards that are missing, then the manifest of all."""
+    replaced = set(start.half_replaced)
+    if overwrite:
+        scope = layout.buckets if layout.settings.buckets else existing_buckets(target)
+        replaced |= {name for name in scope if output.existing(target, [name])}
+    digest = layout.digest()
+    manifest.save_unfinished(
+        target,
+        Unfinished(
+            append=start.append,
+            plan=digest,
+            settings=layout.settings,
+            replaces=sorted(replaced),
+            base=start.base,
+        ),
+    )
+    if start.append:  # an interrupted one may have left shards that are not planned now
+        listed = {entry.path for entry in start.base.shards} | kept.keys()
+        for name in existing_buckets(target):
+            output.remove_shards(target, name, keep=listed)
+    written = output.write(
+        layout,
+        todo,
+        target,
+        replaced=replaced,
+        sha256=sha256,
+        workers=workers,
+        progress=progress,
+    )
+    for name in sorted(replaced.difference(layout.buckets)):  # no sample is in them any more
+        manifest.remove_manifest(target)
+        output.remove_shards(target, name)
+    _finish(layout, digest, [*kept.values(), *written], start, target, sha256)
+
+
+def _finish(
+    layout: Plan,
+    digest: str,
+    entries: list[ShardEntry],
+    start: Start,
+    target: Path,
+    sha256: bool,
+) -> None:
+    """Publish the manifest, which ends the run."""
+    runs, shards = start.base.runs, start.base.shards
+    if entries:
+        number = len(runs)
+        runs = [*runs, _run(layout, digest, start.append)]
+        shards = [*shards, *(msgspec.structs.replace(entry, run=number) for entry in entries)]
+    shards = sorted(shards, key=lambda entry: entry.path)
+    if sha256:
+        shards = [_with_sha256(entry, target) for entry in shards]
+    whole = Manifest(runs=runs, shards=shards)
+    manifest.save_sha256(target, whole)
+    manifest.save_manifest(target, whole)
+    manifest.remove_unfinished(target)
+
+
+def _run(layout: Plan, digest: str, append: bool) -> Run:
+    found = layout.scan
+    return Run(
+        tool=f"shardwright {__version__}",
+        append=append,
+        settings=layout.settings,
+        plan=digest,
+        total_records=found.total_records,
+        ready_records=found.ready_records,
+        skipped_incomplete=found.skipped.total,
+        skipped_by_reason={name: asdict(reason) for name, reason in found.skipped.items()},
+        samples=sum(len(shard.samples) for shard in layout.shards),
+        shards=len(layout.shards),
+        provenance=_provenance(found.derived_dir),
+    )
+
+
+def _provenance(derived_dir: Path) -> Any:  # noqa: ANN401 - whatever the store says of itself
+    try:
+        return msgspec.json.decode((derived_dir / STATE_FOLDER / "provenance.json").read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _with_sha256(entry: ShardEntry, target: Path) -> ShardEntry:
+    """Read a shard that was packed without --sha256 for its digest."""
+    if entry.sha256 is not None:
+        return entry
+    with (target / entry.path).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return msgspec.structs.replace(entry, sha256=digest)
 
 
 def _summary(
-    layout: Plan, target: Path, dry_run: bool, existing: int, seconds: float
+    layout: Plan,
+    todo: Sequence[Shard],
+    *,
+    kept_shards: int,
+    dry_run: bool,
+    existing_shards: int,
+    free_bytes: int,
+    output_dir: str,
+    seconds: float,
 ) -> PackSummary:
     found = layout.scan
     buckets: dict[str, BucketSummary] = {}
-    for shard in layout.shards:
+    for shard in todo:
         entry = buckets.setdefault(shard.bucket, BucketSummary())
         entry.samples += len(shard.samples)
         entry.shards += 1
         entry.bytes += shard.bytes
-        entry.shard_bytes.append(shard.bytes)
+        entry.shard_bytes[shard.path.rpartition("/")[2]] = shard.bytes
         entry.off_shape += sum(layout.off_shape[sample] for sample in shard.samples)
     return PackSummary(
         total_records=found.total_records,
         ready_records=found.ready_records,
         skipped_incomplete=found.skipped.total,
         written_samples=sum(entry.samples for entry in buckets.values()),
-        written_shards=len(layout.shards),
-        written_bytes=layout.bytes,
+        written_shards=len(todo),
+        written_bytes=sum(entry.bytes for entry in buckets.values()),
+        kept_shards=kept_shards,
         dry_run=dry_run,
-        existing_shards=existing,
-        free_bytes=files.free_bytes(target),
-        output_dir=str(target),
-        seconds=round(seconds, 3),
+        existing_shards=existing_shards,
+        free_bytes=free_bytes,
+        output_dir=output_dir,
+        seconds=seconds,
         skipped_by_reason=dict(found.skipped),
         buckets=buckets,
     )

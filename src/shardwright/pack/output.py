@@ -2,109 +2,165 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import xxhash
+
 from shardwright import files
-from shardwright.errors import NoSpaceError, ShardExistsError
-from shardwright.pack.plan import Plan
+from shardwright.errors import NoSpaceError, ShardExistsError, ShardwrightError
+from shardwright.pack.plan import Plan, Shard
 from shardwright.pack.write import Sealed, make_task, write_shard
 from shardwright.progress import Progress, size
+from shardwright.schema import STATE_FOLDER
+from shardwright.shards import index, manifest
+from shardwright.shards.manifest import ShardEntry
 from shardwright.shards.names import bucket_folder, existing_buckets, existing_shards, leftovers
 from shardwright.workers import run
 
 
-def existing(plan: Plan, output: Path) -> list[Path]:
-    """Find the shards that are already there in the buckets to be written."""
+def existing(output: Path, buckets: Iterable[str]) -> list[Path]:
+    """Find the shards that are already there in some buckets."""
     return [
         path
-        for bucket in plan.buckets
+        for bucket in buckets
         for path in existing_shards(output / bucket_folder(bucket)).values()
     ]
 
 
-def refuse(existing: list[Path]) -> None:
+def refuse(output: Path, existing: Sequence[Path]) -> None:
     """Raise if there are shards already."""
-    if existing:
-        raise ShardExistsError(
-            f"{existing[0]}: already exists, and nothing was written; give --overwrite to replace "
-            "the shards of its bucket, or choose another --output-dir"
-        )
+    if not existing:
+        return
+    resume = ""
+    if manifest.load_unfinished(output) is not None:
+        resume = "--resume to finish the run that was interrupted, "
+    raise ShardExistsError(
+        f"{existing[0]}: already exists, and nothing was written; give {resume}--overwrite to "
+        "replace the shards of its bucket, or choose another --output-dir"
+    )
 
 
-def require_space(plan: Plan, output: Path) -> None:
+def require_space(output: Path, needed: int) -> None:
     """Raise if the shards do not fit on the disk."""
     free = files.free_bytes(output)
-    if plan.bytes > free:
+    if needed > free:
         raise NoSpaceError(
-            f"{output}: the shards need {size(plan.bytes)} and the disk has {size(free)} free; "
+            f"{output}: the shards need {size(needed)} and the disk has {size(free)} free; "
             "make room, or pack fewer with --limit or --bucket"
         )
 
 
-def write(plan: Plan, output: Path, workers: int, progress: Progress) -> None:
-    """Write and publish the planned shards.
+def finished(output: Path, plan: Plan) -> dict[str, ShardEntry]:
+    """Find the planned shards that are there already, whole and with the planned samples."""
+    entries = (_finished(output, plan, shard) for shard in plan.shards)
+    return {entry.path: entry for entry in entries if entry is not None}
 
-    A new bucket's shards appear one by one. Where a bucket has old shards, the new ones wait under
-    their temporary names until all are whole; then they take the old ones' places, and old shards
-    with higher numbers go.
-    """
-    _remove(_leftovers(output))
-    remaining: dict[str, int] = {}
-    for shard in plan.shards:
-        remaining[shard.bucket] = remaining.get(shard.bucket, 0) + 1
-    old = {bucket: existing_shards(output / bucket_folder(bucket)) for bucket in remaining}
-    held: dict[str, list[Sealed]] = {bucket: [] for bucket in remaining}
-    for bucket in remaining:
-        files.make_folder(output / bucket_folder(bucket))
-    progress.phase("write", plan.bytes, "B")
-    tasks = (make_task(plan, shard, output) for shard in plan.shards)
+
+def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
+    path = index.index_path(output, shard.path)
     try:
-        with closing(run(write_shard, tasks, min(workers, len(plan.shards)))) as messages:
+        data = path.read_bytes()
+        head = index.decode(data, path).head
+        there = (output / shard.path).stat().st_size
+    except (OSError, ShardwrightError):
+        return None
+    ids = [plan.scan.ids[sample] for sample in shard.samples]
+    if (head.ids, head.shard, head.bytes, there) != (ids, shard.path, shard.bytes, shard.bytes):
+        return None
+    return ShardEntry(
+        path=shard.path,
+        bucket=shard.bucket,
+        samples=len(ids),
+        bytes=head.bytes,
+        xxh3=head.xxh3,
+        sha256=head.sha256,
+        index_xxh3=xxhash.xxh3_64_hexdigest(data),
+    )
+
+
+def write(
+    plan: Plan,
+    shards: Sequence[Shard],
+    output: Path,
+    *,
+    replaced: Collection[str],
+    sha256: bool,
+    workers: int,
+    progress: Progress,
+) -> list[ShardEntry]:
+    """Write and publish some shards of a plan.
+
+    A new bucket's shards appear one by one. In a bucket whose old shards are ``replaced``, the new
+    ones wait under their temporary names until all are whole. Then the manifest, which speaks of
+    the old ones, is withdrawn, the new ones take their places, and the rest of the old ones go.
+    """
+    remove_leftovers(output)
+    remaining = Counter(shard.bucket for shard in shards)
+    for bucket in remaining:
+        for folder in _folders(output, bucket):
+            files.make_folder(folder)
+    progress.phase("write", sum(shard.bytes for shard in shards), "B")
+    entries: list[ShardEntry] = []
+    held: dict[str, list[Sealed]] = {bucket: [] for bucket in remaining}
+    tasks = (make_task(plan, shard, output, sha256) for shard in shards)
+    try:
+        with closing(run(write_shard, tasks, min(workers, len(shards)))) as messages:
             for message in messages:
                 if isinstance(message, int):
                     progress.advance(message)
                     continue
-                bucket = message.bucket
+                bucket = message.entry.bucket
                 held[bucket].append(message)
                 remaining[bucket] -= 1
-                if not old[bucket] or not remaining[bucket]:
-                    stale = set(old[bucket].values()) - {sealed.path for sealed in held[bucket]}
-                    _publish(held[bucket], stale, output / bucket_folder(bucket))
+                if bucket not in replaced or not remaining[bucket]:
+                    if bucket in replaced:
+                        manifest.remove_manifest(output)
+                    _publish(output, bucket, held[bucket], remove_others=bucket in replaced)
                     held[bucket].clear()
-                done = len(plan.shards) - sum(remaining.values())
-                name = f"{message.path.parent.name}/{message.path.name}"
-                progress.note(f"{name} {message.samples} samples, {done}/{len(plan.shards)} shards")
+                entries.append(message.entry)
+                progress.note(
+                    f"{message.entry.path} {message.entry.samples} samples, "
+                    f"{len(entries)}/{len(shards)} shards"
+                )
     except BaseException:
-        _remove(_leftovers(output))
+        remove_leftovers(output)
         raise
+    return entries
 
 
-def remove_other_buckets(output: Path, keep: Collection[str]) -> None:
-    """Remove the shards of buckets that a full repack no longer has samples for."""
-    for bucket in set(existing_buckets(output)) - set(keep):
-        folder = output / bucket_folder(bucket)
-        if shards := existing_shards(folder):
-            _remove(shards.values())
-            files.sync_folder(folder)
-
-
-def _publish(sealed: Iterable[Sealed], stale: Iterable[Path], folder: Path) -> None:
+def _publish(output: Path, bucket: str, sealed: Sequence[Sealed], remove_others: bool) -> None:
     for shard in sealed:
-        files.publish(shard.tmp, shard.path)
-    _remove(stale)
-    files.sync_folder(folder)
+        for tmp, path in shard.files:
+            files.publish(tmp, path)
+    if remove_others:
+        remove_shards(output, bucket, keep={shard.entry.path for shard in sealed})
+    for folder in _folders(output, bucket):
+        files.sync_folder(folder)
 
 
-def _leftovers(output: Path) -> list[Path]:
-    return [
-        path
-        for bucket in existing_buckets(output)
-        for path in leftovers(output / bucket_folder(bucket))
-    ]
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    for path in paths:
+def remove_shards(output: Path, bucket: str, keep: Iterable[str] = ()) -> None:
+    """Remove the shards of a bucket, and their indexes."""
+    kept = {output / path for path in keep}
+    shards = [path for path in existing(output, [bucket]) if path not in kept]
+    for path in shards:
         files.remove(path)
+        files.remove(index.index_path(output, f"{path.parent.name}/{path.name}"))
+    if shards:
+        files.sync_folder(output / bucket_folder(bucket))
+
+
+def remove_leftovers(output: Path) -> None:
+    """Remove what a killed run left half written."""
+    for bucket in existing_buckets(output):
+        for folder in _folders(output, bucket):
+            for path in leftovers(folder):
+                files.remove(path)
+
+
+def _folders(output: Path, bucket: str) -> tuple[Path, Path]:
+    """Give the folders of a bucket's indexes and shards."""
+    name = bucket_folder(bucket)
+    return output / STATE_FOLDER / index.INDEX_FOLDER / name, output / name

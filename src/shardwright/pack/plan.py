@@ -8,17 +8,21 @@ from __future__ import annotations
 import os
 import random
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import msgspec
+import xxhash
 
 from shardwright import schema
 from shardwright.buckets import Bucket
 from shardwright.pack.scan import Scan
 from shardwright.progress import Progress
 from shardwright.shards import tar
+from shardwright.shards.manifest import Settings
 from shardwright.shards.names import bucket_folder, shard_name
 from shardwright.shards.samples import MASK_BYTES
 from shardwright.store import npy
@@ -37,9 +41,10 @@ class Shard:
     samples: array[int]
     bytes: int
 
-    def path(self, output_dir: Path) -> Path:
-        """Give its place in the output folder."""
-        return output_dir / bucket_folder(self.bucket) / shard_name(self.number)
+    @property
+    def path(self) -> str:
+        """Give its place below the output folder."""
+        return f"{bucket_folder(self.bucket)}/{shard_name(self.number)}"
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Plan:
     """All shards to be written, and what the checks found of each sample, by its position."""
 
     scan: Scan
+    settings: Settings
     shards: list[Shard]
     sizes: array[int]  # of each array file: as many in a row as there are components
     off_shape: bytearray  # 1 where an array is not of the bucket's shape
@@ -61,23 +67,46 @@ class Plan:
         """Count the bytes of all shards."""
         return sum(shard.bytes for shard in self.shards)
 
+    def array_sizes(self, sample: int) -> array[int]:
+        """Give the sizes of a sample's array files."""
+        count = len(schema.COMPONENTS)
+        return self.sizes[sample * count : sample * count + count]
+
+    def digest(self) -> str:
+        """Sum up the settings and every sample with its record and sizes, in order."""
+        hasher = xxhash.xxh3_128(msgspec.json.encode(self.settings))
+        for shard in self.shards:
+            hasher.update(f"{shard.path}\0".encode())
+            for sample in shard.samples:
+                line = self.scan.line_hashes[sample].to_bytes(8, "little")
+                name = self.scan.ids[sample].encode()
+                hasher.update(name + b"\0" + line + self.array_sizes(sample).tobytes())
+        return hasher.hexdigest()
+
 
 def plan(
     scan: Scan,
+    settings: Settings,
     *,
-    buckets: Collection[str],
-    shuffle: bool,
-    seed: int,
-    limit: int | None,
-    shard_size: int,
+    known: Collection[str],
+    first_numbers: Mapping[str, int],
     workers: int,
     progress: Progress,
 ) -> Plan:
-    """Decide which samples go where: filter by bucket, shuffle, limit, group, cut into shards."""
-    order = [s for s in scan.ready() if not buckets or scan.buckets[s] in buckets]
-    if shuffle:
+    """Decide which samples go where: filter by bucket, shuffle, limit, group, cut into shards.
+
+    When shards are appended, ``known`` are the ids that have one already, and ``first_numbers``
+    says at which number each bucket goes on.
+    """
+    buckets, limit = settings.buckets, settings.limit
+    order = [
+        sample
+        for sample in scan.ready()
+        if (not buckets or scan.buckets[sample] in buckets) and scan.ids[sample] not in known
+    ]
+    if settings.shuffle:
         # By sort key, because random() is the one method whose sequence Python guarantees.
-        draw = random.Random(seed)
+        draw = random.Random(settings.seed)
         order.sort(key=lambda _: draw.random())
     count = len(schema.COMPONENTS)
     sizes = array("Q", bytes(8 * count * len(scan.ids)))
@@ -104,10 +133,17 @@ def plan(
         for sample in sorted(bad):  # in order, so that the report is the same for any workers
             scan.drop(sample, bad[sample])
         chosen += [sample for sample in drawn if sample not in scan.dropped]
-    return Plan(scan, list(_shards(scan, chosen, shard_size, sizes)), sizes, off_shape)
+    shards = list(_shards(scan, chosen, settings.shard_size, sizes, first_numbers))
+    return Plan(scan, settings, shards, sizes, off_shape)
 
 
-def _shards(scan: Scan, chosen: list[int], shard_size: int, sizes: array[int]) -> Iterator[Shard]:
+def _shards(
+    scan: Scan,
+    chosen: list[int],
+    shard_size: int,
+    sizes: array[int],
+    first_numbers: Mapping[str, int],
+) -> Iterator[Shard]:
     grouped: dict[str, array[int]] = {}
     for sample in chosen:
         grouped.setdefault(scan.buckets[sample], array("Q")).append(sample)
@@ -115,7 +151,8 @@ def _shards(scan: Scan, chosen: list[int], shard_size: int, sizes: array[int]) -
     mask = tar.member_bytes(MASK_BYTES)
     for bucket in sorted(grouped, key=Bucket.parse):
         samples = grouped[bucket]
-        for number, first in enumerate(range(0, len(samples), shard_size)):
+        starts = range(0, len(samples), shard_size)
+        for number, first in enumerate(starts, first_numbers.get(bucket, 0)):
             part = samples[first : first + shard_size]
             members = [scan.json_sizes[sample] for sample in part]
             for sample in part:

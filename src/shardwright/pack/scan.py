@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import xxhash
+
 from shardwright import schema
 from shardwright.errors import InputMissingError
 from shardwright.pack.summary import Skipped
@@ -42,6 +44,7 @@ class Scan:
     buckets: list[str] = field(default_factory=list)
     offsets: array[int] = field(default_factory=lambda: array("Q"))
     lengths: array[int] = field(default_factory=lambda: array("I"))
+    line_hashes: array[int] = field(default_factory=lambda: array("Q"))
     json_sizes: array[int] = field(default_factory=lambda: array("I"))
     dropped: set[int] = field(default_factory=set)  # samples that proved not to be ready after all
 
@@ -52,6 +55,7 @@ class Scan:
         self.buckets.append(sys.intern(record["aspect_bucket"]))
         self.offsets.append(line.offset)
         self.lengths.append(len(line.data))
+        self.line_hashes.append(xxhash.xxh3_64_intdigest(line.data))
         self.json_sizes.append(len(json_member(record)))
 
     def drop(self, sample: int, reason: str) -> None:

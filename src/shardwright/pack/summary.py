@@ -38,7 +38,7 @@ class BucketSummary:
     shards: int = 0
     bytes: int = 0
     off_shape: int = 0  # samples with an array that is not of the bucket's shape
-    shard_bytes: list[int] = field(default_factory=list)
+    shard_bytes: dict[str, int] = field(default_factory=dict)  # by the shard's name
 
 
 @dataclass
@@ -51,6 +51,7 @@ class PackSummary:
     written_samples: int
     written_shards: int
     written_bytes: int
+    kept_shards: int  # shards of the plan that were there already, from the run that is resumed
     dry_run: bool
     existing_shards: int  # shards that were there before in the buckets of the plan
     free_bytes: int

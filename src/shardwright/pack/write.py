@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from array import array
 from collections.abc import Iterator
@@ -9,13 +10,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import xxhash
+
 from shardwright import schema
 from shardwright.errors import SourceChangedError
-from shardwright.files import GatheredFile
+from shardwright.files import GatheredFile, NewFile
 from shardwright.pack.plan import Plan, Shard
 from shardwright.pack.scan import file_state
-from shardwright.shards import tar
+from shardwright.shards import index, tar
 from shardwright.shards.keys import key
+from shardwright.shards.manifest import ShardEntry
 from shardwright.shards.samples import json_member, mask_member
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
@@ -27,9 +31,11 @@ _REPORT = 1 << 25  # bytes between two progress messages
 class Task:
     """All that a worker needs to write one shard."""
 
-    path: Path
+    output_dir: Path
+    shard: str
     bucket: str
     bytes: int
+    sha256: bool
     jsonl: Path
     jsonl_state: tuple[int, int]
     derived_dir: Path
@@ -40,36 +46,43 @@ class Task:
 
 @dataclass(frozen=True)
 class Sealed:
-    """A shard that is whole and on the disk, still under its temporary name."""
+    """A shard and its index, whole and on the disk, still under their temporary names."""
 
-    tmp: Path
-    path: Path
-    bucket: str
-    samples: int
+    entry: ShardEntry
+    files: tuple[tuple[Path, Path], ...]  # from, to; the shard last
 
 
-def make_task(plan: Plan, shard: Shard, output_dir: Path) -> Task:
+def make_task(plan: Plan, shard: Shard, output_dir: Path, sha256: bool) -> Task:
     """Gather what a worker needs for one shard."""
-    scan, count = plan.scan, len(schema.COMPONENTS)
+    scan = plan.scan
     sizes = array("Q")
     for sample in shard.samples:
-        sizes += plan.sizes[sample * count : sample * count + count]
+        sizes += plan.array_sizes(sample)
     return Task(
-        shard.path(output_dir),
-        shard.bucket,
-        shard.bytes,
-        scan.jsonl,
-        scan.jsonl_state,
-        scan.derived_dir,
-        array("Q", [scan.offsets[sample] for sample in shard.samples]),
-        array("I", [scan.lengths[sample] for sample in shard.samples]),
-        sizes,
+        output_dir=output_dir,
+        shard=shard.path,
+        bucket=shard.bucket,
+        bytes=shard.bytes,
+        sha256=sha256,
+        jsonl=scan.jsonl,
+        jsonl_state=scan.jsonl_state,
+        derived_dir=scan.derived_dir,
+        offsets=array("Q", [scan.offsets[sample] for sample in shard.samples]),
+        lengths=array("I", [scan.lengths[sample] for sample in shard.samples]),
+        sizes=sizes,
     )
 
 
 def write_shard(task: Task) -> Iterator[int | Sealed]:
-    """Write one shard; give the bytes written now and then, and at last the sealed file."""
-    with GatheredFile(task.path) as file, ExitStack() as stack:
+    """Write one shard and its index; give the bytes written now and then, at last the result."""
+    whole = xxhash.xxh3_128()
+    secure = hashlib.sha256() if task.sha256 else None
+    ids: list[str] = []
+    with (
+        GatheredFile(task.output_dir / task.shard, [whole, secure] if secure else [whole]) as file,
+        ExitStack() as stack,
+    ):
+        shard = _Shard(file)
         jsonl = _open_for(stack, task.jsonl, os.O_RDONLY)
         folders = [
             (component, _open_for(stack, task.derived_dir / component.folder, os.O_DIRECTORY))
@@ -83,25 +96,47 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
             record = records.parse(os.pread(jsonl, length, offset))
             image_id = record["image_id"]
             name = key(image_id)
-            _put_member(file, f"{name}.{schema.JSON_SUFFIX}", json_member(record))
+            shard.add(f"{name}.{schema.JSON_SUFFIX}", json_member(record))
             for component, folder in folders:
                 try:
                     fd = npy.open_array(f"{image_id}.npy", folder)
                     try:
-                        _put_array(file, f"{name}.{component.suffix}", next(sizes), component, fd)
+                        shard.add_array(f"{name}.{component.suffix}", next(sizes), component, fd)
                     finally:
                         os.close(fd)
                 except BadArrayError as error:
                     path = task.derived_dir / component.folder / f"{image_id}.npy"
                     raise _changed(path, error.reason.replace("_", " ")) from None
-            _put_member(file, f"{name}.{schema.MASK.suffix}", mask_member(record))
+            shard.add(f"{name}.{schema.MASK.suffix}", mask_member(record))
+            ids.append(image_id)
             if file.written - reported >= _REPORT:
                 yield file.written - reported
                 reported = file.written
         file.put(tar.END)
         file.seal(task.bytes)
     yield task.bytes - reported
-    yield Sealed(file.tmp, file.path, task.bucket, len(task.offsets))
+    data = index.encode(
+        shard=task.shard,
+        size=task.bytes,
+        xxh3=whole.hexdigest(),
+        sha256=secure.hexdigest() if secure else None,
+        members=schema.suffixes(),
+        ids=ids,
+        table=shard.table,
+    )
+    with NewFile(index.index_path(task.output_dir, task.shard)) as index_file:
+        index_file.write(data)
+        index_file.seal(len(data))
+    entry = ShardEntry(
+        path=task.shard,
+        bucket=task.bucket,
+        samples=len(ids),
+        bytes=task.bytes,
+        xxh3=whole.hexdigest(),
+        sha256=secure.hexdigest() if secure else None,
+        index_xxh3=xxhash.xxh3_64_hexdigest(data),
+    )
+    yield Sealed(entry, ((index_file.tmp, index_file.path), (file.tmp, file.path)))
 
 
 def _changed(path: Path, how: str) -> SourceChangedError:
@@ -117,22 +152,35 @@ def _open_for(stack: ExitStack, path: Path, flags: int) -> int:
     return fd
 
 
-def _put_member(file: GatheredFile, name: str, data: bytes) -> None:
-    file.put(tar.header(name, len(data)) + data + bytes(tar.padding(len(data))))
+class _Shard:
+    """Adds members to a shard, and to its table."""
 
+    def __init__(self, file: GatheredFile) -> None:
+        self.file = file
+        self.position = 0
+        self.table = array("Q")
 
-def _put_array(
-    file: GatheredFile, name: str, size: int, component: schema.Component, fd: int
-) -> None:
-    """Add an array file's bytes as they are, if it is still as it was planned."""
-    before = os.fstat(fd)
-    npy.check(fd, component)
-    if before.st_size != size:
-        raise BadArrayError("another_size")
-    file.put(tar.header(name, size))
-    if file.put_from(fd, size) != size:
-        raise BadArrayError("truncated")
-    after = os.fstat(fd)
-    if (after.st_size, after.st_mtime_ns) != (size, before.st_mtime_ns):
-        raise BadArrayError("written_to")
-    file.put(bytes(tar.padding(size)))
+    def add(self, name: str, data: bytes) -> None:
+        """Add a member made here."""
+        self.file.put(tar.header(name, len(data)) + data + bytes(tar.padding(len(data))))
+        self._note(len(data), xxhash.xxh3_64_intdigest(data))
+
+    def add_array(self, name: str, size: int, component: schema.Component, fd: int) -> None:
+        """Add an array file's bytes as they are, if it is still as it was planned."""
+        before = os.fstat(fd)
+        npy.check(fd, component)
+        if before.st_size != size:
+            raise BadArrayError("another_size")
+        self.file.put(tar.header(name, size))
+        hasher = xxhash.xxh3_64()
+        if self.file.put_from(fd, size, hasher) != size:
+            raise BadArrayError("truncated")
+        after = os.fstat(fd)
+        if (after.st_size, after.st_mtime_ns) != (size, before.st_mtime_ns):
+            raise BadArrayError("written_to")
+        self.file.put(bytes(tar.padding(size)))
+        self._note(size, hasher.intdigest())
+
+    def _note(self, size: int, checksum: int) -> None:
+        self.table.extend((self.position + tar.BLOCK, size, checksum))
+        self.position += tar.member_bytes(size)

@@ -11,7 +11,7 @@ from shardwright.files import TMP_SUFFIX
 
 _BUCKET_PREFIX = "bucket_"
 _SHARD = re.compile(r"shard-([0-9]{6,})\.tar", re.ASCII)
-_LEFTOVER = re.compile(_SHARD.pattern + re.escape(TMP_SUFFIX), re.ASCII)
+_LEFTOVER = re.compile(r"shard-[0-9]{6,}\.(tar|idx)" + re.escape(TMP_SUFFIX), re.ASCII)
 
 
 def bucket_folder(bucket: str) -> str:
@@ -22,6 +22,14 @@ def bucket_folder(bucket: str) -> str:
 def shard_name(number: int) -> str:
     """Name a shard, so that the order of names is the order of numbers."""
     return f"shard-{number:06}.tar"
+
+
+def shard_number(path: str) -> int:
+    """Read the number of a shard from its path."""
+    match = _SHARD.fullmatch(path.rpartition("/")[2])
+    if match is None:
+        raise ValueError(f"{path!r} is not the path of a shard")
+    return int(match[1])
 
 
 def existing_buckets(output_dir: Path) -> list[str]:

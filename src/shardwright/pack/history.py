@@ -1,0 +1,119 @@
+"""What earlier runs left in the output folder, and so where this one starts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from shardwright.errors import UsageError
+from shardwright.shards import index, manifest
+from shardwright.shards.manifest import Manifest, Settings, Unfinished
+from shardwright.shards.names import bucket_folder, existing_buckets, existing_shards, shard_number
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts."""
+
+    base: Manifest  # the shards that stay as they are
+    append: bool = False  # whether the run adds to the base
+    plan: str | None = None  # the digest of the plan that is resumed
+    settings: Settings | None = None  # and its settings
+    half_replaced: Collection[str] = ()  # buckets where the resumed run mixed old shards with new
+    known: frozenset[str] = frozenset()  # ids that have a sample in the base
+    first_numbers: dict[str, int] = field(default_factory=dict)  # of new shards, by bucket
+
+    def require_same(self, plan: str, settings: Settings) -> None:
+        """Raise if what would be packed now is not what the resumed run was packing."""
+        if self.plan is None or self.plan == plan:
+            return
+        differing = [
+            f"{name} was {before} and is {now}"
+            for name, before, now in _differences(self.settings, settings)
+        ]
+        what = "; ".join(differing) or "the records or arrays of the store have changed since"
+        raise UsageError(f"--resume: this is not the plan of the run before: {what}")
+
+
+def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
+    """Start anew; shards of other buckets stay, unless the whole folder is overwritten."""
+    if overwrite and not only:
+        return Start(Manifest(runs=[], shards=[]))
+    unfinished = manifest.load_unfinished(output)
+    base = _base(output, unfinished)
+    mixed = set(unfinished.replaces) if unfinished else set()
+    gone = mixed | (set(only) if overwrite else set())
+    return Start(Manifest(runs=base.runs, shards=[s for s in base.shards if s.bucket not in gone]))
+
+
+def append(output: Path) -> Start:
+    """Start after the last shard of each bucket."""
+    unfinished = manifest.load_unfinished(output)
+    if unfinished is not None and not unfinished.append:
+        raise UsageError(
+            f"{output}: its last run was interrupted; finish it with --resume before you --append"
+        )
+    base = _base(output, unfinished)
+    if not base.shards and any(
+        existing_shards(output / bucket_folder(bucket)) for bucket in existing_buckets(output)
+    ):
+        raise UsageError(
+            f"{output}: has shards but no manifest, so nobody knows what is in them; "
+            "pack them anew with --overwrite before you --append"
+        )
+    return _after(output, base, append=True, unfinished=unfinished)
+
+
+def resume(output: Path) -> Start:
+    """Start where the last run was interrupted, or go over it again if it was not."""
+    unfinished = manifest.load_unfinished(output)
+    if unfinished is not None:
+        return _after(output, _base(output, unfinished), unfinished.append, unfinished)
+    done = manifest.load_manifest(output)
+    if done is None:
+        return Start(Manifest(runs=[], shards=[]))
+    last = len(done.runs) - 1
+    base = Manifest(runs=done.runs[:-1], shards=[s for s in done.shards if s.run != last])
+    run = done.runs[-1]
+    return _after(
+        output,
+        base,
+        run.append,
+        Unfinished(append=run.append, plan=run.plan, settings=run.settings, replaces=[], base=base),
+    )
+
+
+def _base(output: Path, unfinished: Unfinished | None) -> Manifest:
+    base = unfinished.base if unfinished else manifest.load_manifest(output)
+    return base or Manifest(runs=[], shards=[])
+
+
+def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | None) -> Start:
+    known: set[str] = set()
+    numbers: dict[str, int] = {}
+    for shard in base.shards if append else ():
+        known.update(index.load(output, shard.path).head.ids)
+        number = shard_number(shard.path) + 1
+        numbers[shard.bucket] = max(numbers.get(shard.bucket, 0), number)
+    return Start(
+        base,
+        append=append,
+        plan=unfinished.plan if unfinished else None,
+        settings=unfinished.settings if unfinished else None,
+        half_replaced=unfinished.replaces if unfinished else (),
+        known=frozenset(known),
+        first_numbers=numbers,
+    )
+
+
+def _differences(before: Settings | None, now: Settings) -> list[tuple[str, object, object]]:
+    old = msgspec.structs.asdict(before) if before else {}
+    new = msgspec.structs.asdict(now)
+    return [
+        (f"--{name.rstrip('s') if name == 'buckets' else name.replace('_', '-')}", old[name], value)
+        for name, value in new.items()
+        if name in old and old[name] != value
+    ]

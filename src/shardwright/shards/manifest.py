@@ -1,0 +1,152 @@
+"""The manifest of a shard folder: what was packed, by which settings, and why not the rest.
+
+It is published last, so a manifest speaks only of shards that are whole. While a run is under way
+(or after it was killed) an ``Unfinished`` note stands beside it, with all that is needed to go on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import xxhash
+
+from shardwright import files
+from shardwright.errors import DamageError
+from shardwright.schema import STATE_FOLDER
+
+MANIFEST_NAME = "manifest.json"
+UNFINISHED_NAME = "unfinished.json"
+SHA256_NAME = "SHA256SUMS"
+_FORMAT = "shardwright-manifest"
+_VERSION = 1
+
+
+class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard."""
+
+    run: int = 0  # which of the runs wrote it
+    path: str
+    bucket: str
+    samples: int
+    bytes: int
+    xxh3: str
+    sha256: str | None = None
+    index_xxh3: str
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides which samples go where."""
+
+    buckets: list[str]  # empty for all
+    shuffle: bool
+    seed: int | None  # None when nothing was shuffled
+    limit: int | None
+    shard_size: int
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One packing: its settings, its books, and what the store said of its own making."""
+
+    tool: str
+    append: bool
+    settings: Settings
+    plan: str  # a digest of the settings and of every sample chosen, in order
+    total_records: int
+    ready_records: int
+    skipped_incomplete: int
+    skipped_by_reason: dict[str, Any]
+    samples: int
+    shards: int
+    provenance: Any = None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All shards of a folder and the runs that made them."""
+
+    format: str = _FORMAT
+    version: int = _VERSION
+    runs: list[Run]
+    shards: list[ShardEntry]
+
+
+class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that has begun."""
+
+    append: bool
+    plan: str
+    settings: Settings
+    replaces: list[str]  # buckets whose old shards are being replaced
+    base: Manifest | None  # what stays as it is
+
+
+Document = TypeVar("Document", Manifest, Unfinished)
+
+
+def load_manifest(output_dir: Path) -> Manifest | None:
+    """Read the manifest of a shard folder, if it has one."""
+    return _load(output_dir / STATE_FOLDER / MANIFEST_NAME, Manifest)
+
+
+def load_unfinished(output_dir: Path) -> Unfinished | None:
+    """Read the note of a run that has not ended, if there is one."""
+    return _load(output_dir / STATE_FOLDER / UNFINISHED_NAME, Unfinished)
+
+
+def save_manifest(output_dir: Path, manifest: Manifest) -> None:
+    """Publish the manifest."""
+    files.write_whole(output_dir / STATE_FOLDER / MANIFEST_NAME, _encode(manifest))
+
+
+def save_unfinished(output_dir: Path, unfinished: Unfinished) -> None:
+    """Note that a run has begun."""
+    files.write_whole(output_dir / STATE_FOLDER / UNFINISHED_NAME, _encode(unfinished))
+
+
+def remove_manifest(output_dir: Path) -> None:
+    """Withdraw the manifest, because shards it speaks of are about to be replaced."""
+    _remove(output_dir / STATE_FOLDER / MANIFEST_NAME)
+
+
+def remove_unfinished(output_dir: Path) -> None:
+    """Note that the run has ended."""
+    _remove(output_dir / STATE_FOLDER / UNFINISHED_NAME)
+
+
+def save_sha256(output_dir: Path, manifest: Manifest) -> None:
+    """Write what ``sha256sum -c`` reads in the output folder, if the digest of each is known."""
+    path = output_dir / STATE_FOLDER / SHA256_NAME
+    if all(entry.sha256 is not None for entry in manifest.shards):
+        lines = [f"{entry.sha256}  {entry.path}\n" for entry in manifest.shards]
+        files.write_whole(path, "".join(lines).encode())
+    else:
+        _remove(path)
+
+
+def _encode(document: Manifest | Unfinished) -> bytes:
+    """Write a document as JSON that ends with the xxh3 of all before it, as its last field."""
+    body = msgspec.json.format(msgspec.json.encode(document), indent=2)[: -len("\n}")]
+    return body + b',\n  "xxh3": "' + xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n'
+
+
+def _load(path: Path, kind: type[Document]) -> Document | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamageError(f"{path}: cannot be read ({error.strerror})") from None
+    body, comma, checksum = data.rpartition(b',\n  "xxh3": "')
+    if not comma or checksum != xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n':
+        raise DamageError(f"{path}: is damaged; pack again with --overwrite")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise DamageError(f"{path}: this version cannot read it ({error})") from None
+
+
+def _remove(path: Path) -> None:
+    if path.exists():
+        files.remove(path)
+        files.sync_folder(path.parent)
