@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from shardwright import files
 from shardwright.buckets import BUCKETS, is_bucket
 from shardwright.errors import UsageError
 from shardwright.pack import history, output
+from shardwright.pack.finish import finish
 from shardwright.pack.history import Start
 from shardwright.pack.plan import Plan, Shard, plan
 from shardwright.pack.scan import Scan, scan
 from shardwright.pack.summary import BucketSummary, PackSummary, SkippedReason
 from shardwright.progress import Progress
-from shardwright.schema import JSONL_NAME, STATE_FOLDER
+from shardwright.schema import JSONL_NAME
 from shardwright.shards import manifest
-from shardwright.shards.manifest import Manifest, Run, Settings, ShardEntry, Unfinished
+from shardwright.shards.manifest import Settings, ShardEntry, Unfinished
 from shardwright.shards.names import existing_buckets
-from shardwright.version import __version__
 from shardwright.workers import cores
 
 __all__ = ["BucketSummary", "PackSummary", "SkippedReason", "pack"]
@@ -176,63 +171,7 @@ def _write(
     for name in sorted(replaced.difference(layout.buckets)):  # no sample is in them any more
         manifest.remove_manifest(target)
         output.remove_shards(target, name)
-    _finish(layout, digest, [*kept.values(), *written], start, target, sha256)
-
-
-def _finish(
-    layout: Plan,
-    digest: str,
-    entries: list[ShardEntry],
-    start: Start,
-    target: Path,
-    sha256: bool,
-) -> None:
-    """Publish the manifest, which ends the run."""
-    runs, shards = start.base.runs, start.base.shards
-    if entries:
-        number = len(runs)
-        runs = [*runs, _run(layout, digest, start.append)]
-        shards = [*shards, *(msgspec.structs.replace(entry, run=number) for entry in entries)]
-    shards = sorted(shards, key=lambda entry: entry.path)
-    if sha256:
-        shards = [_with_sha256(entry, target) for entry in shards]
-    whole = Manifest(runs=runs, shards=shards)
-    manifest.save_sha256(target, whole)
-    manifest.save_manifest(target, whole)
-    manifest.remove_unfinished(target)
-
-
-def _run(layout: Plan, digest: str, append: bool) -> Run:
-    found = layout.scan
-    return Run(
-        tool=f"shardwright {__version__}",
-        append=append,
-        settings=layout.settings,
-        plan=digest,
-        total_records=found.total_records,
-        ready_records=found.ready_records,
-        skipped_incomplete=found.skipped.total,
-        skipped_by_reason={name: asdict(reason) for name, reason in found.skipped.items()},
-        samples=sum(len(shard.samples) for shard in layout.shards),
-        shards=len(layout.shards),
-        provenance=_provenance(found.derived_dir),
-    )
-
-
-def _provenance(derived_dir: Path) -> Any:  # noqa: ANN401 - whatever the store says of itself
-    try:
-        return msgspec.json.decode((derived_dir / STATE_FOLDER / "provenance.json").read_bytes())
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def _with_sha256(entry: ShardEntry, target: Path) -> ShardEntry:
-    """Read a shard that was packed without --sha256 for its digest."""
-    if entry.sha256 is not None:
-        return entry
-    with (target / entry.path).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return msgspec.structs.replace(entry, sha256=digest)
+    finish(layout, digest, [*kept.values(), *written], start, target, sha256)
 
 
 def _summary(
@@ -254,7 +193,7 @@ def _summary(
         entry.shards += 1
         entry.bytes += shard.bytes
         entry.shard_bytes[shard.path.rpartition("/")[2]] = shard.bytes
-        entry.off_shape += sum(layout.off_shape[sample] for sample in shard.samples)
+        entry.off_shape += sum(layout.checked.off_shape[sample] for sample in shard.samples)
     return PackSummary(
         total_records=found.total_records,
         ready_records=found.ready_records,

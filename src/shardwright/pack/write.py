@@ -57,7 +57,7 @@ def make_task(plan: Plan, shard: Shard, output_dir: Path, sha256: bool) -> Task:
     scan = plan.scan
     sizes = array("Q")
     for sample in shard.samples:
-        sizes += plan.array_sizes(sample)
+        sizes += plan.checked.sizes(sample)
     return Task(
         output_dir=output_dir,
         shard=shard.path,

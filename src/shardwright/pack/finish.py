@@ -1,0 +1,74 @@
+"""The end of packing: the manifest, which says what is there and why."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shardwright.pack.history import Start
+from shardwright.pack.plan import Plan
+from shardwright.schema import STATE_FOLDER
+from shardwright.shards import manifest
+from shardwright.shards.manifest import Manifest, Run, ShardEntry
+from shardwright.version import __version__
+
+
+def finish(
+    layout: Plan,
+    digest: str,
+    entries: Sequence[ShardEntry],
+    start: Start,
+    target: Path,
+    sha256: bool,
+) -> None:
+    """Publish the manifest, which ends the run."""
+    runs, shards = start.base.runs, start.base.shards
+    if entries:
+        number = len(runs)
+        runs = [*runs, _run(layout, digest, start.append)]
+        shards = [*shards, *(msgspec.structs.replace(entry, run=number) for entry in entries)]
+    shards = sorted(shards, key=lambda entry: entry.path)
+    if sha256:
+        shards = [_with_sha256(entry, target) for entry in shards]
+    whole = Manifest(runs=runs, shards=shards)
+    manifest.save_sha256(target, whole)
+    manifest.save_manifest(target, whole)
+    manifest.remove_unfinished(target)
+
+
+def _run(layout: Plan, digest: str, append: bool) -> Run:
+    found = layout.scan
+    return Run(
+        tool=f"shardwright {__version__}",
+        append=append,
+        settings=layout.settings,
+        plan=digest,
+        total_records=found.total_records,
+        ready_records=found.ready_records,
+        skipped_incomplete=found.skipped.total,
+        skipped_by_reason={name: asdict(reason) for name, reason in found.skipped.items()},
+        samples=sum(len(shard.samples) for shard in layout.shards),
+        shards=len(layout.shards),
+        provenance=_provenance(found.derived_dir),
+    )
+
+
+def _provenance(derived_dir: Path) -> Any:  # noqa: ANN401 - whatever the store says of itself
+    try:
+        return msgspec.json.decode((derived_dir / STATE_FOLDER / "provenance.json").read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _with_sha256(entry: ShardEntry, target: Path) -> ShardEntry:
+    """Read a shard that was packed without --sha256 for its digest."""
+    if entry.sha256 is not None:
+        return entry
+    with (target / entry.path).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return msgspec.structs.replace(entry, sha256=digest)
