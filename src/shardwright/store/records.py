@@ -112,10 +112,12 @@ def problem(record: Record) -> str | None:
         return "mask_missing"
     if not is_mask(mask):
         return "mask_invalid"
-    if type(get("image_path", "")) is not str:
+    # The rest may be absent: a picture can be packed without saying where it was.
+    path = get("image_path")
+    if path is not None and type(path) is not str:
         return "image_path_invalid"
-    for side in (get("height", 1), get("width", 1)):
-        if type(side) is not int or side < 1:
+    for side in (get("height"), get("width")):
+        if side is not None and (type(side) is not int or side < 1):
             return "size_invalid"
     return None
 
