@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench bench-quick clean
 
 demo: $(VENV)/core.stamp  ## run the main job on made-up data: no download, no torch
 	$(BIN)/shardwright demo demo
@@ -20,6 +20,12 @@ lint: $(VENV)/dev.stamp   ## mend what ruff can mend, then say what is left
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/mypy
+
+bench: $(VENV)/dev.stamp  ## every figure side by side with what people use now, about ten minutes
+	$(BIN)/python -m benchmarks
+
+bench-quick: $(VENV)/dev.stamp  ## the same, small: about a minute
+	$(BIN)/python -m benchmarks --quick
 
 clean:                    ## forget the environment and the demo
 	rm -rf $(VENV) demo

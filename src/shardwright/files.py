@@ -40,14 +40,13 @@ class Disk:
         return os.write(fd, data)
 
     def bypass_cache(self, fd: int, bypass: bool) -> bool:
-        """Have writes go straight to the disk, or no longer; say whether the file system can."""
+        """Have writes go straight to the disk, or no longer; say whether they do now."""
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-        flags = flags | _DIRECT if bypass else flags & ~_DIRECT
         try:
-            fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags | _DIRECT if bypass else flags & ~_DIRECT)
         except OSError:
             return False
-        return bool(_DIRECT)
+        return bypass and _DIRECT != 0
 
     def fsync(self, fd: int) -> None:
         """Wait until a file's bytes are on the disk."""
@@ -185,7 +184,7 @@ class GatheredFile(NewFile):
 
     def seal(self, length: int) -> None:
         if self._direct and self._used % _ALIGNMENT:
-            _disk.bypass_cache(self._fd, False)
+            self._direct = _disk.bypass_cache(self._fd, False)
         self._flush()
         super().seal(length)
 
@@ -201,7 +200,16 @@ class GatheredFile(NewFile):
         gathered = self._buffer[: self._used]
         for hasher in self._hashers:
             hasher.update(gathered)
-        self.write(gathered)
+        before = self.written
+        try:
+            self.write(gathered)
+        except StorageError as error:
+            # Some file systems take the flag and then refuse the writes: use the cache with them.
+            refused = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EINVAL
+            if not (self._direct and refused):
+                raise
+            self._direct = _disk.bypass_cache(self._fd, False)
+            self.write(gathered[self.written - before :])
         self._used = 0
 
 

@@ -1,0 +1,1 @@
+"""What people use instead, written the obvious way."""
