@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+Command = list[str | Path]
+
 PYTHON = sys.executable
 SHARDWRIGHT = (PYTHON, "-m", "shardwright")
 OURS = "shardwright"
@@ -21,7 +23,7 @@ class Contestant:
     """A command whose whole run is timed; one whose name starts with "limit" is not a peer."""
 
     name: str
-    command: Sequence[str | Path]
+    command: Command
     before: Callable[[], object] | None = None  # for this one only, such as removing its output
 
 
@@ -65,7 +67,7 @@ def ask(question: Question, rounds: int) -> dict[str, Runs]:
     return results
 
 
-def timed(command: Sequence[str | Path]) -> tuple[float, float]:
+def timed(command: Command) -> tuple[float, float]:
     """Run a command to its end; give its seconds and its peak memory in MB."""
     started = time.perf_counter()
     with subprocess.Popen(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from benchmarks.contest import OURS, PYTHON, SHARDWRIGHT, Contestant, Question, drop_caches
+from benchmarks.contest import OURS, PYTHON, SHARDWRIGHT, Command, Contestant, Question, drop_caches
 from benchmarks.stores import real_store, remove
 
 PEERS = Path(__file__).parent / "peers"
@@ -35,11 +35,20 @@ def _question(name: str, folder: Path, samples: int, workers: int, cold: bool) -
         else:
             os.system(f"cat {store}/*/* > /dev/null")
 
-    def peer(script: str, *more: str) -> list[str | Path]:
+    def peer(script: str, *more: str) -> Command:
         return [PYTHON, PEERS / script, store, out, *more]
 
     count = str(workers)
-    ours = [*SHARDWRIGHT, "pack", "--derived-dir", store, "--output-dir", out, "--workers", count]
+    ours: Command = [
+        *SHARDWRIGHT,
+        "pack",
+        "--derived-dir",
+        store,
+        "--output-dir",
+        out,
+        "--workers",
+        count,
+    ]
     return Question(
         name,
         [

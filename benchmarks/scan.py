@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.contest import OURS, PYTHON, SHARDWRIGHT, Contestant, Question
+from benchmarks.contest import OURS, PYTHON, SHARDWRIGHT, Command, Contestant, Question
 from benchmarks.stores import linked_store
 
 PEERS = Path(__file__).parent / "peers"
@@ -19,7 +19,7 @@ def questions(folder: Path, quick: bool) -> Iterator[Question]:
     """
     for records in (10_000,) if quick else (10_000, 100_000, 1_000_000):
         store = linked_store(folder, records)
-        ours = [
+        ours: Command = [
             *SHARDWRIGHT,
             "pack",
             "--dry-run",

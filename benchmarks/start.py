@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.contest import OURS, PYTHON, SHARDWRIGHT, Contestant, Question
+from benchmarks.contest import OURS, PYTHON, SHARDWRIGHT, Command, Contestant, Question
 from benchmarks.stores import real_store
 
 
@@ -16,7 +16,7 @@ def questions(folder: Path, quick: bool) -> Iterator[Question]:
         "start: --help", [Contestant(OURS, [*SHARDWRIGHT, "--help"]), python], 1, "starts"
     )
     store = real_store(folder, 10)
-    pack = [
+    pack: Command = [
         *SHARDWRIGHT,
         "pack",
         "--dry-run",

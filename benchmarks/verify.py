@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.contest import OURS, PYTHON, SHARDWRIGHT, Contestant, Question, drop_caches
+from benchmarks.contest import OURS, PYTHON, SHARDWRIGHT, Command, Contestant, Question, drop_caches
 from benchmarks.stores import real_store
 
 PEERS = Path(__file__).parent / "peers"
@@ -17,7 +17,7 @@ def questions(folder: Path, quick: bool) -> Iterator[Question]:
     samples = 300 if quick else 3000
     store, shards = real_store(folder, samples), folder / f"shards-{samples}"
     if not shards.exists():
-        command = [*SHARDWRIGHT, "pack", "--derived-dir", store, "--output-dir", shards]
+        command: Command = [*SHARDWRIGHT, "pack", "--derived-dir", store, "--output-dir", shards]
         subprocess.run(command, check=True, capture_output=True)
     contestants = [
         Contestant(OURS, [*SHARDWRIGHT, "verify", shards, "--read-data", "--workers", "2"]),

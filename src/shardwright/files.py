@@ -99,7 +99,7 @@ class NewFile:
         self.tmp = path.with_name(path.name + TMP_SUFFIX)
         self.written = 0
         self._sealed = False
-        with _explained(self.tmp):
+        with explained(self.tmp):
             try:
                 self._fd = _disk.create(self.tmp)
             except FileExistsError:  # left by a run that was killed: we hold the lock it held
@@ -118,7 +118,7 @@ class NewFile:
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes."""
         view = memoryview(data)
-        with _explained(self.tmp):
+        with explained(self.tmp):
             while view:
                 count = _disk.write(self._fd, view)
                 view = view[count:]
@@ -126,7 +126,7 @@ class NewFile:
 
     def seal(self, length: int) -> None:
         """Check that the file is as long as it should be and wait until it is on the disk."""
-        with _explained(self.tmp):
+        with explained(self.tmp):
             found = os.fstat(self._fd).st_size
             if found != length:
                 raise StorageError(f"{self.tmp}: wrote {length} bytes and the disk holds {found}")
@@ -215,13 +215,13 @@ class GatheredFile(NewFile):
 
 def publish(tmp: Path, path: Path) -> None:
     """Give a sealed file its name. Follow with ``sync_folder``, once for all files of a folder."""
-    with _explained(path):
+    with explained(path):
         _disk.rename(tmp, path)
 
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
-    with _explained(folder):
+    with explained(folder):
         _disk.fsync_folder(folder)
 
 
@@ -236,7 +236,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def remove(path: Path) -> None:
     """Remove a file if it is there."""
-    with _explained(path), suppress(FileNotFoundError):
+    with explained(path), suppress(FileNotFoundError):
         _disk.unlink(path)
 
 
@@ -245,7 +245,7 @@ def make_folder(path: Path) -> None:
     if path.is_dir():
         return
     make_folder(path.parent)
-    with _explained(path):
+    with explained(path):
         with suppress(FileExistsError):
             _disk.mkdir(path)
         _disk.fsync_folder(path.parent)
@@ -268,7 +268,7 @@ def lock(folder: Path) -> Iterator[None]:
     """
     make_folder(folder / STATE_FOLDER)
     path = folder / STATE_FOLDER / "lock"
-    with _explained(path):
+    with explained(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -287,8 +287,8 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn an OSError into one of ours that names the file and the cure."""
+def explained(path: Path) -> Iterator[None]:
+    """Turn an OSError into one of ours that names the file and, where there is one, the cure."""
     try:
         yield
     except StorageError:

@@ -20,6 +20,7 @@ import xxhash
 
 from shardwright import schema
 from shardwright.errors import InputMissingError
+from shardwright.files import explained
 from shardwright.pack.summary import Skipped
 from shardwright.progress import Progress
 from shardwright.shards.samples import json_member
@@ -92,7 +93,11 @@ def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int
     complete = _complete_ids(derived_dir)
     seen: dict[str, int] = {}  # where the latest record of each id is
     conflicts: set[str] = set()  # ids that stand for more than one image
-    with jsonl.open("rb", buffering=1 << 20) as file, jsonl.open("rb") as again:
+    with (
+        explained(jsonl),
+        jsonl.open("rb", buffering=1 << 20) as file,
+        jsonl.open("rb") as again,
+    ):
         found = Scan(jsonl, derived_dir, file_state(file.fileno()))
         progress.phase("scan", found.jsonl_state[0], "B")
         malformed = position = 0
@@ -144,7 +149,9 @@ def _complete_ids(derived_dir: Path) -> set[str]:
     """List each component's folder once, and give the ids that have all arrays."""
     complete: set[str] | None = None
     for component in schema.COMPONENTS:
-        names = os.listdir(derived_dir / component.folder)
+        folder = derived_dir / component.folder
+        with explained(folder):
+            names = os.listdir(folder)
         ids = {name[: -len(_ARRAY_SUFFIX)] for name in names if name.endswith(_ARRAY_SUFFIX)}
         complete = ids if complete is None else complete & ids
     return complete or set()

@@ -13,7 +13,7 @@ from pathlib import Path
 import xxhash
 
 from shardwright import schema
-from shardwright.errors import SourceChangedError
+from shardwright.errors import SourceChangedError, StorageError
 from shardwright.files import GatheredFile, NewFile
 from shardwright.pack.plan import Plan, Shard
 from shardwright.pack.scan import file_state
@@ -173,7 +173,13 @@ class _Shard:
             raise BadArrayError("another_size")
         self.file.put(tar.header(name, size))
         hasher = xxhash.xxh3_64()
-        if self.file.put_from(fd, size, hasher) != size:
+        try:
+            count = self.file.put_from(fd, size, hasher)
+        except StorageError:  # it was the shard that could not be written
+            raise
+        except OSError:
+            raise BadArrayError("unreadable") from None
+        if count != size:
             raise BadArrayError("truncated")
         after = os.fstat(fd)
         if (after.st_size, after.st_mtime_ns) != (size, before.st_mtime_ns):

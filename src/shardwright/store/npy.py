@@ -48,6 +48,13 @@ def header_bytes(dtype: str, shape: Shape) -> bytes:
 
 def check(fd: int, component: Component) -> tuple[int, Shape]:
     """Give the size and shape of an open array file, or say by BadArrayError what is wrong."""
+    try:
+        return _check(fd, component)
+    except OSError:
+        raise BadArrayError("unreadable") from None
+
+
+def _check(fd: int, component: Component) -> tuple[int, Shape]:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise BadArrayError("not_a_file")  # a folder, a pipe, a device
