@@ -17,11 +17,16 @@ from shardwright.errors import (
 )
 from shardwright.pack import BucketSummary, PackSummary, SkippedReason, pack
 from shardwright.progress import Progress
+from shardwright.status import BucketStatus, ComponentStatus, StoreStatus, status
+from shardwright.verify import Finding, VerifyReport, verify
 from shardwright.version import __version__
 
 __all__ = [
+    "BucketStatus",
     "BucketSummary",
+    "ComponentStatus",
     "DamageError",
+    "Finding",
     "InputMissingError",
     "LockedError",
     "NoSpaceError",
@@ -32,7 +37,11 @@ __all__ = [
     "SkippedReason",
     "SourceChangedError",
     "StorageError",
+    "StoreStatus",
     "UsageError",
+    "VerifyReport",
     "__version__",
     "pack",
+    "status",
+    "verify",
 ]

@@ -33,6 +33,7 @@ class Component:
     suffix: str  # of its tar member; all suffixes are lower-case, as loaders lower-case them
     dtype: str  # as NumPy writes it in a header
     shape: tuple[int | Side, ...]
+    inline: tuple[str, ...] = ()  # the fields in which a Stage 1 record may hold it
 
     def accepts(self, shape: Shape) -> bool:
         """Whether an array of this shape can be this component of some picture."""
@@ -55,9 +56,23 @@ class Component:
 
 
 COMPONENTS: tuple[Component, ...] = (
-    Component("dinov3", "dinov3", "dinov3.npy", "<f4", (1024,)),
-    Component("vae", "vae_latents", "vae.npy", "<f2", (16, Side("height", 8), Side("width", 8))),
-    Component("t5", "t5_hidden", "t5h.npy", "<f2", (77, 1024)),
+    Component("dinov3", "dinov3", "dinov3.npy", "<f4", (1024,), ("dinov3_embedding",)),
+    Component(
+        "vae",
+        "vae_latents",
+        "vae.npy",
+        "<f2",
+        (16, Side("height", 8), Side("width", 8)),
+        ("vae_latent", "vae_latents", "vae_embedding"),
+    ),
+    Component(
+        "t5",
+        "t5_hidden",
+        "t5h.npy",
+        "<f2",
+        (77, 1024),
+        ("t5_hidden", "t5_hidden_state", "t5_hidden_states", "t5_embedding"),
+    ),
 )
 
 

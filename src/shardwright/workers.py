@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Generic, TypeVar
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import ShardwrightError, UsageError
 
 Task = TypeVar("Task")
 Message = TypeVar("Message")
@@ -32,6 +32,15 @@ _SAID = "said"
 def cores() -> int:
     """Count the cores this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def count(workers: int | None) -> int:
+    """Give the number of workers asked for, or one for each core."""
+    if workers is None:
+        return cores()
+    if workers < 1:
+        raise UsageError(f"--workers is {workers}; give 1 or more")
+    return workers
 
 
 def run(

@@ -11,11 +11,11 @@ from types import FrameType
 from typing import NoReturn
 
 import shardwright
-from shardwright.cli import demo, pack
+from shardwright.cli import demo, pack, status, verify
 from shardwright.cli.output import print_json
 from shardwright.errors import ShardwrightError
 
-COMMANDS = (demo, pack)
+COMMANDS = (demo, status, pack, verify)
 
 EPILOG = """\
 exit status:

@@ -14,14 +14,14 @@ from shardwright.pack import history, output
 from shardwright.pack.finish import finish
 from shardwright.pack.history import Start
 from shardwright.pack.plan import Plan, Shard, plan
-from shardwright.pack.scan import Scan, scan
+from shardwright.pack.scan import Scan, require_inputs, scan
 from shardwright.pack.summary import BucketSummary, PackSummary, SkippedReason
 from shardwright.progress import Progress
 from shardwright.schema import JSONL_NAME
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Settings, ShardEntry, Unfinished
 from shardwright.shards.names import existing_buckets
-from shardwright.workers import cores
+from shardwright.workers import count as worker_count
 
 __all__ = ["BucketSummary", "PackSummary", "SkippedReason", "pack"]
 
@@ -55,8 +55,8 @@ def pack(
     not there.
     """
     started = time.monotonic()
-    workers = cores() if workers is None else workers
-    _require_positive(shard_size=shard_size, progress_every=progress_every, workers=workers)
+    workers = worker_count(workers)
+    _require_positive(shard_size=shard_size, progress_every=progress_every)
     if limit is not None and limit < 0:
         raise UsageError(f"--limit is {limit}; it counts samples, so give 0 or more")
     if overwrite + resume + append > 1:
@@ -73,6 +73,7 @@ def pack(
     metadata = Path(jsonl) if jsonl is not None else derived / JSONL_NAME
     report = progress or Progress()
     try:
+        require_inputs(metadata, derived)
         found = scan(metadata, derived, report, progress_every)
         _require_samples(only, found)
         if append:

@@ -89,7 +89,6 @@ class Scan:
 
 def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int) -> Scan:
     """Find the samples whose record is complete and whose array files are all there."""
-    _require_inputs(jsonl, derived_dir)
     complete = _complete_ids(derived_dir)
     seen: dict[str, int] = {}  # where the latest record of each id is
     conflicts: set[str] = set()  # ids that stand for more than one image
@@ -151,7 +150,7 @@ def _complete_ids(derived_dir: Path) -> set[str]:
     for component in schema.COMPONENTS:
         folder = derived_dir / component.folder
         with explained(folder):
-            names = os.listdir(folder)
+            names = os.listdir(folder) if folder.is_dir() else []
         ids = {name[: -len(_ARRAY_SUFFIX)] for name in names if name.endswith(_ARRAY_SUFFIX)}
         complete = ids if complete is None else complete & ids
     return complete or set()
@@ -186,7 +185,8 @@ def _image(record: Record) -> object:
     return posixpath.normpath(path) if isinstance(path, str) else path
 
 
-def _require_inputs(jsonl: Path, derived_dir: Path) -> None:
+def require_inputs(jsonl: Path, derived_dir: Path) -> None:
+    """Raise if a part of the store is not there at all."""
     if not jsonl.is_file():
         raise InputMissingError(
             f"{jsonl}: no such file; give the Stage 2 metadata with --jsonl, or its folder with "

@@ -1,0 +1,129 @@
+"""``shardwright status``: how a store stands."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import shardwright
+from shardwright.cli.output import print_json, progress, table
+from shardwright.progress import size
+from shardwright.schema import JSONL_NAME
+from shardwright.status import StoreStatus
+from shardwright.store.listing import shown
+
+HELP = "what a store holds and lacks, and what to do next"
+DESCRIPTION = """\
+Says what a Stage 2 store holds: for each component how many records have their array and how many
+lack it, which arrays are invalid or belong to no record; for each bucket how many samples are
+ready; how many bytes there are, and how many the shards will have, to the byte. Then it names the
+next command. Reads the metadata and the header of every array, and changes nothing."""
+EXAMPLE = "  shardwright status\n  shardwright status --derived-dir data/derived --json\n"
+EXIT_STATUS = """\
+exit status:
+  0   done, however the store stands
+  1   failed
+  2   wrong usage, or the store is missing
+"""
+_BAR = 40  # characters for the largest bucket
+_LEFTOVERS_LISTED = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    add = parser.add_argument
+    add("--derived-dir", default="data/derived", metavar="DIR", help="the store (%(default)s)")
+    add(
+        "--jsonl",
+        "--input-jsonl",
+        metavar="FILE",
+        help=f"its metadata (DERIVED_DIR/{JSONL_NAME})",
+    )
+    add("--workers", type=int, metavar="N", help="processes (as many as cores)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look, then print what was seen."""
+    status = shardwright.status(
+        derived_dir=options.derived_dir,
+        jsonl=options.jsonl,
+        workers=options.workers,
+        progress=progress(),
+    )
+    if options.json:
+        print_json(status.to_dict())
+    else:
+        print(describe(status))
+    return 0
+
+
+def describe(status: StoreStatus) -> str:
+    """Tell a person how the store stands."""
+    parts = [_records(status), _components(status)]
+    if status.buckets:
+        parts.append(_buckets(status))
+    parts.append(_bytes(status))
+    if status.leftovers:
+        parts.append(_leftovers(status))
+    parts.append(f"next: {status.next_command}\n      ({status.next_reason})")
+    return "\n\n".join(parts)
+
+
+def _records(status: StoreStatus) -> str:
+    lines = [
+        f"{status.derived_dir}: {status.total_records:,} records, {status.ready_records:,} ready, "
+        f"{status.skipped_incomplete:,} not [{status.seconds:.1f} s]"
+    ]
+    for reason, skipped in status.skipped_by_reason.items():
+        lines.append(f"  {reason}: {skipped.count:,} (such as {shown(skipped.example)})")
+    return "\n".join(lines)
+
+
+def _components(status: StoreStatus) -> str:
+    rows = [("component", "complete", "missing", "invalid", "orphaned", "bytes")]
+    for name, state in status.components.items():
+        counts = (state.complete, state.missing, state.invalid, state.orphaned, state.bytes)
+        rows.append((name, *(f"{count:,}" for count in counts)))
+    return table(rows)
+
+
+def _buckets(status: StoreStatus) -> str:
+    rows = [("bucket", "ready", "not ready", "shard bytes")]
+    for name, bucket in status.buckets.items():
+        counts = (bucket.ready, bucket.not_ready, bucket.shard_bytes)
+        rows.append((name, *(f"{count:,}" for count in counts)))
+    bars = ["", *_bars([(bucket.ready, bucket.not_ready) for bucket in status.buckets.values()])]
+    return "\n".join(
+        f"{line}  {bar}".rstrip() for line, bar in zip(table(rows).splitlines(), bars, strict=True)
+    )
+
+
+def _bars(counts: list[tuple[int, int]]) -> list[str]:
+    """Draw ready and not ready as one bar each, the largest of full length."""
+    blocks = (sys.stdout.encoding or "").lower().startswith("utf")
+    full, light = ("█", "░") if blocks else ("#", ".")
+    largest = max(ready + not_ready for ready, not_ready in counts)
+    bars = []
+    for ready, not_ready in counts:
+        # Rounded up, so that a single sample is seen.
+        length = -(-(ready + not_ready) * _BAR // largest)
+        solid = ready * length // (ready + not_ready)
+        bars.append(full * solid + light * (length - solid))
+    return bars
+
+
+def _bytes(status: StoreStatus) -> str:
+    return (
+        f"store:  {status.store_bytes:,} bytes ({size(status.store_bytes)}), of them "
+        f"{status.jsonl_bytes:,} metadata\n"
+        f"shards: {status.shard_bytes:,} bytes ({size(status.shard_bytes)}) predicted, in "
+        f"{status.shards:,} shards"
+    )
+
+
+def _leftovers(status: StoreStatus) -> str:
+    lines = [f"{len(status.leftovers):,} temporary files, left by a run or in use by one"]
+    lines += [f"  {path}" for path in status.leftovers[:_LEFTOVERS_LISTED]]
+    if hidden := status.leftovers[_LEFTOVERS_LISTED:]:
+        lines.append(f"  and {len(hidden):,} more (--json lists all)")
+    return "\n".join(lines)

@@ -1,0 +1,79 @@
+"""``shardwright verify``: proof that a store is whole."""
+
+from __future__ import annotations
+
+import argparse
+
+import shardwright
+from shardwright.cli.output import print_json, progress
+from shardwright.progress import size
+from shardwright.verify import Finding, VerifyReport
+
+HELP = "prove that a store is whole, or list what is not"
+DESCRIPTION = """\
+Checks a Stage 2 store: every record has its fields, rightly spelt, and a mask that agrees with its
+caption; no image and no image_id is there twice; every array is there with the dtype and shape that
+the schema, the picture and the bucket demand. With --read-data every value is read as well, to find
+NaN, infinities and arrays of one value. Each finding names the file and the cure. Arrays without a
+record and temporary files are only noted. Nothing is changed."""
+EXAMPLE = "  shardwright verify data/derived\n  shardwright verify data/derived --read-data\n"
+EXIT_STATUS = """\
+exit status:
+  0   whole; there may be notes
+  1   failed
+  2   wrong usage, or there is no store
+  12  damaged
+"""
+_LISTED = 20  # findings of each kind
+_DAMAGED = 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    add = parser.add_argument
+    add("path", nargs="?", default="data/derived", metavar="PATH", help="the store (%(default)s)")
+    add("--read-data", action="store_true", help="read every value too")
+    add("--workers", type=int, metavar="N", help="processes (as many as cores)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Verify, then print what was found."""
+    report = shardwright.verify(
+        options.path, read_data=options.read_data, workers=options.workers, progress=progress()
+    )
+    if options.json:
+        print_json(report.to_dict())
+    else:
+        print(describe(report))
+    return _DAMAGED if report.damaged else 0
+
+
+def describe(report: VerifyReport) -> str:
+    """Tell a person what was found: the notes, then the damage, then the verdict."""
+    kinds: dict[str, list[Finding]] = {}
+    for finding in sorted(report.findings, key=lambda finding: finding.damage):
+        kinds.setdefault(finding.kind, []).append(finding)
+    parts = [_kind(kind, findings) for kind, findings in kinds.items()]
+    parts.append(_verdict(report))
+    return "\n\n".join(parts)
+
+
+def _kind(kind: str, findings: list[Finding]) -> str:
+    note = "" if findings[0].damage else " (a note)"
+    lines = [f"{kind}: {len(findings):,}{note}"]
+    lines += [f"  {finding}" for finding in findings[:_LISTED]]
+    if len(findings) > _LISTED:
+        lines.append(f"  and {len(findings) - _LISTED:,} more (--json lists all)")
+    return "\n".join(lines)
+
+
+def _verdict(report: VerifyReport) -> str:
+    damage = sum(finding.damage for finding in report.findings)
+    notes = len(report.findings) - damage
+    verdict = f"DAMAGED: {damage:,} findings" if damage else "whole: nothing is damaged"
+    read = "all values read" if report.read_data else "headers and sizes read"
+    return (
+        f"{report.path}: {verdict}{f', {notes:,} notes' if notes else ''}\n"
+        f"  {report.records:,} records, {report.arrays:,} arrays ({size(report.bytes)}), {read} "
+        f"[{report.seconds:.1f} s]"
+    )

@@ -1,0 +1,271 @@
+"""What a store holds, what it lacks, how large its shards will be, and what to do next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Collection, Container, Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwright.buckets import Bucket, is_bucket
+from shardwright.errors import InputMissingError, ShardwrightError, StorageError
+from shardwright.pack.plan import Plan, plan
+from shardwright.pack.scan import Scan, scan
+from shardwright.pack.summary import SkippedReason
+from shardwright.progress import Progress
+from shardwright.schema import COMPONENTS, JSONL_NAME
+from shardwright.shards.manifest import Settings
+from shardwright.store import listing, npy, records
+from shardwright.store.listing import shown
+from shardwright.store.npy import BadArrayError
+from shardwright.store.record_faults import is_stage1
+from shardwright.store.records import BadRecordError
+from shardwright.workers import count, run
+
+StrPath = str | os.PathLike[str]
+
+_DEFAULT_DIR = "data/derived"
+_NOTE_EVERY = 100_000  # ready records between two lines of a log
+_BATCH = 1000  # arrays a worker checks at a time
+_SHARD_SIZE = 1000  # what pack takes by default, since every shard adds a few bytes
+
+
+@dataclass
+class ComponentStatus:
+    """How it stands with one component; the first three count the images of the records."""
+
+    complete: int = 0
+    missing: int = 0
+    invalid: int = 0
+    orphaned: int = 0  # arrays that no record speaks of
+    bytes: int = 0  # of all its arrays, sound or not
+
+
+@dataclass
+class BucketStatus:
+    """How it stands with one bucket."""
+
+    ready: int = 0
+    not_ready: int = 0
+    shard_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class StoreStatus:
+    """What ``status`` saw."""
+
+    derived_dir: str
+    jsonl: str
+    total_records: int
+    ready_records: int
+    skipped_incomplete: int
+    skipped_by_reason: dict[str, SkippedReason]
+    stage1_records: int
+    components: dict[str, ComponentStatus]
+    buckets: dict[str, BucketStatus]
+    jsonl_bytes: int
+    store_bytes: int
+    shards: int  # that packing would write,
+    shard_bytes: int  # exactly
+    leftovers: list[str]
+    next_command: str
+    next_reason: str
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain dicts and numbers, ready for JSON."""
+        return asdict(self)
+
+
+def status(
+    *,
+    derived_dir: StrPath = _DEFAULT_DIR,
+    jsonl: StrPath | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> StoreStatus:
+    """Say what a store holds and lacks, as ``pack`` would see it, and what to do next.
+
+    Arguments are named as the flags of ``shardwright status``. Reads the metadata and the header of
+    every array; changes nothing.
+    """
+    workers = count(workers)
+    derived = Path(derived_dir)
+    if not derived.is_dir():
+        raise InputMissingError(
+            f"{derived}: no such folder; shardwright derive makes it, or give another --derived-dir"
+        )
+    report = progress or Progress()
+    try:
+        return _status(derived, None if jsonl is None else Path(jsonl), workers, report)
+    except ShardwrightError:
+        raise
+    except OSError as error:
+        place = shown(error.filename or derived)
+        raise StorageError(f"{place}: {error.strerror}; cure that and try again") from error
+    finally:
+        report.close()
+
+
+def _status(derived: Path, jsonl: Path | None, workers: int, progress: Progress) -> StoreStatus:
+    started = time.monotonic()
+    metadata = jsonl or derived / JSONL_NAME
+    if metadata.is_file():
+        found = scan(metadata, derived, progress, _NOTE_EVERY)
+    elif jsonl is None:  # nothing derived yet, or nothing merged
+        found = Scan(metadata, derived, (0, 0))
+    else:
+        raise InputMissingError(f"{metadata}: no such file; give the store's metadata with --jsonl")
+    layout = plan(
+        found,
+        Settings(buckets=[], shuffle=False, seed=None, limit=None, shard_size=_SHARD_SIZE),
+        known=(),
+        first_numbers={},
+        workers=workers,
+        progress=progress,
+    )
+    ready = {found.ids[sample] for sample in found.ready()}
+    others, stage1 = _others(metadata, ready) if found.skipped else ({}, 0)
+    states = [
+        _component(row, derived, ready, others, workers, progress) for row in range(len(COMPONENTS))
+    ]
+    for sample in found.ready():
+        for state, nbytes in zip(states, layout.checked.sizes(sample), strict=True):
+            state.bytes += nbytes
+    components = {row.name: state for row, state in zip(COMPONENTS, states, strict=True)}
+    leftovers = listing.leftovers(derived)
+    command, reason = _next(derived, jsonl, found, stage1, components, leftovers)
+    return StoreStatus(
+        derived_dir=shown(derived),
+        jsonl=shown(metadata),
+        total_records=found.total_records,
+        ready_records=found.ready_records,
+        skipped_incomplete=found.skipped.total,
+        skipped_by_reason=dict(found.skipped),
+        stage1_records=stage1,
+        components=components,
+        buckets=_buckets(layout, others),
+        jsonl_bytes=found.jsonl_state[0],
+        store_bytes=found.jsonl_state[0] + sum(state.bytes for state in states),
+        shards=len(layout.shards),
+        shard_bytes=layout.bytes,
+        leftovers=[shown(path) for path in leftovers],
+        next_command=command,
+        next_reason=reason,
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _others(jsonl: Path, ready: Container[str]) -> tuple[dict[str, str], int]:
+    """Give the ids that are not ready, each with its bucket if it has one, and count Stage 1."""
+    others: dict[str, str] = {}
+    stage1 = 0
+    with jsonl.open("rb", buffering=1 << 20) as file:
+        for line in records.lines(file):
+            try:
+                record = records.parse(line.data)
+            except BadRecordError:
+                continue
+            stage1 += is_stage1(record)
+            image_id: Any = record.get("image_id")
+            if records.image_id_problem(image_id) is None and image_id not in ready:
+                bucket = record.get("aspect_bucket")
+                spelt = type(bucket) is str and is_bucket(bucket)
+                others[image_id] = sys.intern(bucket) if spelt else ""
+    return others, stage1
+
+
+def _buckets(layout: Plan, others: dict[str, str]) -> dict[str, BucketStatus]:
+    buckets: dict[str, BucketStatus] = {}
+    for shard in layout.shards:
+        bucket = buckets.setdefault(shard.bucket, BucketStatus())
+        bucket.ready += len(shard.samples)
+        bucket.shard_bytes += shard.bytes
+    for name in others.values():
+        if name:
+            buckets.setdefault(name, BucketStatus()).not_ready += 1
+    return {name: buckets[name] for name in sorted(buckets, key=Bucket.parse)}
+
+
+def _component(
+    row: int,
+    derived: Path,
+    ready: Collection[str],
+    others: Collection[str],
+    workers: int,
+    progress: Progress,
+) -> ComponentStatus:
+    """Count a component's arrays, and the bytes of those that the plan has not seen."""
+    folder = derived / COMPONENTS[row].folder
+    state = ComponentStatus()
+    there: list[str] = []  # arrays of images that are not ready, for lack of something else or not
+    for name in listing.names(folder):
+        image_id = listing.array_id(name)
+        if image_id is None or image_id in ready:
+            continue
+        with suppress(FileNotFoundError):  # a link to nowhere
+            state.bytes += os.stat(folder / name).st_size
+        if image_id in others:
+            there.append(image_id)
+        else:
+            state.orphaned += 1
+    progress.phase(COMPONENTS[row].name, len(there), "arrays")
+    tasks = ((row, folder, there[first : first + _BATCH]) for first in range(0, len(there), _BATCH))
+    sound = 0
+    with closing(run(_count_sound, tasks, min(workers, len(there) // _BATCH + 1))) as counts:
+        for looked_at, good in counts:
+            sound += good
+            progress.advance(looked_at)
+    state.complete = len(ready) + sound
+    state.missing = len(others) - len(there)
+    state.invalid = len(there) - sound
+    return state
+
+
+def _count_sound(task: tuple[int, Path, list[str]]) -> Iterator[tuple[int, int]]:
+    """Count the arrays of some ids, and those of them whose header and size are right."""
+    row, folder, ids = task
+    sound = 0
+    for image_id in ids:
+        with suppress(BadArrayError, OSError):
+            fd = npy.open_array(folder / (image_id + listing.ARRAY_SUFFIX))
+            try:
+                npy.check(fd, COMPONENTS[row])
+                sound += 1
+            finally:
+                os.close(fd)
+    yield len(ids), sound
+
+
+def _next(
+    derived: Path,
+    jsonl: Path | None,
+    found: Scan,
+    stage1: int,
+    components: dict[str, ComponentStatus],
+    leftovers: list[Path],
+) -> tuple[str, str]:
+    """Choose the command that brings the store forward, and say why."""
+    where = [] if derived == Path(_DEFAULT_DIR) else ["--derived-dir", shown(derived)]
+    if jsonl is not None:
+        where += ["--jsonl", shown(jsonl)]
+    missing = sum(state.missing for state in components.values())
+    if stage1:
+        words, why = ["migrate", *where], f"{stage1:,} records are still of Stage 1"
+    elif listing.journal(found.jsonl) in leftovers:
+        words, why = ["derive", *where], "an interrupted run left records to be merged"
+    elif not found.total_records:
+        words, why = ["derive", *where], "there is no record yet"
+    elif missing:
+        words, why = ["derive", *where], f"{missing:,} arrays are missing"
+    elif found.skipped:
+        words = ["verify", shown(derived)]
+        why = f"it names what is wrong with {found.skipped.total:,} records, and the cure"
+    else:
+        words, why = ["pack", *where], "every record is ready"
+    return shlex.join(["shardwright", *words]), why

@@ -1,0 +1,50 @@
+"""What verifying reports: each thing that is wrong, where it is, and its cure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong; without ``damage`` it is only a note, and nothing is lost by it."""
+
+    kind: str
+    file: str
+    line: int | None  # where the file is the JSONL
+    what: str
+    cure: str
+    damage: bool = True
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}, line {self.line}"
+        return f"{place}: {self.what}; {self.cure}"
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What ``verify`` looked at, and all it found."""
+
+    path: str
+    read_data: bool
+    records: int
+    arrays: int  # that were there to be checked
+    bytes: int  # of those arrays
+    findings: list[Finding]
+    seconds: float
+
+    @property
+    def damaged(self) -> bool:
+        """Whether any finding is more than a note."""
+        return any(finding.damage for finding in self.findings)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Count the findings of each kind."""
+        return dict(Counter(finding.kind for finding in self.findings))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain dicts and numbers, ready for JSON."""
+        return {"damaged": self.damaged, "counts": self.counts, **asdict(self)}

@@ -1,0 +1,200 @@
+"""Proof that a store is what it says: each record whole, each array as the schema wants it.
+
+First the records, in this process and in one pass; then their arrays, on all cores; then whatever
+else lies in the folders. A few hundred bytes a record are kept.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Container, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from shardwright.buckets import is_bucket
+from shardwright.errors import ShardwrightError, StorageError
+from shardwright.progress import Progress
+from shardwright.schema import COMPONENTS, JSONL_NAME
+from shardwright.store import array_faults, listing, record_faults, records
+from shardwright.store.array_faults import Checked, Picture, Task
+from shardwright.store.findings import Finding, VerifyReport
+from shardwright.store.listing import shown
+from shardwright.store.records import BadRecordError, Record
+from shardwright.workers import run
+
+_ADVANCE_EVERY = 256  # records between two progress calls
+_BATCH = 256  # samples a worker checks at a time
+_NOTE_EVERY = 100  # batches between two lines of a log
+
+
+def is_store(path: Path) -> bool:
+    """Whether a folder holds a store's metadata."""
+    return (path / JSONL_NAME).is_file()
+
+
+def verify_store(
+    derived_dir: Path, *, read_data: bool, workers: int, progress: Progress
+) -> VerifyReport:
+    """Check every record and every array of a store."""
+    started = time.monotonic()
+    try:
+        samples, findings = _read_records(derived_dir / JSONL_NAME, progress)
+        rows, missing = _folders(derived_dir, samples)
+        checked = _check_arrays(derived_dir, samples, rows, read_data, workers, progress)
+        findings += missing
+        findings += [fault.finding(derived_dir) for fault in checked.faults]
+        findings += _notes(derived_dir, samples.ids)
+    except ShardwrightError:
+        raise
+    except OSError as error:
+        place = shown(error.filename or derived_dir)
+        raise StorageError(f"{place}: {error.strerror}; cure that and verify again") from error
+    finally:
+        progress.close()
+    return VerifyReport(
+        path=shown(derived_dir),
+        read_data=read_data,
+        records=samples.records,
+        arrays=checked.arrays,
+        bytes=checked.bytes,
+        findings=findings,
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+@dataclass
+class _Samples:
+    """What the records speak of: each image_id, and in the same order each picture."""
+
+    records: int = 0
+    ids: dict[str, int] = field(default_factory=dict)
+    pictures: list[Picture] = field(default_factory=list)
+
+
+def _read_records(jsonl: Path, progress: Progress) -> tuple[_Samples, list[Finding]]:
+    twins = record_faults.Twins()
+    samples = _Samples(ids=twins.ids)
+    pictures: dict[Picture, Picture] = {}  # one of each: there are fewer sizes than samples
+    findings: list[Finding] = []
+    name = shown(jsonl)
+    with jsonl.open("rb", buffering=1 << 20) as file:
+        size = os.fstat(file.fileno()).st_size
+        progress.phase("records", size, "B")
+        position = 0
+        for line in records.lines(file):
+            samples.records += 1
+            if samples.records % _ADVANCE_EVERY == 0:
+                progress.advance(line.offset - position)
+                position = line.offset
+            try:
+                record = records.parse(line.data)
+            except BadRecordError as error:
+                # Only the last line of a file can lack its line end.
+                torn = line.data is not None and line.offset + len(line.data) == size
+                kind = "torn_line" if torn else error.reason
+                findings.append(record_faults.finding(kind, name, line.number))
+                continue
+            findings += (
+                record_faults.finding(kind, name, line.number)
+                for kind in record_faults.faults(record)
+            )
+            image_id = record.get("image_id")
+            if records.image_id_problem(image_id) is None:
+                assert isinstance(image_id, str)
+                if twin := twins.meet(image_id, record.get("image_path"), line.number):
+                    kind, what, cure = twin
+                    findings.append(Finding(kind, name, line.number, what, cure))
+                if twins.ids[image_id] == line.number:
+                    picture = _picture(record)
+                    samples.pictures.append(pictures.setdefault(picture, picture))
+        progress.advance(size - position)
+    progress.note(f"{samples.records} records, {len(findings)} findings")
+    return samples, findings
+
+
+def _picture(record: Record) -> Picture:
+    width, height, bucket = record.get("width"), record.get("height"), record.get("aspect_bucket")
+    if not isinstance(bucket, str) or not is_bucket(bucket):
+        bucket = ""
+    if record_faults.is_side(width) and record_faults.is_side(height):
+        return Picture(width, height, bucket)
+    return Picture(0, 0, bucket)
+
+
+def _check_arrays(
+    derived_dir: Path,
+    samples: _Samples,
+    rows: tuple[int, ...],
+    read_data: bool,
+    workers: int,
+    progress: Progress,
+) -> Checked:
+    total = len(samples.ids)
+    progress.phase("arrays", total, "samples")
+    ids = iter(samples.ids)
+    tasks = (
+        Task(
+            derived_dir,
+            rows,
+            read_data,
+            first,
+            list(islice(ids, _BATCH)),
+            samples.pictures[first : first + _BATCH],
+        )
+        for first in range(0, total, _BATCH)
+    )
+    checked = Checked()
+    with closing(run(array_faults.check, tasks, min(workers, total // _BATCH + 1))) as batches:
+        for number, batch in enumerate(batches, 1):
+            checked.add(batch)
+            progress.advance(batch.samples)
+            if number % _NOTE_EVERY == 0 or checked.samples == total:
+                faults = len(checked.faults)
+                progress.note(f"{checked.samples}/{total} samples, {faults} arrays at fault")
+    checked.faults.sort()  # so that the report is the same for any workers
+    return checked
+
+
+def _folders(derived_dir: Path, samples: _Samples) -> tuple[tuple[int, ...], list[Finding]]:
+    """Give the components that have a folder; one that has none is said once, not per record."""
+    rows, missing = [], []
+    for row, component in enumerate(COMPONENTS):
+        folder = derived_dir / component.folder
+        if folder.is_dir():
+            rows.append(row)
+        elif samples.ids:
+            kind, what = f"{component.name}_folder_missing", "not there, but every record needs it"
+            missing.append(Finding(kind, shown(folder), None, what, "run shardwright derive"))
+    return tuple(rows), missing
+
+
+def _notes(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
+    """Find what belongs to no record: nothing is lost by it, but somebody may wonder."""
+    journal = listing.journal(derived_dir / JSONL_NAME)
+    for path in listing.leftovers(derived_dir):
+        if path == journal:
+            kind, what = "journal", "records that an interrupted run left to be merged"
+            cure = "run shardwright derive, which merges them"
+        else:
+            kind, what = "leftover", "left half written by an interrupted run"
+            cure = "delete it when no run is under way"
+        yield Finding(kind, shown(path), None, what, cure, damage=False)
+    for component in COMPONENTS:
+        folder = derived_dir / component.folder
+        orphans = [
+            name
+            for name in listing.names(folder)
+            if (image_id := listing.array_id(name)) is not None and image_id not in ids
+        ]
+        for name in sorted(orphans):
+            yield Finding(
+                f"{component.name}_orphaned",
+                shown(folder / name),
+                None,
+                "no record speaks of it",
+                "run shardwright derive to give its image a record, or delete it",
+                damage=False,
+            )
