@@ -62,7 +62,7 @@ def faults(record: Record) -> Iterator[str]:
     if problem := records.image_id_problem(get("image_id")):
         yield problem
     path = get("image_path")
-    if path is None:
+    if "image_path" not in record:
         yield "image_path_missing"
     elif type(path) is not str or not path:
         yield "image_path_invalid"
@@ -82,10 +82,9 @@ def faults(record: Record) -> Iterator[str]:
         yield "mask_invalid"
     elif captioned is not (1 in mask):
         yield "mask_all_zero" if captioned else "mask_without_caption"
-    sides = get("height"), get("width")
-    if None in sides:
+    if "height" not in record or "width" not in record:
         yield "size_missing"
-    elif not all(map(is_side, sides)):
+    if not is_side(get("height", 1)) or not is_side(get("width", 1)):
         yield "size_invalid"
     version = get("format_version")
     if version is None:

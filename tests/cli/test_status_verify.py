@@ -1,0 +1,159 @@
+"""``shardwright status`` and ``shardwright verify`` as people and scripts meet them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.whole import WholeStore, whole_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> WholeStore:
+    return whole_store(tmp_path / "derived")
+
+
+def command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "shardwright", *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        env=os.environ | environment,
+        timeout=60,
+        check=False,
+    )
+
+
+def one_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    value = json.loads(done.stdout)
+    assert isinstance(value, dict)
+    return value
+
+
+def test_status_tells_a_person_everything(store: WholeStore) -> None:
+    store.array("t5", "img1").unlink()
+    (store.root / "half.npy.tmp").write_bytes(b"")
+    done = command("status", "--derived-dir", store.root)
+    assert done.returncode == 0
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.strip()}
+    assert f"{store.root}: 4 records, 3 ready, 1 not" in done.stdout
+    assert "  t5_missing: 1 (such as img1)" in done.stdout
+    assert rows["component"] == ["complete", "missing", "invalid", "orphaned", "bytes"]
+    assert rows["t5"] == ["3", "1", "0", "0", f"{3 * (128 + 77 * 1024 * 2):,}"]
+    assert rows["64x64"][:2] == ["2", "0"]
+    assert rows["64x64"][-1] == "█" * 40
+    assert rows["96x64"][:2] == ["1", "1"]
+    assert rows["96x64"][-1] == "█" * 20 + "░" * 20
+    assert f"  {store.root}/half.npy.tmp" in done.stdout
+    assert f"next: shardwright derive --derived-dir {store.root}" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_status_draws_plainly_where_blocks_cannot_be_written(store: WholeStore) -> None:
+    done = command("status", "--derived-dir", store.root, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "#" * 40 in done.stdout
+
+
+def test_status_as_json_is_one_object_with_packs_own_number(
+    store: WholeStore, tmp_path: Path
+) -> None:
+    seen = one_object(command("status", "--derived-dir", store.root, "--json"))
+    arguments = ("--derived-dir", store.root, "--output-dir", tmp_path / "shards")
+    planned = one_object(command("pack", *arguments, "--dry-run", "--json"))
+    assert seen["shard_bytes"] == planned["written_bytes"]
+    assert seen["components"]["vae"]["complete"] == 4
+    assert seen["next_command"] == f"shardwright pack --derived-dir {store.root}"
+
+
+def test_status_of_nothing_names_the_cure_and_exits_2(tmp_path: Path) -> None:
+    done = command("status", "--derived-dir", tmp_path / "nothing")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {tmp_path}/nothing: no such folder; shardwright derive makes it, or give another "
+        "--derived-dir\n"
+    )
+
+
+def test_verify_of_a_whole_store_exits_0(store: WholeStore) -> None:
+    done = command("verify", store.root, "--read-data")
+    assert done.returncode == 0
+    assert f"{store.root}: whole: nothing is damaged" in done.stdout
+    assert "4 records, 12 arrays" in done.stdout
+    assert "all values read" in done.stdout
+
+
+def test_verify_of_a_damaged_store_exits_12_and_names_file_and_cure(store: WholeStore) -> None:
+    path = store.array("vae", "img1")
+    path.write_bytes(path.read_bytes()[:-2])
+    orphan = store.array("t5", "stranger")
+    orphan.write_bytes(b"")
+    done = command("verify", store.root)
+    assert done.returncode == 12
+    assert (
+        f"vae_truncated: 1\n  {path}: shorter than its header says; delete the file and run "
+        "shardwright derive\n"
+    ) in done.stdout
+    assert f"t5_orphaned: 1 (a note)\n  {orphan}: no record speaks of it; " in done.stdout
+    assert f"{store.root}: DAMAGED: 1 findings, 1 notes" in done.stdout
+
+
+def test_notes_alone_exit_0(store: WholeStore) -> None:
+    (store.root / "dinov3" / "img0.npy.tmp").write_bytes(b"")
+    done = command("verify", store.root)
+    assert done.returncode == 0
+    assert "whole: nothing is damaged, 1 notes" in done.stdout
+
+
+def test_verify_lists_twenty_findings_of_a_kind_and_counts_all(tmp_path: Path) -> None:
+    store = whole_store(tmp_path / "derived", samples=25)
+    for number in range(25):
+        store.array("dinov3", f"img{number}").unlink()
+    done = command("verify", store.root)
+    assert done.returncode == 12
+    assert "dinov3_missing: 25\n" in done.stdout
+    assert done.stdout.count("not there, but a record needs it") == 20
+    assert "  and 5 more (--json lists all)" in done.stdout
+    report = one_object(command("verify", store.root, "--json"))
+    assert report["damaged"] is True
+    assert report["counts"] == {"dinov3_missing": 25}
+    assert [finding["file"] for finding in report["findings"]] == [
+        str(store.array("dinov3", f"img{number}")) for number in range(25)
+    ]
+    assert report["findings"][0]["cure"] == "run shardwright derive"
+
+
+def test_verify_as_json_can_spell_any_file_name(store: WholeStore) -> None:
+    name = os.fsencode(store.root / "t5_hidden") + b"/\xff\n.npy"
+    with open(name, "wb"):
+        pass
+    report = one_object(command("verify", store.root, "--json"))
+    assert report["findings"][0]["file"].endswith("/t5_hidden/\\udcff\\n.npy")
+
+
+def test_verify_of_a_folder_of_shards_says_that_it_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "bucket_64x64").mkdir()
+    done = command("verify", tmp_path, "--json")
+    assert done.returncode == 2
+    assert one_object(done)["error"] == "UsageError"
+    assert "not a store" in done.stderr
+
+
+def test_verify_reports_to_a_log_with_rate_and_time_left(store: WholeStore) -> None:
+    done = command("verify", store.root)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("arrays: 4/4 samples, 0 arrays at fault (")
+    assert "samples/s" in last
+    assert last.endswith("left)")
+
+
+def test_looking_needs_no_numpy(store: WholeStore) -> None:
+    for call in (f"status(derived_dir={str(store.root)!r})", f"verify({str(store.root)!r})"):
+        code = f"import sys, shardwright; shardwright.{call}; sys.exit('numpy' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,0 +1,205 @@
+"""The status of a store: what it holds and lacks, and the next step."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardwright
+from shardwright import BucketStatus, ComponentStatus
+from shardwright.errors import InputMissingError, UsageError
+from tests.store.whole import FOLDERS, WholeStore, whole_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> WholeStore:
+    return whole_store(tmp_path / "derived")
+
+
+def sizes(store: WholeStore, component: str) -> int:
+    return sum(path.stat().st_size for path in (store.root / FOLDERS[component]).iterdir())
+
+
+def dry_run(store: WholeStore, **options: Path) -> shardwright.PackSummary:
+    return shardwright.pack(
+        derived_dir=store.root, output_dir=store.root.parent / "shards", dry_run=True, **options
+    )
+
+
+def test_a_whole_store_is_complete_and_ready(store: WholeStore) -> None:
+    status = shardwright.status(derived_dir=store.root)
+    assert (status.total_records, status.ready_records, status.skipped_incomplete) == (4, 4, 0)
+    assert status.components == {
+        name: ComponentStatus(complete=4, bytes=sizes(store, name)) for name in FOLDERS
+    }
+    packed = dry_run(store)
+    assert status.buckets == {
+        name: BucketStatus(ready=2, shard_bytes=packed.buckets[name].bytes)
+        for name in ("64x64", "96x64")
+    }
+    assert status.jsonl_bytes == store.jsonl.stat().st_size
+    files = [path for path in store.root.rglob("*") if path.is_file()]
+    assert status.store_bytes == sum(path.stat().st_size for path in files)
+    assert status.leftovers == []
+    assert status.next_command == f"shardwright pack --derived-dir {store.root}"
+
+
+def test_the_predicted_bytes_are_those_that_packing_writes(tmp_path: Path) -> None:
+    store = whole_store(tmp_path / "derived", samples=7)
+    store.array("t5", "img3").unlink()
+    store.change(5, caption=" ")
+    status = shardwright.status(derived_dir=store.root)
+    packed = shardwright.pack(derived_dir=store.root, output_dir=tmp_path / "shards")
+    shards = list((tmp_path / "shards").rglob("*.tar"))
+    assert status.shard_bytes == sum(path.stat().st_size for path in shards)
+    assert status.shards == len(shards)
+    assert status.skipped_by_reason == packed.skipped_by_reason
+    assert status.ready_records == packed.written_samples == 5
+
+
+def test_more_samples_than_a_shard_holds_are_predicted_too(tmp_path: Path) -> None:
+    store = whole_store(tmp_path / "derived", samples=1)
+    first = store.records()[0]
+    store.write([{**first, "image_id": f"s{n}", "image_path": f"{n}.jpg"} for n in range(1001)])
+    for component in FOLDERS:
+        for n in range(1001):
+            os.link(store.array(component, "img0"), store.array(component, f"s{n}"))
+    status, planned = shardwright.status(derived_dir=store.root), dry_run(store)
+    assert (status.shards, status.shard_bytes) == (2, planned.written_bytes)
+    assert planned.written_shards == 2
+
+
+def test_missing_invalid_and_orphaned_arrays_are_told_apart(store: WholeStore) -> None:
+    store.array("dinov3", "img0").unlink()
+    store.array("vae", "img0").write_bytes(b"half")  # of a sample that is not ready anyhow
+    os.truncate(store.array("t5", "img1"), 1000)  # the first that is wrong with its sample
+    store.array("t5", "stranger").write_bytes(b"12345")
+    store.save("vae", "stranger", np.zeros((16, 8, 8), "<f2"))
+    status = shardwright.status(derived_dir=store.root)
+    assert status.components == {
+        "dinov3": ComponentStatus(complete=3, missing=1, bytes=sizes(store, "dinov3")),
+        "vae": ComponentStatus(complete=3, invalid=1, orphaned=1, bytes=sizes(store, "vae")),
+        "t5": ComponentStatus(complete=3, invalid=1, orphaned=1, bytes=sizes(store, "t5")),
+    }
+    assert {reason: s.count for reason, s in status.skipped_by_reason.items()} == {
+        "dinov3_missing": 1,
+        "t5_truncated": 1,
+    }
+    assert {name: (b.ready, b.not_ready) for name, b in status.buckets.items()} == {
+        "64x64": (1, 1),
+        "96x64": (1, 1),
+    }
+
+
+def test_a_store_whose_arrays_are_still_to_be_made_shows_its_buckets(tmp_path: Path) -> None:
+    store = whole_store(tmp_path / "derived")
+    for image in range(4):
+        store.array("t5", f"img{image}").unlink()
+    (store.root / "t5_hidden").rmdir()
+    status = shardwright.status(derived_dir=store.root)
+    assert status.components["t5"] == ComponentStatus(missing=4)
+    assert status.components["vae"].complete == 4
+    assert status.buckets == {"64x64": BucketStatus(0, 2, 0), "96x64": BucketStatus(0, 2, 0)}
+    assert status.shard_bytes == 0
+    assert status.next_command == f"shardwright derive --derived-dir {store.root}"
+    assert status.next_reason == "4 arrays are missing"
+
+
+def test_two_records_of_one_image_count_as_one(store: WholeStore) -> None:
+    store.write([*store.records(), store.records()[0]])
+    status = shardwright.status(derived_dir=store.root)
+    assert (status.total_records, status.ready_records) == (5, 4)
+    assert status.components["vae"].complete == 4
+    assert status.skipped_by_reason["superseded"].count == 1
+    assert status.next_command == f"shardwright verify {store.root}"
+
+
+def test_stage_1_records_call_for_migration(tmp_path: Path) -> None:
+    fields = {"image_path": "data/approved/a.jpg", "dinov3_embedding": [0.5] * 1024}
+    jsonl = tmp_path / "approved_image_dataset.jsonl"
+    jsonl.write_text(json.dumps(fields) + "\n" + json.dumps(fields | {"image_path": "b.jpg"}))
+    status = shardwright.status(derived_dir=tmp_path)
+    assert (status.stage1_records, status.total_records, status.ready_records) == (2, 2, 0)
+    assert status.components == dict.fromkeys(FOLDERS, ComponentStatus())
+    assert status.next_command == f"shardwright migrate --derived-dir {tmp_path}"
+    assert status.next_reason == "2 records are still of Stage 1"
+
+
+def test_a_journal_calls_for_a_run_that_merges_it(store: WholeStore) -> None:
+    journal = store.root / "approved_image_dataset.jsonl.tmp"
+    journal.write_bytes(b"{}\n")
+    half = store.array("vae", "img9").with_suffix(".npy.tmp")
+    half.write_bytes(b"half")
+    status = shardwright.status(derived_dir=store.root)
+    assert status.leftovers == [str(journal), str(half)]
+    assert status.next_command == f"shardwright derive --derived-dir {store.root}"
+    assert status.next_reason == "an interrupted run left records to be merged"
+
+
+def test_an_invalid_array_calls_for_verify(store: WholeStore) -> None:
+    os.truncate(store.array("vae", "img1"), 200)
+    status = shardwright.status(derived_dir=store.root)
+    assert status.next_command == f"shardwright verify {store.root}"
+
+
+def test_a_folder_without_metadata_calls_for_derive(tmp_path: Path) -> None:
+    (tmp_path / "dinov3").mkdir()
+    (tmp_path / "dinov3" / "a.npy").write_bytes(b"123")
+    status = shardwright.status(derived_dir=tmp_path)
+    assert status.total_records == 0
+    assert status.components["dinov3"] == ComponentStatus(orphaned=1, bytes=3)
+    assert status.next_command == f"shardwright derive --derived-dir {tmp_path}"
+
+
+def test_metadata_elsewhere_is_read_there(store: WholeStore, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "some records.jsonl"
+    elsewhere.write_bytes(b"".join(store.jsonl.read_bytes().splitlines(keepends=True)[:3]))
+    status = shardwright.status(derived_dir=store.root, jsonl=elsewhere)
+    assert (status.total_records, status.jsonl) == (3, str(elsewhere))
+    assert status.components["t5"].orphaned == 1
+    assert status.shard_bytes == dry_run(store, jsonl=elsewhere).written_bytes
+    assert status.next_command == (
+        f"shardwright pack --derived-dir {store.root} --jsonl '{elsewhere}'"
+    )
+
+
+def test_the_default_store_needs_no_flags(
+    store: WholeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    store.root.rename(tmp_path / "data/derived")
+    monkeypatch.chdir(tmp_path)
+    assert shardwright.status().next_command == "shardwright pack"
+
+
+def test_what_is_not_there_is_refused(store: WholeStore, tmp_path: Path) -> None:
+    with pytest.raises(InputMissingError, match="nothing: no such folder; shardwright derive"):
+        shardwright.status(derived_dir=tmp_path / "nothing")
+    with pytest.raises(InputMissingError, match=r"no\.jsonl: no such file"):
+        shardwright.status(derived_dir=store.root, jsonl=tmp_path / "no.jsonl")
+    with pytest.raises(UsageError, match="--workers is -1"):
+        shardwright.status(derived_dir=store.root, workers=-1)
+
+
+def test_hostile_metadata_is_counted_and_does_no_harm(store: WholeStore) -> None:
+    for line in (b"[" * 100_000, b'{"image_id": "../x"}', b"{", b'{"image_id": 1e999}'):
+        store.append(line + b"\n")
+    status = shardwright.status(derived_dir=store.root)
+    assert (status.total_records, status.ready_records) == (8, 4)
+    assert {reason: s.count for reason, s in status.skipped_by_reason.items()} == {
+        "not_json": 3,
+        "image_id_invalid": 1,
+    }
+    assert status.components["vae"].missing == 0
+
+
+def test_looking_changes_nothing(store: WholeStore) -> None:
+    store.array("t5", "img0").unlink()
+    before = {path: path.read_bytes() for path in store.root.rglob("*") if path.is_file()}
+    shardwright.status(derived_dir=store.root)
+    after = {path: path.read_bytes() for path in store.root.rglob("*") if path.is_file()}
+    assert after == before
