@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.buckets import Bucket, is_bucket
-from shardwright.errors import InputMissingError, ShardwrightError, StorageError
+from shardwright.errors import InputMissingError
+from shardwright.files import explained
 from shardwright.pack.plan import Plan, plan
 from shardwright.pack.scan import Scan, scan
 from shardwright.pack.summary import SkippedReason
@@ -103,11 +104,6 @@ def status(
     report = progress or Progress()
     try:
         return _status(derived, None if jsonl is None else Path(jsonl), workers, report)
-    except ShardwrightError:
-        raise
-    except OSError as error:
-        place = shown(error.filename or derived)
-        raise StorageError(f"{place}: {error.strerror}; cure that and try again") from error
     finally:
         report.close()
 
@@ -165,7 +161,7 @@ def _others(jsonl: Path, ready: Container[str]) -> tuple[dict[str, str], int]:
     """Give the ids that are not ready, each with its bucket if it has one, and count Stage 1."""
     others: dict[str, str] = {}
     stage1 = 0
-    with jsonl.open("rb", buffering=1 << 20) as file:
+    with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
         for line in records.lines(file):
             try:
                 record = records.parse(line.data)
@@ -174,7 +170,7 @@ def _others(jsonl: Path, ready: Container[str]) -> tuple[dict[str, str], int]:
             stage1 += is_stage1(record)
             image_id: Any = record.get("image_id")
             if records.image_id_problem(image_id) is None and image_id not in ready:
-                bucket = record.get("aspect_bucket")
+                bucket: Any = record.get("aspect_bucket")
                 spelt = type(bucket) is str and is_bucket(bucket)
                 others[image_id] = sys.intern(bucket) if spelt else ""
     return others, stage1
@@ -208,7 +204,7 @@ def _component(
         image_id = listing.array_id(name)
         if image_id is None or image_id in ready:
             continue
-        with suppress(FileNotFoundError):  # a link to nowhere
+        with suppress(OSError):  # a link to nowhere
             state.bytes += os.stat(folder / name).st_size
         if image_id in others:
             there.append(image_id)
@@ -232,7 +228,7 @@ def _count_sound(task: tuple[int, Path, list[str]]) -> Iterator[tuple[int, int]]
     row, folder, ids = task
     sound = 0
     for image_id in ids:
-        with suppress(BadArrayError, OSError):
+        with suppress(BadArrayError):
             fd = npy.open_array(folder / (image_id + listing.ARRAY_SUFFIX))
             try:
                 npy.check(fd, COMPONENTS[row])

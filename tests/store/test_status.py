@@ -24,9 +24,9 @@ def sizes(store: WholeStore, component: str) -> int:
     return sum(path.stat().st_size for path in (store.root / FOLDERS[component]).iterdir())
 
 
-def dry_run(store: WholeStore, **options: Path) -> shardwright.PackSummary:
+def dry_run(store: WholeStore, jsonl: Path | None = None) -> shardwright.PackSummary:
     return shardwright.pack(
-        derived_dir=store.root, output_dir=store.root.parent / "shards", dry_run=True, **options
+        derived_dir=store.root, jsonl=jsonl, output_dir=store.root.parent / "shards", dry_run=True
     )
 
 

@@ -45,7 +45,7 @@ def test_a_whole_store_has_no_finding(store: WholeStore, read_data: bool) -> Non
     assert report.findings == []
     assert not report.damaged
     assert (report.records, report.arrays) == (4, 12)
-    files = [path for path in store.root.rglob("*.npy")]
+    files = list(store.root.rglob("*.npy"))
     assert report.bytes == sum(path.stat().st_size for path in files)
 
 
@@ -254,12 +254,11 @@ def test_the_judgement_by_bits_is_numpys(
     array = np.array(values * repeats, "<u2").view("<f2")
     path = tmp_path_factory.mktemp("values") / "a.npy"
     array.tofile(path)
+    expected = "constant" if len(set(values)) == 1 else None
+    if np.isinf(array).any():
+        expected = "infinite"
     if np.isnan(array).any():
         expected = "nan"
-    elif np.isinf(array).any():
-        expected = "infinite"
-    else:
-        expected = "constant" if len(set(values)) == 1 else None
     fd = os.open(path, os.O_RDONLY)
     try:
         store_values.check(fd, 0, array.nbytes, "<f2")
@@ -372,9 +371,15 @@ def test_a_mask_without_a_caption_is_found(
 
 @pytest.mark.parametrize(
     ("image_id", "kind"),
-    [(None, "image_id_missing"), ("../../etc/passwd", "image_id_invalid"), ("..", "image_id_invalid"),
-     ("a\0b", "image_id_invalid"), ("x" * 300, "image_id_invalid"), (5, "image_id_invalid")],
-)  # fmt: skip
+    [
+        (None, "image_id_missing"),
+        ("../../etc/passwd", "image_id_invalid"),
+        ("..", "image_id_invalid"),
+        ("a\0b", "image_id_invalid"),
+        ("x" * 300, "image_id_invalid"),
+        (5, "image_id_invalid"),
+    ],
+)
 def test_an_image_id_that_is_no_file_name_is_found_and_never_followed(
     store: WholeStore, image_id: object, kind: str
 ) -> None:
@@ -447,8 +452,9 @@ def test_a_line_that_is_no_record_is_found_by_its_number(
     assert (finding.kind, finding.line, finding.cure) == (kind, 3, cure)
 
 
-def test_a_line_that_is_too_long_is_found_in_bounded_memory(store: WholeStore) -> None:
-    with store.jsonl.open("ab") as file:
+def test_a_line_that_is_too_long_is_found(store: WholeStore) -> None:
+    with store.jsonl.open("r+b") as file:
+        file.seek(0, os.SEEK_END)
         file.write(b'{"caption": "')
         file.seek(100 << 20, os.SEEK_CUR)  # a hole, which costs no disk
         file.write(b'"}\n')
@@ -654,30 +660,34 @@ def test_what_is_not_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputMissingError, match="nothing: no such folder"):
         shardwright.verify(tmp_path / "nothing")
     (tmp_path / "bucket_64x64").mkdir()
-    with pytest.raises(UsageError, match="not a store, for it has no approved_image_dataset.jsonl"):
+    with pytest.raises(
+        UsageError, match=r"not a store, for it has no approved_image_dataset\.jsonl"
+    ):
         shardwright.verify(tmp_path)
     with pytest.raises(UsageError, match="--workers is 0; give 1 or more"):
         shardwright.verify(whole_store(tmp_path / "derived").root, workers=0)
 
 
-@settings(deadline=None, max_examples=150)
-@given(place=st.integers(0, 127), bit=st.integers(0, 7))
-def test_a_flipped_bit_of_a_header_is_found_unless_it_means_the_same(
-    tmp_path_factory: pytest.TempPathFactory, place: int, bit: int
+@pytest.mark.parametrize("component", [component.name for component in COMPONENTS])
+def test_every_flipped_bit_of_a_header_is_found_unless_it_means_the_same(
+    tmp_path: Path, component: str
 ) -> None:
-    store = whole_store(tmp_path_factory.mktemp("flip") / "derived", samples=1)
-    path = store.array("vae", "img0")
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1 << bit
-    path.write_bytes(data)
-    report = shardwright.verify(store.root)
-    if report.findings:
-        assert [finding.file for finding in report.findings] == [str(path)]
-        assert report.damaged
-    else:  # white space for white space, or a quote: NumPy reads the very same array
-        original = whole_store(tmp_path_factory.mktemp("same") / "derived", samples=1)
-        expected = np.load(original.array("vae", "img0"))
-        assert np.array_equal(np.load(path), expected)
+    store = whole_store(tmp_path / "derived", samples=1)
+    path = store.array(component, "img0")
+    whole, array = path.read_bytes(), np.load(path)
+    missed = 0
+    for place in range(128):
+        for bit in range(8):
+            flipped = bytes([whole[place] ^ 1 << bit])
+            path.write_bytes(whole[:place] + flipped + whole[place + 1 :])
+            report = shardwright.verify(store.root, workers=1)
+            if report.findings:
+                assert [finding.file for finding in report.findings] == [str(path)]
+                assert report.damaged
+            else:  # one blank for another: NumPy reads the very same array
+                assert np.array_equal(np.load(path), array)
+                missed += 1
+    assert missed < 10
 
 
 @settings(deadline=None, max_examples=100)

@@ -80,18 +80,18 @@ def _records(status: StoreStatus) -> str:
 
 
 def _components(status: StoreStatus) -> str:
-    rows = [("component", "complete", "missing", "invalid", "orphaned", "bytes")]
+    rows = [["component", "complete", "missing", "invalid", "orphaned", "bytes"]]
     for name, state in status.components.items():
         counts = (state.complete, state.missing, state.invalid, state.orphaned, state.bytes)
-        rows.append((name, *(f"{count:,}" for count in counts)))
+        rows.append([name, *(f"{count:,}" for count in counts)])
     return table(rows)
 
 
 def _buckets(status: StoreStatus) -> str:
-    rows = [("bucket", "ready", "not ready", "shard bytes")]
+    rows = [["bucket", "ready", "not ready", "shard bytes"]]
     for name, bucket in status.buckets.items():
         counts = (bucket.ready, bucket.not_ready, bucket.shard_bytes)
-        rows.append((name, *(f"{count:,}" for count in counts)))
+        rows.append([name, *(f"{count:,}" for count in counts)])
     bars = ["", *_bars([(bucket.ready, bucket.not_ready) for bucket in status.buckets.values()])]
     return "\n".join(
         f"{line}  {bar}".rstrip() for line, bar in zip(table(rows).splitlines(), bars, strict=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardwright.buckets import Bucket
+from shardwright.files import explained
 from shardwright.schema import COMPONENTS, Component, Shape
 from shardwright.store import npy
 from shardwright.store.findings import Finding
@@ -101,7 +102,8 @@ def check(task: Task) -> Iterator[Checked]:
         folders = []
         for row in task.components:
             path = task.derived_dir / COMPONENTS[row].folder
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with explained(path):
+                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, fd)
             folders.append((row, fd))
         for sample, (image_id, picture) in enumerate(
@@ -120,7 +122,8 @@ def _look(
     image_id: str, folder: int, component: Component, picture: Picture, task: Task
 ) -> tuple[str | None, int, Shape]:
     """Give what is wrong with an array, its size if its header is sound, and its shape."""
-    size, shape = 0, ()
+    size = 0
+    shape: Shape = ()
     try:
         fd = npy.open_array(image_id + ARRAY_SUFFIX, folder)
         try:
@@ -137,8 +140,6 @@ def _look(
             os.close(fd)
     except BadArrayError as error:
         return error.reason, size, shape
-    except OSError:
-        return "unreadable", size, shape
     return None, size, shape
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardwright import schema
-from shardwright.files import TMP_SUFFIX
+from shardwright.files import TMP_SUFFIX, explained
 
 ARRAY_SUFFIX = ".npy"
 
@@ -15,7 +15,7 @@ ARRAY_SUFFIX = ".npy"
 def names(folder: Path) -> Iterator[str]:
     """Give the names in a folder, in no order and without holding them; none if it is not there."""
     if folder.is_dir():
-        with os.scandir(folder) as entries:
+        with explained(folder), os.scandir(folder) as entries:
             for entry in entries:
                 yield entry.name
 

@@ -102,7 +102,7 @@ def open_array(path: Path | str, folder_fd: int | None = None) -> int:
 def _header_length(start: bytes) -> int:
     if not start:
         raise BadArrayError("empty")
-    if len(start) < 12 or start[:6] != MAGIC or start[6] not in (1, 2, 3):
+    if len(start) < 12 or start[:6] != MAGIC or start[6] not in (1, 2, 3) or start[7] != 0:
         raise BadArrayError("not_npy")
     if start[6] == 1:
         length = 10 + int.from_bytes(start[8:10], "little")
@@ -119,7 +119,10 @@ def parse(start: bytes) -> Header:
     if len(start) < length:
         raise BadArrayError("truncated")
     try:
-        fields = ast.literal_eval(start[10 if start[6] == 1 else 12 :].decode("latin-1").strip())
+        text = start[10 if start[6] == 1 else 12 :].strip(
+            b" \n"
+        )  # str.strip() takes more for blanks
+        fields = ast.literal_eval(text.decode("latin-1"))
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         raise BadArrayError("not_npy") from None
     if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:

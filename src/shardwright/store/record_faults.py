@@ -62,7 +62,7 @@ def faults(record: Record) -> Iterator[str]:
     if problem := records.image_id_problem(get("image_id")):
         yield problem
     path = get("image_path")
-    if "image_path" not in record:
+    if path is None:
         yield "image_path_missing"
     elif type(path) is not str or not path:
         yield "image_path_invalid"
@@ -82,9 +82,10 @@ def faults(record: Record) -> Iterator[str]:
         yield "mask_invalid"
     elif captioned is not (1 in mask):
         yield "mask_all_zero" if captioned else "mask_without_caption"
-    if "height" not in record or "width" not in record:
+    sides = get("height"), get("width")
+    if None in sides:
         yield "size_missing"
-    if not is_side(get("height", 1)) or not is_side(get("width", 1)):
+    if not all(side is None or is_side(side) for side in sides):
         yield "size_invalid"
     version = get("format_version")
     if version is None:

@@ -25,7 +25,10 @@ def check(fd: int, offset: int, nbytes: int, dtype: str) -> None:
     constant = True
     end = offset + nbytes
     while offset < end:
-        data = os.pread(fd, min(_CHUNK, end - offset), offset)
+        try:
+            data = os.pread(fd, min(_CHUNK, end - offset), offset)
+        except OSError:
+            raise BadArrayError("unreadable") from None
         count = len(data) // kind.itemsize
         if not count:
             raise BadArrayError("truncated")

@@ -13,9 +13,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from shardwright.buckets import is_bucket
-from shardwright.errors import ShardwrightError, StorageError
+from shardwright.files import explained
 from shardwright.progress import Progress
 from shardwright.schema import COMPONENTS, JSONL_NAME
 from shardwright.store import array_faults, listing, record_faults, records
@@ -47,11 +48,6 @@ def verify_store(
         findings += missing
         findings += [fault.finding(derived_dir) for fault in checked.faults]
         findings += _notes(derived_dir, samples.ids)
-    except ShardwrightError:
-        raise
-    except OSError as error:
-        place = shown(error.filename or derived_dir)
-        raise StorageError(f"{place}: {error.strerror}; cure that and verify again") from error
     finally:
         progress.close()
     return VerifyReport(
@@ -80,7 +76,7 @@ def _read_records(jsonl: Path, progress: Progress) -> tuple[_Samples, list[Findi
     pictures: dict[Picture, Picture] = {}  # one of each: there are fewer sizes than samples
     findings: list[Finding] = []
     name = shown(jsonl)
-    with jsonl.open("rb", buffering=1 << 20) as file:
+    with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
         size = os.fstat(file.fileno()).st_size
         progress.phase("records", size, "B")
         position = 0
@@ -116,12 +112,14 @@ def _read_records(jsonl: Path, progress: Progress) -> tuple[_Samples, list[Findi
 
 
 def _picture(record: Record) -> Picture:
-    width, height, bucket = record.get("width"), record.get("height"), record.get("aspect_bucket")
-    if not isinstance(bucket, str) or not is_bucket(bucket):
+    width: Any = record.get("width")
+    height: Any = record.get("height")
+    bucket = record.get("aspect_bucket")
+    if type(bucket) is not str or not is_bucket(bucket):
         bucket = ""
-    if record_faults.is_side(width) and record_faults.is_side(height):
-        return Picture(width, height, bucket)
-    return Picture(0, 0, bucket)
+    if not record_faults.is_side(width) or not record_faults.is_side(height):
+        width = height = 0
+    return Picture(width, height, bucket)
 
 
 def _check_arrays(
