@@ -84,7 +84,7 @@ def test_status_of_nothing_names_the_cure_and_exits_2(tmp_path: Path) -> None:
 def test_verify_of_a_whole_store_exits_0(store: WholeStore) -> None:
     done = command("verify", store.root, "--read-data")
     assert done.returncode == 0
-    assert f"{store.root}: whole: nothing is damaged" in done.stdout
+    assert f"{store.root}: whole (damage: 0, notes: 0)" in done.stdout
     assert "4 records, 12 arrays" in done.stdout
     assert "all values read" in done.stdout
 
@@ -101,14 +101,14 @@ def test_verify_of_a_damaged_store_exits_12_and_names_file_and_cure(store: Whole
         "shardwright derive\n"
     ) in done.stdout
     assert f"t5_orphaned: 1 (a note)\n  {orphan}: no record speaks of it; " in done.stdout
-    assert f"{store.root}: DAMAGED: 1 findings, 1 notes" in done.stdout
+    assert f"{store.root}: DAMAGED (damage: 1, notes: 1)" in done.stdout
 
 
 def test_notes_alone_exit_0(store: WholeStore) -> None:
     (store.root / "dinov3" / "img0.npy.tmp").write_bytes(b"")
     done = command("verify", store.root)
     assert done.returncode == 0
-    assert "whole: nothing is damaged, 1 notes" in done.stdout
+    assert "whole (damage: 0, notes: 1)" in done.stdout
 
 
 def test_verify_lists_twenty_findings_of_a_kind_and_counts_all(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def _bytes(status: StoreStatus) -> str:
 
 
 def _leftovers(status: StoreStatus) -> str:
-    lines = [f"{len(status.leftovers):,} temporary files, left by a run or in use by one"]
+    lines = [f"temporary files, left by a run or in use by one: {len(status.leftovers):,}"]
     lines += [f"  {path}" for path in status.leftovers[:_LEFTOVERS_LISTED]]
     if hidden := status.leftovers[_LEFTOVERS_LISTED:]:
         lines.append(f"  and {len(hidden):,} more (--json lists all)")

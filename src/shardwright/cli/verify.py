@@ -70,10 +70,10 @@ def _kind(kind: str, findings: list[Finding]) -> str:
 def _verdict(report: VerifyReport) -> str:
     damage = sum(finding.damage for finding in report.findings)
     notes = len(report.findings) - damage
-    verdict = f"DAMAGED: {damage:,} findings" if damage else "whole: nothing is damaged"
+    verdict = "DAMAGED" if damage else "whole"
     read = "all values read" if report.read_data else "headers and sizes read"
     return (
-        f"{report.path}: {verdict}{f', {notes:,} notes' if notes else ''}\n"
+        f"{report.path}: {verdict} (damage: {damage:,}, notes: {notes:,})\n"
         f"  {report.records:,} records, {report.arrays:,} arrays ({size(report.bytes)}), {read} "
         f"[{report.seconds:.1f} s]"
     )
