@@ -9,6 +9,7 @@ from shardwright.cli.output import print_json, progress, table
 from shardwright.pack import PackSummary
 from shardwright.progress import size
 from shardwright.schema import JSONL_NAME
+from shardwright.store.listing import shown
 
 HELP = "Stage 3: pack a store into tar shards per aspect bucket"
 DESCRIPTION = """\
@@ -142,7 +143,7 @@ def _counts(summary: PackSummary) -> str:
         f"skipped_incomplete: {summary.skipped_incomplete}",
     ]
     for reason, skipped in summary.skipped_by_reason.items():
-        lines.append(f"  {reason}: {skipped.count} (such as {skipped.example})")
+        lines.append(f"  {reason}: {skipped.count} (such as {shown(skipped.example)})")
     lines += [
         f"written_samples: {summary.written_samples}",
         f"written_shards: {summary.written_shards}",
