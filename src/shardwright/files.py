@@ -35,6 +35,10 @@ class Disk:
         """Open a new file for writing; it must not exist."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
+    def append(self, path: Path) -> int:
+        """Open a file for writing at its end; it need not exist."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
     def write(self, fd: int, data: bytes | memoryview) -> int:
         """Write some of the data and say how much."""
         return os.write(fd, data)
@@ -55,6 +59,10 @@ class Disk:
     def rename(self, source: Path, target: Path) -> None:
         """Replace the target by the source in one step."""
         os.replace(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name; it must not exist."""
+        os.link(source, target)
 
     def unlink(self, path: Path) -> None:
         """Remove a file's name."""
@@ -94,9 +102,9 @@ class NewFile:
     without sealing discards it. What is written lives at ``tmp`` until it is published.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tmp: Path | None = None) -> None:
         self.path = path
-        self.tmp = path.with_name(path.name + TMP_SUFFIX)
+        self.tmp = tmp or path.with_name(path.name + TMP_SUFFIX)
         self.written = 0
         self._sealed = False
         with explained(self.tmp):
@@ -152,8 +160,10 @@ class GatheredFile(NewFile):
     gigabytes leaves the disk idle until then.
     """
 
-    def __init__(self, path: Path, hashers: Sequence[Hasher] = ()) -> None:
-        super().__init__(path)
+    def __init__(
+        self, path: Path, hashers: Sequence[Hasher] = (), tmp: Path | None = None
+    ) -> None:
+        super().__init__(path, tmp)
         self._hashers = hashers
         self._buffer = memoryview(mmap.mmap(-1, _GATHERED))  # on a page boundary, as it must be
         self._used = 0
@@ -213,6 +223,28 @@ class GatheredFile(NewFile):
         self._used = 0
 
 
+class AppendFile:
+    """A file that grows by groups of bytes, each on the disk before the next begins."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with explained(path):
+            self._fd = _disk.append(path)
+            _disk.fsync_folder(path.parent)
+
+    def commit(self, data: bytes) -> None:
+        """Append bytes and wait until they are on the disk."""
+        view = memoryview(data)
+        with explained(self.path):
+            while view:
+                view = view[_disk.write(self._fd, view) :]
+            _disk.fsync(self._fd)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+
 def publish(tmp: Path, path: Path) -> None:
     """Give a sealed file its name. Follow with ``sync_folder``, once for all files of a folder."""
     with explained(path):
@@ -249,6 +281,12 @@ def make_folder(path: Path) -> None:
         with suppress(FileExistsError):
             _disk.mkdir(path)
         _disk.fsync_folder(path.parent)
+
+
+def state(fd: int) -> tuple[int, int]:
+    """Give what changes when somebody writes to a file: its size and modification time."""
+    found = os.fstat(fd)
+    return found.st_size, found.st_mtime_ns
 
 
 def free_bytes(path: Path) -> int:

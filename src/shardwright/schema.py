@@ -89,6 +89,18 @@ class Mask:
 MASK = Mask("t5_attention_mask", "t5m.npy", "|u1", 77)
 JSON_SUFFIX = "json"
 
+# What a record of the JSONL holds at least, in this order; a user's own fields follow.
+RECORD_FIELDS = (
+    "image_id",
+    "image_path",
+    "caption",
+    MASK.field,
+    "height",
+    "width",
+    "aspect_bucket",
+    "format_version",
+)
+
 # What the .json member of every sample holds at least, so that its keys never vary.
 MEMBER_FIELDS = ("image_id", "aspect_bucket", "caption", "image_path", "height", "width")
 

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from shardwright import schema
+from shardwright import files, schema
 from shardwright.errors import InputMissingError
 from shardwright.files import explained
 from shardwright.pack.summary import Skipped
@@ -97,7 +97,7 @@ def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int
         jsonl.open("rb", buffering=1 << 20) as file,
         jsonl.open("rb") as again,
     ):
-        found = Scan(jsonl, derived_dir, file_state(file.fileno()))
+        found = Scan(jsonl, derived_dir, files.state(file.fileno()))
         progress.phase("scan", found.jsonl_state[0], "B")
         malformed = position = 0
         for line in records.lines(file):
@@ -136,12 +136,6 @@ def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int
         progress.warn(f"{jsonl}: {malformed - WARNINGS_SHOWN} more malformed lines, also skipped")
     progress.note(found.counts())
     return found
-
-
-def file_state(fd: int) -> tuple[int, int]:
-    """Give what changes when somebody writes to a file: its size and modification time."""
-    state = os.fstat(fd)
-    return state.st_size, state.st_mtime_ns
 
 
 def _complete_ids(derived_dir: Path) -> set[str]:

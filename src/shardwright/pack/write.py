@@ -12,11 +12,10 @@ from pathlib import Path
 
 import xxhash
 
-from shardwright import schema
+from shardwright import files, schema
 from shardwright.errors import SourceChangedError, StorageError
 from shardwright.files import GatheredFile, NewFile
 from shardwright.pack.plan import Plan, Shard
-from shardwright.pack.scan import file_state
 from shardwright.shards import index, tar
 from shardwright.shards.keys import key
 from shardwright.shards.manifest import ShardEntry
@@ -91,7 +90,7 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
         sizes = iter(task.sizes)
         reported = 0
         for offset, length in zip(task.offsets, task.lengths, strict=True):
-            if file_state(jsonl) != task.jsonl_state:
+            if files.state(jsonl) != task.jsonl_state:
                 raise _changed(task.jsonl, "written to")
             record = records.parse(os.pread(jsonl, length, offset))
             image_id = record["image_id"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 import msgspec
 
 from shardwright.buckets import is_bucket
-from shardwright.schema import MASK
+from shardwright.schema import MASK, RECORD_FIELDS
 
 Record = dict[str, Any]
 
@@ -76,6 +77,17 @@ def parse(line: bytes | None) -> Record:
     if type(record) is not dict:
         raise BadRecordError("not_an_object")
     return record
+
+
+def line(record: Record) -> bytes:
+    """Write a record as one compact line: the schema's fields in order, then the others."""
+    ordered = {field: record[field] for field in RECORD_FIELDS if field in record}
+    return _encode(ordered | record)
+
+
+def image_id_of(image_path: str) -> str:
+    """Derive an image's id: its file name without the extension."""
+    return posixpath.splitext(posixpath.basename(image_path))[0]
 
 
 def image_id_problem(image_id: object) -> str | None:

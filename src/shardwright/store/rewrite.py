@@ -1,0 +1,103 @@
+"""A new version of a JSONL: some lines replaced, some added, every other byte as it was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from shardwright import files
+from shardwright.errors import SourceChangedError
+from shardwright.files import GatheredFile
+from shardwright.store import records
+from shardwright.store.records import Line
+
+_SUFFIX = ".merge" + files.TMP_SUFFIX  # the plain one is the journal's
+
+_PIECE = 1 << 20
+
+
+def unfinished(jsonl: Path) -> Path:
+    """Name the file in which a new version is written."""
+    return jsonl.with_name(jsonl.name + _SUFFIX)
+
+
+class Rewrite:
+    """Replaces lines from first to last, then adds some; nothing is written before the first.
+
+    The file changes only by ``publish``, in one step; leaving the block without it leaves the file
+    as it was. A file that is not there counts as empty.
+    """
+
+    def __init__(self, jsonl: Path) -> None:
+        self.jsonl = jsonl
+        self._there = jsonl.exists()
+        with files.explained(jsonl):
+            self._fd = os.open(jsonl if self._there else os.devnull, os.O_RDONLY)
+        self._state = files.state(self._fd)
+        self._size = self._state[0]
+        self._open_end = self._size and os.pread(self._fd, 1, self._size - 1) != b"\n"
+        self._position = 0  # up to here the old version is dealt with
+        self._length = 0  # of the new one
+        self._file: GatheredFile | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._fd)
+        if self._file is not None:
+            self._file.__exit__(*error)
+
+    @property
+    def changed(self) -> bool:
+        """Whether any line was replaced or added."""
+        return self._file is not None
+
+    def lines(self) -> Iterator[Line]:
+        """Read the lines of the old version."""
+        with files.explained(self.jsonl), open(self._fd, "rb", closefd=False) as file:
+            yield from records.lines(file)
+
+    def replace(self, line: Line, data: bytes) -> None:
+        """Put other bytes in a line's place; its line end stays."""
+        assert line.data is not None
+        self._copy(line.offset)
+        self._put(data)
+        self._position = line.offset + len(line.data)
+
+    def add(self, data: bytes) -> None:
+        """Append a line after all that was there."""
+        self._copy(self._size)
+        if self._open_end:
+            self._put(b"\n")
+            self._open_end = False
+        self._put(data + b"\n")
+
+    def publish(self) -> None:
+        """Put the new version in the old one's place."""
+        self._copy(self._size)
+        assert self._file is not None
+        if self._there and files.state(self._fd) != self._state:
+            raise SourceChangedError(f"{self.jsonl}: changed meanwhile; run the same command again")
+        self._file.seal(self._length)
+        files.publish(self._file.tmp, self.jsonl)
+        files.sync_folder(self.jsonl.parent)
+
+    def _copy(self, end: int) -> None:
+        """Take over the old version up to here."""
+        if self._file is None:
+            self._file = GatheredFile(self.jsonl, tmp=unfinished(self.jsonl))
+        while self._position < end:
+            with files.explained(self.jsonl):
+                piece = os.pread(self._fd, min(end - self._position, _PIECE), self._position)
+            if not piece:  # cut off by somebody else, as ``publish`` finds
+                break
+            self._put(piece)
+            self._position += len(piece)
+
+    def _put(self, data: bytes) -> None:
+        assert self._file is not None
+        self._file.put(data)
+        self._length += len(data)
