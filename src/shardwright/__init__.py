@@ -15,6 +15,7 @@ from shardwright.errors import (
     StorageError,
     UsageError,
 )
+from shardwright.migrate import MigrateSummary, migrate
 from shardwright.pack import BucketSummary, PackSummary, SkippedReason, pack
 from shardwright.progress import Progress
 from shardwright.status import BucketStatus, ComponentStatus, StoreStatus, status
@@ -29,6 +30,7 @@ __all__ = [
     "Finding",
     "InputMissingError",
     "LockedError",
+    "MigrateSummary",
     "NoSpaceError",
     "PackSummary",
     "Progress",
@@ -41,6 +43,7 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "__version__",
+    "migrate",
     "pack",
     "status",
     "verify",

@@ -26,6 +26,7 @@ _DIRECT = getattr(os, "O_DIRECT", 0)  # Linux has it; elsewhere the cache is use
 _ALIGNMENT = 4096  # of what bypasses the cache
 _GATHERED = 1 << 22  # bytes at a time: large enough that a disk is never idle between two
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class Disk:
@@ -264,6 +265,21 @@ def write_whole(path: Path, data: bytes) -> None:
         file.seal(len(data))
     publish(file.tmp, path)
     sync_folder(path.parent)
+
+
+def keep(path: Path, name: Path) -> None:
+    """Give a file a second name, under which it stays when another takes its place."""
+    with explained(name):
+        try:
+            _disk.link(path, name)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with path.open("rb") as source, GatheredFile(name) as file:
+                file.put_from(source.fileno(), state(source.fileno())[0])
+                file.seal(state(source.fileno())[0])
+            publish(file.tmp, name)
+    sync_folder(name.parent)
 
 
 def remove(path: Path) -> None:

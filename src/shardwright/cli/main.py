@@ -12,11 +12,11 @@ from types import FrameType
 from typing import NoReturn
 
 import shardwright
-from shardwright.cli import demo, pack, status, verify
+from shardwright.cli import demo, migrate, pack, status, verify
 from shardwright.cli.output import print_json
 from shardwright.errors import ShardwrightError
 
-COMMANDS = (demo, status, pack, verify)
+COMMANDS = (demo, migrate, status, pack, verify)
 
 EPILOG = """\
 exit status:

@@ -36,8 +36,8 @@ class Rewrite:
         with files.explained(jsonl):
             self._fd = os.open(jsonl if self._there else os.devnull, os.O_RDONLY)
         self._state = files.state(self._fd)
-        self._size = self._state[0]
-        self._open_end = self._size and os.pread(self._fd, 1, self._size - 1) != b"\n"
+        self.size = self._state[0]  # of the old version
+        self._open_end = self.size and os.pread(self._fd, 1, self.size - 1) != b"\n"
         self._position = 0  # up to here the old version is dealt with
         self._length = 0  # of the new one
         self._file: GatheredFile | None = None
@@ -58,6 +58,7 @@ class Rewrite:
     def lines(self) -> Iterator[Line]:
         """Read the lines of the old version."""
         with files.explained(self.jsonl), open(self._fd, "rb", closefd=False) as file:
+            file.seek(0)
             yield from records.lines(file)
 
     def replace(self, line: Line, data: bytes) -> None:
@@ -69,7 +70,7 @@ class Rewrite:
 
     def add(self, data: bytes) -> None:
         """Append a line after all that was there."""
-        self._copy(self._size)
+        self._copy(self.size)
         if self._open_end:
             self._put(b"\n")
             self._open_end = False
@@ -77,7 +78,7 @@ class Rewrite:
 
     def publish(self) -> None:
         """Put the new version in the old one's place."""
-        self._copy(self._size)
+        self._copy(self.size)
         assert self._file is not None
         if self._there and files.state(self._fd) != self._state:
             raise SourceChangedError(f"{self.jsonl}: changed meanwhile; run the same command again")

@@ -1,0 +1,120 @@
+"""``shardwright migrate``: Stage 1 to Stage 2."""
+
+from __future__ import annotations
+
+import argparse
+
+import shardwright
+from shardwright.cli.output import print_json, progress
+from shardwright.migrate import MigrateSummary
+from shardwright.progress import size
+from shardwright.schema import COMPONENTS, JSONL_NAME
+
+HELP = "Stage 1 to Stage 2: move inline arrays out of the JSONL"
+DESCRIPTION = f"""\
+Turns a Stage 1 JSONL, which holds arrays inline ({COMPONENTS[0].inline[0]} and the like), into a
+Stage 2 store: each array goes to its own .npy file with exactly the values of the JSON, and the
+record gets its image_id, aspect_bucket and format_version. All other fields stay as they are.
+
+An array file that is there already is never replaced; where its values differ, that is reported.
+A line that cannot be migrated stays in the JSONL as it is, and is reported with its number. A
+missing height or width is read from the image, if image_path leads to it from the current folder.
+
+The JSONL is replaced in one step at the end. Kill it at any time and run it again: the result is
+the same, and a second run changes nothing. The original is kept beside it."""
+EXAMPLE = """\
+  shardwright migrate --dry-run
+  shardwright migrate --derived-dir data/derived
+"""
+EXIT_STATUS = """\
+exit status:
+  0   done; also when there was nothing to migrate
+  1   failed: the disk is full, or the JSONL changed meanwhile
+  2   wrong usage, or the JSONL is missing
+  3   done, but some lines could not be migrated
+  11  another run is writing to the same store
+"""
+_LINES_LISTED = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    add = parser.add_argument
+    add("--derived-dir", default="data/derived", metavar="DIR", help="the store (%(default)s)")
+    add("--jsonl", metavar="FILE", help=f"its metadata (DERIVED_DIR/{JSONL_NAME})")
+    add(
+        "--no-backup",
+        dest="backup",
+        action="store_false",
+        help="do not keep the original (as FILE.stage1.bak)",
+    )
+    add("--dry-run", action="store_true", help="say what would be done, and write nothing")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Migrate, then print the summary."""
+    summary = shardwright.migrate(
+        derived_dir=options.derived_dir,
+        jsonl=options.jsonl,
+        backup=options.backup,
+        dry_run=options.dry_run,
+        progress=progress(),
+    )
+    if options.json:
+        print_json(summary.to_dict())
+    else:
+        print(describe(summary))
+    return 3 if summary.unmigrated_records else 0
+
+
+def describe(summary: MigrateSummary) -> str:
+    """Tell a person what was migrated, what was not, and what to do about it."""
+    lines = []
+    if summary.recovered is not None:
+        lines.append(
+            f"merged {summary.recovered.records:,} records of a run that was killed "
+            f"({summary.recovered.torn_lines:,} torn lines dropped)"
+        )
+    lines += [
+        _headline(summary),
+        f"total_records: {summary.total_records}",
+        f"migrated_records: {summary.migrated_records}",
+        f"already_migrated: {summary.already_migrated}",
+        f"unmigrated_records: {summary.unmigrated_records}",
+    ]
+    for reason, numbers in summary.unmigrated_by_reason.items():
+        lines.append(f"  {reason}: {len(numbers)} ({_listed(numbers)})")
+    for title, counts in (
+        ("arrays_written", summary.arrays_written),
+        ("arrays_found", summary.arrays_found),
+    ):
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        lines.append(f"{title}: {listed or 0}")
+    for name, numbers in summary.arrays_differing.items():
+        lines.append(
+            f"note: {len(numbers):,} {name} arrays were there with other values, and stay "
+            f"({_listed(numbers)})"
+        )
+    if summary.backup is not None:
+        lines.append(f"the original is kept as {summary.backup}")
+    if summary.unmigrated_records:
+        lines.append("lines that could not be migrated are in the JSONL as they were")
+    return "\n".join(lines)
+
+
+def _headline(summary: MigrateSummary) -> str:
+    if not summary.migrated_records:
+        return "nothing to migrate"
+    verb = "would migrate" if summary.dry_run else "migrated"
+    return (
+        f"{verb} {summary.migrated_records:,} records in {summary.jsonl}: "
+        f"{size(summary.jsonl_bytes_before)} to {size(summary.jsonl_bytes_after)} "
+        f"[{summary.seconds:.1f} s]"
+    )
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:_LINES_LISTED])
+    hidden = len(numbers) - _LINES_LISTED
+    more = f" and {hidden:,} more; --json lists all" if hidden > 0 else ""
+    return f"line{'s' if len(numbers) > 1 else ''} {shown}{more}"

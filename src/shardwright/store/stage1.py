@@ -1,0 +1,201 @@
+"""The Stage 1 format, a JSONL with its arrays inline, and what becomes of each of its lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import warnings
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from shardwright import schema
+from shardwright.buckets import nearest
+from shardwright.schema import Component
+from shardwright.store import records
+from shardwright.store.records import BadRecordError, Line, Record
+
+if TYPE_CHECKING:
+    from shardwright.store.arrays import Array
+
+_NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_KNOWN_VERSIONS = (None, 1, schema.FORMAT_VERSION)
+_OWN_FIELDS = ("image_id", "image_path", "height", "width", "aspect_bucket", "format_version")
+_INLINE_FIELDS = {name: component for component in schema.COMPONENTS for name in component.inline}
+_TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
+
+# Fields are kept as they are written, so that those which are not ours lose nothing on the way.
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode = msgspec.json.Decoder().decode
+
+
+class _Names(msgspec.Struct, gc=False):
+    image_id: Any = None
+    image_path: Any = None
+
+
+_decode_names = msgspec.json.Decoder(_Names).decode
+
+
+@dataclass(frozen=True)
+class Stage2:
+    """What a line becomes: a record of the store, and the arrays it held."""
+
+    image_id: str
+    line: bytes
+    arrays: dict[Component, Array]
+
+
+def shared_ids(lines: Iterable[Line]) -> set[str]:
+    """Find the ids that stand for more than one image."""
+    images: dict[str, int] = {}
+    shared = set()
+    for line in lines:
+        try:
+            names = _decode_names(line.data or b"")
+            image_id = _image_id(names.image_id, names.image_path)
+        except (*_NOT_JSON, BadRecordError):
+            continue  # it stays as it is, for the reason that ``to_stage2`` gives
+        # A hash, because paths are long and there may be millions of them.
+        image = hash(posixpath.normpath(names.image_path))
+        if images.setdefault(image_id, image) != image:
+            shared.add(image_id)
+    return shared
+
+
+def to_stage2(data: bytes | None, shared: set[str]) -> Stage2 | None:
+    """Say what a line becomes: None if it is a Stage 2 record already.
+
+    Raises BadRecordError if it cannot be migrated. ``shared`` are the ids of more than one image.
+    """
+    fields, own = _fields(data)
+    inline = [name for name in _INLINE_FIELDS if name in fields]
+    image_id, version = own.get("image_id"), own.get("format_version")
+    named = records.image_id_problem(image_id) is None
+    if version == schema.FORMAT_VERSION and named and image_id not in shared and not inline:
+        return None
+    if version not in _KNOWN_VERSIONS:
+        raise BadRecordError("format_version_unknown")
+    image_id = _image_id(image_id, own.get("image_path"))
+    if image_id in shared:
+        raise BadRecordError("duplicate_id")
+    arrays = {}
+    for name in inline:
+        raw, component = bytes(fields.pop(name)), _INLINE_FIELDS[name]
+        if component in arrays:
+            raise BadRecordError(f"{component.name}_repeated")
+        if raw != b"null":
+            arrays[component] = _array(raw, component, name)
+    height, width = _size(own)
+    additions: Record = {
+        "image_id": image_id,
+        "height": height,
+        "width": width,
+        "aspect_bucket": str(nearest(width, height)),
+    }
+    fields |= {name: value for name, value in additions.items() if own.get(name) is None}
+    fields["format_version"] = schema.FORMAT_VERSION
+    line = records.line(fields)
+    records.parse(line)  # what we write can be read: not every field has been looked at yet
+    return Stage2(image_id, msgspec.json.format(line, indent=-1), arrays)
+
+
+def _fields(data: bytes | None) -> tuple[Record, Record]:
+    """Split a line into its fields as they are written; give the values of our own, too."""
+    try:
+        fields: Record = _decode_fields(data or b"")
+        return fields, {name: _decode(fields[name]) for name in _OWN_FIELDS if name in fields}
+    except _NOT_JSON:
+        raise BadRecordError(_why_not_json(data)) from None
+
+
+def _why_not_json(data: bytes | None) -> str:
+    """Name the reason; Python's own ``json`` writes NaN, which JSON does not have."""
+    try:
+        records.parse(data)
+    except BadRecordError as error:
+        if error.reason != "not_json":
+            return error.reason
+    with suppress(ValueError, RecursionError):
+        record = json.loads(data or b"")
+        for name in _INLINE_FIELDS if isinstance(record, dict) else ():
+            try:
+                json.dumps(record.get(name), allow_nan=False)
+            except ValueError:
+                return f"{name}_not_finite"
+    return "not_json"
+
+
+def _image_id(image_id: object, image_path: object) -> str:
+    """Give the id a record has, or else the one that its image's path gives it."""
+    if image_path is None:
+        raise BadRecordError("image_path_missing")
+    if type(image_path) is not str or not image_path:
+        raise BadRecordError("image_path_invalid")
+    image_id = records.image_id_of(image_path) if image_id is None else image_id
+    if problem := records.image_id_problem(image_id):
+        raise BadRecordError(problem)
+    assert isinstance(image_id, str)
+    return image_id
+
+
+def _array(raw: bytes, component: Component, name: str) -> Array:
+    """Read an inline array: lists of numbers, nested as the component has axes."""
+    import numpy as np  # here, because `import shardwright` does without
+
+    try:
+        values = _nested(len(component.shape)).decode(raw)
+    except msgspec.MsgspecError:
+        raise BadRecordError(f"{name}_invalid") from None
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(values, component.dtype)
+    except ValueError:  # lists of different lengths
+        raise BadRecordError(f"{name}_wrong_shape") from None
+    if not component.accepts(array.shape):
+        raise BadRecordError(f"{name}_wrong_shape")
+    if not np.isfinite(array).all():  # too large for the component's type
+        raise BadRecordError(f"{name}_not_finite")
+    return array
+
+
+@cache
+def _nested(axes: int) -> msgspec.json.Decoder[Any]:
+    kind: Any = float
+    for _ in range(axes):
+        kind = list[kind]
+    return msgspec.json.Decoder(kind)
+
+
+def _size(own: Record) -> tuple[int, int]:
+    """Give height and width, from the image where the record lacks one."""
+    height, width = own.get("height"), own.get("width")
+    if height is None or width is None:
+        found_height, found_width = _image_size(own["image_path"])
+        height = found_height if height is None else height
+        width = found_width if width is None else width
+    for side in (height, width):
+        if type(side) is not int or side < 1:
+            raise BadRecordError("size_invalid")
+    return height, width
+
+
+def _image_size(path: str) -> tuple[int, int]:
+    """Read height and width of an image as it is meant to be seen."""
+    if not os.path.isfile(path):
+        raise BadRecordError("size_missing")
+    from PIL import ExifTags, Image  # here, because few records need it
+
+    try:
+        with warnings.catch_warnings(), Image.open(path) as image:
+            warnings.simplefilter("ignore")
+            width, height = image.size
+            turned = image.getexif().get(ExifTags.Base.Orientation) in _TURNED
+    except Exception:  # a broken file makes Pillow's readers raise almost anything
+        raise BadRecordError("image_unreadable") from None
+    return (width, height) if turned else (height, width)
