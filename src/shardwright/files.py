@@ -161,9 +161,7 @@ class GatheredFile(NewFile):
     gigabytes leaves the disk idle until then.
     """
 
-    def __init__(
-        self, path: Path, hashers: Sequence[Hasher] = (), tmp: Path | None = None
-    ) -> None:
+    def __init__(self, path: Path, hashers: Sequence[Hasher] = (), tmp: Path | None = None) -> None:
         super().__init__(path, tmp)
         self._hashers = hashers
         self._buffer = memoryview(mmap.mmap(-1, _GATHERED))  # on a page boundary, as it must be
@@ -276,8 +274,9 @@ def keep(path: Path, name: Path) -> None:
             if error.errno not in _NO_LINKS:
                 raise
             with path.open("rb") as source, GatheredFile(name) as file:
-                file.put_from(source.fileno(), state(source.fileno())[0])
-                file.seal(state(source.fileno())[0])
+                while piece := source.read(1 << 20):
+                    file.put(piece)
+                file.seal(source.tell())
             publish(file.tmp, name)
     sync_folder(name.parent)
 
