@@ -1,0 +1,183 @@
+"""Arrays are whole or not there, and only the schema's are read."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwright import files, schema
+from shardwright.errors import NoSpaceError, StorageError
+from shardwright.store.arrays import Array, read_array, write_arrays
+from shardwright.store.npy import BadArrayError
+from tests.faults import Counting, FailsAt, FullFrom, Killed, KilledAt, contents
+
+DINO, VAE, T5 = schema.COMPONENTS
+
+
+def saved(array: npt.NDArray[np.generic]) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def group(folder: Path, count: int = 5) -> list[tuple[Path, Array]]:
+    return [(folder / f"img{n}.npy", np.full(1024, n, "<f4")) for n in range(count)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(["<f4", "<f2", "|u1", "<i8"]),
+    st.lists(st.integers(0, 5), max_size=4).map(tuple),
+    st.integers(0, 2**32 - 1),
+)
+def test_an_array_is_written_as_numpy_would(
+    tmp_path_factory: pytest.TempPathFactory, dtype: str, shape: tuple[int, ...], seed: int
+) -> None:
+    array = np.random.default_rng(seed).integers(0, 200, shape).astype(dtype)
+    path = tmp_path_factory.mktemp("arrays") / "a.npy"
+    write_arrays([(path, array)])
+    assert path.read_bytes() == saved(array)
+
+
+def test_an_array_in_another_memory_order_is_written_in_c_order(tmp_path: Path) -> None:
+    array = np.arange(77 * 1024, dtype="<f2").reshape(1024, 77).T
+    write_arrays([(tmp_path / "a.npy", array)])
+    assert (read_array(tmp_path / "a.npy", T5) == array).all()
+
+
+def test_scenario_vae_latent_has_correct_shape(tmp_path: Path) -> None:
+    latent = np.ones(VAE.shape_for(width=768, height=1024), VAE.dtype)
+    write_arrays([(tmp_path / "a.npy", latent)])
+    loaded = np.load(tmp_path / "a.npy")
+    assert loaded.shape == (16, 128, 96)
+    assert loaded.dtype == np.float16
+
+
+def test_scenario_vae_latent_file_size_is_approximately_correct(tmp_path: Path) -> None:
+    # The scenario's 131 KB are those of 16 x 64 x 64; the required shape (16, H//8, W//8) has more.
+    latent = np.ones(VAE.shape_for(1024, 1024), VAE.dtype)
+    write_arrays([(tmp_path / "a.npy", latent)])
+    assert (tmp_path / "a.npy").stat().st_size == 128 + 16 * 128 * 128 * 2
+
+
+def test_scenario_t5_hidden_state_has_correct_shape(tmp_path: Path) -> None:
+    write_arrays([(tmp_path / "a.npy", np.ones(T5.shape_for(832, 1216), T5.dtype))])
+    loaded = np.load(tmp_path / "a.npy")
+    assert loaded.shape == (77, 1024)
+    assert loaded.dtype == np.float16
+
+
+def test_scenario_t5_hidden_state_file_size_is_approximately_158kb(tmp_path: Path) -> None:
+    write_arrays([(tmp_path / "a.npy", np.ones(T5.shape_for(832, 1216), T5.dtype))])
+    assert (tmp_path / "a.npy").stat().st_size == 128 + 77 * 1024 * 2
+
+
+def test_the_longest_id_has_room_for_its_temporary_name(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 251 + ".npy")
+    write_arrays([(path, np.ones(1024, "<f4"))])
+    assert read_array(path, DINO).sum() == 1024
+
+
+def test_arrays_appear_only_when_the_whole_group_is_on_the_disk(tmp_path: Path) -> None:
+    with files.using(disk := Counting()):
+        write_arrays(group(tmp_path))
+    assert "rename" not in disk.calls[:-6]
+    assert disk.calls.count("fsync") == 5
+    assert disk.calls[-6:] == ["rename"] * 5 + ["fsync_folder"]
+
+
+def test_an_array_is_whole_or_not_there_wherever_the_group_is_killed(tmp_path: Path) -> None:
+    with files.using(counting := Counting()):
+        write_arrays(group(_made(tmp_path / "unbroken")))
+    expected = contents(tmp_path / "unbroken")
+    for nth in range(1, len(counting.calls) + 1):
+        folder = _made(tmp_path / str(nth))
+        with files.using(KilledAt(nth)), pytest.raises(Killed):
+            write_arrays(group(folder))
+        for name, data in contents(folder).items():
+            assert name.endswith(".tmp") or data == expected[name]
+        write_arrays(group(folder))
+        assert contents(folder) == expected
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_failed_group_leaves_no_temporary_file_and_can_be_written_again(
+    tmp_path: Path, number: int
+) -> None:
+    with files.using(counting := Counting()):
+        write_arrays(group(_made(tmp_path / "unbroken")))
+    expected = contents(tmp_path / "unbroken")
+    for nth in range(1, len(counting.calls) + 1):
+        folder = _made(tmp_path / str(nth))
+        with files.using(FailsAt(nth, number)), pytest.raises(StorageError) as raised:
+            write_arrays(group(folder))
+        assert str(folder) in str(raised.value)
+        assert contents(folder).items() <= expected.items()
+        write_arrays(group(folder))
+        assert contents(folder) == expected
+
+
+def test_a_full_disk_is_named_and_temporary_files_are_removed(tmp_path: Path) -> None:
+    disk = FullFrom(7, errno.ENOSPC)
+    with files.using(disk), pytest.raises(NoSpaceError, match=f"{tmp_path}.*disk is full.*free"):
+        write_arrays(group(tmp_path))
+    assert contents(tmp_path) == {}
+
+
+def test_only_an_array_of_the_schema_is_read(tmp_path: Path) -> None:
+    good = saved(np.arange(1024, dtype="<f4"))
+    reasons = {
+        "truncated": good[:-1],
+        "trailing_bytes": good + b"\0",
+        "empty": b"",
+        "not_npy": b"PK\3\4" + good,
+        "wrong_dtype": saved(np.arange(1024, dtype=">f4")),
+        "wrong_shape": saved(np.arange(1023, dtype="<f4")),
+    }
+    path = tmp_path / "a.npy"
+    for reason, data in reasons.items():
+        path.write_bytes(data)
+        with pytest.raises(BadArrayError) as raised:
+            read_array(path, DINO)
+        assert raised.value.reason == reason
+    path.write_bytes(good)
+    assert read_array(path, DINO).tolist() == list(range(1024))
+
+
+class _Trap:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("sprung",)
+
+
+def test_a_pickled_array_is_refused_and_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trap = np.empty(1024, object)
+    trap[0] = _Trap()
+    with open("a.npy", "wb") as file:
+        np.save(file, trap, allow_pickle=True)
+    with pytest.raises(BadArrayError, match="pickled"):
+        read_array(Path("a.npy"), DINO)
+    assert not Path("sprung").exists()
+
+
+def test_a_missing_array_and_a_pipe_in_its_place_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BadArrayError, match="missing"):
+        read_array(tmp_path / "a.npy", DINO)
+    os.mkfifo(tmp_path / "a.npy")
+    with pytest.raises(BadArrayError, match="not_a_file"):
+        read_array(tmp_path / "a.npy", DINO)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
