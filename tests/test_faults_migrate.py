@@ -159,11 +159,41 @@ def test_arrays_are_on_the_disk_before_the_jsonl_speaks_of_them(pristine: Path) 
     ]
 
 
+def larger(folder: Path, count: int) -> Path:
+    """Make a Stage 1 store that takes a while."""
+    lines = [json.dumps(record("imgNAME", seed=n)) for n in range(30)]
+    stage1.write(folder, *(lines[n % 30].replace("NAME", f"{n:04}") for n in range(count)))
+    return folder
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    """Start a real migration and wait until it is at work."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shardwright", "migrate", "--derived-dir", str(folder)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 30
+    while not (folder / schema.COMPONENTS[-1].folder).exists() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    return process
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_in_good_order(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    folder = larger(tmp_path / "derived", 900)
+    original = contents(folder)[schema.JSONL_NAME]
+    process = start(folder)
+    process.send_signal(number)
+    assert process.wait() == code
+    after = contents(folder)
+    assert after[schema.JSONL_NAME] == original
+    assert not any(name.endswith((".tmp", ".bak")) for name in after)
+
+
 def test_random_kills_of_a_real_process(tmp_path: Path) -> None:
-    pristine = tmp_path / "pristine"
-    lines = [json.dumps(record(f"img{n:04}", seed=n)) for n in range(30)]
-    more = [line.replace("img00", f"img{n:02}") for n in range(1, 10) for line in lines]
-    stage1.write(pristine, *lines, *more)
+    pristine = larger(tmp_path / "pristine", 300)
     folder = copy(pristine, "unbroken")
     migrate(folder)
     expected = contents(folder)
@@ -171,12 +201,7 @@ def test_random_kills_of_a_real_process(tmp_path: Path) -> None:
     killed = 0
     for number in range(12):
         folder = copy(pristine, number)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "shardwright", "migrate", "--derived-dir", str(folder)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        _wait_for(folder / "t5_hidden", process)
+        process = start(folder)
         time.sleep(dice.uniform(0, 0.25))
         process.send_signal(signal.SIGKILL)
         killed += process.wait() == -signal.SIGKILL
@@ -185,10 +210,3 @@ def test_random_kills_of_a_real_process(tmp_path: Path) -> None:
         assert contents(folder) == expected
         shutil.rmtree(folder)
     assert killed >= 3  # the dice are fair, the machine's speed is not
-
-
-def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
-    while not path.exists() and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)

@@ -334,6 +334,7 @@ NAN = json.dumps(record("nan", dinov3_embedding=[float("nan")] * 1024))
 BAD_LINES: list[tuple[str, dict[str, Any] | str | bytes]] = [
     ("not_json", "{"),
     ("not_json", b'{"image_path": "\xff.jpg"}'),
+    ("not_json", json.dumps(record("a", caption="HERE")).encode().replace(b"HERE", b"\xff")),
     ("not_json", json.dumps(record("a", extra=float("nan")))),
     ("not_json", '{"image_path": "a.jpg", "caption": "\\ud800"}'),
     ("not_json", '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"),

@@ -73,14 +73,15 @@ def test_scenario_graceful_shutdown_merges_temporary_file(
     assert contents(jsonl.parent).keys() == {"a.jsonl"}
 
 
-def test_an_interrupt_in_the_midst_of_a_commit_loses_nothing(jsonl: Path) -> None:
+@pytest.mark.parametrize("cut", range(0, 3 * len(line("d") + b"\n") + 1, 3))
+def test_an_interrupt_in_the_midst_of_a_commit_loses_nothing(jsonl: Path, cut: int) -> None:
     class Interrupted(Disk):
         interrupted = False
 
         def write(self, fd: int, data: bytes | memoryview) -> int:
             if not self.interrupted:
                 self.interrupted = True
-                super().write(fd, data[: len(data) // 2])
+                super().write(fd, data[:cut])
                 raise KeyboardInterrupt
             return super().write(fd, data)
 
@@ -94,6 +95,13 @@ def test_an_interrupt_in_the_midst_of_a_commit_loses_nothing(jsonl: Path) -> Non
         work()
     assert lines(jsonl)[3:] == [line("d"), line("e"), line("f")]
     assert contents(jsonl.parent).keys() == {"a.jsonl"}
+
+
+def test_a_half_written_merge_of_a_killed_run_is_removed(jsonl: Path) -> None:
+    jsonl.with_name("a.jsonl.merge.tmp").write_bytes(b"half a li")
+    with Journal(jsonl) as journal:
+        assert contents(jsonl.parent).keys() == {"a.jsonl"}
+    assert journal.recovered is None
 
 
 def test_an_updated_record_takes_its_old_place_and_the_last_update_wins(jsonl: Path) -> None:
