@@ -22,6 +22,7 @@ from shardwright.progress import Progress
 from shardwright.schema import COMPONENTS, JSONL_NAME
 from shardwright.shards.manifest import Settings
 from shardwright.store import listing, npy, records
+from shardwright.store.journal import journal_path
 from shardwright.store.listing import shown
 from shardwright.store.npy import BadArrayError
 from shardwright.store.record_faults import is_stage1
@@ -253,7 +254,7 @@ def _next(
     missing = sum(state.missing for state in components.values())
     if stage1:
         words, why = ["migrate", *where], f"{stage1:,} records are still of Stage 1"
-    elif listing.journal(found.jsonl) in leftovers:
+    elif journal_path(found.jsonl) in leftovers:
         words, why = ["derive", *where], "an interrupted run left records to be merged"
     elif not found.total_records:
         words, why = ["derive", *where], "there is no record yet"

@@ -15,11 +15,12 @@ from shardwright import files
 from shardwright.errors import StorageError
 from shardwright.schema import Component
 from shardwright.store import npy
+from shardwright.store.listing import ARRAY_SUFFIX
 from shardwright.store.npy import BadArrayError
 
 Array = npt.NDArray[Any]
 
-SUFFIX = ".npy"
+SUFFIX = ARRAY_SUFFIX
 _SYNCS_AT_ONCE = 16  # a disk commits what waits together in one go: 2.5 times the files a second
 
 

@@ -36,11 +36,6 @@ def leftovers(derived_dir: Path) -> list[Path]:
     ]
 
 
-def journal(jsonl: Path) -> Path:
-    """Give the place where a run keeps its records until they are merged into the JSONL."""
-    return jsonl.with_name(jsonl.name + TMP_SUFFIX)
-
-
 def shown(name: str | Path) -> str:
     """Spell a name from a disk or a record so that terminals, logs and JSON can take it."""
     text = str(name)

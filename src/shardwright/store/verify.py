@@ -22,6 +22,7 @@ from shardwright.schema import COMPONENTS, JSONL_NAME
 from shardwright.store import array_faults, listing, record_faults, records
 from shardwright.store.array_faults import Checked, Picture, Task
 from shardwright.store.findings import Finding, VerifyReport
+from shardwright.store.journal import journal_path
 from shardwright.store.listing import shown
 from shardwright.store.records import BadRecordError, Record
 from shardwright.workers import run
@@ -171,7 +172,7 @@ def _folders(derived_dir: Path, samples: _Samples) -> tuple[tuple[int, ...], lis
 
 def _notes(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
     """Find what belongs to no record: nothing is lost by it, but somebody may wonder."""
-    journal = listing.journal(derived_dir / JSONL_NAME)
+    journal = journal_path(derived_dir / JSONL_NAME)
     for path in listing.leftovers(derived_dir):
         if path == journal:
             kind, what = "journal", "records that an interrupted run left to be merged"
