@@ -123,7 +123,7 @@ def parse(start: bytes) -> Header:
             b" \n"
         )  # str.strip() takes more for blanks
         fields = ast.literal_eval(text.decode("latin-1"))
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise BadArrayError("not_npy") from None
     if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:
         raise BadArrayError("not_npy")
