@@ -15,6 +15,7 @@ from shardwright.schema import MASK, RECORD_FIELDS
 Record = dict[str, Any]
 
 LONGEST_LINE = 1 << 26  # 64 MiB: beyond any record, even with inline arrays; bounds our memory
+_DEEPEST = 100  # lists and objects in one another: what we read here we can write anywhere
 _LONGEST_NAME = 255 - len(".npy")  # what a file system lets an image_id be
 _BOM = b"\xef\xbb\xbf"
 
@@ -76,7 +77,16 @@ def parse(line: bytes | None) -> Record:
         raise BadRecordError("not_json") from None
     if type(record) is not dict:
         raise BadRecordError("not_an_object")
+    if line.count(b"{") + line.count(b"[") > _DEEPEST and _is_deeper(record, _DEEPEST):
+        raise BadRecordError("nested_too_deep")
     return record
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    if not isinstance(value, (dict, list)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in inner)
 
 
 def line(record: Record) -> bytes:
