@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, Self
 
-from shardwright.errors import LockedError, NoSpaceError, StorageError
+from shardwright.errors import LockedError, NoSpaceError, ShardwrightError, StorageError
 from shardwright.schema import STATE_FOLDER
 
 TMP_SUFFIX = ".tmp"
@@ -353,3 +353,15 @@ def explained(path: Path) -> Iterator[None]:
                 "make room and run the same command again"
             ) from error
         raise StorageError(f"{path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn any other OSError into one of ours too; it stands at the border, before a command."""
+    try:
+        yield
+    except ShardwrightError:
+        raise
+    except OSError as error:
+        with _explained(Path(str(error.filename or "disk"))):
+            raise

@@ -28,6 +28,7 @@ __all__ = ["BucketSummary", "PackSummary", "SkippedReason", "pack"]
 StrPath = str | os.PathLike[str]
 
 
+@files.explained()
 def pack(
     *,
     derived_dir: StrPath = "data/derived",
