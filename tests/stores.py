@@ -92,6 +92,14 @@ def npy(array: np.ndarray[Any, Any], **options: bool) -> bytes:
     return file.getvalue()
 
 
+def npy_header(dtype: object, shape: Shape, fortran_order: bool = False) -> bytes:
+    """Give the header that NumPy writes for any such array, however large."""
+    file = io.BytesIO()
+    fields = {"descr": dtype, "fortran_order": fortran_order, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, fields)
+    return file.getvalue()
+
+
 def array(component: str, image_id: str, latent: Shape = SMALL_LATENT) -> np.ndarray[Any, Any]:
     """Make an array whose contents tell which component of which sample it is."""
     shape = {"dinov3": (1024,), "vae": latent, "t5": (77, 1024)}[component]
