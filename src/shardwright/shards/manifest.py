@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 
 from shardwright import files
-from shardwright.errors import DamageError
+from shardwright.errors import DamageError, StorageError
 from shardwright.schema import STATE_FOLDER
 
 MANIFEST_NAME = "manifest.json"
@@ -133,10 +133,10 @@ def _encode(document: Manifest | Unfinished) -> bytes:
 def _load(path: Path, kind: type[Document]) -> Document | None:
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise DamageError(f"{path}: cannot be read ({error.strerror})") from None
+        raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
     body, comma, checksum = data.rpartition(b',\n  "xxh3": "')
     if not comma or checksum != xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n':
         raise DamageError(f"{path}: is damaged; pack again with --overwrite")
