@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import signal
 import subprocess
@@ -330,13 +331,17 @@ def test_bytes_of_other_files_are_gathered_between_pieces(tmp_path: Path) -> Non
     source = tmp_path / "source"
     source.write_bytes(pattern(BUFFER + 77))
     fd = os.open(source, os.O_RDONLY)
-    with GatheredFile(tmp_path / "a") as file:
+    seen, whole = hashlib.sha256(), hashlib.sha256()
+    with GatheredFile(tmp_path / "a", [whole]) as file:
         file.put(b"head")
-        assert file.put_from(fd, BUFFER + 77) == BUFFER + 77
+        assert file.put_from(fd, BUFFER + 77, seen) == BUFFER + 77
         file.put(b"tail")
         file.seal(BUFFER + 77 + 8)
     os.close(fd)
-    assert file.tmp.read_bytes() == b"head" + pattern(BUFFER + 77) + b"tail"
+    expected = b"head" + pattern(BUFFER + 77) + b"tail"
+    assert file.tmp.read_bytes() == expected
+    assert whole.digest() == hashlib.sha256(expected).digest()
+    assert seen.digest() == hashlib.sha256(pattern(BUFFER + 77)).digest()
 
 
 def test_a_source_that_ends_early_is_told_by_its_count(tmp_path: Path) -> None:
@@ -344,7 +349,7 @@ def test_a_source_that_ends_early_is_told_by_its_count(tmp_path: Path) -> None:
     source.write_bytes(b"short")
     fd = os.open(source, os.O_RDONLY)
     with GatheredFile(tmp_path / "a") as file:
-        assert file.put_from(fd, 100) == 5
+        assert file.put_from(fd, 100, hashlib.sha256()) == 5
     os.close(fd)
     assert listing(tmp_path) == ["source"]
 

@@ -107,7 +107,7 @@ def test_tasks_are_taken_only_when_a_worker_is_free() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_an_error_in_a_task_is_raised_here_and_ends_the_pool(workers: int) -> None:
-    seen = []
+    seen: list[int] = []
     with pytest.raises(StorageError, match="shard 3: no"):
         seen.extend(run(fail, range(1000), workers))
     assert 3 in seen

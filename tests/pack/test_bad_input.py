@@ -416,8 +416,9 @@ sys.exit(main(sys.argv[1:]))
 def test_what_may_not_be_read_or_written_is_a_clear_error(
     what: str, store: Store, tmp_path: Path
 ) -> None:
-    for folder in [tmp_path, *tmp_path.parents[:2]]:
-        folder.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if "pytest" in str(folder):
+            folder.chmod(0o755)
     output = tmp_path / "place" / "shards"
     output.parent.mkdir()
     output.parent.chmod(0o777)
@@ -524,7 +525,7 @@ def test_an_empty_jsonl_is_nothing_ready(tmp_path: Path, output: Path) -> None:
 def test_nothing_chosen_writes_nothing(flags: tuple[str, str], store: Store, output: Path) -> None:
     done = commands.run("pack", "--derived-dir", store.root, "--output-dir", output, *flags)
     assert done.returncode == 0
-    assert done.stdout.splitlines()[0] == "nothing to pack: no ready sample was chosen"
+    assert done.stdout.startswith("nothing to pack: no ready sample was chosen")
     assert not output.exists()
 
 
