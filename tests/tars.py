@@ -45,11 +45,11 @@ def all_ids(output: Path) -> list[str]:
 
 
 def digests(output: Path) -> dict[str, str]:
-    """Give the sha256 of every visible file below a folder."""
+    """Give the sha256 of every file below an output folder but the lock, which names its holder."""
     return {
         name: hashlib.sha256((output / name).read_bytes()).hexdigest()
         for name in listing(output)
-        if (output / name).is_file() and not name.startswith(".shardwright")
+        if (output / name).is_file() and name != ".shardwright/lock"
     }
 
 

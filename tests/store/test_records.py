@@ -1,0 +1,163 @@
+"""Lines and records: a line ends at a line feed and nowhere else, and types are taken strictly."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from shardwright.store import records
+from shardwright.store.records import LONGEST_LINE, BadRecordError
+
+BYTES = st.binary(max_size=200)
+PIECES = st.lists(
+    st.sampled_from(
+        [
+            *(b"\n", b"\r\n", b"\r", b" ", b"\t", b"\x0b", b"\x0c", b"\x1c", b"\x00"),
+            *(b"\xe2\x80\xa8", b"\xc2\x85", b"\xef\xbb\xbf", b"\xff", b"a", b'{"b": 1}'),
+        ]
+    ),
+    max_size=30,
+).map(b"".join)
+
+
+@given(BYTES | PIECES)
+@settings(max_examples=150)
+@example(b"\xef\xbb\xbf")
+@example(b"\xef\xbb\xbf\n\xef\xbb\xbfa")
+@example(b"a\n\n\nb")
+def test_lines_are_split_as_bytes_at_line_feeds(data: bytes) -> None:
+    expected = []
+    offset = 0
+    for number, piece in enumerate(data.split(b"\n"), 1):
+        mark = 3 if number == 1 and piece.startswith(b"\xef\xbb\xbf") else 0
+        text = piece[mark:].rstrip(b"\r")
+        if text.strip():
+            expected.append((number, offset + mark, text))
+        offset += len(piece) + 1
+    assert [tuple(line) for line in records.lines(io.BytesIO(data))] == expected
+
+
+@given(BYTES | PIECES)
+def test_a_line_is_found_again_at_its_offset(data: bytes) -> None:
+    for line in records.lines(io.BytesIO(data)):
+        assert line.data is not None
+        assert data[line.offset : line.offset + len(line.data)] == line.data
+
+
+class Endless(io.RawIOBase):
+    """A file of one byte repeated, with line feeds at given places; it costs no memory."""
+
+    def __init__(self, length: int, *feeds: int) -> None:
+        self.length, self.feeds, self.position = length, feeds, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
+        count = min(len(buffer), self.length - self.position)
+        buffer[:count] = b"x" * count
+        for feed in self.feeds:
+            if self.position <= feed < self.position + count:
+                buffer[feed - self.position] = 10
+        self.position += count
+        return count
+
+
+@pytest.mark.parametrize(
+    ("length", "is_data"),
+    [(LONGEST_LINE - 1, True), (LONGEST_LINE, False), (2 * LONGEST_LINE + 5, False)],
+)
+def test_a_line_that_is_too_long_is_passed_over(length: int, is_data: bool) -> None:
+    file = io.BufferedReader(Endless(length + 8, 1, length + 2), 1 << 20)
+    found = [
+        (line.number, line.offset, None if line.data is None else len(line.data))
+        for line in records.lines(file)
+    ]
+    assert found == [(1, 0, 1), (2, 2, length if is_data else None), (3, length + 3, 5)]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(BYTES | PIECES | JSON.map(lambda value: json.dumps(value).encode()))
+@settings(max_examples=150, deadline=None)
+def test_any_line_is_a_record_or_a_named_problem(line: bytes) -> None:
+    try:
+        expected = json.loads(line)
+    except ValueError:
+        expected = None
+    try:
+        record = records.parse(line)
+    except BadRecordError as error:
+        problem: str | None = error.reason
+    else:
+        problem = None
+        assert record == expected
+    assert problem in (None, "not_json", "not_an_object")
+    if isinstance(expected, dict) and "NaN" not in str(line) and "Infinity" not in str(line):
+        assert problem is None or b"\\ud" in line  # json lets a surrogate stand alone
+
+
+FIELDS = st.sampled_from(
+    ["image_id", "aspect_bucket", "caption", "t5_attention_mask", "image_path", "height", "width"]
+)
+
+
+@given(st.dictionaries(FIELDS, JSON | st.sampled_from(["8x8", 8, [1] * 77])))
+@settings(max_examples=150, deadline=None)
+def test_any_record_is_ready_or_has_a_named_problem(record: dict[str, Any]) -> None:
+    for problem in (records.image_id_problem(record.get("image_id")), records.problem(record)):
+        assert problem is None or problem.isidentifier()
+
+
+def test_brackets_in_strings_are_no_nesting() -> None:
+    fields = {"caption": "[{" * 500, "list": [[]] * 500}
+    assert records.parse(json.dumps(fields).encode()) == fields
+
+
+@pytest.mark.parametrize(("depth", "ready"), [(99, True), (100, False), (500, False)])
+def test_nesting_is_limited(depth: int, ready: bool) -> None:
+    line = b'{"a": ' + b"[" * depth + b"]" * depth + b"}"
+    if ready:
+        assert "a" in records.parse(line)
+    else:
+        with pytest.raises(BadRecordError, match="nested_too_deep"):
+            records.parse(line)
+
+
+def naive_is_mask(mask: object) -> bool:
+    return (
+        type(mask) is list
+        and len(mask) == 77
+        and all(type(value) is int and value in (0, 1) for value in mask)
+    )
+
+
+ELEMENTS = st.sampled_from([0, 1, 0, 1, 2, -1, 10, True, False, 0.0, 1.0, "1", "0", None, [], [1]])
+
+
+@given(
+    st.lists(st.integers(0, 1), min_size=76, max_size=78)
+    | st.lists(ELEMENTS, min_size=77, max_size=77)
+    | st.tuples(st.lists(st.integers(0, 1), min_size=76, max_size=76), ELEMENTS).map(
+        lambda parts: [*parts[0], parts[1]]
+    )
+    | JSON
+)
+@settings(max_examples=200, deadline=None)
+@example([1] * 77)
+@example([True] + [1] * 76)
+@example([10] + [1] * 75)  # as many characters as a mask has
+@example([[]] * 51 + [1])
+@example([""] * 77)
+def test_a_mask_is_what_the_naive_definition_says(mask: object) -> None:
+    assert records.is_mask(mask) == naive_is_mask(mask)

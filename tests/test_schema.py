@@ -1,0 +1,40 @@
+"""The table of components: the contract's own words, and what follows from a row."""
+
+from __future__ import annotations
+
+from shardwright import schema
+from shardwright.schema import Component, Side
+
+
+def test_a_sample_has_the_members_of_the_specification_in_order() -> None:
+    assert schema.suffixes() == ("json", "dinov3.npy", "vae.npy", "t5h.npy", "t5m.npy")
+
+
+def test_the_components_are_those_of_the_specification() -> None:
+    assert {c.name: (c.folder, c.dtype, c.shape_for(1216, 832)) for c in schema.COMPONENTS} == {
+        "dinov3": ("dinov3", "<f4", (1024,)),
+        "vae": ("vae_latents", "<f2", (16, 104, 152)),
+        "t5": ("t5_hidden", "<f2", (77, 1024)),
+    }
+
+
+def test_suffixes_can_be_told_apart_by_every_loader() -> None:
+    suffixes = schema.suffixes()
+    assert len(set(suffixes)) == len(suffixes)
+    assert all(suffix == suffix.lower() for suffix in suffixes)
+
+
+def test_an_axis_that_follows_the_picture_may_have_any_length_but_none() -> None:
+    pose = Component("pose", "pose", "pose.npy", "<f2", (133, Side("width", 8)))
+    assert pose.accepts((133, 1))
+    assert pose.accepts((133, 500))
+    assert not pose.accepts((133, 0))
+    assert not pose.accepts((132, 5))
+    assert not pose.accepts((133,))
+    assert not pose.accepts((133, 5, 1))
+
+
+def test_sizes_are_rounded_down_as_the_specification_says() -> None:
+    pose = Component("pose", "pose", "pose.npy", "<f2", (Side("height", 8), Side("width", 8)))
+    assert pose.shape_for(17, 15) == (1, 2)
+    assert pose.nbytes((1, 2)) == 4
