@@ -340,28 +340,20 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn an OSError into one of ours that names the file and, where there is one, the cure."""
+def explained(path: Path | None = None) -> Iterator[None]:
+    """Turn an OSError into one of ours that names the file and, where there is one, the cure.
+
+    Without a path the error's own is named; so it stands before a command, for what is left.
+    """
     try:
         yield
-    except StorageError:
+    except ShardwrightError:
         raise
     except OSError as error:
+        path = path or Path(os.fsdecode(error.filename or "disk"))
         if error.errno in _FULL:
             raise NoSpaceError(
                 f"{path}: the disk is full ({free_bytes(path.parent)} bytes free); "
                 "make room and run the same command again"
             ) from error
         raise StorageError(f"{path}: {error.strerror or error}") from error
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn any other OSError into one of ours too; it stands at the border, before a command."""
-    try:
-        yield
-    except ShardwrightError:
-        raise
-    except OSError as error:
-        with _explained(Path(str(error.filename or "disk"))):
-            raise
