@@ -153,11 +153,14 @@ def remove_shards(output: Path, bucket: str, keep: Iterable[str] = ()) -> None:
 
 
 def remove_leftovers(output: Path) -> None:
-    """Remove what a killed run left half written."""
+    """Remove what a killed run left half written, and indexes without their shard."""
     for bucket in existing_buckets(output):
-        for folder in _folders(output, bucket):
-            for path in leftovers(folder):
-                files.remove(path)
+        indexes, shards = _folders(output, bucket)
+        whole = {path.stem for path in existing(output, [bucket])}
+        found = sorted(indexes.glob("*" + index.INDEX_SUFFIX))
+        lone = [path for path in found if path.stem not in whole]
+        for path in (*leftovers(indexes), *leftovers(shards), *lone):
+            files.remove(path)
 
 
 def _folders(output: Path, bucket: str) -> tuple[Path, Path]:
