@@ -107,7 +107,7 @@ def duration(seconds: float) -> str:
 def size(count: float) -> str:
     """Write a number of bytes as people do: 512 B, 1.4 GB."""
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
+        if count < 999.5:  # what rounds to 1000 is one of the next unit
             return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.1f} TB"
