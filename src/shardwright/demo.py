@@ -37,6 +37,8 @@ def demo(
 ) -> DemoSummary:
     """Make a small store, pack it, and read the shards back."""
     root = Path(folder)
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"{root}: is not a folder; give the demo a folder of its own")
     if root.exists() and not (root / _MARKER).exists() and any(root.iterdir()):
         raise UsageError(f"{root}: is not empty; give the demo a folder of its own")
     files.make_folder(root)
