@@ -17,6 +17,7 @@ import pytest
 from shardwright import ShardwrightError, StorageError
 from shardwright.workers import cores, run
 from tests.commands import is_alive, wait_until
+from tests.stores import make_store, records
 
 
 def spell(word: str) -> Iterator[str]:
@@ -191,8 +192,6 @@ print(summary.written_samples)
 
 
 def test_a_script_without_a_main_guard_works(tmp_path: Path) -> None:
-    from tests.stores import make_store, records
-
     store = make_store(tmp_path / "derived", records(6))
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)

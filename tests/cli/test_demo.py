@@ -1,0 +1,62 @@
+"""``shardwright demo``: the flow on made-up data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from tests import commands
+from tests.tars import all_ids, digests, listing, shards
+
+
+def test_the_demo_works_in_an_empty_folder(tmp_path: Path) -> None:
+    done = commands.run("demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["shardwright-demo"]
+    output = tmp_path / "shardwright-demo" / "shards"
+    found = all_ids(output)
+    assert len(found) == len(set(found)) == 24
+    assert len({path.parent for path in shards(output)}) == 4
+    assert "read back" in done.stdout
+    for path in shards(output):
+        assert path.name in done.stdout
+        assert f"{path.stat().st_size:,}" in done.stdout
+
+
+def test_the_demos_arrays_have_the_true_shapes(tmp_path: Path) -> None:
+    commands.run("demo", tmp_path / "d")
+    derived = tmp_path / "d" / "derived"
+    lines = (derived / "approved_image_dataset.jsonl").read_text().splitlines()
+    for record in map(json.loads, lines[:4]):
+        latent = np.load(derived / "vae_latents" / f"{record['image_id']}.npy")
+        assert latent.shape == (16, record["height"] // 8, record["width"] // 8)
+        assert record["aspect_bucket"] == f"{record['width']}x{record['height']}"
+
+
+def test_the_demo_works_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    assert commands.run("demo", folder).returncode == 0
+    before = digests(folder / "shards")
+    again = commands.run("demo", folder, "--json")
+    assert again.returncode == 0
+    assert isinstance(json.loads(again.stdout), dict)
+    assert digests(folder / "shards") == before
+
+
+def test_the_demo_refuses_a_folder_that_is_not_its_own(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    done = commands.run("demo", tmp_path)
+    assert done.returncode == 2
+    assert str(tmp_path) in done.stderr
+    assert "folder of its own" in done.stderr
+    assert listing(tmp_path) == ["precious"]
+
+
+def test_the_demo_refuses_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = commands.run("demo", tmp_path / "file")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "file").read_text() == "mine"

@@ -1,0 +1,60 @@
+"""The command line as a whole: help, versions, exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import shardwright
+from shardwright.cli.main import COMMANDS
+from tests import commands
+
+NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+
+
+def test_help_lists_every_command_and_exit_code() -> None:
+    done = commands.run("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    listed = [text.split()[0] for text in done.stdout.splitlines() if text.startswith("    ")]
+    assert [name for name in listed if name in NAMES] == NAMES
+    exit_codes = done.stdout.partition("exit status:")[2]
+    for code in ("0", "1", "2", "3", "11", "12", "130", "143"):
+        assert code in exit_codes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_of_every_command_has_an_example_and_its_exit_codes(name: str) -> None:
+    done = commands.run(name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    example = done.stdout.partition("example:\n")[2].splitlines()[0]
+    assert example.startswith(f"  shardwright {name}")
+    status = done.stdout.partition("exit status:\n")[2].splitlines()
+    codes = [text.split()[0] for text in status if text.strip()]
+    assert codes[0] == "0"
+    assert {"1", "2"} <= set(codes)
+    assert "--json" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_the_version_is_the_packages() -> None:
+    assert commands.run("--version").stdout == f"shardwright {shardwright.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("unknown",), ("pack", "--unknown")])
+def test_wrong_usage_is_exit_2(arguments: tuple[str, ...]) -> None:
+    done = commands.run(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: shardwright")
+    assert done.stdout == ""
+
+
+def test_a_traceback_is_shown_only_when_asked_for(tmp_path: Path) -> None:
+    plain = commands.run("pack", cwd=tmp_path)
+    assert plain.returncode == 2
+    assert plain.stderr.startswith("error: data/derived/approved_image_dataset.jsonl: no such file")
+    assert len(plain.stderr.splitlines()) == 1
+    debug = commands.run("pack", "--debug", cwd=tmp_path)
+    assert debug.returncode == 1
+    assert "Traceback" in debug.stderr
+    assert "InputMissingError" in debug.stderr

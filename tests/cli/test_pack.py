@@ -1,0 +1,190 @@
+"""``shardwright pack`` as people and scripts meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import termios
+from pathlib import Path
+
+import pytest
+
+from shardwright import pack
+from tests import commands
+from tests.stores import Store, line, make_store, record, records
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Store:
+    """Five ready samples in two buckets, and two that are not."""
+    given = [*records(3), *records(2, "832x1216", "tall"), record("x", caption=""), record("y")]
+    store = make_store(tmp_path / "derived", given)
+    store.array("vae", "y").unlink()
+    return store
+
+
+def flags(store: Store, output: Path) -> tuple[str | Path, ...]:
+    return ("pack", "--derived-dir", store.root, "--output-dir", output)
+
+
+def test_json_is_exactly_one_object_with_the_named_keys(mixed: Store, output: Path) -> None:
+    done = commands.run(*flags(mixed, output), "--json")
+    assert done.returncode == 0
+    summary = json.loads(done.stdout)  # one value and nothing more
+    size = (output / "bucket_832x1216" / "shard-000000.tar").stat().st_size
+    expected = {
+        "total_records": 7,
+        "ready_records": 5,
+        "skipped_incomplete": 2,
+        "written_samples": 5,
+        "written_shards": 2,
+        "skipped_by_reason": {
+            "caption_invalid": {"count": 1, "example": "x"},
+            "vae_missing": {"count": 1, "example": "y"},
+        },
+        "dry_run": False,
+        "output_dir": str(output),
+    }
+    assert {key: summary[key] for key in expected} == expected
+    assert list(summary["buckets"]) == ["832x1216", "1024x1024"]
+    tall = summary["buckets"]["832x1216"]
+    assert (tall["samples"], tall["shards"], tall["bytes"]) == (2, 1, size)
+    assert tall["shard_bytes"] == {"shard-000000.tar": size}
+
+
+def test_json_is_what_the_function_gives(mixed: Store, output: Path) -> None:
+    done = commands.run(*flags(mixed, output), "--json", "--dry-run")
+    summary = pack(derived_dir=mixed.root, output_dir=output, dry_run=True).to_dict()
+    volatile = {"seconds": 0, "free_bytes": 0}
+    assert json.loads(done.stdout) | volatile == summary | volatile
+
+
+def test_the_summary_is_for_people(mixed: Store, output: Path) -> None:
+    done = commands.run(*flags(mixed, output))
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(
+        rf"packed 5 samples into 2 shards \(.* kB\) in {re.escape(str(output))} \[\d+\.\d s\]",
+        lines[0],
+    )
+    rows = [text.split() for text in lines]
+    assert ["bucket", "samples", "shards", "bytes"] in rows
+    sizes = [f"{path.stat().st_size:,}" for path in sorted(output.glob("bucket_*/*.tar"))]
+    assert ["1024x1024", "3", "1", sizes[0]] in rows
+    assert ["832x1216", "2", "1", sizes[1]] in rows
+    for expected in (
+        "total_records: 7",
+        "ready_records: 5",
+        "skipped_incomplete: 2",
+        "  caption_invalid: 1 (such as x)",
+        "  vae_missing: 1 (such as y)",
+        "written_samples: 5",
+        "written_shards: 2",
+    ):
+        assert expected in lines
+
+
+def test_a_dry_run_says_what_would_happen_and_whether_it_fits(mixed: Store, output: Path) -> None:
+    done = commands.run(*flags(mixed, output), "--dry-run")
+    assert done.stdout.startswith("would pack 5 samples into 2 shards")
+    assert re.search(r"^space: [\d,]+ bytes needed, [\d,]+ free: enough$", done.stdout, re.M)
+    assert re.findall(r"shard-\d+\.tar", done.stdout) == ["shard-000000.tar"] * 2
+    pack(derived_dir=mixed.root, output_dir=output)
+    again = commands.run(*flags(mixed, output), "--dry-run")
+    assert again.returncode == 0
+    assert "2 shards of these buckets exist already" in again.stdout
+    assert "--overwrite" in again.stdout
+
+
+def test_progress_goes_to_standard_error_by_lines(tmp_path: Path, output: Path) -> None:
+    store = make_store(tmp_path / "derived", [*records(7), record("x", caption="")])
+    store.write_lines([b"bad", *map(line, store.records)])
+    done = commands.run(
+        *flags(store, output), "--progress-every", "3", "--shard-size", "4", "--workers", "1"
+    )
+    told = [text.partition(" (")[0] for text in done.stderr.splitlines()]
+    assert told == [
+        f"warning: {store.jsonl}, line 1: not json; skipped",
+        "scan: total_records=4 ready_records=3 skipped_incomplete=1",
+        "scan: total_records=7 ready_records=6 skipped_incomplete=1",
+        "scan: total_records=9 ready_records=7 skipped_incomplete=2",
+        "write: bucket_1024x1024/shard-000000.tar 4 samples, 1/2 shards",
+        "write: bucket_1024x1024/shard-000001.tar 3 samples, 2/2 shards",
+    ]
+    assert re.search(r"\(.*/s, .* left\)", done.stderr)
+
+
+def on_terminal(*arguments: str | Path) -> tuple[int, str, str]:
+    """Run with a terminal for standard error; give exit code, output and what the terminal saw."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 100))
+    try:
+        with subprocess.Popen(
+            [*commands.COMMAND, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+        ) as process:
+            os.close(theirs)
+            seen = b""
+            while chunk := read(ours):
+                seen += chunk
+            assert process.stdout is not None
+            out = process.stdout.read()
+    finally:
+        os.close(ours)
+    return process.returncode, out, seen.decode()
+
+
+def read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # Linux's way of saying that the other end is closed
+        return b""
+
+
+def test_a_terminal_gets_a_bar_with_rate_and_time_left(mixed: Store, output: Path) -> None:
+    mixed.append(b"bad")
+    code, out, seen = on_terminal(*flags(mixed, output), "--json")
+    assert code == 0
+    assert json.loads(out)["written_samples"] == 5
+    assert "\r" in seen
+    assert re.search(r"scan: +\d+%\|.*B/s\]", seen)
+    assert re.search(r"write: +\d+%\|.*\[\d\d:\d\d<.*B/s\]", seen)
+    assert f"warning: {mixed.jsonl}, line 8: not json; skipped" in seen
+    assert "scan: total_records" not in seen
+
+
+def test_an_error_on_a_terminal_is_one_plain_line(mixed: Store, output: Path) -> None:
+    pack(derived_dir=mixed.root, output_dir=output)
+    code, _, seen = on_terminal(*flags(mixed, output))
+    assert code == 1
+    assert seen.splitlines()[-1].startswith("error: ")
+    assert "already exists" in seen.splitlines()[-1]
+
+
+def test_ids_cannot_write_to_the_terminal(tmp_path: Path, output: Path) -> None:
+    image_id = "evil\x1b[31m\nwritten_samples: 999"
+    store = make_store(tmp_path / "derived", [record(image_id, caption="")])
+    done = commands.run(*flags(store, output))
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "written_samples: 999" not in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_ids_that_the_terminal_cannot_show_are_no_traceback(
+    encoding: str, tmp_path: Path, output: Path
+) -> None:
+    store = make_store(tmp_path / "derived", [record("日本", caption=""), record("naïve")])
+    done = subprocess.run(
+        [*commands.COMMAND, *map(str, flags(store, output))],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        timeout=30,
+    )
+    assert done.returncode == 0
+    assert b"written_samples: 1" in done.stdout
+    assert b"Traceback" not in done.stderr

@@ -1,0 +1,59 @@
+"""The order of the source: imports go one way, and one table knows the components."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+
+import pytest
+
+import shardwright
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "shardwright"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def test_the_tests_test_this_source() -> None:
+    assert Path(shardwright.__file__).parent == SOURCE
+
+
+def test_imports_go_only_leftwards() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 kept, 0 broken" in done.stdout
+
+
+def test_every_module_has_its_layer() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    modules = {path.stem for path in SOURCE.glob("*.py")}
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    for name in (modules | packages) - {"__init__", "__main__"}:
+        assert f"shardwright.{name}" in text, f"{name} is in no layer"
+
+
+def strings(path: Path) -> list[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+    return [token.string.strip("\"'") for token in tokens if token.type == tokenize.STRING]
+
+
+@pytest.mark.parametrize("word", ["dinov3", "vae", "t5", "vae_latents", "t5_hidden", "t5h.npy"])
+def test_only_the_schema_names_components(word: str) -> None:
+    naming = [path for path in MODULES if word in strings(path)]
+    allowed = {SOURCE / "schema.py", *(SOURCE / "derive" / "encoders").glob("*.py")}
+    assert set(naming) <= allowed
+    assert any(word in text for text in strings(SOURCE / "schema.py"))
+
+
+def test_modules_are_short() -> None:
+    lengths = {path.name: len(path.read_text().splitlines()) for path in MODULES}
+    assert {name: length for name, length in lengths.items() if length >= 400} == {}

@@ -1,0 +1,99 @@
+"""The public surface: what ``__all__`` says, no more and no less."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import shardwright
+from shardwright import errors
+from shardwright.cli.main import COMMANDS, parser
+
+NAMES = """
+import inspect, shardwright
+public = {
+    name for name, value in vars(shardwright).items()
+    if not name.startswith("_") and not inspect.ismodule(value)
+}
+print(*sorted(public | {"__version__"}))
+"""
+
+
+def test_all_is_exactly_what_a_fresh_import_shows() -> None:
+    done = subprocess.run([sys.executable, "-c", NAMES], capture_output=True, text=True, timeout=30)
+    assert done.stdout.split() == sorted(shardwright.__all__)
+    assert len(set(shardwright.__all__)) == len(shardwright.__all__)
+
+
+def test_every_public_name_is_documented() -> None:
+    for name in shardwright.__all__:
+        value = getattr(shardwright, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__doc__, name
+
+
+def exceptions() -> list[type[Exception]]:
+    return [
+        value
+        for value in vars(errors).values()
+        if inspect.isclass(value) and issubclass(value, Exception)
+    ]
+
+
+def test_one_class_catches_every_error() -> None:
+    assert len(exceptions()) > 5
+    for error in exceptions():
+        assert issubclass(error, errors.ShardwrightError)
+        assert getattr(shardwright, error.__name__) is error
+
+
+def test_the_tree_of_errors_is_drawn_with_exit_codes() -> None:
+    drawn = {
+        words[0]: words
+        for line in (errors.__doc__ or "").splitlines()
+        if "exit" in (words := line.strip(" ├└│─").split())
+    }
+    assert drawn.keys() == {error.__name__ for error in exceptions()}
+    for error in exceptions():
+        words = drawn[error.__name__]
+        assert words[words.index("exit") + 1] == str(vars(error).get("exit_code", 1))
+        for base in error.__bases__:
+            if base.__module__ == "builtins" and base is not Exception:
+                assert f"({base.__name__})" in words
+
+
+def functions() -> list[str]:
+    names = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+    return [name for name in names if hasattr(shardwright, name)]
+
+
+def command(name: str) -> argparse.ArgumentParser:
+    choices = [action.choices for action in parser()._actions]
+    (subparsers,) = (found for found in choices if isinstance(found, dict))
+    found = subparsers[name]
+    assert isinstance(found, argparse.ArgumentParser)
+    return found
+
+
+@pytest.mark.parametrize("name", functions())
+def test_a_commands_flags_are_its_functions_arguments(name: str) -> None:
+    flags = {action.dest: action for action in command(name)._actions}
+    for common in ("help", "json", "debug"):
+        del flags[common]
+    arguments = inspect.signature(getattr(shardwright, name)).parameters
+    assert flags.keys() == arguments.keys() - {"progress"}
+    for argument, action in flags.items():
+        if action.option_strings:
+            assert arguments[argument].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+@pytest.mark.parametrize("name", functions())
+def test_a_commands_defaults_are_its_functions_defaults(name: str) -> None:
+    parsed = command(name)
+    for argument, value in inspect.signature(getattr(shardwright, name)).parameters.items():
+        if argument != "progress" and value.default is not value.empty:
+            assert (parsed.get_default(argument) or None) == (value.default or None), argument

@@ -1,0 +1,60 @@
+"""The command starts without anything it does not need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stores import make_store, records
+
+WITHOUT = """
+import sys
+for name in ("torch", "transformers", "diffusers"):
+    sys.modules[name] = None  # as if it were not installed
+from shardwright.cli.main import main
+try:
+    main({arguments!r})
+except SystemExit as end:
+    assert end.code == 0, end.code
+for name in ("numpy", "PIL", "tqdm", "webdataset", "shardwright.demo", "asyncio", "ssl"):
+    assert name not in sys.modules, name
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["pack", "--help"]])
+def test_help_needs_no_heavy_library(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(arguments=arguments)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "shardwright" in done.stdout
+
+
+def test_packing_needs_no_heavy_library(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "derived", records(2))
+    arguments = ["pack", "--derived-dir", str(store.root), "--output-dir", str(tmp_path / "out")]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(arguments=arguments)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "written_samples: 2" in done.stdout.splitlines()
+
+
+def test_the_package_imports_no_heavy_library() -> None:
+    script = (
+        "import sys, shardwright\n"
+        "print([n for n in ('numpy', 'PIL', 'torch', 'tqdm') if n in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout == "[]\n", done.stderr
