@@ -178,7 +178,11 @@ def test_workers_of_a_killed_parent_are_gone(kind: str) -> None:
         assert all(is_alive(pid) for pid in set(pids))
         parent.kill()
         parent.wait()
+    try:
         wait_until(lambda: not any(map(is_alive, pids)))
+    finally:
+        for pid in filter(is_alive, pids):
+            os.kill(pid, signal.SIGKILL)
 
 
 UNGUARDED = """
