@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import xxhash
 
 from shardwright import files, schema
-from shardwright.errors import InputMissingError
+from shardwright.errors import InputMissingError, SourceChangedError
 from shardwright.files import explained
 from shardwright.pack.summary import Skipped
 from shardwright.progress import Progress
@@ -164,7 +164,10 @@ def _settle(
     """Settle two records of one image_id: for one image the later wins, for two neither does."""
     image_id = record["image_id"]
     file.seek(earlier)
-    old = records.parse(file.readline().rstrip(b"\r\n"))
+    try:
+        old = records.parse(file.readline().rstrip(b"\r\n"))
+    except BadRecordError:
+        raise SourceChangedError(f"{found.jsonl}: changed while it was read; run again") from None
     if image_id in conflicts or _image(old) != _image(record):
         conflicts.add(image_id)
     reason = "duplicate_id" if image_id in conflicts else None

@@ -22,6 +22,7 @@ from shardwright.shards.manifest import ShardEntry
 from shardwright.shards.samples import json_member, mask_member
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
+from shardwright.store.records import BadRecordError
 
 _REPORT = 1 << 25  # bytes between two progress messages
 
@@ -92,7 +93,10 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
         for offset, length in zip(task.offsets, task.lengths, strict=True):
             if files.state(jsonl) != task.jsonl_state:
                 raise _changed(task.jsonl, "written to")
-            record = records.parse(os.pread(jsonl, length, offset))
+            try:
+                record = records.parse(os.pread(jsonl, length, offset))
+            except BadRecordError:
+                raise _changed(task.jsonl, "written to") from None
             image_id = record["image_id"]
             name = key(image_id)
             shard.add(f"{name}.{schema.JSON_SUFFIX}", json_member(record))
