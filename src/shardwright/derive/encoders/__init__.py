@@ -1,0 +1,31 @@
+"""The encoders, a small module each; a set of them is found by its name, and loaded when used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+from shardwright.derive.encoders.base import Encoder, Options
+from shardwright.errors import UsageError
+from shardwright.schema import Component
+
+# A set's module for a component. It has a function load(component, options), and is imported only
+# when it is called for: the pretrained ones need torch.
+_MODULES = {
+    "pretrained": f"{__name__}.{{component}}",
+    "sketch": f"{__name__}.sketch",
+}
+SETS = tuple(_MODULES)
+
+
+def load(name: str, component: Component, options: Options) -> Encoder:
+    """Give the encoder of a component; cheap, as weights are loaded by its first use."""
+    if name not in _MODULES:
+        raise UsageError(f"--encoders {name}: no such encoders; choose from {', '.join(SETS)}")
+    module = _MODULES[name].format(component=component.name)
+    if find_spec(module) is None:
+        raise UsageError(
+            f"--encoders {name}: has no encoder for {component.name}; leave it out of --components"
+        )
+    encoder: Encoder = import_module(module).load(component, options)
+    return encoder
