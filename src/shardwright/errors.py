@@ -8,6 +8,8 @@
     ├── ShardExistsError (FileExistsError)   exit 1   packing would replace shards
     ├── SourceChangedError                   exit 1   an input changed while it was being read
     ├── DamageError                          exit 12  a file of ours is not as we wrote it
+    ├── ProvenanceError                      exit 1   a component would be made in two ways
+    ├── TooManyFailuresError                 exit 1   one input after the other failed
     ├── StorageError     (OSError)           exit 1   the file system refused something
     │   └── NoSpaceError                     exit 1   ... because it is full
     └── LockedError                          exit 11  another run is writing here
@@ -49,6 +51,14 @@ class DamageError(ShardwrightError):
     """A file of ours is not as we wrote it."""
 
     exit_code = 12
+
+
+class ProvenanceError(ShardwrightError):
+    """A component's arrays would be made in two ways in one store."""
+
+
+class TooManyFailuresError(ShardwrightError):
+    """One input after the other failed, so that the cause is hardly the inputs."""
 
 
 class StorageError(ShardwrightError, OSError):

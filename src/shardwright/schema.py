@@ -34,6 +34,12 @@ class Component:
     dtype: str  # as NumPy writes it in a header
     shape: tuple[int | Side, ...]
     inline: tuple[str, ...] = ()  # the fields in which a Stage 1 record may hold it
+    source: Literal["image", "caption"] = "image"  # what it is made from
+
+    @property
+    def follows_picture(self) -> bool:
+        """Whether its shape follows the sides of the picture."""
+        return any(isinstance(axis, Side) for axis in self.shape)
 
     def accepts(self, shape: Shape) -> bool:
         """Whether an array of this shape can be this component of some picture."""
@@ -72,6 +78,7 @@ COMPONENTS: tuple[Component, ...] = (
         "<f2",
         (77, 1024),
         ("t5_hidden", "t5_hidden_state", "t5_hidden_states", "t5_embedding"),
+        source="caption",
     ),
 )
 

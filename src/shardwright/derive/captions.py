@@ -1,0 +1,116 @@
+"""The captions a user gives in a file, and those that lie beside their images."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwright.derive.sources import Source
+from shardwright.errors import InputMissingError, UsageError
+from shardwright.store import records
+from shardwright.store.records import BadRecordError
+
+_PATH_FIELDS = ("image_path", "file_name")
+_CAPTION_FIELDS = ("caption", "text")
+
+
+class CaptionError(ValueError):
+    """An image whose caption cannot be told; ``args`` are the reason's name and a detail."""
+
+
+@dataclass(frozen=True)
+class Captions:
+    """The captions of a file, by the name of the image file and then by its whole path."""
+
+    root: str  # the folder of the images
+    by_name: dict[str, dict[str, str]]
+
+    def of(self, source: Source) -> str | None:
+        """Find the caption of an image.
+
+        A row belongs to an image when the one path ends with the other: rows may be relative to
+        any folder above the image, and the whole tree may have moved since they were written.
+        """
+        rows = self.by_name.get(os.path.basename(source.path))
+        if rows is None:
+            return None
+        whole = os.path.abspath(source.path)
+        within = os.path.relpath(source.path, self.root)
+        near = [path for path in rows if _ends_with(whole, path)]
+        if near:  # the longest says most
+            return rows[max(near, key=len)]
+        far = {rows[path] for path in rows if _ends_with(path, within)}
+        if len(far) > 1:
+            raise CaptionError("caption_ambiguous", "several rows of the captions could be its own")
+        return far.pop() if far else None
+
+
+def read(path: Path, root: Path) -> Captions:
+    """Read a JSONL or CSV of image paths and captions; of two rows for one path the later wins."""
+    if not path.is_file():
+        raise InputMissingError(f"{path}: no such file; --captions is a JSONL or CSV file")
+    by_name: dict[str, dict[str, str]] = {}
+    rows = _csv_rows(path) if path.suffix.lower() == ".csv" else _jsonl_rows(path)
+    for number, row in rows:
+        image = _first(row, _PATH_FIELDS)
+        if not isinstance(image, str) or not image:
+            raise UsageError(
+                f"{path}, line {number}: names no image; each row needs {_either(_PATH_FIELDS)} "
+                f"and {_either(_CAPTION_FIELDS)}"
+            )
+        caption = _first(row, _CAPTION_FIELDS)
+        if isinstance(caption, str) and caption.strip():
+            image = os.path.normpath(image)
+            by_name.setdefault(os.path.basename(image), {})[image] = caption.strip()
+    return Captions(str(root), by_name)
+
+
+def beside(source: Source) -> str | None:
+    """Read the caption in the text file beside an image; None if there is none."""
+    if not source.has_sidecar:
+        return None
+    try:
+        caption = Path(source.sidecar).read_text("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        raise CaptionError("caption_not_utf8", f"{source.sidecar} is not UTF-8 text") from None
+    except OSError as error:
+        raise CaptionError("caption_unreadable", f"{source.sidecar}: {error.strerror}") from None
+    return caption or None
+
+
+def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open("rb") as file:
+        for line in records.lines(file):
+            try:
+                yield line.number, records.parse(line.data)
+            except BadRecordError as error:
+                what = error.reason.replace("_", " ")
+                raise UsageError(f"{path}, line {line.number}: {what}; mend the line") from None
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            for row in reader:
+                yield reader.line_num, row
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
+    except csv.Error as error:
+        raise UsageError(f"{path}, line {reader.line_num}: {error}; mend the line") from None
+
+
+def _first(row: dict[str, Any], fields: Iterable[str]) -> object:
+    return next((row[field] for field in fields if row.get(field)), None)
+
+
+def _either(fields: Iterable[str]) -> str:
+    return " or ".join(fields)
+
+
+def _ends_with(path: str, tail: str) -> bool:
+    return path == tail or path.endswith("/" + tail)

@@ -1,0 +1,152 @@
+"""Reading pictures: upright, in RGB, of a bounded size, and in the frame their arrays will show."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageFile, ImageOps
+
+from shardwright.buckets import nearest
+from shardwright.derive.encoders.base import Picture
+from shardwright.schema import Component, Side
+
+PIXEL_LIMIT = 89_478_485  # where Pillow begins to suspect a bomb; 256 MiB in RGB
+FITS = ("original", "bucket")
+_ORIENTATION = 0x0112
+_QUARTER_TURNS = (5, 6, 7, 8)  # the orientations that swap the sides
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+class BadImageError(ValueError):
+    """A file that gives no picture; ``args`` are the reason's name and a detail."""
+
+
+class Size(NamedTuple):
+    """The sides of a picture that stands upright."""
+
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The part of a picture that an array shows, and the size it is brought to."""
+
+    box: Box
+    size: Size
+
+
+@contextmanager
+def strict() -> Iterator[None]:
+    """Have Pillow refuse bombs and truncated files, and keep its other doubts to itself.
+
+    These are settings of the whole process, so they are made once, around the reading threads.
+    """
+    truncated = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
+        try:
+            yield
+        finally:
+            ImageFile.LOAD_TRUNCATED_IMAGES = truncated
+
+
+def measure(path: str) -> Size:
+    """Give the size of a picture, upright, from the head of its file."""
+    with _opened(path) as image:
+        return _upright_size(image)
+
+
+def read(path: str) -> Picture:
+    """Read a picture: orientation applied, any mode to RGB, alpha over white."""
+    with _opened(path) as image:
+        image.load()
+        return np.array(_rgb(ImageOps.exif_transpose(image)))
+
+
+def frame(fit: str, size: Size, component: Component) -> Frame:
+    """Choose the part of a picture for a component that follows its sides.
+
+    ``original`` keeps the picture, but for what is left over right and below when its sides are
+    divided. ``bucket`` takes the largest centred part of the bucket's shape, at the bucket's size.
+    """
+    if fit == "original":
+        divisors = {axis.of: axis.divisor for axis in component.shape if isinstance(axis, Side)}
+        width = size.width - size.width % divisors.get("width", 1)
+        height = size.height - size.height % divisors.get("height", 1)
+        if not width or not height:
+            sides = f"{size.width}x{size.height} pixels"
+            raise BadImageError("too_small", f"{sides} are too few for {component.name}")
+        return Frame((0, 0, width, height), Size(width, height))
+    bucket = nearest(*size)
+    scale = min(size.width / bucket.width, size.height / bucket.height)
+    width = max(1, min(size.width, round(bucket.width * scale)))
+    height = max(1, min(size.height, round(bucket.height * scale)))
+    left, top = (size.width - width) // 2, (size.height - height) // 2
+    return Frame((left, top, left + width, top + height), Size(bucket.width, bucket.height))
+
+
+def framed(picture: Picture, frame: Frame) -> Picture:
+    """Cut a picture to a frame and bring it to the frame's size."""
+    left, top, right, bottom = frame.box
+    part = picture[top:bottom, left:right]
+    if (right - left, bottom - top) == frame.size:
+        return part
+    image = Image.fromarray(np.ascontiguousarray(part))
+    return np.array(image.resize(frame.size, Image.Resampling.LANCZOS))
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Image.Image]:
+    """Open a picture and turn whatever goes wrong with it into a reason."""
+    try:
+        with Image.open(path) as image:
+            _require_size(image)
+            yield image
+    except BadImageError:
+        raise
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise BadImageError("too_large", f"more than {PIXEL_LIMIT:,} pixels") from None
+    except MemoryError:
+        raise BadImageError("too_large", "not enough memory to decode it") from None
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise BadImageError("unreadable", str(error.strerror)) from None
+    except Exception as error:  # decoders raise what they like at what they are given
+        raise BadImageError("broken_image", str(error) or type(error).__name__) from None
+
+
+def _require_size(image: Image.Image) -> None:
+    if image.width * image.height > PIXEL_LIMIT:
+        size = f"{image.width}x{image.height}"
+        raise BadImageError("too_large", f"{size} is more than {PIXEL_LIMIT:,} pixels")
+
+
+def _upright_size(image: Image.Image) -> Size:
+    # Of a TIFF, Pillow gives the size that it will have when it is upright.
+    turned = image.format != "TIFF" and image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
+    return Size(image.height, image.width) if turned else Size(*image.size)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I") or image.mode == "F":
+        image = _eight_bits(image)
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Scale grey values of more than 8 bits, which Pillow would only cut off at 255."""
+    values = np.array(image)
+    # Whole numbers are taken for 16 bits, as scanners write them, and others to be from 0 to 1.
+    scale = 255.0 if image.mode == "F" else 255 / 65535
+    return Image.fromarray(np.nan_to_num(values * scale).clip(0, 255).round().astype(np.uint8))
