@@ -6,6 +6,7 @@
     ├── UsageError       (ValueError)        exit 2   an argument makes no sense
     ├── InputMissingError (FileNotFoundError) exit 2  something we were told to read is not there
     ├── ShardExistsError (FileExistsError)   exit 1   packing would replace shards
+    ├── MissingExtraError (ImportError)      exit 2   optional packages are not installed
     ├── SourceChangedError                   exit 1   an input changed while it was being read
     ├── DamageError                          exit 12  a file of ours is not as we wrote it
     ├── ProvenanceError                      exit 1   a component would be made in two ways
@@ -41,6 +42,12 @@ class InputMissingError(ShardwrightError, FileNotFoundError):
 
 class ShardExistsError(ShardwrightError, FileExistsError):
     """Packing would replace shards that are already there."""
+
+
+class MissingExtraError(ShardwrightError, ImportError):
+    """Optional packages that this needs are not installed."""
+
+    exit_code = 2
 
 
 class SourceChangedError(ShardwrightError):
