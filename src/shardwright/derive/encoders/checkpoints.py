@@ -21,7 +21,7 @@ from shardwright.schema import Component
 
 _WEIGHT_ENDS = (".safetensors", "-*.safetensors", ".safetensors.index.json")
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
-_SECONDS = 5.0  # for the hub's first answer: without a limit a silent server is waited for for ever
+_SECONDS = 5.0  # for the hub's first answer
 
 
 @dataclass(frozen=True)
@@ -123,16 +123,15 @@ def _download(component: str, repo: str, revision: str | None, patterns: Sequenc
     from huggingface_hub import HfApi, snapshot_download, utils
 
     problem = None
-    commit = revision
-    try:
-        commit = HfApi().model_info(repo, revision=revision, timeout=_SECONDS).sha
+    try:  # only to see whether the hub answers: snapshot_download would wait for ever
+        HfApi().model_info(repo, revision=revision, timeout=_SECONDS)
     except Exception as error:  # the HTTP library beneath differs by version, and so do its errors
         problem = error
     shown = not utils.are_progress_bars_disabled()
     utils.disable_progress_bars()
     try:
         snapshot = snapshot_download(
-            repo, revision=commit, allow_patterns=patterns, local_files_only=problem is not None
+            repo, revision=revision, allow_patterns=patterns, local_files_only=problem is not None
         )
     except Exception as error:
         raise InputMissingError(_explain(component, repo, problem or error)) from error

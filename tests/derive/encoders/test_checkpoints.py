@@ -1,0 +1,224 @@
+"""Finding models: folders, whole pipelines, the hub, and what is said when there is none.
+
+The hub's library reads its settings when it is imported, so what concerns the hub runs in
+processes of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shardwright.derive.encoders.base import Options
+from shardwright.derive.encoders.checkpoints import Checkpoint, Layout, find
+from shardwright.errors import InputMissingError, UsageError
+from shardwright.schema import COMPONENTS
+from tests.derive.encoders.hub import COMMIT, serving
+
+COMPONENT = next(component for component in COMPONENTS if component.name == "vae")
+LAYOUT = Layout(small=("config.json",), weights="diffusion_pytorch_model", subfolder="vae")
+SOURCES = Path(__file__).parents[3] / "src"
+
+# Finds a model, perhaps fetches its weights, and prints what it found or why not.
+SCRIPT = """
+import json, sys
+from shardwright.derive.encoders.base import Options
+from shardwright.derive.encoders.checkpoints import find
+from shardwright.errors import ShardwrightError
+from tests.derive.encoders.test_checkpoints import COMPONENT, LAYOUT
+try:
+    found = find(COMPONENT, Options(models={"vae": sys.argv[1]}), "", LAYOUT)
+    weights = found.fetch_weights() / "diffusion_pytorch_model.safetensors"
+    said = dict(found.identity, config=found.read("config.json"), bytes=weights.read_text())
+except ShardwrightError as error:
+    said = {"error": str(error)}
+print(json.dumps(said))
+"""
+
+
+def ask_hub(model: str, cache: Path, **environment: str) -> dict[str, object]:
+    """Look for a model in a process of its own; anything else than the answer is a failure."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SCRIPT, model],
+        env=kept | {"HF_HOME": str(cache), "HF_HUB_DISABLE_XET": "1"} | environment,
+        cwd=SOURCES.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    said = json.loads(done.stdout)
+    assert isinstance(said, dict)
+    return said
+
+
+def make_folder(folder: Path, weights: bytes = b"weights") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"a": 1}')
+    (folder / "diffusion_pytorch_model.safetensors").write_bytes(weights)
+    return folder
+
+
+def found(folder: Path | str) -> Checkpoint:
+    return find(COMPONENT, Options(models={"vae": str(folder)}), "no/default", LAYOUT)
+
+
+def test_the_subfolder_of_a_whole_pipeline_is_found(tmp_path: Path) -> None:
+    make_folder(tmp_path / "pipeline" / "vae")
+    (tmp_path / "pipeline" / "model_index.json").write_text("{}")
+    checkpoint = found(tmp_path / "pipeline")
+    assert checkpoint.fetch_weights() == tmp_path / "pipeline" / "vae"
+    assert checkpoint.identity["model"] == "pipeline"
+    assert found(make_folder(tmp_path / "bare")).fetch_weights() == tmp_path / "bare"
+
+
+def test_a_hash_stands_for_the_files_and_not_for_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_folder(tmp_path / "one" / "model")
+    identity = found(folder).identity
+    assert identity.keys() == {"model", "sha256"}
+    monkeypatch.chdir(tmp_path / "one")
+    assert found("model").identity == identity
+    assert found(shutil.copytree(folder, tmp_path / "two" / "model")).identity == identity
+    assert found(make_folder(tmp_path / "three" / "model", b"others")).identity != identity
+    (folder / "README.md").write_text("not used")
+    assert found(folder).identity == identity
+    (folder / "config.json").write_text('{"a": 2}')
+    assert found(folder).identity != identity
+
+
+def test_weights_in_several_files_are_all_in_the_hash(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model")
+    whole = folder / "diffusion_pytorch_model.safetensors"
+    parts = [folder / f"diffusion_pytorch_model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    for part in parts:
+        shutil.copy(whole, part)
+    whole.unlink()
+    before = found(folder).identity
+    parts[1].write_bytes(b"others")
+    assert found(folder).identity != before
+
+
+def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputMissingError, match=r"no such folder.*--model vae=FOLDER"):
+        found(tmp_path / "missing")
+    with pytest.raises(InputMissingError, match="no such folder"):
+        found("./missing")
+    (tmp_path / "ae.safetensors").write_bytes(b"")
+    with pytest.raises(InputMissingError, match=r"ae\.safetensors: is not a folder"):
+        found(tmp_path / "ae.safetensors")
+
+
+def test_a_folder_without_its_files_is_refused(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model")
+    checkpoint = found(folder)
+    (folder / "diffusion_pytorch_model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(InputMissingError, match=r"has no diffusion_pytorch_model\.safetensors"):
+        checkpoint.fetch_weights()
+    for text in ("{", "[]", "\0"):
+        (folder / "config.json").write_text(text)
+        with pytest.raises(UsageError, match=r"config\.json: "):
+            checkpoint.read("config.json")
+    (folder / "config.json").unlink()
+    with pytest.raises(InputMissingError, match=r"model: has no config\.json"):
+        checkpoint.read("config.json")
+
+
+PIPELINE = {
+    "model_index.json": b"{}",
+    "flux1-dev.safetensors": b"24 gigabytes",
+    "transformer/config.json": b"{}",
+    "vae/config.json": b'{"a": 1}',
+    "vae/diffusion_pytorch_model.safetensors": b"weights",
+    "vae/diffusion_pytorch_model.fp16.safetensors": b"others",
+}
+
+
+def test_of_a_model_on_the_hub_only_what_is_used_is_fetched_and_only_once(tmp_path: Path) -> None:
+    expected = {
+        "model": "some/pipeline",
+        "revision": COMMIT,
+        "config": {"a": 1},
+        "bytes": "weights",
+    }
+    with serving({"some/pipeline": PIPELINE}) as hub:
+        assert ask_hub("some/pipeline", tmp_path, HF_ENDPOINT=hub.url) == expected
+        assert hub.sent == ["vae/config.json", "vae/diffusion_pytorch_model.safetensors"]
+        pinned = ask_hub(f"some/pipeline@{COMMIT}", tmp_path, HF_ENDPOINT=hub.url)
+        assert pinned == expected
+        assert len(hub.sent) == 2
+    assert ask_hub("some/pipeline", tmp_path, HF_ENDPOINT=hub.url) == expected  # now it is gone
+    assert ask_hub("some/pipeline", tmp_path, HF_HUB_OFFLINE="1") == expected
+
+
+def test_the_hub_s_refusals_are_explained(tmp_path: Path) -> None:
+    with serving({"some/model": PIPELINE}, gated=frozenset({"some/model"})) as hub:
+        gated = ask_hub("some/model", tmp_path, HF_ENDPOINT=hub.url)
+        unknown = ask_hub("no/model", tmp_path, HF_ENDPOINT=hub.url)
+        revision = ask_hub("some/model@v9", tmp_path, HF_ENDPOINT=hub.url)
+    assert "some/model: its licence must be accepted first" in str(gated["error"])
+    assert "https://huggingface.co/some/model" in str(gated["error"])
+    assert "no/model: no such folder here, and no such model on the hub" in str(unknown["error"])
+    assert "some/model: has no such revision" in str(revision["error"])
+
+
+def test_without_a_network_a_model_fails_at_once_and_says_what_to_do(tmp_path: Path) -> None:
+    began = time.monotonic()
+    offline = str(ask_hub("some/model", tmp_path, HF_HUB_OFFLINE="1")["error"])
+    refused = str(ask_hub("some/model", tmp_path, HF_ENDPOINT="http://127.0.0.1:9")["error"])
+    assert time.monotonic() - began < 20
+    assert "HF_HUB_OFFLINE is set" in offline
+    assert "the hub cannot be reached" in refused
+    assert "Connection refused" in refused
+    for text in (offline, refused):
+        assert text.startswith("some/model: no such folder here, not in the hub's cache, and ")
+        assert text.endswith("--model vae=FOLDER")
+
+
+def test_a_hub_that_never_answers_is_given_up_within_seconds(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        said = ask_hub("some/model", tmp_path, HF_ENDPOINT=endpoint)
+    assert time.monotonic() - began < 20
+    assert "the hub cannot be reached (timed out)" in str(said["error"])
+
+
+def test_without_the_encode_extra_the_pip_line_is_named(tmp_path: Path) -> None:
+    # An environment with only what the core needs: these packages, and no others.
+    for package in ("msgspec", "numpy", "numpy.libs", "PIL", "pillow.libs", "tqdm"):
+        where = next((p for entry in sys.path if (p := Path(entry) / package).exists()), None)
+        if where is not None:
+            (tmp_path / package).symlink_to(where)
+    script = (
+        "from shardwright.derive.encoders import load\n"
+        "from shardwright.derive.encoders.base import Options\n"
+        "from shardwright.errors import MissingExtraError\n"
+        "from shardwright.schema import COMPONENTS\n"
+        "for component in COMPONENTS:\n"
+        "    try: load('pretrained', component, Options())\n"
+        "    except MissingExtraError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        env={"PYTHONPATH": f"{SOURCES}{os.pathsep}{tmp_path}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(COMPONENTS)
+    for line in lines:
+        assert "need torch" in line
+        assert "pip install 'shardwright[encode]'" in line
