@@ -4,16 +4,19 @@ Each function is the command of the same name: ``shardwright.pack(output_dir="da
 what ``shardwright pack --output-dir data/shards`` does, and gives back a summary.
 """
 
+from shardwright.derive import ComponentSummary, DeriveSummary, FailedReason, derive
 from shardwright.errors import (
     DamageError,
     InputMissingError,
     LockedError,
     MissingExtraError,
     NoSpaceError,
+    ProvenanceError,
     ShardExistsError,
     ShardwrightError,
     SourceChangedError,
     StorageError,
+    TooManyFailuresError,
     UsageError,
 )
 from shardwright.migrate import MigrateSummary, migrate
@@ -29,6 +32,9 @@ __all__ = [
     "ComponentStatus",
     "DamageError",
     "Finding",
+    "ComponentSummary",
+    "DeriveSummary",
+    "FailedReason",
     "InputMissingError",
     "LockedError",
     "MigrateSummary",
@@ -36,16 +42,19 @@ __all__ = [
     "NoSpaceError",
     "PackSummary",
     "Progress",
+    "ProvenanceError",
     "ShardExistsError",
     "ShardwrightError",
     "SkippedReason",
     "SourceChangedError",
     "StorageError",
     "StoreStatus",
+    "TooManyFailuresError",
     "UsageError",
     "VerifyReport",
     "__version__",
     "migrate",
+    "derive",
     "pack",
     "status",
     "verify",

@@ -22,6 +22,12 @@ class Progress:
     def note(self, text: str) -> None:
         """Say how far it is, for a log."""
 
+    def say(self, text: str) -> None:
+        """Say something once."""
+
+    def aside(self, text: str) -> None:
+        """Say something that changes all the time, beside the bar."""
+
     def warn(self, text: str) -> None:
         """Say something that needs the user's attention, but does not stop the work."""
 
@@ -53,8 +59,11 @@ class Lines(Progress):
             pace = f" ({quantity(rate, self.unit)}/s, {duration(left)} left)"
         print(f"{self.name}: {text}{pace}", file=self.stream, flush=True)
 
+    def say(self, text: str) -> None:
+        print(text, file=self.stream, flush=True)
+
     def warn(self, text: str) -> None:
-        print(f"warning: {text}", file=self.stream, flush=True)
+        self.say(f"warning: {text}")
 
 
 class Bar(Progress):
@@ -83,10 +92,17 @@ class Bar(Progress):
         if self.bar is not None:
             self.bar.update(count)
 
-    def warn(self, text: str) -> None:
+    def aside(self, text: str) -> None:
+        if self.bar is not None:
+            self.bar.set_postfix_str(text, refresh=False)
+
+    def say(self, text: str) -> None:
         if self.bar is not None:
             self.bar.clear()
-        print(f"warning: {text}", file=self.stream, flush=True)
+        print(text, file=self.stream, flush=True)
+
+    def warn(self, text: str) -> None:
+        self.say(f"warning: {text}")
 
     def close(self) -> None:
         if self.bar is not None:

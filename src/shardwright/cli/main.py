@@ -17,6 +17,12 @@ from shardwright.cli.output import print_json
 from shardwright.errors import ShardwrightError
 
 COMMANDS = (demo, migrate, status, pack, verify)
+COMMANDS = (demo, migrate, pack)
+from shardwright.cli import demo, derive, pack
+from shardwright.cli.output import print_json
+from shardwright.errors import ShardwrightError
+
+COMMANDS = (demo, derive, pack)
 
 EPILOG = """\
 exit status:

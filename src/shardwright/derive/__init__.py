@@ -1,1 +1,89 @@
 """Stage 2: images and captions to a store of arrays, by sources, images, encoders and pipeline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from shardwright.derive.books import ComponentSummary, DeriveSummary, FailedReason
+from shardwright.errors import UsageError
+from shardwright.progress import Progress
+from shardwright.schema import COMPONENTS, JSONL_NAME, Component
+
+__all__ = ["ComponentSummary", "DeriveSummary", "FailedReason", "derive"]
+
+StrPath = str | os.PathLike[str]
+
+
+def derive(
+    images: StrPath = "data/approved",
+    *,
+    derived_dir: StrPath = "data/derived",
+    jsonl: StrPath | None = None,
+    captions: StrPath | None = None,
+    encoders: str = "pretrained",
+    model: Mapping[str, str] | None = None,
+    components: Iterable[str] = (),
+    recompute: Iterable[str] = (),
+    fit: str = "original",
+    device: str = "auto",
+    dtype: str | None = None,
+    batch_size: int = 8,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> DeriveSummary:
+    """Make what a store lacks of the images below a folder: arrays, and a record for each image.
+
+    Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
+    model ids or folders. What exists is left as it is. An image that cannot be derived is counted
+    in the summary with its reason and does not stop the run. Raises ProvenanceError if a component
+    was made with other settings before, InputMissingError (a FileNotFoundError) if there are no
+    images or no captions at all.
+    """
+    # Here, because the package and its --help are to be imported without NumPy and Pillow.
+    from shardwright.derive.encoders.base import Options
+    from shardwright.derive.images import FITS
+    from shardwright.derive.run import Request, run
+
+    if fit not in FITS:
+        raise UsageError(f"--fit {fit}: choose from {', '.join(FITS)}")
+    if batch_size < 1:
+        raise UsageError(f"--batch-size is {batch_size}; give 1 or more")
+    models = dict(model or {})
+    chosen = _chosen("--components", components) or COMPONENTS
+    renewed = _chosen("--recompute", recompute)
+    _chosen("--model", models)
+    for component in renewed:
+        if component not in chosen:
+            raise UsageError(f"--recompute {component.name}: is not among --components")
+    report = progress or Progress()
+    derived = Path(derived_dir)
+    try:
+        return run(
+            Request(
+                images=Path(images),
+                derived_dir=derived,
+                jsonl=Path(jsonl) if jsonl is not None else derived / JSONL_NAME,
+                captions=Path(captions) if captions is not None else None,
+                encoders=encoders,
+                options=Options(device, dtype, models),
+                components=chosen,
+                recompute=frozenset(renewed),
+                fit=fit,
+                batch_size=batch_size,
+                dry_run=dry_run,
+            ),
+            report,
+        )
+    finally:
+        report.close()
+
+
+def _chosen(flag: str, names: Iterable[str]) -> tuple[Component, ...]:
+    """Find components by name, in the order of the schema."""
+    wanted = {names} if isinstance(names, str) else set(names)
+    for name in sorted(wanted - {component.name for component in COMPONENTS}):
+        known = ", ".join(component.name for component in COMPONENTS)
+        raise UsageError(f"{flag} {name}: no such component; choose from {known}")
+    return tuple(component for component in COMPONENTS if component.name in wanted)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shardwright.errors import InputMissingError, StorageError
 from shardwright.progress import Progress
-from shardwright.store.records import image_id_problem
+from shardwright.store.records import image_id_of, image_id_problem
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SIDECAR = ".txt"
@@ -28,11 +28,6 @@ class Source:
     def sidecar(self) -> str:
         """Name that text file."""
         return os.path.splitext(self.path)[0] + _SIDECAR
-
-
-def image_id(path: str) -> str:
-    """Give the file name without its last extension."""
-    return os.path.splitext(os.path.basename(path))[0]
 
 
 def find(folder: Path, progress: Progress) -> list[Source]:
@@ -72,7 +67,7 @@ def _walk(folder: Path, progress: Progress) -> Iterator[Source]:
             elif suffix == _SIDECAR:
                 texts.add(stem)
         for path in images:
-            stem = image_id(path)
+            stem = image_id_of(path)
             yield Source(stem, path, stem in texts)
         progress.advance(len(images))
 

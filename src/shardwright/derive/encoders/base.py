@@ -31,6 +31,7 @@ class ImageEncoder(Protocol):
     """Makes one component from pictures."""
 
     component: Component
+    device: str  # where it runs
 
     def prepare(self, picture: Picture) -> NDArray[Any]:
         """Preprocess one picture; those whose prepared arrays have one shape are batched."""
@@ -52,6 +53,7 @@ class TextEncoder(Protocol):
     """Makes one component from captions."""
 
     component: Component
+    device: str  # where it runs
 
     def prepare(self, caption: str) -> Tokens:
         """Tokenize one caption."""

@@ -71,6 +71,8 @@ def decode(latent: NDArray[Any]) -> Picture:
 class BlockTransform:
     """Latents: the lowest frequencies of every 8x8 block of a picture."""
 
+    device = "cpu"
+
     def __init__(self, component: Component) -> None:
         self.component = component
 
@@ -104,6 +106,8 @@ class BlockTransform:
 class Descriptor:
     """A picture in one vector: its colours and edges by place, and its palette."""
 
+    device = "cpu"
+
     def __init__(self, component: Component) -> None:
         self.component = component
 
@@ -124,6 +128,8 @@ class Descriptor:
 
 class HashedWords:
     """Captions: a row for each word, drawn from the word's hash."""
+
+    device = "cpu"
 
     def __init__(self, component: Component) -> None:
         self.component = component

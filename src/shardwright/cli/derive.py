@@ -1,0 +1,183 @@
+"""``shardwright derive``: Stage 2."""
+
+from __future__ import annotations
+
+import argparse
+
+import shardwright
+from shardwright.cli.output import print_json, progress, table
+from shardwright.derive import DeriveSummary
+from shardwright.errors import UsageError
+from shardwright.progress import size
+from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
+
+HELP = "Stage 2: make the arrays and records of a folder of images and captions"
+DESCRIPTION = f"""\
+Makes what a store lacks of the images below a folder: an array of each component, and a record.
+
+Captions are taken from --captions, else from the record in the store, else from name.txt beside
+name.jpg. An image's id is its file name without the extension. What exists is neither made again
+nor touched, so run it again after an interruption, or when images were added. Hidden files and
+links to folders are passed over.
+
+Images that cannot be derived are listed with their reasons in failures.jsonl below
+DERIVED_DIR/{STATE_FOLDER}; what arrays were made with is in provenance.json beside it, and a run
+with other settings stops before any work. For a first look without models: --encoders sketch."""
+EXAMPLE = """\
+  shardwright derive data/approved --dry-run
+  shardwright derive data/approved --captions captions.jsonl --fit bucket
+  shardwright derive --components vae --batch-size 2 --model vae=/models/FLUX.1-dev
+"""
+EXIT_STATUS = """\
+exit status:
+  0    done
+  1    failed: other settings than before, no such model, the disk is full, 100 failures in a row
+  2    wrong usage, no images, or no captions at all
+  3    done, but some images failed
+  11   another run is writing to the same store
+  130  interrupted (143 when terminated); what was made is kept, the same command goes on
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    add = parser.add_argument
+    add("images", nargs="?", default="data/approved", metavar="IMAGES", help="(%(default)s)")
+    add("--derived-dir", default="data/derived", metavar="DIR", help="the store (%(default)s)")
+    add("--jsonl", metavar="FILE", help=f"its metadata (DERIVED_DIR/{JSONL_NAME})")
+    add(
+        "--captions",
+        metavar="FILE",
+        help="JSONL or CSV with image_path or file_name, and caption or text",
+    )
+    add(
+        "--encoders",
+        default="pretrained",
+        metavar="SET",
+        help="pretrained, or sketch: without models, for trying things out (%(default)s)",
+    )
+    add(
+        "--model",
+        action="append",
+        default=[],
+        metavar="COMPONENT=ID",
+        help="another model: a hub id or a folder; may be given several times",
+    )
+    add(
+        "--components",
+        default="",
+        metavar="NAME,...",
+        help=f"make these only, of {', '.join(component.name for component in COMPONENTS)}",
+    )
+    add(
+        "--recompute",
+        action="append",
+        default=[],
+        metavar="COMPONENT",
+        help="remove its arrays and make them anew; may be given several times",
+    )
+    add(
+        "--fit",
+        default="original",
+        metavar="HOW",
+        help="latents of the original size, or of the bucket's: resized to cover it and cut about "
+        "the centre (%(default)s)",
+    )
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (%(default)s)")
+    add("--dtype", help="to compute in, such as bfloat16 (what suits the device and the model)")
+    add(
+        "--batch-size",
+        type=int,
+        default=8,
+        metavar="N",
+        help="images encoded at a time; halved when memory runs out (%(default)s)",
+    )
+    add("--dry-run", action="store_true", help="say what would be made, and make nothing")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Derive, then print the summary."""
+    summary = shardwright.derive(
+        options.images,
+        derived_dir=options.derived_dir,
+        jsonl=options.jsonl,
+        captions=options.captions,
+        encoders=options.encoders,
+        model=dict(map(_model, options.model)),
+        components=[name.strip() for name in options.components.split(",") if name.strip()],
+        recompute=options.recompute,
+        fit=options.fit,
+        device=options.device,
+        dtype=options.dtype,
+        batch_size=options.batch_size,
+        dry_run=options.dry_run,
+        progress=progress(),
+    )
+    if options.json:
+        print_json(summary.to_dict())
+    else:
+        print(describe(summary))
+    return 3 if summary.failed else 0
+
+
+def describe(summary: DeriveSummary) -> str:
+    """Tell a person what was made, what was not, and what to do about it."""
+    parts = [_headline(summary), _components(summary), _counts(summary)]
+    if summary.dry_run and summary.bytes_needed:
+        enough = summary.bytes_needed <= summary.free_bytes
+        parts.append(
+            f"space: about {summary.bytes_needed:,} bytes needed, {summary.free_bytes:,} free: "
+            f"{'enough' if enough else 'NOT ENOUGH'}"
+        )
+    if summary.failed and not summary.dry_run:
+        parts.append(
+            f"each failure with its reason: {summary.derived_dir}/{STATE_FOLDER}/failures.jsonl; "
+            "mend the images and run the same command again"
+        )
+    return "\n\n".join(parts)
+
+
+def _model(text: str) -> tuple[str, str]:
+    component, equals, model = text.partition("=")
+    if not equals or not model:
+        raise UsageError(f"--model {text}: write COMPONENT=ID, such as {COMPONENTS[0].name}=FOLDER")
+    return component, model
+
+
+def _headline(summary: DeriveSummary) -> str:
+    if not summary.derived:
+        return f"nothing to derive: {summary.already_complete:,} images are complete"
+    verb = "would derive" if summary.dry_run else "derived"
+    line = f"{verb} {summary.derived:,} images in {summary.derived_dir}"
+    if summary.device:
+        line += f" on {summary.device}"
+    if summary.dry_run:
+        return line
+    pace = summary.derived / max(summary.seconds, 1e-3)
+    return (
+        f"{line} [{summary.seconds:.1f} s, {pace:,.1f} images/s, encoder waited "
+        f"{summary.encoder_waited:.0%}]"
+    )
+
+
+def _components(summary: DeriveSummary) -> str:
+    rows = [("component", "there", "to make" if summary.dry_run else "made", "bytes", "model")]
+    for name, part in summary.components.items():
+        count, bytes_ = part.made, f"{part.bytes_written:,}"
+        if summary.dry_run:
+            count, bytes_ = part.to_make, f"about {size(part.bytes_needed)}"
+        model = part.settings.get("model", "") if part.settings else "not needed"
+        rows.append((name, f"{part.there:,}", f"{count:,}", bytes_, str(model)))
+    return table(rows)
+
+
+def _counts(summary: DeriveSummary) -> str:
+    lines = [
+        f"images_found: {summary.images_found}",
+        f"derived: {summary.derived}",
+        f"already_complete: {summary.already_complete}",
+        f"failed: {summary.failed}",
+    ]
+    for reason, failed in summary.failed_by_reason.items():
+        lines.append(f"  {reason}: {failed.count} (such as {failed.example})")
+    return "\n".join(lines)

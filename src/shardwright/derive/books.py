@@ -1,0 +1,156 @@
+"""The books of a run: every image ends as derived, already complete, or failed with a reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shardwright import files
+from shardwright.derive.sources import Source
+from shardwright.errors import TooManyFailuresError
+from shardwright.schema import STATE_FOLDER
+
+FAILURES_NAME = "failures.jsonl"
+_IN_A_ROW = 100
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One image of which something could not be made, and why."""
+
+    image_id: str
+    image_path: str
+    reason: str
+    detail: str
+    components: list[str]  # what was to be made
+
+
+@dataclass
+class FailedReason:
+    """How many images failed for one reason, and one of them to look at."""
+
+    count: int
+    example: str
+
+
+@dataclass
+class ComponentSummary:
+    """What was made of one component, and with what."""
+
+    there: int  # arrays that were there before
+    to_make: int
+    bytes_needed: int  # about, where they follow the pictures' sizes
+    settings: dict[str, Any] | None  # None if nothing needed its encoder
+    made: int = 0
+    bytes_written: int = 0
+
+
+@dataclass
+class DeriveSummary:
+    """What ``derive`` did, or under ``dry_run`` would do."""
+
+    images_found: int
+    derived: int
+    already_complete: int
+    failed: int
+    dry_run: bool
+    derived_dir: str
+    components: dict[str, ComponentSummary]
+    failed_by_reason: dict[str, FailedReason]
+    kept_captions: int  # of records whose arrays exist, though --captions has others
+    recovered_records: int  # that a killed run had left in its journal
+    bytes_needed: int
+    free_bytes: int
+    device: str
+    seconds: float
+    encoder_waited: float  # the part of the time in which it had nothing to do
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain dicts and numbers, ready for JSON."""
+        return asdict(self)
+
+
+@dataclass
+class Books:
+    """The counts so far."""
+
+    derived: int = 0
+    complete: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    _row: int = 0
+
+    def fail(self, source: Source, reason: str, detail: str, components: Iterable[str]) -> None:
+        """Count an image that failed before the work began."""
+        # A name that is not Unicode is written as well as JSON can.
+        image_id, path = (
+            text.encode(errors="surrogateescape").decode(errors="replace")
+            for text in (source.image_id, source.path)
+        )
+        self.failures.append(Failure(image_id, path, reason, detail, list(components)))
+
+    def fail_at_work(
+        self, source: Source, reason: str, detail: str, components: Iterable[str]
+    ) -> None:
+        """Count an image that failed at work; too many in a row are too many."""
+        self.fail(source, reason, detail, components)
+        self._row += 1
+        if self._row == _IN_A_ROW:
+            raise TooManyFailuresError(
+                f"{source.path}: {reason.replace('_', ' ')} ({detail}), like {_IN_A_ROW} images "
+                "in a row; what was made before them is kept: mend the cause, then run the same "
+                "command again"
+            )
+
+    def succeed(self, changed: bool) -> None:
+        """Count an image that came through, and whether anything was to be done for it."""
+        self._row = 0
+        self.derived += changed
+        self.complete += not changed
+
+    def by_reason(self) -> dict[str, FailedReason]:
+        """Sum up the failures."""
+        reasons: dict[str, FailedReason] = {}
+        for failure in self.failures:
+            entry = reasons.setdefault(failure.reason, FailedReason(0, failure.image_path))
+            entry.count += 1
+        return reasons
+
+
+def write_failures(
+    derived_dir: Path, books: Books, seen: Collection[str], components: Collection[str]
+) -> None:
+    """Write this run's failures, with older ones that it had no occasion to mend.
+
+    Those are of images that this run has not seen, but which still exist, and of components that it
+    did not make.
+    """
+    path = derived_dir / STATE_FOLDER / FAILURES_NAME
+    kept = []
+    for failure in _read(path):
+        if failure.image_path in seen:
+            rest = [name for name in failure.components if name not in components]
+        else:
+            rest = failure.components if os.path.exists(failure.image_path) else []
+        if rest:
+            kept.append(msgspec.structs.replace(failure, components=rest))
+    lines = [msgspec.json.encode(failure) + b"\n" for failure in kept + books.failures]
+    if lines:
+        files.write_whole(path, b"".join(lines))
+    else:
+        files.remove(path)
+
+
+def _read(path: Path) -> list[Failure]:
+    """Read the failures of earlier runs; a line that is none is no loss."""
+    found = []
+    if path.is_file():
+        for line in path.read_bytes().splitlines():
+            try:
+                found.append(msgspec.json.decode(line, type=Failure))
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                continue
+    return found

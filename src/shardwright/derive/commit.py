@@ -1,0 +1,119 @@
+"""The last stage: check what the encoders made, publish the arrays, then journal the records."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from shardwright.buckets import nearest
+from shardwright.derive import images
+from shardwright.derive.batches import require_shape
+from shardwright.derive.books import Books, ComponentSummary
+from shardwright.derive.images import Size
+from shardwright.derive.samples import Array, Sample
+from shardwright.progress import Progress
+from shardwright.schema import FORMAT_VERSION, MASK, RECORD_FIELDS, Component
+from shardwright.store.arrays import SUFFIX, write_arrays
+from shardwright.store.journal import Journal
+from shardwright.store.npy import HEADER_BYTES
+from shardwright.store.records import Record
+
+CROP = "crop"  # the part of the picture that a fitted array shows: left, top, right, bottom
+
+
+class Committer:
+    """Brings groups of samples into the store and the books."""
+
+    def __init__(
+        self,
+        *,
+        derived_dir: Path,
+        journal: Journal,
+        fits: Mapping[Component, str],
+        renewed: Collection[Component],
+        books: Books,
+        summaries: Mapping[Component, ComponentSummary],
+        progress: Progress,
+    ) -> None:
+        self.derived_dir = derived_dir
+        self.journal = journal
+        self.fits = fits  # of the components that follow the picture, as far as it is known
+        self.renewed = renewed
+        self.books = books
+        self.summaries = summaries
+        self.progress = progress
+
+    def commit(self, samples: list[Sample]) -> None:
+        """Make a group durable, and count each of its samples."""
+        group = []
+        for sample in samples:
+            for component, array in self._checked(sample).items():
+                name = sample.task.source.image_id + SUFFIX
+                group.append((self.derived_dir / component.folder / name, array))
+                self.summaries[component].made += 1
+                self.summaries[component].bytes_written += HEADER_BYTES + array.nbytes
+        write_arrays(group)
+        changed = []
+        for sample in samples:
+            record = None if sample.failure else self._record(sample)
+            if record is not None and record != sample.task.record:
+                self.journal.append(record)
+            changed.append(bool(sample.task.make) or record != sample.task.record)
+        self.journal.commit()
+        self.progress.advance(len(samples))
+        for sample, was_changed in zip(samples, changed, strict=True):
+            if sample.failure:
+                names = [component.name for component in sample.task.make]
+                self.books.fail_at_work(sample.task.source, *sample.failure, names)
+            else:
+                self.books.succeed(was_changed)
+
+    def _checked(self, sample: Sample) -> dict[Component, Array]:
+        """Give the arrays of a sample in their components' dtypes; values must be finite there.
+
+        The sound arrays of a sample that failed are kept: they need not be made again.
+        """
+        sound = {}
+        for component, array in sample.arrays.items():
+            require_shape(component, array, self._shape(sample, component))
+            with np.errstate(over="ignore"):
+                cast = array.astype(component.dtype)
+            if np.isfinite(cast).all():
+                sound[component] = cast
+            else:
+                wrong = (
+                    "a value too large for it" if np.isfinite(array).all() else "NaN or infinity"
+                )
+                detail = f"{component.name}: {wrong} in {component.dtype}"
+                sample.failure = sample.failure or ("not_finite", detail)
+        return sound
+
+    def _shape(self, sample: Sample, component: Component) -> tuple[int, ...]:
+        size = _known(sample.size)
+        if component.follows_picture:
+            size = images.frame(self.fits[component], size, component).size
+        return component.shape_for(*size)
+
+    def _record(self, sample: Sample) -> Record | None:
+        """Write the record of a sample; None if it cannot be whole yet, for want of the mask."""
+        task, size = sample.task, _known(sample.size)
+        record: Record = {"image_id": task.source.image_id, "image_path": task.source.path}
+        record |= task.record or {}
+        record["height"], record["width"] = size.height, size.width
+        record["aspect_bucket"] = str(nearest(*size))
+        record["format_version"] = FORMAT_VERSION
+        if sample.mask is not None:
+            record["caption"], record[MASK.field] = sample.caption, sample.mask
+        for component, fit in self.fits.items():
+            if component in task.make or component in self.renewed or task.record is None:
+                record.pop(CROP, None)
+                if fit == "bucket":
+                    record[CROP] = list(images.frame(fit, size, component).box)
+        return record if all(field in record for field in RECORD_FIELDS) else None
+
+
+def _known(size: Size | None) -> Size:
+    assert size is not None  # a sample without one has failed
+    return size

@@ -1,0 +1,184 @@
+"""What a store already holds of the images.
+
+Kept in columns, a few bytes an image: a record is read again when its turn comes.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from shardwright import files, schema
+from shardwright.derive import sources as images_found
+from shardwright.derive.captions import CaptionError, Captions
+from shardwright.derive.sources import Source
+from shardwright.progress import Progress
+from shardwright.schema import COMPONENTS, Component
+from shardwright.store import records
+from shardwright.store.arrays import SUFFIX
+from shardwright.store.records import BadRecordError, Record
+
+_BITS = {component: 1 << bit for bit, component in enumerate(COMPONENTS)}
+_TEXT_BITS = sum(_BITS[component] for component in COMPONENTS if component.source == "caption")
+_INLINE = frozenset(field for component in COMPONENTS for field in component.inline)
+
+
+class Inventory:
+    """The arrays, records and captions that there are for each image, by its number."""
+
+    def __init__(
+        self,
+        sources: list[Source],
+        derived_dir: Path,
+        jsonl: Path,
+        captions: Captions | None,
+        progress: Progress,
+    ) -> None:
+        self.sources = sources
+        self.derived_dir = derived_dir
+        self.jsonl = jsonl
+        self.captions = captions
+        self.problems = images_found.problems(sources)  # reason and detail, by number
+        self.kept_captions = 0
+        self._numbers = {
+            source.image_id: number
+            for number, source in enumerate(sources)
+            if number not in self.problems
+        }
+        self._there = bytearray(len(sources))  # a bit for each component
+        self._line = array("Q", bytes(8 * len(sources)))  # where its record begins, plus one; or 0
+        self._sound = bytearray(len(sources))  # whether that record has all it should
+        self._captioned = bytearray(source.has_sidecar for source in sources)
+        self._list_arrays()
+        self._read_records(progress)
+
+    def missing(self, number: int, components: Iterable[Component]) -> tuple[Component, ...]:
+        """Name the arrays that an image does not have."""
+        there = self._there[number]
+        return tuple(component for component in components if not there & _BITS[component])
+
+    def forget(self, component: Component) -> None:
+        """Take all arrays of a component for missing."""
+        for number in range(len(self._there)):
+            self._there[number] &= ~_BITS[component]
+
+    def count(self, component: Component) -> int:
+        """Count the images that have an array of a component."""
+        return sum(1 for there in self._there if there & _BITS[component])
+
+    def has_sound_record(self, number: int) -> bool:
+        """Whether an image's record has all that a record should."""
+        return bool(self._sound[number])
+
+    def has_caption(self, number: int) -> bool:
+        """Whether there is a caption somewhere; one beside the image may yet prove to be blank."""
+        return bool(self._captioned[number])
+
+    def record(self, number: int) -> Record | None:
+        """Read an image's record again."""
+        if not self._line[number]:
+            return None
+        with files.explained(self.jsonl), self.jsonl.open("rb") as file:
+            file.seek(self._line[number] - 1)
+            return records.parse(file.readline().rstrip(b"\r\n"))
+
+    def given_caption(self, number: int) -> str | None:
+        """Find an image's caption in the file that the user gave."""
+        return self.captions.of(self.sources[number]) if self.captions else None
+
+    def _list_arrays(self) -> None:
+        for component, bit in _BITS.items():
+            for image_id in array_ids(self.derived_dir, component):
+                number = self._numbers.get(image_id)
+                if number is not None:
+                    self._there[number] |= bit
+
+    def _read_records(self, progress: Progress) -> None:
+        given: dict[int, str] = {}
+        if self.captions:
+            for number in self._numbers.values():
+                try:
+                    caption = self.given_caption(number)
+                except CaptionError as error:
+                    self.problems[number] = (error.args[0], error.args[1])
+                    continue
+                if caption is not None:
+                    given[number] = caption
+                    self._captioned[number] = 1
+        if not self.jsonl.exists():
+            return
+        malformed = 0
+        with files.explained(self.jsonl), self.jsonl.open("rb", buffering=1 << 20) as file:
+            for line in records.lines(file):
+                try:
+                    record = records.parse(line.data)
+                except BadRecordError:
+                    malformed += 1
+                    continue
+                found = self._number_of(record)
+                if found is not None:  # of two records of one image the later counts
+                    self._line[found] = line.offset + 1
+                    self._judge(found, record, given.get(found))
+        if malformed:
+            progress.warn(f"{self.jsonl}: {malformed:,} lines are not records; they are left alone")
+
+    def _number_of(self, record: Record) -> int | None:
+        """Find the image that a record speaks of, if it is one of ours."""
+        image_id, path = record.get("image_id"), record.get("image_path")
+        if image_id is None and isinstance(path, str):  # as in Stage 1
+            image_id = records.image_id_of(path)
+        return self._numbers.get(image_id) if isinstance(image_id, str) else None
+
+    def _judge(self, number: int, record: Record, given: str | None) -> None:
+        caption = recorded_caption(record)
+        self._sound[number] = _is_sound(record)
+        self._captioned[number] |= caption is not None
+        if given is not None and caption is not None and self._there[number] & _TEXT_BITS:
+            self.kept_captions += given != caption
+        if not _INLINE.isdisjoint(record):
+            detail = "its record holds inline arrays; run shardwright migrate first"
+            self.problems[number] = ("not_migrated", detail)
+        elif other := _other_image(record.get("image_path"), self.sources[number].path):
+            self.problems[number] = ("duplicate_id", f"in the store, this image_id is {other}")
+
+
+def array_ids(derived_dir: Path, component: Component) -> Iterator[str]:
+    """List the ids that have an array of a component."""
+    folder = derived_dir / component.folder
+    if folder.is_dir():
+        with files.explained(folder), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(SUFFIX):
+                    yield entry.name.removesuffix(SUFFIX)
+
+
+def recorded_caption(record: Record | None) -> str | None:
+    """Give the caption of a record, if it has one."""
+    caption = record.get("caption") if record else None
+    return caption if isinstance(caption, str) and caption.strip() else None
+
+
+def _is_sound(record: Record) -> bool:
+    return (
+        all(field in record for field in schema.RECORD_FIELDS)
+        and record["format_version"] == schema.FORMAT_VERSION
+        and records.problem(record) is None
+    )
+
+
+def _other_image(recorded: object, path: str) -> str | None:
+    """Give the image that a record speaks of, if it is not this one.
+
+    The same file by another way is this one, and so is one of the same name if the recorded file
+    is gone: folders are moved.
+    """
+    if not isinstance(recorded, str) or os.path.normpath(recorded) == os.path.normpath(path):
+        return None
+    if os.path.basename(recorded) == os.path.basename(path) and not os.path.exists(recorded):
+        return None
+    try:
+        return None if os.path.samefile(recorded, path) else recorded
+    except OSError:
+        return recorded

@@ -1,0 +1,155 @@
+"""With what the components are made: the encoders that are needed, held against the provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from shardwright import files
+from shardwright.derive import encoders, provenance
+from shardwright.derive.encoders.base import Encoder, Options
+from shardwright.derive.inventory import Inventory, array_ids
+from shardwright.derive.provenance import Entry, Settings
+from shardwright.errors import ProvenanceError
+from shardwright.schema import COMPONENTS, Component
+from shardwright.store.arrays import SUFFIX
+
+
+class Making:
+    """The encoders of a run, and the components that it makes anew."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        *,
+        encoder_set: str,
+        options: Options,
+        fit: str,
+        recompute: Iterable[Component],
+    ) -> None:
+        self.inventory = inventory
+        self.encoder_set = encoder_set
+        self.options = options
+        self.fit = fit
+        self.recompute = frozenset(recompute)
+        self.encoders: dict[Component, Encoder] = {}
+        self.settings: dict[Component, Settings] = {}
+        self.renewed: set[Component] = set()  # being made anew, now or since a run was cut short
+        self._outdated: set[Component] = set()  # those of which the old arrays must still go
+        self._derived_dir = inventory.derived_dir
+        self._entries = provenance.read(self._derived_dir)
+
+    def compare(self, components: Iterable[Component]) -> None:
+        """Raise if the user asks for other settings than components were made with.
+
+        An encoder is loaded for this only if the user named its model, or if the component is to
+        be made anew; of the others, what can be told without is compared.
+        """
+        for component in components:
+            entry = self._entries.get(component.name)
+            asked = component in self.recompute or component.name in self.options.models
+            if asked or (entry is not None and entry.recompute is not None):
+                self.load(component)
+            elif entry is not None:
+                settings = entry.settings | self._choices(component)
+                provenance.require_same(component.name, entry, settings, self._derived_dir)
+
+    def load(self, component: Component) -> None:
+        """Load an encoder, once; raise if arrays were made with other settings."""
+        if component in self.encoders:
+            return
+        encoder = encoders.load(self.encoder_set, component, self.options)
+        settings = provenance.plain(encoder.describe() | self._choices(component))
+        self.encoders[component], self.settings[component] = encoder, settings
+        entry = self._entries.get(component.name)
+        same = entry is not None and entry.settings == settings
+        under_way = entry.recompute if entry is not None and same else None
+        if under_way == "making":
+            self.renewed.add(component)
+        elif under_way == "removing" or component in self.recompute:
+            if under_way or not same:
+                self._require_known(component)
+            self.renewed.add(component)
+            self._outdated.add(component)
+            self.inventory.forget(component)
+        elif entry is not None:
+            provenance.require_same(component.name, entry, settings, self._derived_dir)
+
+    def fits(self) -> dict[Component, str]:
+        """Say how each component that follows the picture was fitted, as far as that is known."""
+        known = {}
+        for component in COMPONENTS:
+            entry = self._entries.get(component.name)
+            if component in self.settings:
+                fit = self.settings[component].get("fit")
+            else:
+                fit = entry.settings.get("fit") if entry is not None else None
+            if component.follows_picture and isinstance(fit, str):
+                known[component] = fit
+        return known
+
+    def unknown_arrays(self, component: Component) -> int:
+        """Count the arrays that were made elsewhere and are taken as they are."""
+        if component.name in self._entries or component in self._outdated:
+            return 0
+        return sum(1 for _ in array_ids(self._derived_dir, component))
+
+    def begin(self, components: Iterable[Component]) -> None:
+        """Say what the coming arrays are made with, and remove those that they replace."""
+        entries = dict(self._entries)
+        for component in components:
+            old = entries.get(component.name)
+            settings = self.settings[component]
+            if component in self._outdated:
+                entries[component.name] = Entry(settings, provenance.TOOL, recompute="removing")
+            elif old is None:
+                unknown = self.unknown_arrays(component)
+                entries[component.name] = Entry(settings, provenance.TOOL, unknown)
+        self._write(entries)
+        if self._outdated:
+            for component in self._outdated:
+                self._remove_arrays(component)
+            self._mark(self._outdated, "making")
+
+    def finish(self) -> None:
+        """Say that what was to be made anew has been."""
+        self._mark(self.renewed, None)
+
+    def _choices(self, component: Component) -> Settings:
+        """Give the settings that are the user's and not the encoder's."""
+        choices = {"encoders": self.encoder_set}
+        return choices | {"fit": self.fit} if component.follows_picture else choices
+
+    def _mark(self, components: Iterable[Component], state: Literal["making"] | None) -> None:
+        entries = dict(self._entries)
+        for component in components:
+            entry = entries[component.name]
+            entries[component.name] = msgspec.structs.replace(entry, recompute=state)
+        self._write(entries)
+
+    def _write(self, entries: dict[str, Entry]) -> None:
+        if entries != self._entries:
+            provenance.write(self._derived_dir, entries)
+            self._entries = entries
+
+    def _require_known(self, component: Component) -> None:
+        """Refuse to make anew what would leave arrays of the old make behind."""
+        known = {source.image_id for source in self.inventory.sources}
+        for image_id in array_ids(self._derived_dir, component):
+            if image_id not in known:
+                raise ProvenanceError(
+                    f"{self._path(component, image_id)}: its image was not given, so --recompute "
+                    f"{component.name} would leave this array of the old settings among the new; "
+                    "give the folder of all images, or move the array away"
+                )
+
+    def _remove_arrays(self, component: Component) -> None:
+        for source in self.inventory.sources:
+            files.remove(self._path(component, source.image_id))
+        files.sync_folder(self._derived_dir / component.folder)
+
+    def _path(self, component: Component, image_id: str) -> Path:
+        return self._derived_dir / component.folder / (image_id + SUFFIX)

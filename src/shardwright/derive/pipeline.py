@@ -1,0 +1,168 @@
+"""The work itself: pictures are read ahead in threads, encoded in batches, committed in order.
+
+Four stages run at once. Readers decode and prepare the images, ahead of the encoders and within a
+bound of memory. One thread stacks a group of samples into batches. The calling thread does nothing
+but encode. One thread checks what came out and commits the group: arrays, then records. Groups are
+committed in the order of the images, so a store that was interrupted and resumed cannot be told
+from one that was not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from shardwright.derive import images
+from shardwright.derive.batches import Batch, Batcher
+from shardwright.derive.commit import Committer
+from shardwright.derive.plan import Task
+from shardwright.derive.samples import Sample
+from shardwright.progress import Progress
+from shardwright.workers import cores
+
+Result = TypeVar("Result")
+
+_GROUP_SECONDS = 3  # what a kill may cost: groups grow and shrink to take about this long
+_LARGEST_GROUP = 256
+_GROUP_BYTES = 1 << 28  # of inputs in a group, and again of those that wait to be stacked
+_NOTE_EVERY = 10  # seconds
+
+
+class Group(NamedTuple):
+    """Samples that are committed together, and the batches to encode for them."""
+
+    samples: list[Sample]
+    batches: list[Batch]
+
+
+class Pipeline:
+    """Runs tasks through the four stages."""
+
+    def __init__(
+        self,
+        read: Callable[[Task], Sample],
+        batcher: Batcher,
+        committer: Committer,
+        progress: Progress,
+    ) -> None:
+        self.read = read
+        self.batcher = batcher
+        self.committer = committer
+        self.progress = progress
+        self.waited = 0.0  # seconds in which the encoders had nothing to do
+        self.seconds = 0.0
+        self._group_size = batcher.batch_size
+
+    def run(self, tasks: Iterator[Task], total: int) -> None:
+        """Do all tasks. However this ends, what was handed to the last stage is committed."""
+        started = noted = now = time.monotonic()
+        done = 0
+        # Left in the opposite order: the readers stop first, and the committer is waited for.
+        with (
+            images.strict(),
+            _pool(1) as committing,
+            _pool(1) as stacking,
+            _pool(cores()) as reading,
+        ):
+            ahead = _Ahead(reading, self.read, tasks)
+            coming = stacking.submit(self._next, ahead)
+            committed: Future[None] | None = None
+            while (group := self._wait(coming)).samples:
+                coming = stacking.submit(self._next, ahead)
+                for batch in group.batches:
+                    self.batcher.encode(batch)
+                if committed is not None:
+                    self._wait(committed)
+                committed = committing.submit(self.committer.commit, group.samples)
+                done += len(group.samples)
+                last, now = now, time.monotonic()
+                self.seconds = now - started
+                self._adapt(len(group.samples), now - last)
+                self.progress.aside(f"encoder waits {self.waited_part:.0%}")
+                if now - noted >= _NOTE_EVERY:
+                    noted = now
+                    self.progress.note(
+                        f"{done:,}/{total:,} images, encoder waits {self.waited_part:.0%}"
+                    )
+            if committed is not None:
+                self._wait(committed)
+        self.seconds = time.monotonic() - started
+
+    @property
+    def waited_part(self) -> float:
+        """Say for which part of the time the encoders had nothing to do."""
+        return self.waited / self.seconds if self.seconds else 0.0
+
+    def _next(self, ahead: _Ahead) -> Group:
+        samples = ahead.take(self._group_size)
+        return Group(samples, self.batcher.stack(samples))
+
+    def _adapt(self, count: int, seconds: float) -> None:
+        """Choose the size of the next groups by how long this one took."""
+        fitting = int(count * _GROUP_SECONDS / max(seconds, 1e-6))
+        size = max(1, min(fitting, _LARGEST_GROUP, 2 * count))
+        batch = self.batcher.batch_size
+        self._group_size = size if size < batch else size - size % batch
+
+    def _wait(self, future: Future[Result]) -> Result:
+        began = time.monotonic()
+        result = future.result()
+        self.waited += time.monotonic() - began
+        return result
+
+
+class _Ahead:
+    """The samples that are being read ahead, in order."""
+
+    def __init__(
+        self, pool: ThreadPoolExecutor, read: Callable[[Task], Sample], tasks: Iterator[Task]
+    ) -> None:
+        self._pool = pool
+        self._read = read
+        self._tasks = tasks
+        self._futures: deque[Future[Sample]] = deque()
+        self._typical = 1 << 24  # bytes of a sample that is still being read: a guess, then learnt
+
+    def take(self, count: int) -> list[Sample]:
+        """Give the next samples, as many as asked for or as memory allows."""
+        taken: list[Sample] = []
+        nbytes = 0
+        while len(taken) < count and nbytes < _GROUP_BYTES:
+            self._fill(count + cores())
+            if not self._futures:
+                break
+            taken.append(self._futures.popleft().result())
+            nbytes += taken[-1].nbytes
+            self._typical = max(taken[-1].nbytes, self._typical * 9 // 10)
+        self._fill(count + cores())
+        return taken
+
+    def _fill(self, count: int) -> None:
+        waiting = sum(
+            future.result().nbytes if future.done() else self._typical for future in self._futures
+        )
+        while len(self._futures) < count and (waiting < _GROUP_BYTES or not self._futures):
+            task = next(self._tasks, None)
+            if task is None:
+                return
+            self._futures.append(self._pool.submit(self._read, task))
+            waiting += self._typical
+
+
+@contextmanager
+def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Open a pool of threads; on the way out, what has not begun is dropped."""
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield pool
+    finally:
+        while True:
+            try:
+                pool.shutdown(wait=True, cancel_futures=True)
+                break
+            except KeyboardInterrupt:  # one is on its way already, and the store comes first
+                continue

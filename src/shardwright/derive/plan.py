@@ -1,0 +1,124 @@
+"""What is to be done: which arrays are missing for which images, and the room they will take."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from shardwright.derive import images
+from shardwright.derive.books import Books
+from shardwright.derive.images import BadImageError
+from shardwright.derive.inventory import Inventory, recorded_caption
+from shardwright.derive.sources import Source
+from shardwright.errors import InputMissingError
+from shardwright.schema import Component
+from shardwright.store.npy import HEADER_BYTES
+from shardwright.store.records import Record
+
+_MEASURED = 256  # images whose size is read to tell the room that all will take
+
+
+@dataclass(frozen=True)
+class Task:
+    """One image for which something is to be done."""
+
+    source: Source
+    make: tuple[Component, ...]  # the arrays that are missing
+    record: Record | None  # as it stands in the store
+    wants_text: bool  # whether its caption is to be tokenized
+    caption: str | None  # None if it is to be read beside the image
+
+
+@dataclass
+class Plan:
+    """The images for which something is to be done, by number."""
+
+    inventory: Inventory
+    components: tuple[Component, ...]
+    renewed: Collection[Component]  # being made anew: what records say of them may be outdated
+    numbers: array[int] = field(default_factory=lambda: array("Q"))
+    texts: int = 0  # captions to be tokenized
+    to_make: dict[Component, int] = field(default_factory=dict)
+
+    @property
+    def work(self) -> list[Component]:
+        """Name the components of which something is to be made."""
+        return [c for c in self.components if self.to_make[c] or c in self.renewed]
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the tasks in the order of the images."""
+        for number in self.numbers:
+            make = self.inventory.missing(number, self.components)
+            record = self.inventory.record(number)
+            recorded, given = recorded_caption(record), self.inventory.given_caption(number)
+            # An array that stays was made of the caption on record, so that caption stays too.
+            fresh = any(c.source == "caption" for c in {*make, *self.renewed})
+            caption = (given or recorded) if fresh else (recorded or given)
+            wants_text = self.wants_text(number, make)
+            yield Task(self.inventory.sources[number], make, record, wants_text, caption)
+
+    def wants_text(self, number: int, make: Collection[Component]) -> bool:
+        """Whether an image's caption is to be tokenized: for an array, or for its record."""
+        return any(
+            c in make or c in self.renewed or not self.inventory.has_sound_record(number)
+            for c in self.components
+            if c.source == "caption"
+        )
+
+    def bytes_needed(self, fit: str) -> dict[Component, int]:
+        """Estimate the room that the missing arrays will take, from the sizes of some images."""
+        needed = {}
+        for component, count in self.to_make.items():
+            shapes = [component.shape_for(0, 0)]
+            if component.follows_picture:
+                shapes = [component.shape_for(*size) for size in self._sizes(component, fit)]
+            total = sum(component.nbytes(shape) + HEADER_BYTES for shape in shapes)
+            needed[component] = total * count // max(1, len(shapes))
+        return needed
+
+    def _sizes(self, component: Component, fit: str) -> Iterator[images.Size]:
+        numbers = [n for n in self.numbers if self.inventory.missing(n, [component])]
+        for number in numbers[:: max(1, len(numbers) // _MEASURED)]:
+            try:
+                size = images.measure(self.inventory.sources[number].path)
+                yield images.frame(fit, size, component).size
+            except BadImageError:
+                continue
+
+
+def plan(
+    inventory: Inventory,
+    components: tuple[Component, ...],
+    renewed: Collection[Component],
+    books: Books,
+) -> Plan:
+    """Sort the images into failed, complete and to be worked on."""
+    layout = Plan(inventory, components, renewed, to_make=dict.fromkeys(components, 0))
+    names = [component.name for component in components]
+    for number, source in enumerate(inventory.sources):
+        if number in inventory.problems:
+            books.fail(source, *inventory.problems[number], names)
+            continue
+        make = inventory.missing(number, components)
+        wants_text = layout.wants_text(number, make)
+        if wants_text and not inventory.has_caption(number):
+            books.fail(source, "no_caption", "neither given, recorded nor beside it", names)
+        elif make or renewed or wants_text:
+            layout.numbers.append(number)
+            layout.texts += wants_text
+            for component in make:
+                layout.to_make[component] += 1
+        else:
+            books.complete += 1
+    if not layout.numbers and not books.complete:
+        _require_captions(books)
+    return layout
+
+
+def _require_captions(books: Books) -> None:
+    if all(failure.reason == "no_caption" for failure in books.failures):
+        raise InputMissingError(
+            f"{books.failures[0].image_path}: has no caption, nor has any other image; give them "
+            "with --captions FILE, or write each beside its image in a .txt file of the same name"
+        )

@@ -1,0 +1,206 @@
+"""A run of derive, step by step: look, compare, plan, and then do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from shardwright import files
+from shardwright.derive import books as accounts
+from shardwright.derive import captions as caption_files
+from shardwright.derive import images, samples, sources
+from shardwright.derive.batches import Batcher, try_out
+from shardwright.derive.books import Books, ComponentSummary, DeriveSummary
+from shardwright.derive.commit import Committer
+from shardwright.derive.encoders.base import Options
+from shardwright.derive.inventory import Inventory
+from shardwright.derive.making import Making
+from shardwright.derive.pipeline import Pipeline
+from shardwright.derive.plan import Plan, plan
+from shardwright.derive.sources import Source
+from shardwright.errors import StorageError
+from shardwright.progress import Progress, size
+from shardwright.schema import COMPONENTS, Component
+from shardwright.store.journal import Journal, journal_path
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, already checked."""
+
+    images: Path
+    derived_dir: Path
+    jsonl: Path
+    captions: Path | None
+    encoders: str
+    options: Options
+    components: tuple[Component, ...]
+    recompute: frozenset[Component]
+    fit: str
+    batch_size: int
+    dry_run: bool
+
+
+def run(request: Request, progress: Progress) -> DeriveSummary:
+    """Do what was asked for, and sum it up."""
+    started = time.monotonic()
+    found = sources.find(request.images, progress)
+    captions = caption_files.read(request.captions, request.images) if request.captions else None
+    with _opened(request, progress) as journal:
+        inventory = Inventory(found, request.derived_dir, request.jsonl, captions, progress)
+        making = Making(
+            inventory,
+            encoder_set=request.encoders,
+            options=request.options,
+            fit=request.fit,
+            recompute=request.recompute,
+        )
+        books = Books()
+        layout = _plan(request, inventory, making, books)
+        summary = _outlook(request, layout, making, books)
+        _announce(summary, layout, making, progress)
+        if journal is not None:
+            recovered = journal.recovered
+            summary.recovered_records = recovered.records if recovered is not None else 0
+            for component in layout.work:
+                try_out(making.encoders[component])
+            making.begin(layout.work)
+            pipeline = _pipeline(request, layout, making, books, journal, summary, progress)
+            with _failures_kept(request, books, found):
+                pipeline.run(layout.tasks(), len(layout.numbers))
+            making.finish()
+            summary.derived, summary.already_complete = books.derived, books.complete
+            summary.encoder_waited = round(pipeline.waited_part, 4)
+    summary.failed, summary.failed_by_reason = len(books.failures), books.by_reason()
+    summary.seconds = round(time.monotonic() - started, 3)
+    return summary
+
+
+@contextmanager
+def _opened(request: Request, progress: Progress) -> Iterator[Journal | None]:
+    """Open the store for writing; not at all if nothing is to be written."""
+    if request.dry_run:
+        if journal_path(request.jsonl).exists():
+            left = journal_path(request.jsonl)
+            progress.warn(f"{left}: left by a run that was killed; the next run merges it")
+        yield None
+        return
+    with files.lock(request.derived_dir):
+        files.make_folder(request.jsonl.parent)
+        for component in COMPONENTS:
+            files.make_folder(request.derived_dir / component.folder)
+        with Journal(request.jsonl) as journal:
+            if journal.recovered is not None:
+                count = journal.recovered.records
+                progress.say(f"merged {count:,} records of a run that was killed")
+            yield journal
+
+
+def _plan(request: Request, inventory: Inventory, making: Making, books: Books) -> Plan:
+    """Decide what is to be done, and load the encoders that this takes."""
+    making.compare(request.components)
+    layout = plan(inventory, request.components, making.renewed, books)
+    for component in request.components:
+        if component in layout.work or (component.source == "caption" and layout.texts):
+            making.load(component)
+    return layout
+
+
+def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> DeriveSummary:
+    """Sum up what is about to be done."""
+    with images.strict():
+        needed = layout.bytes_needed(request.fit)
+    devices = sorted({encoder.device for encoder in making.encoders.values()})
+    text_renewed = any(component.source == "caption" for component in making.renewed)
+    return DeriveSummary(
+        images_found=len(layout.inventory.sources),
+        derived=len(layout.numbers),
+        already_complete=books.complete,
+        failed=len(books.failures),
+        dry_run=request.dry_run,
+        derived_dir=str(request.derived_dir),
+        components={
+            component.name: ComponentSummary(
+                there=layout.inventory.count(component),
+                to_make=layout.to_make[component],
+                bytes_needed=needed[component],
+                settings=making.settings.get(component),
+            )
+            for component in request.components
+        },
+        failed_by_reason=books.by_reason(),
+        kept_captions=0 if text_renewed else layout.inventory.kept_captions,
+        recovered_records=0,
+        bytes_needed=sum(needed.values()),
+        free_bytes=files.free_bytes(request.derived_dir),
+        device=", ".join(devices),
+        seconds=0,
+        encoder_waited=0,
+    )
+
+
+def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Progress) -> None:
+    """Say what is about to be done, and what may stand in its way."""
+    progress.say(
+        f"{summary.images_found:,} images: {summary.derived:,} to derive, "
+        f"{summary.already_complete:,} already complete, {summary.failed:,} cannot be"
+    )
+    for component in layout.components:
+        if unknown := making.unknown_arrays(component):
+            progress.warn(f"{unknown:,} {component.name} arrays were made elsewhere; they are kept")
+    if summary.kept_captions:
+        names = [c.name for c in COMPONENTS if c.source == "caption"]
+        progress.warn(
+            f"{summary.kept_captions:,} captions given are not those that arrays were made of, so "
+            f"the old are kept; --recompute {names[0]} takes the new"
+        )
+    if summary.bytes_needed > summary.free_bytes:
+        progress.warn(
+            f"{summary.derived_dir}: about {size(summary.bytes_needed)} will be needed and "
+            f"{size(summary.free_bytes)} are free"
+        )
+
+
+def _pipeline(
+    request: Request,
+    layout: Plan,
+    making: Making,
+    books: Books,
+    journal: Journal,
+    summary: DeriveSummary,
+    progress: Progress,
+) -> Pipeline:
+    progress.phase("derive", len(layout.numbers), "images")
+    return Pipeline(
+        partial(samples.read, encoders=making.encoders, fit=request.fit),
+        Batcher(making.encoders, request.batch_size, progress),
+        Committer(
+            derived_dir=request.derived_dir,
+            journal=journal,
+            fits=making.fits(),
+            renewed=making.renewed,
+            books=books,
+            summaries={c: summary.components[c.name] for c in request.components},
+            progress=progress,
+        ),
+        progress,
+    )
+
+
+@contextmanager
+def _failures_kept(request: Request, books: Books, found: list[Source]) -> Iterator[None]:
+    """Write down the failures, however the work ends."""
+    names = [component.name for component in request.components]
+    try:
+        yield
+    except BaseException:
+        with suppress(StorageError):  # the error that brought us here is the one to report
+            seen = {failure.image_path for failure in books.failures}
+            accounts.write_failures(request.derived_dir, books, seen, names)
+        raise
+    seen = {source.path for source in found}
+    accounts.write_failures(request.derived_dir, books, seen, names)

@@ -1,0 +1,85 @@
+"""A sample on its way: from the task, by the prepared inputs, to the arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from shardwright.derive import captions, images
+from shardwright.derive.captions import CaptionError
+from shardwright.derive.encoders.base import Encoder
+from shardwright.derive.images import BadImageError, Size
+from shardwright.derive.plan import Task
+from shardwright.schema import MASK, Component
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Sample:
+    """What is known of one image so far; a failure is the reason's name and a detail."""
+
+    task: Task
+    size: Size | None = None
+    caption: str | None = None
+    mask: list[int] | None = None
+    inputs: dict[Component, tuple[Array, ...]] = field(default_factory=dict)  # what encode takes
+    arrays: dict[Component, Array] = field(default_factory=dict)  # what it gave
+    failure: tuple[str, str] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Count the bytes that wait to be encoded."""
+        return sum(array.nbytes for arrays in self.inputs.values() for array in arrays)
+
+
+def read(task: Task, encoders: Mapping[Component, Encoder], fit: str) -> Sample:
+    """Read an image and its caption, once for all encoders, and prepare what they will take."""
+    sample = Sample(task)
+    try:
+        if task.wants_text:
+            _read_caption(sample, encoders)
+        _read_image(sample, encoders, fit)
+    except (BadImageError, CaptionError) as error:
+        sample.failure = (error.args[0], error.args[1])
+        sample.inputs.clear()
+    return sample
+
+
+def _read_caption(sample: Sample, encoders: Mapping[Component, Encoder]) -> None:
+    sample.caption = sample.task.caption or captions.beside(sample.task.source)
+    if sample.caption is None:
+        raise CaptionError("no_caption", "the text beside it is blank")
+    for component, encoder in encoders.items():
+        if component.source == "caption":
+            tokens = _prepared(encoder, sample.caption)
+            sample.mask = tokens.mask.tolist()
+            assert len(tokens.mask) == MASK.length
+            if component in sample.task.make:
+                sample.inputs[component] = (tokens.ids, tokens.mask)
+
+
+def _read_image(sample: Sample, encoders: Mapping[Component, Encoder], fit: str) -> None:
+    path = sample.task.source.path
+    made = [component for component in sample.task.make if component.source == "image"]
+    if not made:
+        sample.size = images.measure(path)
+        return
+    picture = images.read(path)
+    sample.size = Size(picture.shape[1], picture.shape[0])
+    for component in made:
+        shown = picture
+        if component.follows_picture:
+            shown = images.framed(picture, images.frame(fit, sample.size, component))
+        sample.inputs[component] = (_prepared(encoders[component], shown),)
+
+
+def _prepared(encoder: Encoder, source: Any) -> Any:  # noqa: ANN401 - a picture or a caption
+    try:
+        return encoder.prepare(source)
+    except Exception as error:  # a model's own code, at whatever a folder of images holds
+        detail = f"{encoder.component.name}: {error}"
+        raise BadImageError("not_prepared", detail) from error
