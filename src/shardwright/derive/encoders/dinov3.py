@@ -63,8 +63,8 @@ class DinoEncoder:
         self.component = component
         self._checkpoint = checkpoint
         self._preprocessing = read_preprocessing(checkpoint)
-        self._device = choose_device(options.device)
-        self._dtype = choose_dtype(options.dtype, self._device, component)
+        self.device = choose_device(options.device)
+        self._dtype = choose_dtype(options.dtype, self.device, component)
 
     def prepare(self, picture: Picture) -> NDArray[np.float32]:
         return self._preprocessing.apply(picture)
@@ -73,7 +73,7 @@ class DinoEncoder:
         import torch
 
         model = self._model
-        return run(lambda: model(torch.from_numpy(batch).to(self._device)).pooler_output)
+        return run(lambda: model(torch.from_numpy(batch).to(self.device)).pooler_output)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -90,7 +90,7 @@ class DinoEncoder:
         from transformers import DINOv3ViTModel
 
         dtype = getattr(torch, self._dtype)
-        return load_model(DINOv3ViTModel, self._checkpoint, self._device, dtype=dtype)
+        return load_model(DINOv3ViTModel, self._checkpoint, self.device, dtype=dtype)
 
 
 def load(component: Component, options: Options) -> ImageEncoder:

@@ -36,8 +36,8 @@ class T5Encoder:
         self.component = component
         self._checkpoint = checkpoint
         self._tokenizer = read_tokenizer(checkpoint)
-        self._device = choose_device(options.device)
-        self._dtype = choose_dtype(options.dtype, self._device, component)
+        self.device = choose_device(options.device)
+        self._dtype = choose_dtype(options.dtype, self.device, component)
 
     def prepare(self, caption: str) -> Tokens:
         found = self._tokenizer.encode(caption)
@@ -50,8 +50,8 @@ class T5Encoder:
         return run(
             lambda: (
                 model(
-                    input_ids=torch.from_numpy(ids).to(self._device),
-                    attention_mask=torch.from_numpy(mask).to(self._device).long(),
+                    input_ids=torch.from_numpy(ids).to(self.device),
+                    attention_mask=torch.from_numpy(mask).to(self.device).long(),
                 ).last_hidden_state
             )
         )
@@ -71,7 +71,7 @@ class T5Encoder:
         from transformers import T5EncoderModel
 
         dtype = getattr(torch, self._dtype)
-        return load_model(T5EncoderModel, self._checkpoint, self._device, dtype=dtype)
+        return load_model(T5EncoderModel, self._checkpoint, self.device, dtype=dtype)
 
 
 def load(component: Component, options: Options) -> TextEncoder:

@@ -75,8 +75,8 @@ class VaeEncoder:
         self.component = component
         self._checkpoint = checkpoint
         self._tiling = tiling or Tiling()
-        self._device = choose_device(options.device)
-        self._dtype = choose_dtype(options.dtype, self._device, component)
+        self.device = choose_device(options.device)
+        self._dtype = choose_dtype(options.dtype, self.device, component)
 
     def prepare(self, picture: Picture) -> Picture:
         return picture  # as bytes: a quarter of the memory on the way, scaled fast on the device
@@ -108,7 +108,7 @@ class VaeEncoder:
         model = load_model(
             AutoencoderKL,
             self._checkpoint,
-            self._device,
+            self.device,
             torch_dtype=getattr(torch, self._dtype),
             low_cpu_mem_usage=False,  # or it asks for accelerate
         )
@@ -120,7 +120,7 @@ class VaeEncoder:
 
         # Contiguous, because on a CPU torch normalises pictures that are stored pixel by pixel with
         # errors of a thousandth, and the larger the picture the larger the error.
-        pixels = torch.from_numpy(batch).to(self._device).permute(0, 3, 1, 2).contiguous()
+        pixels = torch.from_numpy(batch).to(self.device).permute(0, 3, 1, 2).contiguous()
         scaled = pixels.to(torch.float32).div(127.5).sub(1).to(model.dtype)
         mean: torch.Tensor = model.encode(scaled).latent_dist.mean
         return mean.float()
@@ -134,14 +134,14 @@ class VaeEncoder:
 
         count, height, width = batch.shape[:3]
         shape = self.component.shape_for(width, height)
-        total = torch.zeros(count, *shape, device=self._device)
-        weight = torch.zeros(shape[1:], device=self._device)
+        total = torch.zeros(count, *shape, device=self.device)
+        weight = torch.zeros(shape[1:], device=self.device)
         for (top, bottom), (left, right) in product(
             self._tiling.cuts(height), self._tiling.cuts(width)
         ):
             tile = self._mean(model, batch[:, top:bottom, left:right])
             ramps = (self._tiling.feather(latents) for latents in tile.shape[2:])
-            feather = torch.from_numpy(np.outer(*ramps)).to(self._device)
+            feather = torch.from_numpy(np.outer(*ramps)).to(self.device)
             rows = slice(top // _FACTOR, bottom // _FACTOR)
             columns = slice(left // _FACTOR, right // _FACTOR)
             total[:, :, rows, columns] += tile * feather
