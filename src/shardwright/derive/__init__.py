@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardwright.derive.books import ComponentSummary, DeriveSummary, FailedReason
 from shardwright.errors import UsageError
 from shardwright.progress import Progress
 from shardwright.schema import COMPONENTS, JSONL_NAME, Component
+
+if TYPE_CHECKING:
+    from shardwright.derive.encoders.base import Encoder
 
 __all__ = ["ComponentSummary", "DeriveSummary", "FailedReason", "derive"]
 
@@ -22,7 +26,7 @@ def derive(
     derived_dir: StrPath = "data/derived",
     jsonl: StrPath | None = None,
     captions: StrPath | None = None,
-    encoders: str = "pretrained",
+    encoders: str | Mapping[str, Encoder] = "pretrained",
     model: Mapping[str, str] | None = None,
     components: Iterable[str] = (),
     recompute: Iterable[str] = (),
@@ -36,10 +40,10 @@ def derive(
     """Make what a store lacks of the images below a folder: arrays, and a record for each image.
 
     Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
-    model ids or folders. What exists is left as it is. An image that cannot be derived is counted
-    in the summary with its reason and does not stop the run. Raises ProvenanceError if a component
-    was made with other settings before, InputMissingError (a FileNotFoundError) if there are no
-    images or no captions at all.
+    model ids or folders, and ``encoders`` may also map them to encoders of your own. What exists
+    is left as it is. An image that cannot be derived is counted in the summary with its reason and
+    does not stop the run. Raises ProvenanceError if a component was made with other settings
+    before, InputMissingError (a FileNotFoundError) if there are no images or no captions at all.
     """
     # Here, because the package and its --help are to be imported without NumPy and Pillow.
     from shardwright.derive.encoders.base import Options

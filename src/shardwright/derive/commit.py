@@ -83,10 +83,8 @@ class Committer:
             if np.isfinite(cast).all():
                 sound[component] = cast
             else:
-                wrong = (
-                    "a value too large for it" if np.isfinite(array).all() else "NaN or infinity"
-                )
-                detail = f"{component.name}: {wrong} in {component.dtype}"
+                what = "too large a value" if np.isfinite(array).all() else "NaN or infinity"
+                detail = f"{component.name}: {what} for {component.dtype}"
                 sample.failure = sample.failure or ("not_finite", detail)
         return sound
 

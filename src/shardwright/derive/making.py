@@ -25,13 +25,13 @@ class Making:
         self,
         inventory: Inventory,
         *,
-        encoder_set: str,
+        choice: encoders.Choice,
         options: Options,
         fit: str,
         recompute: Iterable[Component],
     ) -> None:
         self.inventory = inventory
-        self.encoder_set = encoder_set
+        self.choice = choice
         self.options = options
         self.fit = fit
         self.recompute = frozenset(recompute)
@@ -61,7 +61,7 @@ class Making:
         """Load an encoder, once; raise if arrays were made with other settings."""
         if component in self.encoders:
             return
-        encoder = encoders.load(self.encoder_set, component, self.options)
+        encoder = encoders.load(self.choice, component, self.options)
         settings = provenance.plain(encoder.describe() | self._choices(component))
         self.encoders[component], self.settings[component] = encoder, settings
         entry = self._entries.get(component.name)
@@ -120,7 +120,7 @@ class Making:
 
     def _choices(self, component: Component) -> Settings:
         """Give the settings that are the user's and not the encoder's."""
-        choices = {"encoders": self.encoder_set}
+        choices = {"encoders": self.choice if isinstance(self.choice, str) else "given"}
         return choices | {"fit": self.fit} if component.follows_picture else choices
 
     def _mark(self, components: Iterable[Component], state: Literal["making"] | None) -> None:

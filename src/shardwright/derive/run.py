@@ -16,6 +16,7 @@ from shardwright.derive import images, samples, sources
 from shardwright.derive.batches import Batcher, try_out
 from shardwright.derive.books import Books, ComponentSummary, DeriveSummary
 from shardwright.derive.commit import Committer
+from shardwright.derive.encoders import Choice
 from shardwright.derive.encoders.base import Options
 from shardwright.derive.inventory import Inventory
 from shardwright.derive.making import Making
@@ -36,7 +37,7 @@ class Request:
     derived_dir: Path
     jsonl: Path
     captions: Path | None
-    encoders: str
+    encoders: Choice
     options: Options
     components: tuple[Component, ...]
     recompute: frozenset[Component]
@@ -54,7 +55,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         inventory = Inventory(found, request.derived_dir, request.jsonl, captions, progress)
         making = Making(
             inventory,
-            encoder_set=request.encoders,
+            choice=request.encoders,
             options=request.options,
             fit=request.fit,
             recompute=request.recompute,

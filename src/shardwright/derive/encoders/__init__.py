@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -17,15 +18,22 @@ _MODULES = {
 }
 SETS = tuple(_MODULES)
 
+# The name of a set, or encoders of the caller's own by component name.
+Choice = str | Mapping[str, Encoder]
 
-def load(name: str, component: Component, options: Options) -> Encoder:
+
+def load(choice: Choice, component: Component, options: Options) -> Encoder:
     """Give the encoder of a component; cheap, as weights are loaded by its first use."""
-    if name not in _MODULES:
-        raise UsageError(f"--encoders {name}: no such encoders; choose from {', '.join(SETS)}")
-    module = _MODULES[name].format(component=component.name)
+    if not isinstance(choice, str):
+        if component.name not in choice:
+            raise UsageError(f"encoders: none is given for {component.name}; leave it out")
+        return choice[component.name]
+    if choice not in _MODULES:
+        raise UsageError(f"--encoders {choice}: no such encoders; choose from {', '.join(SETS)}")
+    module = _MODULES[choice].format(component=component.name)
     if find_spec(module) is None:
         raise UsageError(
-            f"--encoders {name}: has no encoder for {component.name}; leave it out of --components"
+            f"--encoders {choice}: has none for {component.name}; leave it out of --components"
         )
     encoder: Encoder = import_module(module).load(component, options)
     return encoder

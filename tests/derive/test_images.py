@@ -1,0 +1,250 @@
+"""Reading pictures: every mode, every orientation, and what is no picture at all."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageFile
+
+from shardwright.buckets import nearest
+from shardwright.derive import images
+from shardwright.derive.images import BadImageError, Size, frame, framed, measure, read
+from shardwright.schema import COMPONENTS
+from tests.derive.pictures import gradient, make_bomb
+
+VAE = next(component for component in COMPONENTS if component.follows_picture)
+ORIENTATION = 0x0112
+
+# How a camera must have turned an upright picture to write it with each orientation.
+TURNED: dict[int, Callable[[Image.Image], Image.Image]] = {
+    1: lambda image: image,
+    2: lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    3: lambda image: image.transpose(Image.Transpose.ROTATE_180),
+    4: lambda image: image.transpose(Image.Transpose.FLIP_TOP_BOTTOM),
+    5: lambda image: image.transpose(Image.Transpose.TRANSPOSE),
+    6: lambda image: image.transpose(Image.Transpose.ROTATE_90),
+    7: lambda image: image.transpose(Image.Transpose.TRANSVERSE),
+    8: lambda image: image.transpose(Image.Transpose.ROTATE_270),
+}
+
+
+@pytest.fixture(autouse=True)
+def strict() -> Iterator[None]:
+    with images.strict():
+        yield
+
+
+def saved(tmp_path: Path, image: Image.Image, name: str, **options: object) -> str:
+    path = tmp_path / name
+    image.save(path, **options)
+    return str(path)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "tiff"])
+@pytest.mark.parametrize("orientation", TURNED)
+def test_orientation_is_applied(tmp_path: Path, orientation: int, suffix: str) -> None:
+    upright = gradient(96, 64)
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    image = TURNED[orientation](Image.fromarray(upright))
+    quality = {"quality": 100} if suffix in ("jpg", "webp") else {}
+    path = saved(tmp_path, image, f"turned.{suffix}", exif=exif, **quality)
+    found = read(path)
+    assert found.shape == upright.shape
+    assert np.abs(found.astype(int) - upright).mean() < 3
+    assert measure(path) == Size(96, 64)
+
+
+def rgba() -> Image.Image:
+    values = np.zeros((8, 16, 4), np.uint8)
+    values[:, :8] = (255, 0, 0, 255)
+    values[:, 8:] = (0, 0, 255, 51)  # a fifth of blue over white
+    return Image.fromarray(values)
+
+
+def palette_with_transparency() -> Image.Image:
+    image = Image.new("P", (16, 8), 0)
+    image.putpalette([255, 0, 0, 0, 0, 255])
+    image.paste(1, (8, 0, 16, 8))
+    image.info["transparency"] = 1
+    return image
+
+
+RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
+
+
+@pytest.mark.parametrize(
+    ("image", "name", "left", "right"),
+    [
+        (rgba(), "alpha.png", RED, (204, 204, 255)),
+        (palette_with_transparency(), "palette.png", RED, WHITE),
+        (palette_with_transparency(), "palette.gif", RED, WHITE),
+        (rgba().convert("RGB").convert("P"), "palette.bmp", RED, BLUE),
+        (rgba().convert("LA"), "grey_alpha.png", (76,) * 3, (210,) * 3),
+        (rgba().convert("RGB").convert("L"), "grey.png", (76,) * 3, (29,) * 3),
+        (rgba().convert("RGB").convert("1", dither=0), "bits.png", (0,) * 3, (0,) * 3),
+        (rgba().convert("RGB").convert("CMYK"), "cmyk.tiff", RED, BLUE),
+        (rgba().convert("RGB").convert("HSV").convert("RGB"), "hsv.webp", RED, BLUE),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_mode_becomes_rgb(
+    tmp_path: Path,
+    image: Image.Image,
+    name: str,
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+) -> None:
+    options = {"lossless": True} if name.endswith("webp") else {}
+    found = read(saved(tmp_path, image, name, **options))
+    assert found.shape == (8, 16, 3)
+    assert found.dtype == np.uint8
+    assert np.abs(found[4, 2].astype(int) - left).max() <= 1
+    assert np.abs(found[4, 13].astype(int) - right).max() <= 1
+
+
+def test_a_cmyk_jpeg_becomes_rgb(tmp_path: Path) -> None:
+    image = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
+    found = read(saved(tmp_path, image, "red.jpg", quality=95))
+    assert np.abs(found.astype(int) - (254, 0, 0)).max() < 6
+
+
+@pytest.mark.parametrize("name", ["deep.png", "deep.tiff"])
+def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path: Path, name: str) -> None:
+    values = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
+    found = read(saved(tmp_path, Image.fromarray(values), name))
+    assert found[..., 0].ravel().tolist() == list(range(256))
+
+
+def test_floats_are_taken_to_be_from_0_to_1(tmp_path: Path) -> None:
+    values = np.array([[0, 0.5, 1, np.nan, 7, -1]], np.float32)
+    found = read(saved(tmp_path, Image.fromarray(values), "floats.tiff"))
+    assert found[0, :, 1].tolist() == [0, 128, 255, 0, 255, 0]
+
+
+def test_the_first_frame_of_an_animation_counts(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
+    path = saved(tmp_path, frames[0], "moving.gif", save_all=True, append_images=frames[1:])
+    assert read(path)[8, 8].tolist() == [255, 0, 0]
+
+
+def test_one_pixel_is_a_picture(tmp_path: Path) -> None:
+    assert read(saved(tmp_path, Image.new("RGB", (1, 1), "red"), "one.png")).shape == (1, 1, 3)
+
+
+def jpeg() -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(gradient(256, 256)).save(out, "jpeg", quality=95)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("empty.jpg", b"", "broken_image"),
+        ("text.jpg", b"this is not a picture\n", "broken_image"),
+        ("head.jpg", jpeg()[:200], "broken_image"),
+        ("half.jpg", jpeg()[: len(jpeg()) // 2], "broken_image"),
+        ("most.jpg", jpeg()[:-200], "broken_image"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_whole_picture_is_broken(
+    tmp_path: Path, name: str, data: bytes, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(BadImageError) as caught:
+        read(str(tmp_path / name))
+    assert caught.value.args[0] == reason
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp", "gif", "bmp", "tiff"])
+def test_truncated_files_fail_in_every_format(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"cut.{suffix}"
+    Image.fromarray(gradient(128, 128)).save(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(BadImageError) as caught:
+        read(str(path))
+    assert caught.value.args[0] == "broken_image"
+
+
+def test_truncated_files_fail_even_if_another_library_allowed_them(tmp_path: Path) -> None:
+    path = tmp_path / "cut.jpg"
+    path.write_bytes(jpeg()[: len(jpeg()) // 2])
+    ImageFile.LOAD_TRUNCATED_IMAGES = True
+    try:
+        with images.strict(), pytest.raises(BadImageError):
+            read(str(path))
+        assert ImageFile.LOAD_TRUNCATED_IMAGES, "as it was before"
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = False
+
+
+def test_a_missing_file_is_unreadable(tmp_path: Path) -> None:
+    with pytest.raises(BadImageError, match="unreadable"):
+        read(str(tmp_path / "gone.png"))
+
+
+@pytest.mark.parametrize("size", [(30_000, 30_000), (12_000, 8_000)])
+def test_bombs_are_too_large_and_are_not_decoded(tmp_path: Path, size: tuple[int, int]) -> None:
+    make_bomb(tmp_path / "bomb.png", *size)
+    for function in (read, measure):
+        with pytest.raises(BadImageError) as caught:
+            function(str(tmp_path / "bomb.png"))
+        assert caught.value.args[0] == "too_large"
+
+
+def test_a_side_of_30000_pixels_is_no_bomb(tmp_path: Path) -> None:
+    assert read(saved(tmp_path, Image.new("L", (30_000, 8)), "wide.png")).shape == (8, 30_000, 3)
+
+
+sides = st.integers(1, 40_000)
+
+
+@settings(deadline=None, max_examples=200)
+@given(sides, sides)
+def test_a_bucket_s_frame_lies_within_and_has_its_shape(width: int, height: int) -> None:
+    found = frame("bucket", Size(width, height), VAE)
+    left, top, right, bottom = found.box
+    bucket = nearest(width, height)
+    assert 0 <= left < right <= width
+    assert 0 <= top < bottom <= height
+    assert found.size == (bucket.width, bucket.height)
+    assert right - left == width or bottom - top == height, "the largest part there is"
+    assert abs(left - (width - right)) <= 1, "centred"
+    assert abs(top - (height - bottom)) <= 1, "centred"
+    # Within half a pixel of the bucket's own shape.
+    scale = min(width / bucket.width, height / bucket.height)
+    assert abs(right - left - bucket.width * scale) <= 1
+    assert abs(bottom - top - bucket.height * scale) <= 1
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(8, 5000), st.integers(8, 5000))
+def test_the_original_frame_is_the_picture_in_whole_blocks(width: int, height: int) -> None:
+    found = frame("original", Size(width, height), VAE)
+    assert found.box == (0, 0, width // 8 * 8, height // 8 * 8)
+    assert VAE.shape_for(*found.size) == (16, height // 8, width // 8)
+
+
+def test_a_picture_smaller_than_a_block_is_too_small() -> None:
+    with pytest.raises(BadImageError) as caught:
+        frame("original", Size(7, 100), VAE)
+    assert caught.value.args[0] == "too_small"
+
+
+def test_framing_cuts_about_the_centre() -> None:
+    picture = np.zeros((100, 400, 3), np.uint8)
+    picture[:, 180:220] = 255
+    part = framed(picture, frame("bucket", Size(400, 100), VAE))
+    assert part.shape == (704, 1344, 3)
+    white = np.flatnonzero(part[352, :, 0] > 127)
+    one_pixel = 1344 / 191  # the part is that many pixels wide
+    assert abs(white[0] + white[-1] - 1343) <= one_pixel
+    assert len(white) == pytest.approx(40 * one_pixel, abs=one_pixel)

@@ -1,0 +1,165 @@
+"""Finding images and their captions."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from shardwright.derive import captions, sources
+from shardwright.derive.captions import CaptionError
+from shardwright.derive.sources import Source, problems
+from shardwright.errors import InputMissingError, UsageError
+from shardwright.progress import Lines, Progress
+
+
+def find(folder: Path) -> list[Source]:
+    return sources.find(folder, Progress())
+
+
+def touch(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def test_all_images_below_a_folder_are_found_in_the_order_of_their_paths(tmp_path: Path) -> None:
+    names = ["b.JPG", "a.png", "sub/c.webp", "sub/deeper/d.gif", "e.bmp", "f.tiff", "g.jpeg"]
+    touch(*(tmp_path / name for name in names))
+    touch(tmp_path / "notes.md", tmp_path / "a.txt", tmp_path / ".hidden.jpg")
+    touch(tmp_path / ".trash/h.jpg")
+    found = find(tmp_path)
+    assert [s.path for s in found] == sorted(str(tmp_path / name) for name in names)
+    assert {s.image_id: s.has_sidecar for s in found}["a"]
+    assert sum(s.has_sidecar for s in found) == 1
+
+
+def test_links_to_files_are_followed_and_links_to_folders_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    touch(tmp_path / "raw/x.jpg")
+    approved = tmp_path / "approved"
+    approved.mkdir()
+    (approved / "y.jpg").symlink_to(tmp_path / "raw/x.jpg")
+    (approved / "more").symlink_to(tmp_path / "raw")
+    (approved / "dangling.jpg").symlink_to(tmp_path / "gone.jpg")
+    found = sources.find(approved, Lines())
+    assert [s.image_id for s in found] == ["dangling", "y"]
+    assert f"{approved}/more: a link to a folder is not followed" in capsys.readouterr().err
+
+
+def test_an_id_ends_at_the_last_dot(tmp_path: Path) -> None:
+    touch(tmp_path / "v1.2.final.jpg")
+    assert find(tmp_path)[0].image_id == "v1.2.final"
+
+
+def test_an_empty_folder_is_an_error_that_says_what_was_looked_for(tmp_path: Path) -> None:
+    touch(tmp_path / "readme.md")
+    with pytest.raises(InputMissingError, match="holds no images; looked for jpg, jpeg, png"):
+        find(tmp_path)
+    with pytest.raises(InputMissingError, match="no such folder"):
+        find(tmp_path / "gone")
+
+
+def test_two_images_with_one_id_are_both_problems(tmp_path: Path) -> None:
+    touch(tmp_path / "a.jpg", tmp_path / "a.png", tmp_path / "b.jpg", tmp_path / "sub/b.jpg")
+    touch(tmp_path / "c.jpg")
+    found = find(tmp_path)
+    bad = problems(found)
+    assert [found[n].path for n in bad] == [s.path for s in found if s.image_id != "c"]
+    assert {reason for reason, _ in bad.values()} == {"duplicate_id"}
+    assert bad[0][1] == f"{tmp_path}/a.png has the same image_id"
+
+
+def test_a_name_that_is_not_unicode_is_a_problem(tmp_path: Path) -> None:
+    with open(os.fsencode(tmp_path) + b"/\xff\xfe.jpg", "wb"):
+        pass
+    assert problems(find(tmp_path)) == {
+        0: ("image_id_invalid", "its name cannot be written in a record")
+    }
+
+
+def write_jsonl(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def caption_of(file: Path, root: Path, path: Path) -> str | None:
+    return captions.read(file, root).of(Source(path.stem, str(path), False))
+
+
+@pytest.mark.parametrize("given", ["a.jpg", "in/a.jpg", "./in/a.jpg", "root/in/a.jpg"])
+def test_rows_may_be_relative_to_any_folder_above(tmp_path: Path, given: str) -> None:
+    file = write_jsonl(tmp_path / "c.jsonl", [{"file_name": given, "text": " a cat \n"}])
+    root = tmp_path / "root"
+    assert caption_of(file, root, root / "in/a.jpg") == "a cat"
+
+
+def test_rows_are_found_by_absolute_path_and_when_the_tree_has_moved(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    rows: list[dict[str, object]] = [
+        {"image_path": str(root / "train/a.jpg"), "caption": "one"},
+        {"image_path": "/elsewhere/val/a.jpg", "caption": "two"},
+    ]
+    file = write_jsonl(tmp_path / "c.jsonl", rows)
+    assert caption_of(file, root, root / "train/a.jpg") == "one"
+    assert caption_of(file, root, root / "val/a.jpg") == "two"
+    assert caption_of(file, root, root / "test/a.jpg") is None
+
+
+def test_the_longest_match_wins_and_the_later_of_two_rows(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"image_path": "in/a.jpg", "caption": "old"},
+        {"image_path": "a.jpg", "caption": "any"},
+        {"image_path": "in/a.jpg", "caption": "new"},
+    ]
+    file = write_jsonl(tmp_path / "c.jsonl", rows)
+    assert caption_of(file, tmp_path, tmp_path / "in/a.jpg") == "new"
+    assert caption_of(file, tmp_path, tmp_path / "out/a.jpg") == "any"
+
+
+def test_a_caption_that_could_be_of_several_rows_is_not_guessed(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"image_path": "/x/train/a.jpg", "caption": "one"},
+        {"image_path": "/x/val/a.jpg", "caption": "two"},
+    ]
+    file = write_jsonl(tmp_path / "c.jsonl", rows)
+    with pytest.raises(CaptionError, match="caption_ambiguous"):
+        caption_of(file, tmp_path, tmp_path / "a.jpg")
+
+
+def test_csv_is_read_with_its_quotes_and_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "c.csv"
+    file.write_bytes('\ufefffile_name,text\na.jpg,"a cat, ""Tom"",\nasleep"\nb.jpg,\n'.encode())
+    assert caption_of(file, tmp_path, tmp_path / "a.jpg") == 'a cat, "Tom",\nasleep'
+    assert caption_of(file, tmp_path, tmp_path / "b.jpg") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("c.jsonl", b'{"file_name": "a.jpg", "text": "x"}\nnonsense\n', "line 2: not json"),
+        ("c.jsonl", b'{"caption": "x"}\n', "line 1: names no image"),
+        ("c.csv", b"picture,text\na.jpg,x\n", "line 2: names no image"),
+        ("c.csv", b"file_name,text\n\xff\xfe,x\n", "not UTF-8"),
+    ],
+)
+def test_a_captions_file_that_cannot_be_used_stops_the_run(
+    tmp_path: Path, name: str, data: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UsageError, match=message):
+        captions.read(tmp_path / name, tmp_path)
+
+
+def test_a_sidecar_is_text_in_utf8(tmp_path: Path) -> None:
+    source = Source("a", str(tmp_path / "a.jpg"), True)
+    (tmp_path / "a.txt").write_bytes("\ufeffein Käfer\r\n".encode())
+    assert captions.beside(source) == "ein Käfer"
+    (tmp_path / "a.txt").write_bytes(b" \n")
+    assert captions.beside(source) is None
+    (tmp_path / "a.txt").write_bytes("Käfer".encode("latin-1"))
+    with pytest.raises(CaptionError, match="caption_not_utf8"):
+        captions.beside(source)
