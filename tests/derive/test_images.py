@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def strict() -> Iterator[None]:
         yield
 
 
-def saved(tmp_path: Path, image: Image.Image, name: str, **options: object) -> str:
+def saved(tmp_path: Path, image: Image.Image, name: str, **options: Any) -> str:  # noqa: ANN401
     path = tmp_path / name
     image.save(path, **options)
     return str(path)
@@ -88,7 +89,12 @@ RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
         (rgba().convert("RGB").convert("P"), "palette.bmp", RED, BLUE),
         (rgba().convert("LA"), "grey_alpha.png", (76,) * 3, (210,) * 3),
         (rgba().convert("RGB").convert("L"), "grey.png", (76,) * 3, (29,) * 3),
-        (rgba().convert("RGB").convert("1", dither=0), "bits.png", (0,) * 3, (0,) * 3),
+        (
+            rgba().convert("RGB").convert("1", dither=Image.Dither.NONE),
+            "bits.png",
+            (0,) * 3,
+            (0,) * 3,
+        ),
         (rgba().convert("RGB").convert("CMYK"), "cmyk.tiff", RED, BLUE),
         (rgba().convert("RGB").convert("HSV").convert("RGB"), "hsv.webp", RED, BLUE),
     ],

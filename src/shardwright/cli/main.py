@@ -23,6 +23,11 @@ from shardwright.cli.output import print_json
 from shardwright.errors import ShardwrightError
 
 COMMANDS = (demo, derive, pack)
+from shardwright.cli import demo, derive, migrate, pack
+from shardwright.cli.output import print_json
+from shardwright.errors import ShardwrightError
+
+COMMANDS = (demo, derive, migrate, pack)
 
 EPILOG = """\
 exit status:
