@@ -1,24 +1,31 @@
-"""The whole flow on made-up data, in seconds and without a download."""
+"""The whole flow on made-up pictures, in seconds, without a download and without torch."""
 
 from __future__ import annotations
 
 import io
+import random
 import tarfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import numpy as np
+from PIL import Image, ImageDraw
 
-from shardwright import files, schema
+from shardwright import files
 from shardwright.buckets import BUCKETS, Bucket
+from shardwright.derive import DeriveSummary, derive
+from shardwright.derive.encoders.sketch import decode
 from shardwright.errors import UsageError
 from shardwright.pack import PackSummary, pack
 from shardwright.progress import Progress
+from shardwright.schema import COMPONENTS
 
 _MARKER = "MADE_BY_SHARDWRIGHT_DEMO"
-_SAMPLES = 24
-_WORDS = ("a red kite", "two cats", "an old harbour", "rain on glass", "a paper boat", "the moon")
+_PICTURES = 24
+_SUNS = {"red": (222, 60, 40), "golden": (250, 200, 60), "pale": (250, 245, 225)}
+_SKIES = {"a blue sky": (90, 150, 220), "dusk": (120, 80, 130), "the morning": (240, 180, 140)}
+_HILLS = {"green": (50, 110, 60), "dark": (35, 40, 60), "brown": (110, 80, 50)}
 
 
 @dataclass(frozen=True)
@@ -26,24 +33,39 @@ class DemoSummary:
     """What the demo made, and what reading it back with nothing but ``tarfile`` showed."""
 
     folder: Path
+    derived: DeriveSummary
     packed: PackSummary
     first_sample: dict[str, str]
     samples_read: int
     tree: list[str]
+    preview: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain dicts and numbers, ready for JSON."""
+        return {**asdict(self), "folder": str(self.folder), "preview": str(self.preview)}
 
 
 def demo(
     *, folder: str | Path = "shardwright-demo", progress: Progress | None = None
 ) -> DemoSummary:
-    """Make a small store, pack it, and read the shards back."""
+    """Make pictures with captions, derive and pack them, and read the shards back."""
     root = Path(folder)
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root}: is not a folder; give the demo a folder of its own")
     if root.exists() and not (root / _MARKER).exists() and any(root.iterdir()):
+    if root.is_file() or (root.exists() and not (root / _MARKER).exists() and any(root.iterdir())):
         raise UsageError(f"{root}: is not empty; give the demo a folder of its own")
-    files.make_folder(root)
+    files.make_folder(root / "images")
     files.write_whole(root / _MARKER, b"shardwright demo may overwrite everything in this folder\n")
-    _make_store(root / "derived")
+    for number in range(_PICTURES):
+        _make_picture(root / "images" / f"demo{number:03}", BUCKETS[number % 4], number)
+    derived = derive(
+        root / "images",
+        derived_dir=root / "derived",
+        encoders="sketch",
+        fit="bucket",
+        progress=progress,
+    )
     packed = pack(
         derived_dir=root / "derived",
         output_dir=root / "shards",
@@ -51,47 +73,43 @@ def demo(
         overwrite=True,
         progress=progress,
     )
-    first, count = _read_back(root / "shards")
-    return DemoSummary(root, packed, first, count, _tree(root / "shards"))
+    first, count = _read_back(root / "shards", root / "preview.jpg")
+    return DemoSummary(
+        root, derived, packed, first, count, _tree(root / "shards"), root / "preview.jpg"
+    )
 
 
-def _make_store(derived: Path) -> None:
-    for component in schema.COMPONENTS:
-        files.make_folder(derived / component.folder)
-    lines = []
-    for number in range(_SAMPLES):
-        bucket = BUCKETS[number % 4]
-        image_id = f"demo{number:03}"
-        caption = f"{_WORDS[number % len(_WORDS)]}, picture {number}"
-        tokens = 2 + len(caption.split())
-        record = {
-            "image_id": image_id,
-            "image_path": f"data/approved/{image_id}.jpg",
-            "caption": caption,
-            schema.MASK.field: [1] * tokens + [0] * (schema.MASK.length - tokens),
-            "height": bucket.height,
-            "width": bucket.width,
-            "aspect_bucket": str(bucket),
-            "format_version": schema.FORMAT_VERSION,
-        }
-        lines.append(msgspec.json.encode(record))
-        for component in schema.COMPONENTS:
-            path = derived / component.folder / f"{image_id}.npy"
-            files.write_whole(path, _array(component, bucket, number))
-    files.write_whole(derived / schema.JSONL_NAME, b"\n".join(lines) + b"\n")
-
-
-def _array(component: schema.Component, bucket: Bucket, number: int) -> bytes:
-    """Make an array of the right shape: a wave whose length tells the samples apart."""
-    shape = component.shape_for(bucket.width, bucket.height)
-    wave = np.sin(np.arange(np.prod(shape), dtype=np.float32) / (10 + number))
+def _make_picture(path: Path, size: Bucket, number: int) -> None:
+    """Paint a landscape, and write down beside it what it shows."""
+    draw = random.Random(number)
+    (sky, air), (sun, light), (hills, ground) = (
+        draw.choice(list(colours.items())) for colours in (_SKIES, _SUNS, _HILLS)
+    )
+    width, height = size.width, size.height
+    shade = np.linspace(0.7, 1.2, height)[:, None, None] * np.array(air)
+    image = Image.fromarray(
+        np.broadcast_to(shade.clip(0, 255), (height, width, 3)).astype(np.uint8)
+    )
+    paint = ImageDraw.Draw(image)
+    radius, x, y = width // 9, draw.randrange(width), draw.randrange(height // 3)
+    paint.ellipse((x - radius, y, x + radius, y + 2 * radius), fill=light)
+    for layer in range(3):
+        top = height * (5 + layer) // 9
+        steps = np.linspace(0, width, 80)
+        waves = np.sin(steps / width * draw.uniform(3, 9) + draw.uniform(0, 6)) * height / 16
+        ridge = [(float(a), top + float(b)) for a, b in zip(steps, waves, strict=True)]
+        colour = tuple(channel * (4 - layer) // 4 for channel in ground)
+        paint.polygon([(0, height), *ridge, (width, height)], fill=colour)
     out = io.BytesIO()
-    np.save(out, wave.reshape(shape).astype(component.dtype))
-    return out.getvalue()
+    image.save(out, "jpeg", quality=90)
+    files.write_whole(path.with_suffix(".jpg"), out.getvalue())
+    caption = f"a {sun} sun over {hills} hills, {sky}\n"
+    files.write_whole(path.with_suffix(".txt"), caption.encode())
 
 
-def _read_back(shards: Path) -> tuple[dict[str, str], int]:
-    """Read every member of every shard; describe the first sample."""
+def _read_back(shards: Path, preview: Path) -> tuple[dict[str, str], int]:
+    """Read every member of every shard; describe the first sample, and show its latent."""
+    latent = next(component.suffix for component in COMPONENTS if component.follows_picture)
     first: dict[str, str] = {}
     count = 0
     for path in sorted(shards.glob("bucket_*/shard-*.tar")):
@@ -100,12 +118,16 @@ def _read_back(shards: Path) -> tuple[dict[str, str], int]:
                 file = tar.extractfile(member)
                 assert file is not None
                 data = file.read()
-                if member.name.endswith(".npy"):
-                    array = np.load(io.BytesIO(data), allow_pickle=False)
-                    text = f"{array.dtype} {array.shape}"
-                else:
+                if not member.name.endswith(".npy"):
                     text = data.decode()
                     count += 1
+                else:
+                    array = np.load(io.BytesIO(data), allow_pickle=False)
+                    text = f"{array.dtype} {array.shape}"
+                    if count == 1 and member.name.endswith(latent):
+                        out = io.BytesIO()
+                        Image.fromarray(decode(array)).save(out, "jpeg")
+                        files.write_whole(preview, out.getvalue())
                 if count == 1:
                     first[member.name] = text
     return first, count

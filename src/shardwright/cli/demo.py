@@ -1,17 +1,17 @@
-"""``shardwright demo``: the flow on made-up data."""
+"""``shardwright demo``: the whole flow on made-up pictures."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
+from shardwright.cli import derive, pack
 from shardwright.cli.output import print_json, progress
-from shardwright.cli.pack import describe
 
-HELP = "run the whole flow on made-up data, in seconds"
+HELP = "run the whole flow on made-up pictures, in seconds"
 DESCRIPTION = """\
-Makes a small store with arrays of the right shapes in several buckets, packs it into shards, and
-reads them back with nothing but Python's tarfile. Nothing is downloaded."""
+Paints some pictures in several shapes, each with a caption; derives their arrays with the sketch
+encoders, packs them into shards, and reads those back with nothing but Python's tarfile. Nothing
+is downloaded, and torch is not needed."""
 EXAMPLE = "  shardwright demo\n"
 EXIT_STATUS = """\
 exit status:
@@ -34,17 +34,19 @@ def run(options: argparse.Namespace) -> int:
 
     result = demo(folder=options.folder, progress=progress())
     if options.json:
-        print_json({**dataclasses.asdict(result), "folder": str(result.folder)})
+        print_json(result.to_dict())
         return 0
-    print(f"made a store of {result.packed.total_records} samples in {result.folder}/derived")
-    print(describe(result.packed))
-    print(f"\n{result.folder}/shards")
+    folder = result.folder
+    print(f"1. painted {result.derived.images_found} pictures with captions in {folder}/images\n")
+    print(f"2. {derive.describe(result.derived)}\n")
+    print(f"3. {pack.describe(result.packed)}\n")
     print("\n".join(f"  {line}" for line in result.tree))
-    print("\nread back with tarfile, the first sample:")
+    print(f"\n4. read back all {result.samples_read} samples with tarfile; the first:")
     print("\n".join(f"  {name:<20} {text}" for name, text in result.first_sample.items()))
-    print(f"\nall {result.samples_read} samples read back whole; look for yourself:")
-    first = next(line for line in result.tree if line.endswith("/"))
-    print(f"  tar -tf {result.folder}/shards/{first}shard-000000.tar")
-    print("on your own store:")
-    print("  shardwright pack --derived-dir data/derived --output-dir data/shards --dry-run")
+    print(f"\nits latent, decoded again: {result.preview}")
+    print("\nnext, on your own images (name.jpg with name.txt beside it, or --captions FILE):")
+    print("  shardwright derive IMAGES --dry-run --encoders sketch   what would be made")
+    print("  pip install 'shardwright[encode]'                       for the real models")
+    print("  shardwright derive IMAGES --fit bucket")
+    print("  shardwright pack --shuffle")
     return 0
