@@ -56,6 +56,7 @@ class Pipeline:
         self.waited = 0.0  # seconds in which the encoders had nothing to do
         self.seconds = 0.0
         self._group_size = batcher.batch_size
+        self._hungry = False  # whether the encoders wait for the group that is being gathered
 
     def run(self, tasks: Iterator[Task], total: int) -> None:
         """Do all tasks. However this ends, what was handed to the last stage is committed."""
@@ -71,7 +72,7 @@ class Pipeline:
             ahead = _Ahead(reading, self.read, tasks)
             coming = stacking.submit(self._next, ahead)
             committed: Future[None] | None = None
-            while (group := self._wait(coming)).samples:
+            while (group := self._receive(coming)).samples:
                 coming = stacking.submit(self._next, ahead)
                 for batch in group.batches:
                     self.batcher.encode(batch)
@@ -98,8 +99,23 @@ class Pipeline:
         return self.waited / self.seconds if self.seconds else 0.0
 
     def _next(self, ahead: _Ahead) -> Group:
-        samples = ahead.take(self._group_size)
+        samples: list[Sample] = []
+        nbytes = 0
+        while len(samples) < self._group_size and nbytes < _GROUP_BYTES:
+            # Full batches matter more than a full group: the encoders need not wait for that.
+            enough = self._hungry and len(samples) >= self.batcher.batch_size
+            sample = ahead.take(self._group_size, wait=not enough)
+            if sample is None:
+                break
+            samples.append(sample)
+            nbytes += sample.nbytes
         return Group(samples, self.batcher.stack(samples))
+
+    def _receive(self, coming: Future[Group]) -> Group:
+        self._hungry = True
+        group = self._wait(coming)
+        self._hungry = False
+        return group
 
     def _adapt(self, count: int, seconds: float) -> None:
         """Choose the size of the next groups by how long this one took."""
@@ -127,19 +143,18 @@ class _Ahead:
         self._futures: deque[Future[Sample]] = deque()
         self._typical = 1 << 24  # bytes of a sample that is still being read: a guess, then learnt
 
-    def take(self, count: int) -> list[Sample]:
-        """Give the next samples, as many as asked for or as memory allows."""
-        taken: list[Sample] = []
-        nbytes = 0
-        while len(taken) < count and nbytes < _GROUP_BYTES:
-            self._fill(count + cores())
-            if not self._futures:
-                break
-            taken.append(self._futures.popleft().result())
-            nbytes += taken[-1].nbytes
-            self._typical = max(taken[-1].nbytes, self._typical * 9 // 10)
+    def take(self, count: int, *, wait: bool) -> Sample | None:
+        """Give the next sample, and see to it that so many are on their way.
+
+        None if there is none, or if it is not to be waited for.
+        """
         self._fill(count + cores())
-        return taken
+        if not self._futures or not (wait or self._futures[0].done()):
+            return None
+        sample = self._futures.popleft().result()
+        self._typical = max(sample.nbytes, self._typical * 9 // 10)
+        self._fill(count + cores())
+        return sample
 
     def _fill(self, count: int) -> None:
         waiting = sum(
