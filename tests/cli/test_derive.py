@@ -1,0 +1,106 @@
+"""``shardwright derive``: flags, output and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands import run
+from tests.derive.pictures import make_images, store_records
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return make_images(tmp_path / "data/approved", 3)
+
+
+def test_it_works_bare_in_a_project_folder(images: Path, tmp_path: Path) -> None:
+    done = run("derive", "--encoders", "sketch", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("derived 3 images in data/derived on cpu")
+    assert [r["image_path"] for r in store_records(tmp_path / "data/derived")] == [
+        f"data/approved/img{n:03}.png" for n in range(3)
+    ]
+    again = run("derive", "--encoders", "sketch", cwd=tmp_path)
+    assert again.returncode == 0
+    assert again.stdout.startswith("nothing to derive: 3 images are complete")
+
+
+def test_json_is_one_object_and_failures_exit_with_3(images: Path, tmp_path: Path) -> None:
+    (images / "broken.jpg").write_text("not a picture")
+    (images / "broken.txt").write_text("broken")
+    done = run("derive", images, "--derived-dir", tmp_path / "d", "--encoders", "sketch", "--json")
+    assert done.returncode == 3
+    summary = json.loads(done.stdout)
+    assert (summary["derived"], summary["failed"], summary["images_found"]) == (3, 1, 4)
+    assert summary["failed_by_reason"] == {
+        "broken_image": {"count": 1, "example": str(images / "broken.jpg")}
+    }
+    assert summary["components"]["vae"]["settings"]["encoder"] == "sketch"
+
+
+def test_a_dry_run_says_what_would_be_made_and_what_it_needs(images: Path, tmp_path: Path) -> None:
+    done = run(
+        "derive", images, "--derived-dir", tmp_path / "d", "--encoders", "sketch", "--dry-run"
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"would derive 3 images in {tmp_path}/d on cpu")
+    assert "block-dct" in done.stdout
+    assert "free: enough" in done.stdout
+    assert not (tmp_path / "d").exists()
+
+
+def test_flags_reach_the_library(images: Path, tmp_path: Path) -> None:
+    captions = tmp_path / "captions.jsonl"
+    captions.write_text('{"file_name": "img001.png", "caption": "from the file"}\n')
+    store = ("--derived-dir", tmp_path / "d", "--encoders", "sketch", "--fit", "bucket")
+    done = run("derive", images, *store, "--components", "vae, t5", "--captions", captions)
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "d/dinov3").iterdir())
+    record = store_records(tmp_path / "d")[1]
+    assert (record["caption"], record["crop"]) == ("from the file", [0, 1, 64, 95])
+    done = run(
+        "derive", images, *store, "--recompute", "t5", "--components", "t5", "--batch-size", "1"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "derived 3 images" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nowhere"], 2, "nowhere: no such folder"),
+        (["data/approved", "--model", "vae"], 2, "--model vae: write COMPONENT=ID"),
+        (["data/approved", "--components", "clip"], 2, "no such component; choose from dinov3"),
+        (["data/approved", "--captions", "gone.csv"], 2, "gone.csv: no such file"),
+        (["data/approved", "--batch-size", "0"], 2, "--batch-size is 0"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    images: Path, tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    done = run("derive", *arguments, "--encoders", "sketch", cwd=tmp_path)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert done.stderr.count("\n") <= 2
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "data").rglob("*.npy"))
+
+
+def test_other_settings_are_told_with_the_cure(images: Path, tmp_path: Path) -> None:
+    store = ("--derived-dir", tmp_path / "d", "--encoders", "sketch")
+    assert run("derive", images, *store).returncode == 0
+    done = run("derive", images, *store, "--fit", "bucket", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["error"] == "ProvenanceError"
+    assert "fit was original, now bucket" in done.stderr
+    assert "--recompute vae" in done.stderr
+
+
+def test_help_gives_an_example_and_the_exit_codes() -> None:
+    done = run("derive", "--help")
+    assert done.returncode == 0
+    for words in ("shardwright derive data/approved --dry-run", "exit status:", "130  interrupted"):
+        assert words in done.stdout
