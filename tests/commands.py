@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -58,8 +57,3 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.005)
-
-
-def as_nobody() -> dict[str, int]:
-    """Give what makes a subprocess obey file permissions even when the tests are run by root."""
-    return {"user": 65534, "group": 65534} if os.geteuid() == 0 else {}

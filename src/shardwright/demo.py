@@ -20,6 +20,7 @@ from shardwright.errors import UsageError
 from shardwright.pack import PackSummary, pack
 from shardwright.progress import Progress
 from shardwright.schema import COMPONENTS
+from shardwright.verify import VerifyReport, verify
 
 _MARKER = "MADE_BY_SHARDWRIGHT_DEMO"
 _PICTURES = 24
@@ -35,6 +36,7 @@ class DemoSummary:
     folder: Path
     derived: DeriveSummary
     packed: PackSummary
+    verified: VerifyReport
     first_sample: dict[str, str]
     samples_read: int
     tree: list[str]
@@ -42,18 +44,18 @@ class DemoSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as plain dicts and numbers, ready for JSON."""
-        return {**asdict(self), "folder": str(self.folder), "preview": str(self.preview)}
+        plain = {"verified": self.verified.to_dict(), "folder": str(self.folder)}
+        return {**asdict(self), **plain, "preview": str(self.preview)}
 
 
 def demo(
     *, folder: str | Path = "shardwright-demo", progress: Progress | None = None
 ) -> DemoSummary:
-    """Make pictures with captions, derive and pack them, and read the shards back."""
+    """Make pictures with captions, derive, pack and verify them, and read the shards back."""
     root = Path(folder)
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root}: is not a folder; give the demo a folder of its own")
     if root.exists() and not (root / _MARKER).exists() and any(root.iterdir()):
-    if root.is_file() or (root.exists() and not (root / _MARKER).exists() and any(root.iterdir())):
         raise UsageError(f"{root}: is not empty; give the demo a folder of its own")
     files.make_folder(root / "images")
     files.write_whole(root / _MARKER, b"shardwright demo may overwrite everything in this folder\n")
@@ -73,10 +75,11 @@ def demo(
         overwrite=True,
         progress=progress,
     )
-    first, count = _read_back(root / "shards", root / "preview.jpg")
-    return DemoSummary(
-        root, derived, packed, first, count, _tree(root / "shards"), root / "preview.jpg"
-    )
+    verified = verify(root / "derived", read_data=True, progress=progress)
+    preview = root / "preview.jpg"
+    first, count = _read_back(root / "shards", preview)
+    tree = _tree(root / "shards")
+    return DemoSummary(root, derived, packed, verified, first, count, tree, preview)
 
 
 def _make_picture(path: Path, size: Bucket, number: int) -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from shardwright.cli import derive, pack
+from shardwright.cli import derive, pack, verify
 from shardwright.cli.output import print_json, progress
 
 HELP = "run the whole flow on made-up pictures, in seconds"
 DESCRIPTION = """\
 Paints some pictures in several shapes, each with a caption; derives their arrays with the sketch
-encoders, packs them into shards, and reads those back with nothing but Python's tarfile. Nothing
-is downloaded, and torch is not needed."""
+encoders, packs them into shards, verifies every value, and reads the shards back with nothing but
+Python's tarfile. Nothing is downloaded, and torch is not needed."""
 EXAMPLE = "  shardwright demo\n"
 EXIT_STATUS = """\
 exit status:
   0   done
   1   failed
   2   the folder is in use for something else
+  12  what was made is damaged, so the disk is not to be trusted
 """
 
 
@@ -41,7 +42,8 @@ def run(options: argparse.Namespace) -> int:
     print(f"2. {derive.describe(result.derived)}\n")
     print(f"3. {pack.describe(result.packed)}\n")
     print("\n".join(f"  {line}" for line in result.tree))
-    print(f"\n4. read back all {result.samples_read} samples with tarfile; the first:")
+    print(f"\n4. {verify.describe(result.verified)}")
+    print(f"\n5. read back all {result.samples_read} samples with tarfile; the first:")
     print("\n".join(f"  {name:<20} {text}" for name, text in result.first_sample.items()))
     print(f"\nits latent, decoded again: {result.preview}")
     print("\nnext, on your own images (name.jpg with name.txt beside it, or --captions FILE):")
@@ -49,4 +51,4 @@ def run(options: argparse.Namespace) -> int:
     print("  pip install 'shardwright[encode]'                       for the real models")
     print("  shardwright derive IMAGES --fit bucket")
     print("  shardwright pack --shuffle")
-    return 0
+    return 12 if result.verified.damaged else 0

@@ -12,22 +12,11 @@ from types import FrameType
 from typing import NoReturn
 
 import shardwright
-from shardwright.cli import demo, migrate, pack, status, verify
+from shardwright.cli import demo, derive, migrate, pack, status, verify
 from shardwright.cli.output import print_json
 from shardwright.errors import ShardwrightError
 
-COMMANDS = (demo, migrate, status, pack, verify)
-COMMANDS = (demo, migrate, pack)
-from shardwright.cli import demo, derive, pack
-from shardwright.cli.output import print_json
-from shardwright.errors import ShardwrightError
-
-COMMANDS = (demo, derive, pack)
-from shardwright.cli import demo, derive, migrate, pack
-from shardwright.cli.output import print_json
-from shardwright.errors import ShardwrightError
-
-COMMANDS = (demo, derive, migrate, pack)
+COMMANDS = (demo, derive, migrate, status, pack, verify)
 
 EPILOG = """\
 exit status:
