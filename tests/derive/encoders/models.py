@@ -50,7 +50,13 @@ def make_dino(folder: Path, width: int = 1024) -> Path:
     return folder
 
 
-def make_vae(folder: Path, channels: int = 16, blocks: int = 4, quantized: bool = False) -> Path:
+def make_vae(
+    folder: Path,
+    channels: int = 16,
+    blocks: int = 4,
+    quantized: bool = False,
+    attention: bool = True,
+) -> Path:
     import torch
     from diffusers import AutoencoderKL
 
@@ -67,6 +73,7 @@ def make_vae(folder: Path, channels: int = 16, blocks: int = 4, quantized: bool 
         shift_factor=0.1159,
         use_quant_conv=quantized,
         use_post_quant_conv=quantized,
+        mid_block_add_attention=attention,
     ).save_pretrained(folder)
     return folder
 

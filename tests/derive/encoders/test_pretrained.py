@@ -289,18 +289,19 @@ def test_tiles_fade_into_one_another_between_their_values(checkpoints: Checkpoin
 
 
 def test_a_picture_too_large_for_one_pass_is_tiled_and_a_full_hd_one_is_not(
-    checkpoints: Checkpoints,
+    tmp_path: Path,
 ) -> None:
-    vae: VaeEncoder = encoder("vae", checkpoints["vae"])
+    folder = make_vae(tmp_path / "vae", attention=False)  # which would take most of the time
+    vae: VaeEncoder = encoder("vae", folder)
     large, hd = picture(2600, 900), picture(1920, 1080)
     array = one(vae, large)
     assert array.shape == (16, 112, 325)
     assert np.isfinite(array).all()
     # The second of four tiles begins at 520.
-    first = plain_vae(checkpoints["vae"], large[:, :1024])
+    first = plain_vae(folder, large[:, :1024])
     close(array[:, :, :65], first[:, :, :65])
     assert np.abs(array[:, :, 65:128] - first[:, :, 65:]).max() > 0.01
-    close(one(vae, hd), plain_vae(checkpoints["vae"], hd))
+    close(one(vae, hd), plain_vae(folder, hd))
     assert vae.describe()["tiling"] == {"above": 2_097_152, "side": 1024, "overlap": 256}
 
 
