@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -195,11 +197,12 @@ def test_a_hub_that_never_answers_is_given_up_within_seconds(tmp_path: Path) -> 
 
 
 def test_without_the_encode_extra_the_pip_line_is_named(tmp_path: Path) -> None:
-    # An environment with only what the core needs: these packages, and no others.
-    for package in ("msgspec", "numpy", "numpy.libs", "PIL", "pillow.libs", "tqdm"):
-        where = next((p for entry in sys.path if (p := Path(entry) / package).exists()), None)
-        if where is not None:
-            (tmp_path / package).symlink_to(where)
+    # An environment with only what the core needs: its own requirements, and no extra.
+    for requirement in metadata.requires("shardwright") or []:
+        if "extra ==" not in requirement:
+            wanted = metadata.distribution(re.split(r"[^\w.-]", requirement)[0])
+            for name in {file.parts[0] for file in wanted.files or []} - {".."}:
+                (tmp_path / name).symlink_to(str(wanted.locate_file(name)))
     script = (
         "from shardwright.derive.encoders import load\n"
         "from shardwright.derive.encoders.base import Options\n"
