@@ -158,6 +158,7 @@ def jpeg() -> bytes:
         ("head.jpg", jpeg()[:200], "broken_image"),
         ("half.jpg", jpeg()[: len(jpeg()) // 2], "broken_image"),
         ("most.jpg", jpeg()[:-200], "broken_image"),
+        ("postscript.jpg", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "broken_image"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -17,6 +17,8 @@ from shardwright.schema import Component, Side
 
 PIXEL_LIMIT = 89_478_485  # where Pillow begins to suspect a bomb; 256 MiB in RGB
 FITS = ("original", "bucket")
+# By content, whatever the name says: Pillow knows others that start programs to read them.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 _ORIENTATION = 0x0112
 _QUARTER_TURNS = (5, 6, 7, 8)  # the orientations that swap the sides
 
@@ -108,7 +110,7 @@ def framed(picture: Picture, frame: Frame) -> Picture:
 def _opened(path: str) -> Iterator[Image.Image]:
     """Open a picture and turn whatever goes wrong with it into a reason."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
             _require_size(image)
             yield image
     except BadImageError:

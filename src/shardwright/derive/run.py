@@ -150,6 +150,14 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
         f"{summary.images_found:,} images: {summary.derived:,} to derive, "
         f"{summary.already_complete:,} already complete, {summary.failed:,} cannot be"
     )
+    for component in layout.work:
+        part = summary.components[component.name]
+        model = making.settings[component].get("model", "an encoder of your own")
+        room = size(part.bytes_needed)
+        progress.say(f"  {component.name}: {part.to_make:,} to make with {model}, about {room}")
+    if layout.work:
+        room, free = size(summary.bytes_needed), size(summary.free_bytes)
+        progress.say(f"  on {summary.device}; about {room} will be needed, {free} are free")
     for component in layout.components:
         if unknown := making.unknown_arrays(component):
             progress.warn(f"{unknown:,} {component.name} arrays were made elsewhere; they are kept")
