@@ -261,7 +261,12 @@ def write_whole(path: Path, data: bytes) -> None:
     with NewFile(path) as file:
         file.write(data)
         file.seal(len(data))
-    publish(file.tmp, path)
+    try:
+        publish(file.tmp, path)
+    except StorageError:
+        with suppress(OSError):
+            _disk.unlink(file.tmp)
+        raise
     sync_folder(path.parent)
 
 
@@ -331,10 +336,12 @@ def lock(folder: Path) -> Iterator[None]:
             raise LockedError(
                 f"{folder}: {holder} is writing here; wait for it to end, or stop it"
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        with suppress(OSError):  # who holds it is a courtesy; on a full disk it goes unsaid
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
-        os.ftruncate(fd, 0)
+        with suppress(OSError):
+            os.ftruncate(fd, 0)
     finally:
         os.close(fd)
 
