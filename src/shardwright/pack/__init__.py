@@ -173,6 +173,7 @@ def _write(
     for name in sorted(replaced.difference(layout.buckets)):  # no sample is in them any more
         manifest.remove_manifest(target)
         output.remove_shards(target, name)
+    output.sync(target)  # before the manifest speaks of them
     finish(layout, digest, [*kept.values(), *written], start, target, sha256)
 
 

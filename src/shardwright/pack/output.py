@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import xxhash
 
 from shardwright import files
-from shardwright.errors import NoSpaceError, ShardExistsError, ShardwrightError
+from shardwright.errors import NoSpaceError, ShardExistsError, ShardwrightError, StorageError
 from shardwright.pack.plan import Plan, Shard
 from shardwright.pack.write import Sealed, make_task, write_shard
 from shardwright.progress import Progress, size
@@ -125,8 +125,15 @@ def write(
                     f"{message.entry.path} {message.entry.samples} samples, "
                     f"{len(entries)}/{len(shards)} shards"
                 )
-    except BaseException:
-        remove_leftovers(output)
+    except BaseException as error:
+        with suppress(StorageError):  # the error that brought us here is the one to report
+            remove_leftovers(output)
+        if isinstance(error, NoSpaceError):
+            done = sum(entry.bytes for entry in entries)
+            needed = size(sum(shard.bytes for shard in shards) - done)
+            raise NoSpaceError(
+                f"{error}; the shards that are left need {needed}, and --resume keeps the others"
+            ) from error
         raise
     return entries
 
@@ -144,12 +151,20 @@ def _publish(output: Path, bucket: str, sealed: Sequence[Sealed], remove_others:
 def remove_shards(output: Path, bucket: str, keep: Iterable[str] = ()) -> None:
     """Remove the shards of a bucket, and their indexes."""
     kept = {output / path for path in keep}
-    shards = [path for path in existing(output, [bucket]) if path not in kept]
-    for path in shards:
-        files.remove(path)
-        files.remove(index.index_path(output, f"{path.parent.name}/{path.name}"))
-    if shards:
-        files.sync_folder(output / bucket_folder(bucket))
+    for path in existing(output, [bucket]):
+        if path not in kept:
+            files.remove(path)
+            files.remove(index.index_path(output, f"{path.parent.name}/{path.name}"))
+
+
+def sync(output: Path) -> None:
+    """Make every name in the folder durable, also those that a killed run left to be synced."""
+    for folder in (output.parent, output, output / STATE_FOLDER / index.INDEX_FOLDER):
+        files.sync_folder(folder)
+    for bucket in existing_buckets(output):
+        for folder in _folders(output, bucket):
+            if folder.is_dir():
+                files.sync_folder(folder)
 
 
 def remove_leftovers(output: Path) -> None:
