@@ -46,7 +46,7 @@ def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
     base = _base(output, unfinished)
     mixed = set(unfinished.replaces) if unfinished else set()
     gone = mixed | (set(only) if overwrite else set())
-    return Start(Manifest(runs=base.runs, shards=[s for s in base.shards if s.bucket not in gone]))
+    return Start(_without(gone, base))
 
 
 def append(output: Path) -> Start:
@@ -83,6 +83,16 @@ def resume(output: Path) -> Start:
         base,
         run.append,
         Unfinished(append=run.append, plan=run.plan, settings=run.settings, replaces=[], base=base),
+    )
+
+
+def _without(buckets: Collection[str], base: Manifest) -> Manifest:
+    """Leave out the shards of some buckets, and the runs of which nothing is left then."""
+    shards = [shard for shard in base.shards if shard.bucket not in buckets]
+    numbers = {old: new for new, old in enumerate(sorted({shard.run for shard in shards}))}
+    return Manifest(
+        runs=[base.runs[old] for old in numbers],
+        shards=[msgspec.structs.replace(shard, run=numbers[shard.run]) for shard in shards],
     )
 
 
