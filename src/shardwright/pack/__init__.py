@@ -96,8 +96,7 @@ def pack(
         there = [] if start.append else output.existing(target, layout.buckets)
         if not dry_run and (layout.shards or start.append):
             may_exist = overwrite or resume or append
-            if not may_exist:
-                output.refuse(target, there)
+            output.refuse(target, [*start.loose, *(() if may_exist else there)])
             output.require_space(target, sum(shard.bytes for shard in todo))
             with files.lock(target):
                 if not may_exist:  # once more, now that nobody else can be writing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ class Start:
     """Where a run starts."""
 
     base: Manifest  # the shards that stay as they are
+    loose: Sequence[Path] = ()  # what an interrupted run left, and this one would leave too
     append: bool = False  # whether the run adds to the base
     plan: str | None = None  # the digest of the plan that is resumed
     settings: Settings | None = None  # and its settings
@@ -45,8 +46,11 @@ def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
     unfinished = manifest.load_unfinished(output)
     base = _base(output, unfinished)
     mixed = set(unfinished.replaces) if unfinished else set()
-    gone = mixed | (set(only) if overwrite else set())
-    return Start(_without(gone, base))
+    replaced = set(only) if overwrite else set()
+    base = _without(mixed | replaced, base)
+    unlisted = _unlisted(output, base) if unfinished else []
+    loose = [path for path in unlisted if path.parent.name not in map(bucket_folder, replaced)]
+    return Start(base, loose)
 
 
 def append(output: Path) -> Start:
@@ -57,12 +61,11 @@ def append(output: Path) -> Start:
             f"{output}: its last run was interrupted; finish it with --resume before you --append"
         )
     base = _base(output, unfinished)
-    if not base.shards and any(
-        existing_shards(output / bucket_folder(bucket)) for bucket in existing_buckets(output)
-    ):
+    # After an interrupted --append, what is not listed is its own; else it is somebody else's.
+    if unfinished is None and (unlisted := _unlisted(output, base)):
         raise UsageError(
-            f"{output}: has shards but no manifest, so nobody knows what is in them; "
-            "pack them anew with --overwrite before you --append"
+            f"{unlisted[0]}: not in the manifest, so nobody knows which samples it has; move it "
+            "elsewhere, or pack anew with --overwrite, before you --append"
         )
     return _after(output, base, append=True, unfinished=unfinished)
 
@@ -94,6 +97,17 @@ def _without(buckets: Collection[str], base: Manifest) -> Manifest:
         runs=[base.runs[old] for old in numbers],
         shards=[msgspec.structs.replace(shard, run=numbers[shard.run]) for shard in shards],
     )
+
+
+def _unlisted(output: Path, base: Manifest) -> list[Path]:
+    """Find the shards of which a manifest knows nothing."""
+    listed = {output / shard.path for shard in base.shards}
+    return [
+        path
+        for bucket in existing_buckets(output)
+        for path in existing_shards(output / bucket_folder(bucket)).values()
+        if path not in listed
+    ]
 
 
 def _base(output: Path, unfinished: Unfinished | None) -> Manifest:
