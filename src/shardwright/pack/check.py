@@ -14,6 +14,7 @@ from pathlib import Path
 
 from shardwright import schema
 from shardwright.buckets import Bucket
+from shardwright.files import explained
 from shardwright.pack.scan import Scan
 from shardwright.progress import Progress
 from shardwright.shards import tar
@@ -94,7 +95,9 @@ def _check(task: _Task) -> Iterator[tuple[int, list[_Result]]]:
     with ExitStack() as stack:
         folders = []
         for component in schema.COMPONENTS:
-            fd = os.open(derived_dir / component.folder, os.O_RDONLY | os.O_DIRECTORY)
+            path = derived_dir / component.folder
+            with explained(path):
+                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, fd)
             folders.append((component, fd))
         yield (

@@ -91,10 +91,11 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
         sizes = iter(task.sizes)
         reported = 0
         for offset, length in zip(task.offsets, task.lengths, strict=True):
-            if files.state(jsonl) != task.jsonl_state:
+            line = os.pread(jsonl, length, offset)
+            if files.state(jsonl) != task.jsonl_state:  # asked after reading, so it cannot be late
                 raise _changed(task.jsonl, "written to")
             try:
-                record = records.parse(os.pread(jsonl, length, offset))
+                record = records.parse(line)
             except BadRecordError:
                 raise _changed(task.jsonl, "written to") from None
             image_id = record["image_id"]
