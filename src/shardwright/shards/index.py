@@ -92,7 +92,7 @@ def decode(data: bytes, path: Path) -> ShardIndex:
     try:
         head = msgspec.json.decode(line, type=Head)
         table.frombytes(rest)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DamageError(f"{path}: is not an index ({error})") from None
     expected = len(head.ids) * len(head.members) * len(Member._fields)
     if (head.format, head.version) != (_FORMAT, _VERSION) or len(table) != expected:

@@ -142,7 +142,7 @@ def _load(path: Path, kind: type[Document]) -> Document | None:
         raise DamageError(f"{path}: is damaged; pack again with --overwrite")
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamageError(f"{path}: this version cannot read it ({error})") from None
 
 
