@@ -8,33 +8,48 @@ from pathlib import Path
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.schema import JSONL_NAME
+from shardwright.shards.verify import is_shard_folder, verify_shards
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.verify import is_store, verify_store
 from shardwright.workers import count
 
 __all__ = ["Finding", "VerifyReport", "verify"]
 
+StrPath = str | os.PathLike[str]
+
 
 def verify(
-    path: str | os.PathLike[str] = "data/derived",
+    path: StrPath = "data/derived",
     *,
     read_data: bool = False,
+    against: StrPath | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Check every record and array of a store, and list all that is wrong with its cure.
+    """Check a store or a shard folder, and list all that is wrong with its cure.
 
-    Headers and sizes are always checked; ``read_data`` also reads every value. Nothing is changed,
-    and damage is reported, not raised: look at ``damaged`` and ``findings``.
+    Without ``read_data``, a store's records and array headers and sizes are checked, and a shard
+    folder's names, sizes and indexes; with it every byte. ``against`` names the store that shards
+    were packed from, and each member is held against its source. Nothing is changed, and damage is
+    reported, not raised: look at ``damaged`` and ``findings``.
     """
     target = Path(path)
+    report = progress or Progress()
     if not target.exists():
-        raise InputMissingError(f"{target}: no such folder; give the folder of a store")
-    if not is_store(target):
-        raise UsageError(
-            f"{target}: not a store, for it has no {JSONL_NAME}; give the folder that derive or "
-            "migrate wrote"
+        raise InputMissingError(f"{target}: no such folder; give a store or a shard folder")
+    if is_store(target):
+        if against is not None:
+            raise UsageError(f"{target}: is a store; --against is for a shard folder")
+        return verify_store(target, read_data=read_data, workers=count(workers), progress=report)
+    if is_shard_folder(target):
+        return verify_shards(
+            target,
+            read_data=read_data,
+            against=Path(against) if against is not None else None,
+            workers=count(workers),
+            progress=report,
         )
-    return verify_store(
-        target, read_data=read_data, workers=count(workers), progress=progress or Progress()
+    raise UsageError(
+        f"{target}: not a store, for it has no {JSONL_NAME}, and not a shard folder, for it has no "
+        ".tar; give the folder that derive, migrate or pack wrote"
     )

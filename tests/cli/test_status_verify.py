@@ -86,7 +86,7 @@ def test_verify_of_a_whole_store_exits_0(store: WholeStore) -> None:
     assert done.returncode == 0
     assert f"{store.root}: whole (damage: 0, notes: 0)" in done.stdout
     assert "4 records, 12 arrays" in done.stdout
-    assert "all values read" in done.stdout
+    assert "every byte read" in done.stdout
 
 
 def test_verify_of_a_damaged_store_exits_12_and_names_file_and_cure(store: WholeStore) -> None:
@@ -137,7 +137,7 @@ def test_verify_as_json_can_spell_any_file_name(store: WholeStore) -> None:
     assert report["findings"][0]["file"].endswith("/t5_hidden/\\udcff\\n.npy")
 
 
-def test_verify_of_a_folder_of_shards_says_that_it_is_no_store(tmp_path: Path) -> None:
+def test_verify_of_a_folder_of_neither_says_so(tmp_path: Path) -> None:
     (tmp_path / "bucket_64x64").mkdir()
     done = command("verify", tmp_path, "--json")
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""``shardwright verify``: proof that a store is whole."""
+"""``shardwright verify``: proof that a store or a shard folder is whole."""
 
 from __future__ import annotations
 
@@ -9,19 +9,29 @@ from shardwright.cli.output import print_json, progress
 from shardwright.progress import size
 from shardwright.verify import Finding, VerifyReport
 
-HELP = "prove that a store is whole, or list what is not"
+HELP = "prove that a store or a shard folder is whole, or list what is not"
 DESCRIPTION = """\
 Checks a Stage 2 store: every record has its fields, rightly spelt, and a mask that agrees with its
 caption; no image and no image_id is there twice; every array is there with the dtype and shape that
 the schema, the picture and the bucket demand. With --read-data every value is read as well, to find
-NaN, infinities and arrays of one value. Each finding names the file and the cure. Arrays without a
-record and temporary files are only noted. Nothing is changed."""
-EXAMPLE = "  shardwright verify data/derived\n  shardwright verify data/derived --read-data\n"
+NaN, infinities and arrays of one value. Arrays without a record are only noted.
+
+Checks a shard folder: every shard of the manifest is there under its name and of its size, with its
+index, and no other. With --read-data every byte is held against its checksum, and what differs is
+named down to the member. --against also holds each member against the store, byte for byte. Shards
+that another tool made are checked as loaders would read them.
+
+Each finding names the file and the cure. Nothing is changed."""
+EXAMPLE = """\
+  shardwright verify data/derived
+  shardwright verify data/shards --read-data
+  shardwright verify data/shards --against data/derived
+"""
 EXIT_STATUS = """\
 exit status:
   0   whole; there may be notes
   1   failed
-  2   wrong usage, or there is no store
+  2   wrong usage, or there is neither a store nor a shard
   12  damaged
 """
 _LISTED = 20  # findings of each kind
@@ -31,15 +41,26 @@ _DAMAGED = 12
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add = parser.add_argument
-    add("path", nargs="?", default="data/derived", metavar="PATH", help="the store (%(default)s)")
-    add("--read-data", action="store_true", help="read every value too")
+    add(
+        "path",
+        nargs="?",
+        default="data/derived",
+        metavar="PATH",
+        help="what to check (%(default)s)",
+    )
+    add("--read-data", action="store_true", help="read every byte too")
+    add("--against", metavar="DERIVED_DIR", help="hold shards against this store; reads every byte")
     add("--workers", type=int, metavar="N", help="processes (as many as cores)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Verify, then print what was found."""
     report = shardwright.verify(
-        options.path, read_data=options.read_data, workers=options.workers, progress=progress()
+        options.path,
+        read_data=options.read_data,
+        against=options.against,
+        workers=options.workers,
+        progress=progress(),
     )
     if options.json:
         print_json(report.to_dict())
@@ -71,9 +92,9 @@ def _verdict(report: VerifyReport) -> str:
     damage = sum(finding.damage for finding in report.findings)
     notes = len(report.findings) - damage
     verdict = "DAMAGED" if damage else "whole"
-    read = "all values read" if report.read_data else "headers and sizes read"
+    checked = ", ".join(f"{count:,} {what}" for what, count in report.checked.items())
+    read = "every byte read" if report.read_data else "only headers and sizes read"
     return (
         f"{report.path}: {verdict} (damage: {damage:,}, notes: {notes:,})\n"
-        f"  {report.records:,} records, {report.arrays:,} arrays ({size(report.bytes)}), {read} "
-        f"[{report.seconds:.1f} s]"
+        f"  {checked} ({size(report.bytes)}), {read} [{report.seconds:.1f} s]"
     )

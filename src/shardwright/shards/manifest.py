@@ -117,11 +117,18 @@ def remove_unfinished(output_dir: Path) -> None:
 def save_sha256(output_dir: Path, manifest: Manifest) -> None:
     """Write what ``sha256sum -c`` reads in the output folder, if the digest of each is known."""
     path = output_dir / STATE_FOLDER / SHA256_NAME
-    if all(entry.sha256 is not None for entry in manifest.shards):
-        lines = [f"{entry.sha256}  {entry.path}\n" for entry in manifest.shards]
-        files.write_whole(path, "".join(lines).encode())
-    else:
+    data = sha256_sums(manifest)
+    if data is None:
         _remove(path)
+    else:
+        files.write_whole(path, data)
+
+
+def sha256_sums(manifest: Manifest) -> bytes | None:
+    """Give what ``sha256sum -c`` reads; None if a digest is not known."""
+    if any(entry.sha256 is None for entry in manifest.shards):
+        return None
+    return "".join(f"{entry.sha256}  {entry.path}\n" for entry in manifest.shards).encode()
 
 
 def _encode(document: Manifest | Unfinished) -> bytes:

@@ -32,6 +32,13 @@ def shard_number(path: str) -> int:
     return int(match[1])
 
 
+def is_shard_path(path: str) -> bool:
+    """Whether a path is spelt as that of a shard in an output folder, and leads nowhere else."""
+    folder, _, name = path.partition("/")
+    bucket = folder.removeprefix(_BUCKET_PREFIX)
+    return folder != bucket and is_bucket(bucket) and _SHARD.fullmatch(name) is not None
+
+
 def existing_buckets(output_dir: Path) -> list[str]:
     """List the buckets that have a folder here."""
     names = sorted(os.listdir(output_dir)) if output_dir.is_dir() else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shardwright.schema import MASK, MEMBER_FIELDS
+from shardwright.schema import MASK, MEMBER_FIELDS, Component
 from shardwright.store.npy import header_bytes
 from shardwright.store.records import Record
 
@@ -12,6 +12,8 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 _NO_FIELDS: Record = dict.fromkeys(MEMBER_FIELDS)
 _MASK_HEADER = header_bytes(MASK.dtype, (MASK.length,))
 
+# In a shard the mask is an array like any other, but it has no folder in the store.
+MASK_ARRAY = Component("mask", "", MASK.suffix, MASK.dtype, (MASK.length,))
 MASK_BYTES = len(_MASK_HEADER) + MASK.length
 
 

@@ -17,9 +17,15 @@ class Finding:
     what: str
     cure: str
     damage: bool = True
+    sample: str | None = None  # where the file is a shard
+    member: str | None = None
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}, line {self.line}"
+        if self.sample is not None:
+            place += f", sample {self.sample}"
+        if self.member is not None:
+            place += f", member {self.member}"
         return f"{place}: {self.what}; {self.cure}"
 
 
@@ -29,9 +35,8 @@ class VerifyReport:
 
     path: str
     read_data: bool
-    records: int
-    arrays: int  # that were there to be checked
-    bytes: int  # of those arrays
+    checked: dict[str, int]  # how many of what: records and arrays, or shards and samples
+    bytes: int  # of the arrays or shards that were there to be checked
     findings: list[Finding]
     seconds: float
 

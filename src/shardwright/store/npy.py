@@ -58,14 +58,19 @@ def _check(fd: int, component: Component) -> tuple[int, Shape]:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise BadArrayError("not_a_file")  # a folder, a pipe, a device
-    start = os.pread(fd, HEADER_BYTES, 0)
+    return check_part(fd, 0, found.st_size, component)
+
+
+def check_part(fd: int, offset: int, size: int, component: Component) -> tuple[int, Shape]:
+    """Do the same for an array that is a part of an open file, such as a member of a tar."""
+    start = os.pread(fd, min(HEADER_BYTES, size), offset)
     shape, expected = _judge(start, component)
     if shape is None:  # another writer's longer header
-        shape, expected = _judge(os.pread(fd, expected, 0), component)
+        shape, expected = _judge(os.pread(fd, min(expected, size), offset), component)
         if shape is None:
             raise BadArrayError("truncated")
-    if found.st_size != expected:
-        raise BadArrayError("truncated" if found.st_size < expected else "trailing_bytes")
+    if size != expected:
+        raise BadArrayError("truncated" if size < expected else "trailing_bytes")
     return expected, shape
 
 

@@ -54,8 +54,7 @@ def verify_store(
     return VerifyReport(
         path=shown(derived_dir),
         read_data=read_data,
-        records=samples.records,
-        arrays=checked.arrays,
+        checked={"records": samples.records, "arrays": checked.arrays},
         bytes=checked.bytes,
         findings=findings,
         seconds=round(time.monotonic() - started, 3),

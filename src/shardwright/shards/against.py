@@ -1,0 +1,101 @@
+"""Holding shards against the store they were packed from, byte for byte."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from shardwright import schema
+from shardwright.errors import InputMissingError
+from shardwright.files import explained
+from shardwright.progress import Progress
+from shardwright.shards.contents import Fault, Place
+from shardwright.shards.samples import json_member, mask_member
+from shardwright.store import npy, records
+from shardwright.store.npy import BadArrayError
+from shardwright.store.records import BadRecordError
+
+_CHUNK = 1 << 20  # bytes compared at a time
+_ADVANCE_EVERY = 256  # records
+
+
+@dataclass(frozen=True)
+class Source:
+    """A store, and where in its JSONL the record of each image_id is."""
+
+    derived_dir: Path
+    jsonl: Path
+    lines: Mapping[str, int]  # the offsets of the records; the latest where one id has several
+
+    def open_jsonl(self) -> IO[bytes]:
+        """Open the metadata for ``faults``."""
+        return self.jsonl.open("rb")
+
+    def faults(
+        self, fd: int, image_id: str, places: Mapping[str, Place], jsonl: IO[bytes]
+    ) -> Iterator[Fault]:
+        """Find what is not in a shard as it is in the store."""
+        if image_id not in self.lines:
+            yield Fault("record_gone", None, f"has no record in {self.jsonl}")
+            return
+        jsonl.seek(self.lines[image_id])
+        line = jsonl.readline(records.LONGEST_LINE).rstrip(b"\r\n")
+        with suppress(BadRecordError):  # it was sound a moment ago; if not now, nothing equals it
+            record = records.parse(line)
+            made = {schema.JSON_SUFFIX: json_member(record)}
+            if records.is_mask(record.get(schema.MASK.field)):
+                made[schema.MASK.suffix] = mask_member(record)
+            for suffix in (schema.JSON_SUFFIX, schema.MASK.suffix):
+                place = places.get(suffix)
+                if place and made.get(suffix) != os.pread(fd, place.size, place.offset):
+                    what = f"differs from the record in {self.jsonl}"
+                    yield Fault("record_differs", suffix, what)
+        for component in schema.COMPONENTS:
+            path = self.derived_dir / component.folder / f"{image_id}.npy"
+            place = places.get(component.suffix)
+            if place and not _equal(fd, place, path):
+                yield Fault("source_differs", component.suffix, f"differs from {path}")
+
+
+def read_source(derived_dir: Path, progress: Progress) -> Source:
+    """Find the record of every id in a store."""
+    jsonl = derived_dir / schema.JSONL_NAME
+    if not jsonl.is_file():
+        raise InputMissingError(f"{jsonl}: no such file; give the folder of a store to --against")
+    lines: dict[str, int] = {}
+    with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
+        size = os.fstat(file.fileno()).st_size
+        progress.phase("records", size, "B")
+        position = 0
+        for line in records.lines(file):
+            if line.number % _ADVANCE_EVERY == 0:
+                progress.advance(line.offset - position)
+                position = line.offset
+            with suppress(BadRecordError):  # pack skips these, so no shard can hold one
+                image_id = records.parse(line.data).get("image_id")
+                if records.image_id_problem(image_id) is None:
+                    lines[str(image_id)] = line.offset
+        progress.advance(size - position)
+    return Source(derived_dir, jsonl, lines)
+
+
+def _equal(fd: int, place: Place, path: Path) -> bool:
+    """Whether a member holds exactly the bytes of a file."""
+    try:
+        source = npy.open_array(path)
+    except BadArrayError:
+        return False
+    try:
+        if os.fstat(source).st_size != place.size:
+            return False
+        return all(
+            os.pread(source, _CHUNK, at)
+            == os.pread(fd, min(_CHUNK, place.size - at), place.offset + at)
+            for at in range(0, place.size, _CHUNK)
+        )
+    finally:
+        os.close(source)

@@ -1,0 +1,326 @@
+"""The check of one shard, as a worker does it: read once, and looked into only where it differs.
+
+What is known of a shard comes from the manifest, or else from its index, or else, when another tool
+made it, from nothing but the tar itself.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import xxhash
+
+from shardwright import schema
+from shardwright.errors import ShardwrightError
+from shardwright.shards import contents, index, tar, tarread
+from shardwright.shards.against import Source
+from shardwright.shards.contents import OWN_SIZE, Fault, Place
+from shardwright.shards.index import Member, ShardIndex
+from shardwright.shards.keys import key
+from shardwright.shards.manifest import ShardEntry
+from shardwright.shards.tarread import BadTarError
+from shardwright.store.findings import Finding
+from shardwright.store.listing import shown
+
+_BUFFER = 1 << 22  # bytes read at a time: large enough that a disk is never idle between two
+_REPORT = 1 << 25  # bytes between two progress messages
+_MEND = "mend the sample in the store (shardwright verify there), then pack with --overwrite"
+_ANEW = "if the store is right, pack anew with --overwrite"
+_MOST = 100  # findings in one shard; after so many, more tell nothing new
+
+
+@dataclass(frozen=True)
+class Task:
+    """A shard to be checked."""
+
+    path: str  # below the folder
+    entry: ShardEntry | None  # what the manifest says of it
+    cure: str
+
+
+@dataclass
+class Seen:
+    """What was seen of a shard."""
+
+    path: str
+    bytes: int = 0
+    samples: int = 0
+    keys: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+class _Sample(NamedTuple):
+    name: str
+    places: dict[str, Place]
+
+
+@dataclass(frozen=True)
+class Checker:
+    """Checks shards of a folder; made before the workers are, so that they share it."""
+
+    folder: Path
+    read_data: bool
+    source: Source | None
+
+    def check(self, task: Task) -> Iterator[int | Seen]:
+        """Check one shard; give the bytes read now and then, at last what was seen."""
+        seen = Seen(task.path)
+        try:
+            fd = os.open(self.folder / task.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            seen.findings.append(_finding(task, Fault("unreadable", None, str(error.strerror))))
+            yield seen
+            return
+        try:
+            owned: list[tuple[str | None, Fault]] = []
+            for message in self._faults(fd, task, seen):
+                if isinstance(message, int):
+                    yield message
+                    continue
+                sample, fault = message
+                if len(seen.findings) == _MOST:
+                    fault, sample = Fault("more", None, "has more faults than are listed"), None
+                if fault.kind == OWN_SIZE:
+                    owned.append((sample, fault))
+                else:
+                    seen.findings.append(_finding(task, fault, sample))
+                if len(seen.findings) > _MOST:
+                    break
+            if owned:
+                seen.findings.append(_own_size(task, owned))
+        except OSError as error:
+            seen.findings.append(_finding(task, Fault("unreadable", None, str(error.strerror))))
+        finally:
+            os.close(fd)
+        yield seen
+
+    def _faults(
+        self, fd: int, task: Task, seen: Seen
+    ) -> Generator[int | tuple[str | None, Fault], None, None]:
+        """Give progress, and each fault with its sample."""
+        seen.bytes = os.fstat(fd).st_size
+        shard, entry = None, task.entry
+        try:
+            shard = self._index(task)
+        except ShardwrightError as error:
+            yield None, Fault("index_damaged", None, f"its index cannot be used ({error})")
+        size = entry.bytes if entry else shard.head.bytes if shard else seen.bytes
+        if shard is not None:
+            seen.keys = [key(image_id) for image_id in shard.head.ids]
+            seen.samples = len(seen.keys)
+        if seen.bytes != size:
+            short = "short" if seen.bytes < size else "long"
+            yield None, Fault(short, None, f"has {seen.bytes} bytes and should have {size}")
+        if shard is not None and not self.read_data:
+            return
+        digest = None
+        if self.read_data:
+            digest = yield from _hash(fd)
+        written = entry.xxh3 if entry else shard.head.xxh3 if shard else None
+        if written is not None and digest is not None and digest != written:
+            what = "its bytes are not those that were written"
+            yield None, Fault("differs", None, what)
+            if shard is not None:
+                yield from _locate(fd, shard)
+                return
+        samples = _indexed(fd, shard) if shard else _walked(fd, seen)
+        bucket = entry.bucket if entry else None
+        with ExitStack() as stack:
+            jsonl = stack.enter_context(self.source.open_jsonl()) if self.source else None
+            for item in samples:
+                if not isinstance(item, _Sample):
+                    yield item
+                    continue
+                image_id, faults = contents.check(fd, item.places, bucket)
+                for fault in faults:  # if ours, it is as it was packed: the store has it too
+                    yield item.name, fault._replace(cure=_MEND if shard else None)
+                if self.source and jsonl and image_id is not None:
+                    for fault in self.source.faults(fd, image_id, item.places, jsonl):
+                        yield item.name, fault._replace(cure=_ANEW)
+
+    def _index(self, task: Task) -> ShardIndex | None:
+        path = index.index_path(self.folder, task.path)
+        if task.entry is None and not path.exists():
+            return None
+        shard = index.load(self.folder, task.path)
+        entry, head = task.entry, shard.head
+        if not _is_consecutive(shard):
+            raise ShardwrightError(f"{path}: does not describe a tar")
+        if entry is not None:
+            said = (entry.path, entry.bytes, entry.xxh3, entry.samples)
+            if said != (head.shard, head.bytes, head.xxh3, len(head.ids)):
+                raise ShardwrightError(f"{path}: is not the index of this shard")
+            if xxhash.xxh3_64_hexdigest(path.read_bytes()) != entry.index_xxh3:
+                raise ShardwrightError(f"{path}: is not the one that the manifest speaks of")
+        return shard
+
+
+def _finding(task: Task, fault: Fault, sample: str | None = None) -> Finding:
+    """Say a fault in words; names that another tool gave may hold anything."""
+    return Finding(
+        fault.kind,
+        shown(task.path),
+        None,
+        shown(fault.what),
+        fault.cure or task.cure,
+        fault.damage,
+        None if sample is None else shown(sample),
+        None if fault.member is None else shown(fault.member),
+    )
+
+
+def _own_size(task: Task, owned: list[tuple[str | None, Fault]]) -> Finding:
+    """Sum up the arrays that follow their picture and not their bucket: one note for a shard."""
+    sample, fault = owned[0]
+    what = f"{fault.what} (as {len(owned)} in this shard), so they do not stack in a batch"
+    cure = "derive with --fit bucket makes them so"
+    return _finding(task, fault._replace(what=what, cure=cure), sample)
+
+
+def file_digest(path: Path) -> str:
+    """Give the checksum of a whole shard, as a manifest has it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    hashing = _hash(fd)
+    try:
+        while True:
+            next(hashing)
+    except StopIteration as end:
+        return str(end.value)
+    finally:
+        os.close(fd)
+
+
+def _hash(fd: int) -> Generator[int, None, str]:
+    hasher = xxhash.xxh3_128()
+    buffer = memoryview(mmap.mmap(-1, _BUFFER))
+    unreported = 0
+    while count := os.readv(fd, [buffer]):
+        hasher.update(buffer[:count])
+        unreported += count
+        if unreported >= _REPORT:
+            yield unreported
+            unreported = 0
+    yield unreported
+    return hasher.hexdigest()
+
+
+def _is_consecutive(shard: ShardIndex) -> bool:
+    """Whether an index describes members one after the other, and nothing beyond the shard."""
+    position = 0
+    table, columns = shard.table, len(Member._fields)
+    for offset, size in zip(table[::columns], table[1::columns], strict=True):
+        if offset != position + tar.BLOCK:
+            return False
+        position += tar.member_bytes(size)
+    return position + len(tar.END) == shard.head.bytes
+
+
+def _locate(fd: int, shard: ShardIndex) -> Iterator[tuple[str | None, Fault]]:
+    """Find which bytes are not those that the index was made from: of which sample and member."""
+    size = os.fstat(fd).st_size
+    position = 0
+    for sample, image_id in enumerate(shard.head.ids):
+        name = key(image_id)
+        for column, suffix in enumerate(shard.head.members):
+            member = shard.member(sample, column)
+            position += tar.member_bytes(member.size)
+            if position > size:
+                yield image_id, Fault("cut_off", suffix, "is cut off, or not there at all")
+                continue
+            parts = {
+                "header": _same_header(fd, f"{name}.{suffix}", member.offset, member.size),
+                "data": _same_data(fd, member.offset, member.size, member.xxh3),
+                "padding": _is(fd, member.offset + member.size, bytes(tar.padding(member.size))),
+            }
+            for part, same in parts.items():
+                if not same:
+                    yield image_id, Fault(f"{part}_differs", suffix, f"its {part} is damaged")
+    if not _is(fd, position, tar.END) or os.pread(fd, 1, position + len(tar.END)):
+        yield None, Fault("end_differs", None, f"it does not end as it should at byte {position}")
+
+
+def _same_header(fd: int, name: str, offset: int, size: int) -> bool:
+    try:
+        return _is(fd, offset - tar.BLOCK, tar.header(name, size))
+    except ValueError:  # no header of ours can say this
+        return False
+
+
+def _same_data(fd: int, offset: int, size: int, checksum: int) -> bool:
+    hasher = xxhash.xxh3_64()
+    end = offset + size
+    while offset < end and (data := os.pread(fd, min(_BUFFER, end - offset), offset)):
+        hasher.update(data)
+        offset += len(data)
+    return offset == end and hasher.intdigest() == checksum
+
+
+def _is(fd: int, offset: int, expected: bytes) -> bool:
+    return os.pread(fd, len(expected), offset) == expected
+
+
+def _indexed(fd: int, shard: ShardIndex) -> Iterator[_Sample | tuple[str | None, Fault]]:
+    """Give the samples of a shard by its index, which must speak of this very tar."""
+    for sample, image_id in enumerate(shard.head.ids):
+        name = key(image_id)
+        places = {}
+        for column, suffix in enumerate(shard.head.members):
+            offset, size, _ = shard.member(sample, column)
+            if not _same_header(fd, f"{name}.{suffix}", offset, size):
+                what = "is not where the index has it"
+                yield image_id, Fault("index_wrong", suffix, what)
+            places[suffix] = Place(offset, size)
+        yield _Sample(image_id, places)
+
+
+def _walked(fd: int, seen: Seen) -> Iterator[_Sample | tuple[str | None, Fault]]:
+    """Give the samples of any tar as loaders see them, and all that would make them stumble."""
+    suffixes = set(schema.suffixes())
+    before: set[str] = set()
+    current: _Sample | None = None
+    extended = 0
+    try:
+        for entry in tarread.entries(fd):
+            extended += entry.extended
+            if entry.kind != tarread.FILE:
+                damage = entry.kind != tarread.FOLDER
+                yield None, Fault("not_a_file", entry.name, f"is a {entry.kind}", damage)
+                continue
+            parts = tarread.split(entry.name)
+            if parts is None:
+                what = "has no key that ends at a dot, so loaders pass it over"
+                yield None, Fault("no_key", entry.name, what)
+                continue
+            name, suffix = parts
+            if current is None or name != current.name:
+                if current is not None:
+                    yield current
+                if name in before:
+                    what = "comes again in the same shard, apart from its other members"
+                    yield name, Fault("key_apart", None, what)
+                before.add(name)
+                seen.keys.append(name)
+                seen.samples += 1
+                current = _Sample(name, {})
+            true_suffix = next((s for s in suffixes if suffix.endswith(f".{s}")), None)
+            if true_suffix is not None and suffix not in suffixes:
+                what = f"{entry.name} splits at its first dot, so loaders see the field {suffix}"
+                yield name, Fault("splits_wrongly", true_suffix, what)
+            if suffix in current.places:
+                yield name, Fault("repeated_member", suffix, "is there twice")
+            current.places[suffix] = Place(entry.offset, entry.size)
+        if current is None:
+            yield None, Fault("no_samples", None, "has no samples, at which some loaders fail")
+    except BadTarError as error:
+        yield None, Fault("not_a_tar", None, error.reason)
+    if current is not None:
+        yield current
+    if extended:
+        what = f"{extended} members have PAX or GNU headers, which slow loaders or stop them"
+        yield None, Fault("extended_headers", None, what, damage=False)

@@ -1,0 +1,121 @@
+"""What the members of a sample must hold, wherever they lie in a shard."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from shardwright import schema
+from shardwright.buckets import Bucket, is_bucket
+from shardwright.schema import Component, Shape
+from shardwright.shards.samples import MASK_ARRAY
+from shardwright.store import npy, records
+from shardwright.store.npy import BadArrayError
+from shardwright.store.records import BadRecordError, Record
+
+
+class Place(NamedTuple):
+    """Where the data of a member is."""
+
+    offset: int
+    size: int
+
+
+class Fault(NamedTuple):
+    """What is wrong with a sample, or with one member of it."""
+
+    kind: str
+    member: str | None
+    what: str
+    damage: bool = True
+    cure: str | None = None  # where it is not that of the shard
+
+
+OWN_SIZE = "own_size"  # the one kind that is only a note
+
+
+def check(
+    fd: int, places: Mapping[str, Place], bucket: str | None
+) -> tuple[str | None, list[Fault]]:
+    """Read a sample's record, array headers and mask; give its image_id and what is wrong."""
+    missing = [suffix for suffix in schema.suffixes() if suffix not in places]
+    faults = [Fault("member_missing", None, f"has no {', '.join(missing)}")] if missing else []
+    record: Record = {}
+    if schema.JSON_SUFFIX in places:
+        record, found = _record(fd, places[schema.JSON_SUFFIX], bucket)
+        faults += found
+    for component in schema.COMPONENTS:
+        if component.suffix in places:
+            faults += _array(fd, places[component.suffix], component, record)
+    if MASK_ARRAY.suffix in places:
+        faults += _mask(fd, places[MASK_ARRAY.suffix])
+    image_id = record.get("image_id")
+    sound = records.image_id_problem(image_id) is None
+    return (str(image_id) if sound else None), faults
+
+
+def _record(fd: int, place: Place, bucket: str | None) -> tuple[Record, list[Fault]]:
+    member = schema.JSON_SUFFIX
+    if place.size > records.LONGEST_LINE:
+        return {}, [Fault("json_too_long", member, f"is {place.size} bytes long")]
+    try:
+        record = records.parse(os.pread(fd, place.size, place.offset))
+    except BadRecordError as error:
+        return {}, [Fault(f"json_{error.reason}", member, f"is {_words(error.reason)}")]
+    faults = []
+    if absent := [name for name in schema.MEMBER_FIELDS if name not in record]:
+        faults.append(Fault("field_missing", member, f"has no {', '.join(absent)}"))
+    if problem := records.image_id_problem(record.get("image_id")):
+        faults.append(Fault(problem, member, _words(problem)))
+    named = record.get("aspect_bucket")
+    if bucket is not None and named != bucket:
+        faults.append(Fault("other_bucket", member, f"says that its bucket is {named}"))
+    return record, faults
+
+
+def _array(fd: int, place: Place, component: Component, record: Record) -> list[Fault]:
+    try:
+        _, shape = npy.check_part(fd, place.offset, place.size, component)
+    except BadArrayError as error:
+        return [_bad_array(component, error.reason)]
+    bucket = record.get("aspect_bucket")
+    if (
+        type(bucket) is not str
+        or not is_bucket(bucket)
+        or shape == _bucket_shape(component, bucket)
+    ):
+        return []
+    width, height = record.get("width"), record.get("height")
+    fitting = f"is {shape}, and its bucket needs {_bucket_shape(component, bucket)}"
+    if type(width) is int and type(height) is int and shape != component.shape_for(width, height):
+        return [Fault(f"{component.name}_wrong_size", component.suffix, fitting)]
+    return [Fault(OWN_SIZE, component.suffix, fitting, damage=False)]
+
+
+def _mask(fd: int, place: Place) -> list[Fault]:
+    try:
+        size, _ = npy.check_part(fd, place.offset, place.size, MASK_ARRAY)
+    except BadArrayError as error:
+        return [_bad_array(MASK_ARRAY, error.reason)]
+    length = schema.MASK.length
+    values = os.pread(fd, length, place.offset + size - length)
+    if values.translate(None, b"\0\1"):
+        return [Fault("mask_invalid", MASK_ARRAY.suffix, "has values other than 0 and 1")]
+    return []
+
+
+def _bad_array(component: Component, reason: str) -> Fault:
+    what = f"is not as the schema wants it ({_words(reason)})"
+    return Fault(f"{component.name}_{reason}", component.suffix, what)
+
+
+@lru_cache(maxsize=256)
+def _bucket_shape(component: Component, bucket: str) -> Shape:
+    size = Bucket.parse(bucket)
+    return component.shape_for(size.width, size.height)
+
+
+def _words(reason: str) -> str:
+    return reason.replace("_", " ")

@@ -1,0 +1,217 @@
+"""Proof that a shard folder is what was packed: every shard there, and with --read-data every byte.
+
+First the names and sizes against the manifest, then each shard on its own, on all cores. A folder
+that has no manifest, because another tool made it, is checked as loaders would read it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+from shardwright.errors import DamageError
+from shardwright.files import TMP_SUFFIX, explained
+from shardwright.progress import Progress
+from shardwright.schema import STATE_FOLDER
+from shardwright.shards import manifest
+from shardwright.shards.against import read_source
+from shardwright.shards.check import Checker, Seen, Task, file_digest
+from shardwright.shards.manifest import Manifest, ShardEntry, Unfinished
+from shardwright.shards.names import is_shard_path
+from shardwright.store.findings import Finding, VerifyReport
+from shardwright.store.listing import shown
+from shardwright.workers import run
+
+_TAR = ".tar"
+_ANEW = "pack anew with --overwrite"
+
+
+def is_shard_folder(path: Path) -> bool:
+    """Whether a folder holds shards, ours or another tool's."""
+    state = path / STATE_FOLDER
+    notes = (manifest.MANIFEST_NAME, manifest.UNFINISHED_NAME)
+    return any((state / name).exists() for name in notes) or any(_tars(path, _TAR))
+
+
+def verify_shards(
+    folder: Path, *, read_data: bool, against: Path | None, workers: int, progress: Progress
+) -> VerifyReport:
+    """Check a shard folder; ``against`` also holds it against a store, and so reads all data."""
+    started = time.monotonic()
+    read_data = read_data or against is not None
+    try:
+        source = read_source(against, progress) if against is not None else None
+        sizes = dict(sorted(_tars(folder, _TAR)))
+        whole, unfinished, findings = _documents(folder)
+        tasks, misplaced = _compare(folder, sizes, whole, unfinished)
+        findings += misplaced
+        checker = Checker(folder, read_data, source)
+        seen = _check(checker, tasks, sizes, workers, progress)
+        for shard in seen:
+            findings += shard.findings
+        findings += _repeated_keys(seen)
+        findings += _leftovers(folder)
+    finally:
+        progress.close()
+    return VerifyReport(
+        path=shown(folder),
+        read_data=read_data,
+        checked={
+            "shards": len(seen),
+            "samples": sum(shard.samples for shard in seen),
+        },
+        bytes=sum(shard.bytes for shard in seen),
+        findings=findings,
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _tars(folder: Path, suffix: str) -> Iterator[tuple[str, int]]:
+    """Give the path and size of each visible file of this suffix below a folder."""
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.endswith(suffix) and not name.startswith("."):
+                path = Path(root, name)
+                # A link that leads nowhere is for the check to find.
+                size = path.stat().st_size if path.exists() else 0
+                yield str(path.relative_to(folder)), size
+
+
+def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[Finding]]:
+    """Read what the folder says of itself."""
+    state = folder / STATE_FOLDER
+    whole, unfinished, findings = None, None, []
+    try:
+        whole = manifest.load_manifest(folder)
+    except DamageError as error:
+        findings.append(_finding("manifest_damaged", manifest.MANIFEST_NAME, str(error), _ANEW))
+    try:
+        unfinished = manifest.load_unfinished(folder)
+    except DamageError as error:
+        findings.append(_finding("manifest_damaged", manifest.UNFINISHED_NAME, str(error), _ANEW))
+    if unfinished is not None:
+        what = "a run was interrupted, or is still under way"
+        cure = "when none is, finish it: the same pack with --resume"
+        findings.append(_finding("unfinished", manifest.UNFINISHED_NAME, what, cure))
+    elif whole is not None:
+        path = state / manifest.SHA256_NAME
+        expected = manifest.sha256_sums(whole)
+        with explained(path):
+            found = path.read_bytes() if path.is_file() else None
+        if found != expected:
+            what = "is not there" if found is None else "does not say what the manifest says"
+            cure = "run the same pack with --resume --sha256"
+            findings.append(_finding("sha256_differs", manifest.SHA256_NAME, what, cure))
+    return whole, unfinished, findings
+
+
+def _finding(kind: str, name: str, what: str, cure: str) -> Finding:
+    return Finding(kind, f"{STATE_FOLDER}/{name}", None, what, cure)
+
+
+def _compare(
+    folder: Path,
+    sizes: Mapping[str, int],
+    whole: Manifest | None,
+    unfinished: Unfinished | None,
+) -> tuple[list[Task], list[Finding]]:
+    """Hold the shards that are there against those that should be: what to check, what is amiss."""
+    listed = whole if unfinished is None else unfinished.base
+    entries = {entry.path: entry for entry in listed.shards} if listed else {}
+    findings = []
+    for path in [path for path in entries if not is_shard_path(path)]:
+        what = "the manifest lists it, but it is not spelt as a shard"
+        findings.append(Finding("misspelt", shown(path), None, what, _ANEW))
+        del entries[path]
+    replaced = unfinished.replaces if unfinished else []
+    entries = {path: entry for path, entry in entries.items() if entry.bucket not in replaced}
+    missing = {path: entry for path, entry in entries.items() if path not in sizes}
+    unlisted = [path for path in sizes if path not in entries]
+    last = len(listed.runs) - 1 if listed and unfinished is None else None
+    tasks = []
+    for path in sizes:
+        entry = entries.get(path)
+        if entry is not None:
+            tasks.append(Task(path, entry, _cure(entry, last)))
+        elif whole is None or unfinished is not None:
+            cure = "pack the samples anew with shardwright pack"
+            if unfinished is not None:
+                cure = "delete it, then the same pack with --resume"
+            tasks.append(Task(path, None, cure))
+    if whole is not None and unfinished is None:
+        for path in unlisted:
+            name = _renamed(folder / path, sizes[path], missing)
+            if name is not None:
+                what = f"is {name} under another name"
+                findings.append(Finding("renamed", shown(path), None, what, f"rename it to {name}"))
+                del missing[name]
+            else:
+                what = "the manifest does not list it, yet loaders would read it"
+                findings.append(
+                    Finding("foreign", shown(path), None, what, "move it out of the folder")
+                )
+    for path, entry in missing.items():
+        what = f"is missing, and with it {entry.samples} samples"
+        findings.append(Finding("missing", path, None, what, _cure(entry, last)))
+    return tasks, findings
+
+
+def _cure(entry: ShardEntry, last_run: int | None) -> str:
+    if entry.run == last_run:
+        return "bring back a sound copy, or delete it and run the same pack with --resume"
+    return f"bring back a sound copy, or {_ANEW}"
+
+
+def _renamed(path: Path, size: int, missing: Mapping[str, ShardEntry]) -> str | None:
+    """Say which of the missing shards a file is, if any; it is read only when the sizes agree."""
+    alike = [entry for entry in missing.values() if entry.bytes == size]
+    digest = file_digest(path) if alike else None
+    return next((entry.path for entry in alike if entry.xxh3 == digest), None)
+
+
+def _check(
+    checker: Checker,
+    tasks: list[Task],
+    sizes: Mapping[str, int],
+    workers: int,
+    progress: Progress,
+) -> list[Seen]:
+    if checker.read_data:
+        progress.phase("verify", sum(sizes[task.path] for task in tasks), "B")
+    else:
+        progress.phase("verify", len(tasks), "shards")
+    seen: list[Seen] = []
+    with closing(run(checker.check, tasks, min(workers, len(tasks)))) as messages:
+        for message in messages:
+            if isinstance(message, int):
+                progress.advance(message)
+                continue
+            seen.append(message)
+            progress.advance(0 if checker.read_data else 1)
+            state = "damaged" if any(f.damage for f in message.findings) else "sound"
+            progress.note(f"{message.path} {state}, {len(seen)}/{len(tasks)} shards")
+    return sorted(seen, key=lambda shard: shard.path)  # the same report for any workers
+
+
+def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
+    """Find keys that are in more than one shard: loaders that go by key would confuse them."""
+    first: dict[str, str] = {}
+    for shard in seen:
+        for key in shard.keys:
+            other = first.setdefault(key, shard.path)
+            if other != shard.path:
+                what = f"has the same key as a sample of {shown(other)}"
+                yield Finding(
+                    "repeated_key", shown(shard.path), None, what, _ANEW, sample=shown(key)
+                )
+
+
+def _leftovers(folder: Path) -> Iterator[Finding]:
+    for path, _ in sorted(_tars(folder, _TAR + TMP_SUFFIX)):
+        what = "was left half written by an interrupted run"
+        cure = "the next pack removes it"
+        yield Finding("leftover", shown(path), None, what, cure, damage=False)
