@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint bench bench-quick clean
+.PHONY: demo test lint soak bench bench-quick clean
 
 demo: $(VENV)/core.stamp  ## run the main job on made-up data: no download, no torch
 	$(BIN)/shardwright demo demo
@@ -20,6 +20,9 @@ lint: $(VENV)/dev.stamp   ## mend what ruff can mend, then say what is left
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/mypy
+
+soak: $(VENV)/dev.stamp   ## the tests of faults, kills, power cuts and fuzzing, many times longer
+	SHARDWRIGHT_SOAK=20 $(BIN)/pytest -n 2 --dist worksteal --timeout 3600 tests/durability tests/shards
 
 bench: $(VENV)/dev.stamp  ## every figure side by side with what people use now, about ten minutes
 	$(BIN)/python -m benchmarks

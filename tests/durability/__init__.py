@@ -1,0 +1,1 @@
+"""Faults at every call, real kills, power cuts, full disks, and sources that change."""

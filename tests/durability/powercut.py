@@ -1,0 +1,246 @@
+"""A disk that loses its power: what may be on it afterwards, by the letter of POSIX.
+
+The bytes of a file are safe once it was fsynced, a name once its folder was. All else may be there,
+not be there, or (bytes) be garbage. Nothing is assumed of any file system's kindness.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shardwright import Progress
+from tests.durability.disks import KillingDisk
+from tests.durability.folders import Contents
+
+Names = dict[str, "int | None"]  # a name to an inode, to _FOLDER, or to nothing
+_FOLDER = -1
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call that changed the disk, or made a change safe."""
+
+    name: str
+    path: Path
+    target: Path | None = None
+    data: bytes = b""
+    site: str = ""  # where in the source a sync is called
+
+    @property
+    def is_sync(self) -> bool:
+        return self.name in ("fsync", "fsync_folder")
+
+
+class RecordingDisk(KillingDisk):
+    """Does everything, and writes down what it did; it can be told to kill the process as well."""
+
+    def __init__(self, at: int = sys.maxsize) -> None:
+        super().__init__(at)
+        self.log: list[Operation] = []
+
+    def create(self, path: Path) -> int:
+        fd = super().create(path)
+        self.log.append(Operation("create", path))
+        return fd
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        count = super().write(fd, data)
+        self.log.append(Operation("write", Path(self.open[fd]), data=bytes(data[:count])))
+        return count
+
+    def fsync(self, fd: int) -> None:
+        super().fsync(fd)
+        path = Path(self.open[fd])
+        kind = {".tar": "shard", ".idx": "index"}.get(path.with_suffix("").suffix, "document")
+        self.log.append(Operation("fsync", path, site=f"{_caller()} of a {kind}"))
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        self.log.append(Operation("rename", source, target))
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        self.log.append(Operation("unlink", path))
+
+    def mkdir(self, path: Path) -> None:
+        super().mkdir(path)
+        self.log.append(Operation("mkdir", path))
+
+    def fsync_folder(self, path: Path) -> None:
+        super().fsync_folder(path)
+        self.log.append(Operation("fsync_folder", path, site=_caller()))
+
+
+class Listener(Progress):
+    """Writes down, among the operations, which shards are reported to be written."""
+
+    def __init__(self, disk: RecordingDisk, output: Path) -> None:
+        self.disk, self.output = disk, output
+
+    def note(self, text: str) -> None:
+        name = text.split()[0]
+        if name.endswith(".tar"):
+            self.disk.log.append(Operation("told", self.output / name))
+
+
+def _caller() -> str:
+    """Name the line of the source that asked for a sync."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_name in ("fsync", "fsync_folder", "sync_folder") and frame.f_back:
+        frame = frame.f_back
+    return f"{frame.f_code.co_name}, line {frame.f_lineno}"
+
+
+@dataclass
+class _Inode:
+    written: bytes = b""
+    synced: bytes = b""
+
+
+@dataclass
+class _Folder:
+    names: Names = field(default_factory=dict)
+    safe: Names = field(default_factory=dict)
+    pending: list[Names] = field(default_factory=list)
+
+    def change(self, change: Names) -> None:
+        self.names.update(change)
+        self.pending.append(change)
+
+    def sync(self) -> None:
+        self.safe = dict(self.names)
+        self.pending.clear()
+
+
+class PowerCut:
+    """A disk on which operations were done; it can be asked what a power cut may leave of them."""
+
+    def __init__(self, output: Path, start: Contents | None) -> None:
+        self.output = output
+        self.told: set[str] = set()  # shards that were reported to be written
+        self.inodes: list[_Inode] = []
+        self.folders: dict[Path, _Folder] = {output.parent: _Folder()}
+        if start is not None:
+            self._folder(output)
+            for name, data in start.items():
+                path = output / name
+                if data is None:
+                    self._folder(path)
+                else:
+                    self.inodes.append(_Inode(data, data))
+                    self.folders[path.parent].names[path.name] = len(self.inodes) - 1
+        for folder in self.folders.values():
+            folder.sync()
+
+    def _folder(self, path: Path) -> None:
+        self.folders[path] = _Folder()
+        self.folders[path.parent].change({path.name: _FOLDER})
+
+    def do(self, operation: Operation) -> None:
+        """Do one operation."""
+        path = operation.path
+        if operation.name == "fsync_folder":
+            self.folders[path].sync()
+            return
+        parent = self.folders[path.parent]
+        match operation.name:
+            case "create":
+                self.inodes.append(_Inode())
+                parent.change({path.name: len(self.inodes) - 1})
+            case "write":
+                self._inode(path).written += operation.data
+            case "fsync":
+                self._inode(path).synced = self._inode(path).written
+            case "rename":
+                assert operation.target is not None
+                parent.change({path.name: None, operation.target.name: parent.names[path.name]})
+            case "unlink":
+                parent.change({path.name: None})
+            case "mkdir":
+                self._folder(path)
+            case "told":
+                self.told.add(str(path.relative_to(self.output)))
+
+    def _inode(self, path: Path) -> _Inode:
+        number = self.folders[path.parent].names[path.name]
+        assert number is not None
+        return self.inodes[number]
+
+    def outcomes(self) -> Iterator[Contents | None]:
+        """Give what may be left: for each way of losing names, each way of losing bytes."""
+        unsafe = [path for path, folder in self.folders.items() if folder.pending]
+        ways: list[Callable[[Path, int], bool]] = [lambda *_: True, lambda *_: False]
+        for one in unsafe:
+            ways.append(lambda path, _, one=one: path == one)  # type: ignore[misc]
+            ways.append(lambda path, _, one=one: path != one)  # type: ignore[misc]
+            if len(self.folders[one].pending) > 1:  # the later without the earlier
+                ways.append(lambda path, n, one=one: path != one or n > 0)  # type: ignore[misc]
+        for kept in ways:
+            for data in (_kept, _dropped, _garbled):
+                yield self._left(kept, data)
+
+    def _left(
+        self, kept: Callable[[Path, int], bool], data: Callable[[_Inode], bytes]
+    ) -> Contents | None:
+        left: dict[Path, bytes | None] = {}
+
+        def visit(path: Path) -> None:
+            folder = self.folders[path]
+            names = dict(folder.safe)
+            for number, change in enumerate(folder.pending):
+                if kept(path, number):
+                    names.update(change)
+            for name, number_or_none in sorted(names.items()):
+                if number_or_none == _FOLDER:
+                    left[path / name] = None
+                    visit(path / name)
+                elif number_or_none is not None:
+                    left[path / name] = data(self.inodes[number_or_none])
+
+        visit(self.output.parent)
+        if self.output not in left:
+            return None
+        return {
+            str(path.relative_to(self.output)): held
+            for path, held in left.items()
+            if path != self.output
+        }
+
+
+def _kept(inode: _Inode) -> bytes:
+    return inode.written
+
+
+def _dropped(inode: _Inode) -> bytes:
+    return inode.synced
+
+
+def _garbled(inode: _Inode) -> bytes:
+    return inode.synced + b"\xa5" * (len(inode.written) - len(inode.synced))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A power cut: after how many operations, what is left, and which reported shards are not."""
+
+    length: int
+    left: Contents | None
+    lost: frozenset[str]
+
+
+def replay(output: Path, start: Contents | None, log: Sequence[Operation]) -> Iterator[Cut]:
+    """Cut the power after every operation of a log, in every way that leaves something new."""
+    disk = PowerCut(output, start)
+    seen: set[int] = set()
+    for length in range(len(log) + 1):
+        if length:
+            disk.do(log[length - 1])
+        for left in disk.outcomes():
+            lost = frozenset(disk.told.difference(left or ()))
+            fingerprint = hash((frozenset(left.items()) if left is not None else None, lost))
+            if fingerprint not in seen:
+                seen.add(fingerprint)
+                yield Cut(length, left, lost)

@@ -1,0 +1,203 @@
+"""A source that changes between scan and copy never enters a shard half old and half new.
+
+Four moments (after the scan, after the plan, when a shard is begun, in the middle of copying) and
+four changes (written to, truncated, replaced, deleted), to an array and to the JSONL: either the
+run stops and says so, or the shard holds one whole version.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardwright import Progress, ShardwrightError, SourceChangedError, pack, verify
+from shardwright.files import using
+from tests.durability.disks import Call, WatchedDisk
+from tests.faults import contents
+from tests.stores import Store, array, line, make_store, npy, record
+
+LARGE = (16, 160, 320)  # 1.6 MB: three of them are more than a buffer, so one is copied in parts
+TARGET = "img2"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    four = [record(f"img{number}", "2560x1280") for number in range(4)]
+    return make_store(tmp_path / "derived", four, latent=LARGE)
+
+
+Change = Callable[[Path], None]
+
+
+def write_to(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"changed!")
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def replace(path: Path) -> None:
+    new = path.with_name("new")
+    if path.suffix == ".npy":
+        new.write_bytes(npy(array("vae", "another", LARGE)))
+    else:
+        fields = [record(f"img{number}", "2560x1280", caption="other") for number in range(4)]
+        new.write_bytes(b"".join(line(f) + b"\n" for f in fields))
+    new.rename(path)
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+class AtPhase(Progress):
+    """Does something once, when a phase begins."""
+
+    def __init__(self, phase: str, act: Callable[[], None]) -> None:
+        self.when, self.act = phase, act
+
+    def phase(self, name: str, total: int, unit: str) -> None:
+        if name == self.when:
+            self.act()
+
+
+class AtCall(WatchedDisk):
+    """Does something once, before the first call of a kind."""
+
+    def __init__(self, call: str, act: Callable[[], None]) -> None:
+        super().__init__()
+        self.when, self.act = call, act
+        self.done = False
+
+    def before(self, call: Call, data: bytes | memoryview = b"", fd: int = -1) -> None:
+        if call.name == self.when and call.path.endswith(".tar.tmp") and not self.done:
+            self.done = True
+            self.act()
+
+
+MOMENTS = ("after the scan", "after the plan", "when a shard is begun", "while it is copied")
+
+
+def pack_with(store: Store, output: Path, moment: str, act: Callable[[], None]) -> None:
+    progress: Progress | None = None
+    disk = WatchedDisk()
+    if moment == "after the scan":
+        progress = AtPhase("check", act)
+    elif moment == "after the plan":
+        progress = AtPhase("write", act)
+    else:
+        disk = AtCall("create" if moment == "when a shard is begun" else "write", act)
+    with using(disk):
+        pack(derived_dir=store.root, output_dir=output, workers=1, progress=progress)
+
+
+def error_of(run: Callable[[], None]) -> str:
+    """Run, and give what is told of a source that changed, or nothing."""
+    try:
+        run()
+    except SourceChangedError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("change", [write_to, truncate, replace, delete])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_array_enters_whole_or_the_run_stops(
+    moment: str, change: Change, store: Store, output: Path
+) -> None:
+    path = store.array("vae", TARGET)
+    old = path.read_bytes()
+    replaced = npy(array("vae", "another", LARGE))
+    if told := error_of(lambda: pack_with(store, output, moment, lambda: change(path))):
+        assert f"{path}: changed while packing" in told
+        assert "run pack again" in told
+        assert not list(output.glob("bucket_*/*"))
+        return
+    if moment == "after the scan" and change in (truncate, delete):
+        assert packed_array(output) is None  # it was skipped, with its reason
+        return
+    versions = [old, replaced, old[:-8] + b"changed!"]
+    assert packed_array(output) in versions
+    assert not [f for f in verify(output, read_data=True).findings if f.damage]
+
+
+def packed_array(output: Path) -> bytes | None:
+    with tarfile.open(next(output.glob("bucket_*/*.tar"))) as tar:
+        try:
+            file = tar.extractfile(f"{TARGET}.vae.npy")
+        except KeyError:
+            return None
+        assert file is not None
+        return file.read()
+
+
+def test_a_write_while_the_array_is_copied_stops_the_run(store: Store, output: Path) -> None:
+    """The one case in which a shard would hold half of each, were it not looked for."""
+    path = store.array("vae", TARGET)
+    with pytest.raises(
+        SourceChangedError, match=r"img2\.npy: changed while packing \(written to\)"
+    ):
+        pack_with(store, output, MOMENTS[3], lambda: write_to(path))
+
+
+@pytest.mark.parametrize("change", [write_to, truncate, replace, delete])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_records_enter_of_one_version_or_the_run_stops(
+    moment: str, change: Change, store: Store, output: Path
+) -> None:
+    captions = {fields["caption"] for fields in store.records}
+    if told := error_of(lambda: pack_with(store, output, moment, lambda: change(store.jsonl))):
+        assert f"{store.jsonl}: changed while packing" in told
+        assert not list(output.glob("bucket_*/*"))
+        return
+    found = set()
+    with tarfile.open(next(output.glob("bucket_*/*.tar"))) as tar:
+        for member in tar:
+            if member.name.endswith(".json"):
+                file = tar.extractfile(member)
+                assert file is not None
+                found.add(file.read().split(b'"caption":"')[1].split(b'"')[0].decode())
+    assert found == captions
+
+
+@pytest.mark.parametrize("moment", MOMENTS[:3])
+def test_a_folder_of_arrays_that_goes_is_told(moment: str, store: Store, output: Path) -> None:
+    folder = store.root / "vae_latents"
+    with pytest.raises(ShardwrightError, match=f"{folder}: "):
+        pack_with(store, output, moment, lambda: os.rename(folder, store.root / "elsewhere"))
+    assert not list(output.glob("bucket_*/*"))
+
+
+def test_the_next_run_packs_what_is_there_then(store: Store, output: Path, tmp_path: Path) -> None:
+    path = store.array("vae", TARGET)
+    with pytest.raises(SourceChangedError):
+        pack_with(store, output, MOMENTS[3], lambda: write_to(path))
+    pack(derived_dir=store.root, output_dir=output, workers=1, resume=True)
+    pack(derived_dir=store.root, output_dir=tmp_path / "unbroken", workers=1)
+    assert contents(output) == contents(tmp_path / "unbroken")
+    assert np.load(path).shape == LARGE
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_same_input_gives_the_same_bytes_for_any_workers(workers: int, tmp_path: Path) -> None:
+    samples = [record(f"img{n:02}", ("24x16", "32x16")[n % 2]) for n in range(20)]
+    store = make_store(tmp_path / "derived", samples)
+    for name, count in (("one", 1), ("more", workers)):
+        pack(
+            derived_dir=store.root,
+            output_dir=tmp_path / name,
+            shard_size=3,
+            shuffle=True,
+            seed=3,
+            sha256=True,
+            workers=count,
+        )
+    assert contents(tmp_path / "one") == contents(tmp_path / "more")

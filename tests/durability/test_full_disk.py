@@ -1,0 +1,104 @@
+"""A real file system that is too small: the error says so, and with room the work goes on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shardwright import NoSpaceError, Progress, pack, verify
+from tests.commands import run
+from tests.durability.folders import shard_names
+from tests.durability.scenarios import small_store, twenty
+from tests.faults import contents
+from tests.stores import Store
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own of 2 MB, where shards of 3.4 MB do not fit."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount here, so no small file system to fill")
+    if done.returncode:
+        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return small_store(tmp_path / "derived", twenty())
+
+
+def resize(disk: Path, size: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
+
+
+def test_shards_that_cannot_fit_are_refused_before_anything_is_written(
+    small_disk: Path, store: Store
+) -> None:
+    with pytest.raises(NoSpaceError, match=r"the shards need 3\.\d+ MB and the disk has"):
+        pack(derived_dir=store.root, output_dir=small_disk / "shards", workers=1)
+    assert list(small_disk.iterdir()) == []
+
+
+class Filler(Progress):
+    """Another program, which takes almost all of the room when the writing begins."""
+
+    def __init__(self, disk: Path, leave: int) -> None:
+        self.disk, self.leave = disk, leave
+
+    def phase(self, name: str, total: int, unit: str) -> None:
+        if name == "write":
+            free = shutil.disk_usage(self.disk).free
+            (self.disk / "filler").write_bytes(bytes(max(free - self.leave, 0)))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("leave", [0, 4096, 300_000, 1_500_000, 3_350_000])
+def test_a_disk_that_fills_up_meanwhile_is_told_and_with_room_the_work_goes_on(
+    leave: int, workers: int, small_disk: Path, store: Store, tmp_path: Path
+) -> None:
+    resize(small_disk, "8m")
+    output = small_disk / "shards"
+    with pytest.raises(NoSpaceError) as told:
+        pack(
+            derived_dir=store.root,
+            output_dir=output,
+            shard_size=3,
+            workers=workers,
+            progress=Filler(small_disk, leave),
+        )
+    assert str(output) in str(told.value)
+    assert "the disk is full" in str(told.value)
+    held = contents(output)
+    assert not [name for name in held if name.endswith((".tar.tmp", ".idx.tmp"))]
+    assert len(shard_names(held)) == len([name for name in held if name.endswith(".idx")])
+    if shard_names(held):
+        assert verify(output, read_data=True, workers=1).counts == {"unfinished": 1}
+    (small_disk / "filler").unlink()
+    summary = pack(
+        derived_dir=store.root, output_dir=output, shard_size=3, workers=workers, resume=True
+    )
+    assert summary.kept_shards == len(shard_names(held))
+    pack(derived_dir=store.root, output_dir=tmp_path / "unbroken", shard_size=3, workers=1)
+    assert contents(output) == contents(tmp_path / "unbroken")
+
+
+def test_a_disk_without_room_for_a_single_byte_is_told(small_disk: Path, store: Store) -> None:
+    (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+    with pytest.raises(NoSpaceError):
+        pack(derived_dir=store.root, output_dir=small_disk / "shards", limit=1, workers=1)
+    done = run("pack", "--derived-dir", store.root, "--output-dir", small_disk / "shards")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: ")
