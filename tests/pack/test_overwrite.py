@@ -1,0 +1,164 @@
+"""``pack --overwrite``: the old shards go once the new are whole, and never mix with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwright import PackSummary, pack, verify
+from shardwright.files import using
+from shardwright.shards import manifest
+from tests.durability.disks import Call, KillingDisk, WatchedDisk
+from tests.durability.folders import shard_names
+from tests.faults import Killed, contents
+from tests.stores import Store
+from tests.tars import ids_by_shard
+
+ONE, OTHER = "1024x1024", "832x1216"
+
+
+def packed(store: Store, output: Path, **options: Any) -> PackSummary:  # noqa: ANN401
+    return pack(
+        derived_dir=store.root, output_dir=output, **{"shard_size": 2, "workers": 1, **options}
+    )
+
+
+class Watcher(WatchedDisk):
+    """Looks at the folder before every call."""
+
+    def __init__(self, output: Path, old: dict[str, bytes | None]) -> None:
+        super().__init__()
+        self.output, self.old = output, old
+        self.mixed: list[str] = []
+
+    def before(self, call: Call, data: bytes | memoryview = b"", fd: int = -1) -> None:
+        held = contents(self.output)
+        for bucket in (ONE, OTHER):
+            names = {name for name in shard_names(held) if bucket in name}
+            states = {held[name] == self.old.get(name) for name in names}
+            if ".shardwright/manifest.json" in held and len(states) > 1:
+                self.mixed.append(f"{bucket} before {call}")
+
+
+def test_at_no_time_do_old_and_new_shards_mix_under_one_manifest(
+    store: Store, output: Path
+) -> None:
+    packed(store, output, shard_size=1)
+    old = contents(output)
+    with using(watcher := Watcher(output, old)):
+        packed(store, output, shard_size=2, overwrite=True)
+    assert len(watcher.calls) > 50
+    assert watcher.mixed == []
+    assert contents(output) != old
+
+
+def test_the_result_is_that_of_a_run_into_an_empty_folder(
+    store: Store, output: Path, tmp_path: Path
+) -> None:
+    packed(store, output, shard_size=1, sha256=True)
+    packed(store, output, overwrite=True)
+    packed(store, tmp_path / "fresh")
+    assert contents(output) == contents(tmp_path / "fresh")
+
+
+def test_interrupted_anywhere_it_ends_right_when_run_again_or_resumed(
+    store: Store, tmp_path: Path
+) -> None:
+    packed(store, tmp_path / "fresh")
+    with using(disk := WatchedDisk()):
+        packed(store, tmp_path / "counted", shard_size=1)
+        first = len(disk.calls)
+        packed(store, tmp_path / "counted", overwrite=True)
+    for at in range(1, len(disk.calls) - first, 7):
+        for number, flags in enumerate(({"overwrite": True}, {"resume": True})):
+            target = tmp_path / f"{at}-{number}"
+            with using(WatchedDisk()):
+                packed(store, target, shard_size=1)
+            with using(KillingDisk(at)), pytest.raises(Killed):
+                packed(store, target, overwrite=True)
+            if "resume" in flags and manifest.load_unfinished(target) is None:
+                continue  # it had not begun, so that there is nothing to resume
+            with using(WatchedDisk()):
+                packed(store, target, **flags)
+            assert contents(target) == contents(tmp_path / "fresh"), (at, flags)
+
+
+def test_overwriting_one_bucket_keeps_the_others_in_the_manifest(
+    store: Store, output: Path
+) -> None:
+    packed(store, output)
+    before = contents(output)
+    packed(store, output, bucket=[OTHER], shard_size=3, overwrite=True)
+    made = manifest.load_manifest(output)
+    assert made is not None
+    assert [(entry.bucket, entry.run) for entry in made.shards] == [(ONE, 0), (ONE, 0), (OTHER, 1)]
+    after = contents(output)
+    kept = {name for name in before if ONE in name}
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    # The latents of this store are tiny, whatever their bucket; that is all there is to find.
+    assert verify(output, against=store.root).counts == {"vae_wrong_size": 7}
+
+
+def test_a_run_of_which_nothing_is_left_leaves_the_manifest(store: Store, output: Path) -> None:
+    packed(store, output, bucket=[ONE])
+    packed(store, output, bucket=[OTHER])
+    for _ in range(3):
+        packed(store, output, bucket=[OTHER], overwrite=True)
+    made = manifest.load_manifest(output)
+    assert made is not None
+    assert [run.settings.buckets for run in made.runs] == [[ONE], [OTHER]]
+
+
+def test_shards_of_another_tool_are_replaced_too(
+    store: Store, output: Path, tmp_path: Path
+) -> None:
+    folder = output / f"bucket_{ONE}"
+    folder.mkdir(parents=True)
+    for number in (0, 5):
+        (folder / f"shard-{number:06}.tar").write_bytes(b"of another tool")
+    packed(store, output, overwrite=True)
+    packed(store, tmp_path / "fresh")
+    assert contents(output) == contents(tmp_path / "fresh")
+
+
+def test_a_damaged_manifest_does_not_stand_in_its_way(
+    store: Store, output: Path, tmp_path: Path
+) -> None:
+    packed(store, output)
+    path = output / ".shardwright/manifest.json"
+    path.write_bytes(path.read_bytes()[:100])
+    packed(store, output, overwrite=True)
+    packed(store, tmp_path / "fresh")
+    assert contents(output) == contents(tmp_path / "fresh")
+
+
+def test_a_failure_before_the_new_shards_are_whole_leaves_the_old_ones(
+    store: Store, output: Path
+) -> None:
+    packed(store, output)
+    before = contents(output)
+
+    class Full(WatchedDisk):
+        def before(self, call: Call, data: bytes | memoryview = b"", fd: int = -1) -> None:
+            if call.name == "fsync" and "shard-000001.tar" in call.path:
+                raise OSError(28, "No space left on device")
+
+    with using(Full()), pytest.raises(OSError, match="the disk is full"):
+        packed(store, output, overwrite=True)
+    after = contents(output)
+    assert after.pop(".shardwright/unfinished.json", None) is not None
+    assert after == before
+
+
+def test_new_samples_are_in_and_old_ones_out(store: Store, output: Path) -> None:
+    packed(store, output, shard_size=9)
+    store.append(b"not json")
+    fewer = store.jsonl.read_bytes().splitlines(keepends=True)[2:4]
+    store.jsonl.write_bytes(b"".join(fewer))
+    packed(store, output, shard_size=9, overwrite=True)
+    assert ids_by_shard(output) == {
+        f"bucket_{ONE}/shard-000000.tar": ["img2"],
+        f"bucket_{OTHER}/shard-000000.tar": ["img3"],
+    }

@@ -1,0 +1,118 @@
+"""The index of a shard: what goes in comes out, and no damage passes."""
+
+from __future__ import annotations
+
+import tarfile
+from array import array
+from pathlib import Path
+
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwright import DamageError, InputMissingError, pack
+from shardwright.shards import index
+from shardwright.shards.index import Member
+from tests.stores import Store
+from tests.tars import shards
+
+PATH = Path("x.idx")
+WORDS = st.integers(0, 2**64 - 1)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+def encode(ids: list[str], table: list[int], members: tuple[str, ...] = ("json", "npy")) -> bytes:
+    return index.encode(
+        shard="bucket_24x16/shard-000000.tar",
+        size=4096,
+        xxh3="0" * 32,
+        sha256=None,
+        members=members,
+        ids=ids,
+        table=array("Q", table),
+    )
+
+
+def signed(body: bytes) -> bytes:
+    """Give any bytes the checksum that an index must have."""
+    return body + xxhash.xxh3_64_digest(body)[::-1]
+
+
+@given(st.data(), st.lists(NAMES, max_size=8))
+@settings(deadline=None, max_examples=60)
+def test_what_is_written_is_read_back(data: st.DataObject, ids: list[str]) -> None:
+    count = len(ids) * 2 * 3
+    table = data.draw(st.lists(WORDS, min_size=count, max_size=count))
+    found = index.decode(encode(ids, table), PATH)
+    assert found.head.ids == ids
+    assert list(found.table) == table
+    for sample in range(len(ids)):
+        for column in range(2):
+            start = (sample * 2 + column) * 3
+            assert found.member(sample, column) == Member(*table[start : start + 3])
+
+
+def test_any_flipped_bit_is_found() -> None:
+    whole = encode(["a", "b"], list(range(12)))
+    for position in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << bit
+            with pytest.raises(DamageError, match=r"x\.idx: is damaged"):
+                index.decode(bytes(damaged), PATH)
+
+
+def test_any_cut_is_found() -> None:
+    whole = encode(["a", "b"], list(range(12)))
+    for length in range(len(whole)):
+        with pytest.raises(DamageError):
+            index.decode(whole[:length], PATH)
+
+
+@given(st.binary(max_size=300))
+@settings(deadline=None, max_examples=100)
+def test_nothing_but_our_errors_come_of_any_bytes(body: bytes) -> None:
+    for data in (body, signed(body), signed(b'{"format":"shardwright-index",' + body)):
+        with pytest.raises(DamageError):
+            index.decode(data, PATH)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b'"version":1', b'"version":2'),
+        (b"shardwright-index", b"shardwright-other"),
+        (b'"ids":["a"]', b'"ids":["a","b"]'),
+        (b'"ids":["a"]', b'"ids":[1]'),
+        (b'"ids":["a"]', b'"ids":["\xff"]'),
+    ],
+)
+def test_an_index_of_another_kind_is_refused(change: tuple[bytes, bytes]) -> None:
+    body = encode(["a"], list(range(6)))[:-8]
+    assert change[0] in body
+    with pytest.raises(DamageError, match="is not an index"):
+        index.decode(signed(body.replace(*change)), PATH)
+
+
+def test_every_offset_size_and_checksum_is_that_of_the_tar(store: Store, output: Path) -> None:
+    pack(derived_dir=store.root, output_dir=output, shard_size=3, workers=1, sha256=True)
+    for path in shards(output):
+        data = path.read_bytes()
+        found = index.load(output, str(path.relative_to(output)))
+        assert (found.head.bytes, found.head.xxh3) == (len(data), xxhash.xxh3_128_hexdigest(data))
+        with tarfile.open(path) as tar:
+            members = iter(tar.getmembers())
+        for sample, image_id in enumerate(found.head.ids):
+            for column, suffix in enumerate(found.head.members):
+                header = next(members)
+                place = found.member(sample, column)
+                assert header.name == f"{image_id}.{suffix}"
+                assert (place.offset, place.size) == (header.offset_data, header.size)
+                part = data[place.offset : place.offset + place.size]
+                assert place.xxh3 == xxhash.xxh3_64_intdigest(part)
+
+
+def test_a_missing_index_says_how_to_get_it(output: Path) -> None:
+    with pytest.raises(InputMissingError, match=r"shard-000000\.idx: .*--overwrite"):
+        index.load(output, "bucket_24x16/shard-000000.tar")

@@ -1,0 +1,187 @@
+"""The manifest: what goes in comes out, no damage passes, and ``sha256sum`` agrees."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwright import DamageError, __version__, pack
+from shardwright.shards import manifest
+from shardwright.shards.manifest import Manifest, Run, Settings, ShardEntry, Unfinished
+from tests.stores import Store
+from tests.tars import shards
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+COUNT = st.integers(0, 2**62)
+SETTINGS = st.builds(
+    Settings,
+    buckets=st.lists(TEXT, max_size=2),
+    shuffle=st.booleans(),
+    seed=st.none() | COUNT,
+    limit=st.none() | COUNT,
+    shard_size=COUNT,
+)
+ENTRIES = st.builds(
+    ShardEntry,
+    run=COUNT,
+    path=TEXT,
+    bucket=TEXT,
+    samples=COUNT,
+    bytes=COUNT,
+    xxh3=TEXT,
+    sha256=st.none() | TEXT,
+    index_xxh3=TEXT,
+)
+RUNS = st.builds(
+    Run,
+    tool=TEXT,
+    append=st.booleans(),
+    settings=SETTINGS,
+    plan=TEXT,
+    total_records=COUNT,
+    ready_records=COUNT,
+    skipped_incomplete=COUNT,
+    skipped_by_reason=st.dictionaries(TEXT, st.integers(0, 9), max_size=2),
+    samples=COUNT,
+    shards=COUNT,
+    provenance=st.none() | st.dictionaries(TEXT, TEXT, max_size=2),
+)
+MANIFESTS = st.builds(
+    Manifest, runs=st.lists(RUNS, max_size=2), shards=st.lists(ENTRIES, max_size=3)
+)
+UNFINISHED = st.builds(
+    Unfinished,
+    append=st.booleans(),
+    plan=TEXT,
+    settings=SETTINGS,
+    replaces=st.lists(TEXT, max_size=2),
+    base=st.none() | MANIFESTS,
+)
+
+
+def state(folder: Path) -> Path:
+    path = folder / ".shardwright"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def signed(body: bytes) -> bytes:
+    """Give any bytes the checksum with which a document of ours ends."""
+    return body + b',\n  "xxh3": "' + xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n'
+
+
+@given(MANIFESTS, UNFINISHED)
+@settings(deadline=None, max_examples=40)
+def test_what_is_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, whole: Manifest, unfinished: Unfinished
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    state(folder)
+    manifest.save_manifest(folder, whole)
+    manifest.save_unfinished(folder, unfinished)
+    assert manifest.load_manifest(folder) == whole
+    assert manifest.load_unfinished(folder) == unfinished
+
+
+@given(st.binary(max_size=200))
+@settings(deadline=None, max_examples=60)
+def test_nothing_but_our_errors_come_of_any_bytes(
+    tmp_path_factory: pytest.TempPathFactory, body: bytes
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    for data in (body, signed(body), signed(b'{"runs":[],"shards":[' + body)):
+        (state(folder) / manifest.MANIFEST_NAME).write_bytes(data)
+        with pytest.raises(DamageError, match=r"manifest\.json"):
+            manifest.load_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"format":"\xff","runs":[],"shards":[]',
+        b'{"runs":' + b"[" * 100_000,
+        b'{"runs":[],"shards":[{"path":1}]',
+        b'{"runs":[{"provenance":' + b'{"a":' * 5000 + b"1" + b"}" * 5000 + b"}]",
+    ],
+    ids=["not UTF-8", "nested deep", "of another type", "provenance nested deep"],
+)
+def test_a_document_that_only_has_the_right_checksum_is_refused(
+    body: bytes, tmp_path: Path
+) -> None:
+    (state(tmp_path) / manifest.MANIFEST_NAME).write_bytes(signed(body))
+    with pytest.raises(DamageError):
+        manifest.load_manifest(tmp_path)
+
+
+def test_no_manifest_is_none(tmp_path: Path) -> None:
+    assert manifest.load_manifest(tmp_path) is None
+    assert manifest.load_unfinished(tmp_path) is None
+
+
+def test_any_flipped_bit_is_found(store: Store, output: Path) -> None:
+    pack(derived_dir=store.root, output_dir=output, workers=1)
+    path = output / ".shardwright/manifest.json"
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        with pytest.raises(DamageError):
+            manifest.load_manifest(output)
+
+
+def test_any_cut_is_found(store: Store, output: Path) -> None:
+    pack(derived_dir=store.root, output_dir=output, workers=1)
+    path = output / ".shardwright/manifest.json"
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 3):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DamageError):
+            manifest.load_manifest(output)
+
+
+def test_it_is_plain_json_that_says_what_was_packed_and_why(store: Store, output: Path) -> None:
+    store.append(b"{}")
+    (store.root / ".shardwright").mkdir()
+    (store.root / ".shardwright/provenance.json").write_text('{"vae": "some model"}')
+    options = {"shuffle": True, "seed": 7, "limit": 5, "shard_size": 2}
+    pack(derived_dir=store.root, output_dir=output, workers=1, **options)  # type: ignore[arg-type]
+    made = json.loads((output / ".shardwright/manifest.json").read_bytes())
+    assert (made["format"], made["version"]) == ("shardwright-manifest", 1)
+    (run,) = made["runs"]
+    assert run["tool"] == f"shardwright {__version__}"
+    assert run["settings"] == {"buckets": [], **options}
+    assert (run["total_records"], run["ready_records"]) == (8, 7)
+    assert run["skipped_by_reason"] == {"image_id_missing": {"count": 1, "example": "line 8"}}
+    assert run["provenance"] == {"vae": "some model"}
+    assert [entry["path"] for entry in made["shards"]] == [
+        str(path.relative_to(output)) for path in shards(output)
+    ]
+    for entry in made["shards"]:
+        data = (output / entry["path"]).read_bytes()
+        assert entry["bytes"] == len(data)
+        assert entry["xxh3"] == xxhash.xxh3_128_hexdigest(data)
+    assert sum(entry["samples"] for entry in made["shards"]) == 5
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="there is no sha256sum here")
+def test_sha256sum_accepts_the_sums_and_sees_a_flipped_bit(store: Store, output: Path) -> None:
+    pack(derived_dir=store.root, output_dir=output, shard_size=2, workers=1, sha256=True)
+    command = ["sha256sum", "--strict", "-c", ".shardwright/SHA256SUMS"]
+    done = subprocess.run(command, cwd=output, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.count(": OK") == len(shards(output))
+    path = shards(output)[1]
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+    done = subprocess.run(command, cwd=output, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"{path.relative_to(output)}: FAILED" in done.stdout
