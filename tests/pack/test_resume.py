@@ -120,6 +120,21 @@ def test_a_shard_that_is_not_whole_is_written_again(
     assert contents(output) == contents(tmp_path / "unbroken")
 
 
+def test_a_shard_is_written_again_if_an_array_of_it_was_made_anew(
+    store: Store, output: Path, tmp_path: Path
+) -> None:
+    interrupted(store, output)
+    bucket = sorted(stamps(output))[0].split("/")[0].removeprefix("bucket_")
+    image_id = next(r["image_id"] for r in store.records if r["aspect_bucket"] == bucket)
+    path = store.root / "dinov3" / f"{image_id}.npy"
+    other = path.read_bytes()
+    path.with_suffix(".new").write_bytes(other[:-4] + bytes(4))
+    path.with_suffix(".new").rename(path)
+    assert packed(store, output, resume=True).kept_shards == 1
+    packed(store, tmp_path / "unbroken")
+    assert contents(output) == contents(tmp_path / "unbroken")
+
+
 def test_resuming_what_is_finished_changes_nothing(store: Store, output: Path) -> None:
     packed(store, output, sha256=True)
     before, written = contents(output), stamps(output)

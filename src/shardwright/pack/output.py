@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing, suppress
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import xxhash
 
-from shardwright import files
+from shardwright import files, schema
 from shardwright.errors import NoSpaceError, ShardExistsError, ShardwrightError, StorageError
 from shardwright.pack.plan import Plan, Shard
 from shardwright.pack.write import Sealed, make_task, write_shard
@@ -64,11 +65,13 @@ def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
     try:
         data = path.read_bytes()
         head = index.decode(data, path).head
-        there = (output / shard.path).stat().st_size
+        there = (output / shard.path).stat()
+        changed = _newest_array(plan, shard) > there.st_ctime_ns
     except (OSError, ShardwrightError):
         return None
     ids = [plan.scan.ids[sample] for sample in shard.samples]
-    if (head.ids, head.shard, head.bytes, there) != (ids, shard.path, shard.bytes, shard.bytes):
+    planned = (ids, shard.path, shard.bytes, shard.bytes)
+    if changed or (head.ids, head.shard, head.bytes, there.st_size) != planned:
         return None
     return ShardEntry(
         path=shard.path,
@@ -78,6 +81,16 @@ def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
         xxh3=head.xxh3,
         sha256=head.sha256,
         index_xxh3=xxhash.xxh3_64_hexdigest(data),
+    )
+
+
+def _newest_array(plan: Plan, shard: Shard) -> int:
+    """Say when the last of a shard's arrays came or changed, since it may have been made anew."""
+    folders = [plan.scan.derived_dir / component.folder for component in schema.COMPONENTS]
+    return max(
+        os.stat(folder / f"{plan.scan.ids[sample]}.npy").st_ctime_ns
+        for sample in shard.samples
+        for folder in folders
     )
 
 
