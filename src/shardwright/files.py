@@ -12,7 +12,6 @@ import fcntl
 import mmap
 import os
 import shutil
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -338,7 +337,7 @@ def lock(folder: Path) -> Iterator[None]:
             ) from None
         with suppress(OSError):  # who holds it is a courtesy; on a full disk it goes unsaid
             os.ftruncate(fd, 0)
-            os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
         yield
         with suppress(OSError):
             os.ftruncate(fd, 0)

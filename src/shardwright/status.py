@@ -10,24 +10,24 @@ from collections.abc import Collection, Container, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwright.buckets import Bucket, is_bucket
 from shardwright.errors import InputMissingError
 from shardwright.files import explained
-from shardwright.pack.plan import Plan, plan
-from shardwright.pack.scan import Scan, scan
 from shardwright.pack.summary import SkippedReason
 from shardwright.progress import Progress
 from shardwright.schema import COMPONENTS, JSONL_NAME
-from shardwright.shards.manifest import Settings
 from shardwright.store import listing, npy, records
 from shardwright.store.journal import journal_path
 from shardwright.store.listing import shown
 from shardwright.store.npy import BadArrayError
-from shardwright.store.record_faults import is_stage1
 from shardwright.store.records import BadRecordError
 from shardwright.workers import count, run
+
+if TYPE_CHECKING:
+    from shardwright.pack.plan import Plan
+    from shardwright.pack.scan import Scan
 
 StrPath = str | os.PathLike[str]
 
@@ -110,6 +110,11 @@ def status(
 
 
 def _status(derived: Path, jsonl: Path | None, workers: int, progress: Progress) -> StoreStatus:
+    # Here, because the package and its --help are to be imported quickly.
+    from shardwright.pack.plan import plan
+    from shardwright.pack.scan import Scan, scan
+    from shardwright.shards.manifest import Settings
+
     started = time.monotonic()
     metadata = jsonl or derived / JSONL_NAME
     if metadata.is_file():
@@ -160,6 +165,8 @@ def _status(derived: Path, jsonl: Path | None, workers: int, progress: Progress)
 
 def _others(jsonl: Path, ready: Container[str]) -> tuple[dict[str, str], int]:
     """Give the ids that are not ready, each with its bucket if it has one, and count Stage 1."""
+    from shardwright.store.record_faults import is_stage1  # here, as above
+
     others: dict[str, str] = {}
     stage1 = 0
     with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:

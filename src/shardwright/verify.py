@@ -8,9 +8,7 @@ from pathlib import Path
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.schema import JSONL_NAME
-from shardwright.shards.verify import is_shard_folder, verify_shards
 from shardwright.store.findings import Finding, VerifyReport
-from shardwright.store.verify import is_store, verify_store
 from shardwright.workers import count
 
 __all__ = ["Finding", "VerifyReport", "verify"]
@@ -33,6 +31,10 @@ def verify(
     were packed from, and each member is held against its source. Nothing is changed, and damage is
     reported, not raised: look at ``damaged`` and ``findings``.
     """
+    # Here, because the package and its --help are to be imported quickly.
+    from shardwright.shards.verify import is_shard_folder, verify_shards
+    from shardwright.store.verify import is_store, verify_store
+
     target = Path(path)
     report = progress or Progress()
     if not target.exists():

@@ -405,6 +405,8 @@ import os, sys
 sys.path[:0] = {path!r}
 # While the interpreter's own files may still be read.
 import multiprocessing.popen_fork
+import shardwright.pack.run
+import shardwright.pool
 from shardwright.cli.main import main
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

@@ -1,0 +1,191 @@
+"""A run of packing from end to end: scan, check, plan, write, finish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwright import files
+from shardwright.buckets import BUCKETS
+from shardwright.errors import SourceChangedError, UsageError
+from shardwright.pack import history, output
+from shardwright.pack.finish import finish
+from shardwright.pack.history import Start
+from shardwright.pack.plan import Plan, Shard, plan
+from shardwright.pack.scan import Scan, require_inputs, scan
+from shardwright.pack.summary import BucketSummary, PackSummary
+from shardwright.progress import Progress
+from shardwright.shards import manifest
+from shardwright.shards.manifest import Settings, ShardEntry, Unfinished
+from shardwright.shards.names import existing_buckets
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a run, with sense made of the arguments."""
+
+    derived_dir: Path
+    jsonl: Path
+    output_dir: Path
+    settings: Settings
+    overwrite: bool
+    resume: bool
+    append: bool
+    sha256: bool
+    dry_run: bool
+    progress_every: int
+    workers: int
+
+
+def run(request: Request, progress: Progress) -> PackSummary:
+    """Scan, plan, and write what is not there yet."""
+    started = time.monotonic()
+    target = request.output_dir
+    require_inputs(request.jsonl, request.derived_dir)
+    found = scan(request.jsonl, request.derived_dir, progress, request.progress_every)
+    _require_samples(request.settings.buckets, found)
+    start = _start(request)
+    layout = plan(
+        found,
+        request.settings,
+        known=start.known,
+        first_numbers=start.first_numbers,
+        workers=request.workers,
+        progress=progress,
+    )
+    kept = _kept(layout, start, request)
+    todo = [shard for shard in layout.shards if shard.path not in kept]
+    there = [] if start.append else output.existing(target, layout.buckets)
+    if not request.dry_run and (layout.shards or start.append):
+        may_exist = request.overwrite or request.resume or request.append
+        output.refuse(target, [*start.loose, *(() if may_exist else there)])
+        output.require_space(target, sum(shard.bytes for shard in todo))
+        with files.lock(target):
+            if _start(request) != start:
+                raise SourceChangedError(f"{target}: another run has written here; run again")
+            _write(layout, todo, kept, start, request, progress)
+    return _summary(
+        layout,
+        todo,
+        kept_shards=len(kept),
+        dry_run=request.dry_run,
+        existing_shards=len(there),
+        free_bytes=files.free_bytes(target),
+        output_dir=str(target),
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _start(request: Request) -> Start:
+    if request.append:
+        return history.append(request.output_dir)
+    if request.resume:
+        return history.resume(request.output_dir)
+    only = request.settings.buckets
+    return history.fresh(request.output_dir, overwrite=request.overwrite, only=only)
+
+
+def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]:
+    """Find the shards of the interrupted run that need not be written again."""
+    if start.plan is None:
+        return {}
+    digest = layout.digest()
+    if request.resume:
+        start.require_same(digest, layout.settings)
+    if start.plan != digest:
+        return {}
+    entries = output.finished(request.output_dir, layout)
+    return {path: e for path, e in entries.items() if e.bucket not in start.half_replaced}
+
+
+def _write(
+    layout: Plan,
+    todo: Sequence[Shard],
+    kept: dict[str, ShardEntry],
+    start: Start,
+    request: Request,
+    progress: Progress,
+) -> None:
+    """Write the shards that are missing, then the manifest of all."""
+    target = request.output_dir
+    replaced = set(start.half_replaced)
+    if request.overwrite:
+        scope = layout.buckets if layout.settings.buckets else existing_buckets(target)
+        replaced |= {name for name in scope if output.existing(target, [name])}
+    digest = layout.digest()
+    manifest.save_unfinished(
+        target,
+        Unfinished(
+            append=start.append,
+            plan=digest,
+            settings=layout.settings,
+            replaces=sorted(replaced),
+            base=start.base,
+        ),
+    )
+    if start.append:  # an interrupted one may have left shards that are not planned now
+        listed = {entry.path for entry in start.base.shards} | kept.keys()
+        for name in existing_buckets(target):
+            output.remove_shards(target, name, keep=listed)
+    written = output.write(
+        layout,
+        todo,
+        target,
+        replaced=replaced,
+        sha256=request.sha256,
+        workers=request.workers,
+        progress=progress,
+    )
+    for name in sorted(replaced.difference(layout.buckets)):  # no sample is in them any more
+        manifest.remove_manifest(target)
+        output.remove_shards(target, name)
+    output.sync(target)  # before the manifest speaks of them
+    finish(layout, digest, [*kept.values(), *written], start, target, request.sha256)
+
+
+def _summary(
+    layout: Plan,
+    todo: Sequence[Shard],
+    *,
+    kept_shards: int,
+    dry_run: bool,
+    existing_shards: int,
+    free_bytes: int,
+    output_dir: str,
+    seconds: float,
+) -> PackSummary:
+    found = layout.scan
+    buckets: dict[str, BucketSummary] = {}
+    for shard in todo:
+        entry = buckets.setdefault(shard.bucket, BucketSummary())
+        entry.samples += len(shard.samples)
+        entry.shards += 1
+        entry.bytes += shard.bytes
+        entry.shard_bytes[shard.path.rpartition("/")[2]] = shard.bytes
+        entry.off_shape += sum(layout.checked.off_shape[sample] for sample in shard.samples)
+    return PackSummary(
+        total_records=found.total_records,
+        ready_records=found.ready_records,
+        skipped_incomplete=found.skipped.total,
+        written_samples=sum(entry.samples for entry in buckets.values()),
+        written_shards=len(todo),
+        written_bytes=sum(entry.bytes for entry in buckets.values()),
+        kept_shards=kept_shards,
+        dry_run=dry_run,
+        existing_shards=existing_shards,
+        free_bytes=free_bytes,
+        output_dir=output_dir,
+        seconds=seconds,
+        skipped_by_reason=dict(found.skipped),
+        buckets=buckets,
+    )
+
+
+def _require_samples(only: Sequence[str], found: Scan) -> None:
+    """Take a bucket that is neither one of the seven nor in the store for a slip of the pen."""
+    present = {found.buckets[sample] for sample in found.ready()} if only else set()
+    for name in sorted(set(only) - present - {str(bucket) for bucket in BUCKETS}):
+        listed = ", ".join(sorted(present)) or "none"
+        raise UsageError(f"--bucket {name}: no ready sample is in it; buckets with some: {listed}")
