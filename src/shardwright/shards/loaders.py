@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ from shardwright import files
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import size
 from shardwright.shards import manifest
-from shardwright.shards.index import ShardIndex, load
+from shardwright.shards.index import Member, ShardIndex, load
 from shardwright.shards.keys import key
 from shardwright.shards.manifest import Manifest, ShardEntry
 from shardwright.shards.tar import BLOCK, member_bytes
@@ -35,6 +35,13 @@ _ENERGON_VERSION = "7.4.1"  # whose layout this is
 
 StrPath = str | os.PathLike[str]
 File = tuple[str, bytes]
+
+
+class _Member(NamedTuple):
+    suffix: str
+    name: str
+    offset: int  # of its data
+    size: int
 
 
 @dataclass(frozen=True)
@@ -63,10 +70,10 @@ def energon(packed: Packed) -> Iterator[File]:
     counts = {}
     for entry, found in packed.indexes():
         columns = len(found.head.members)
-        samples = range(len(found.head.ids))
-        starts = array("Q", [found.member(sample, 0).offset - BLOCK for sample in samples])
-        last = found.member(samples[-1], columns - 1)
-        starts.append(last.offset - BLOCK + member_bytes(last.size))
+        firsts = found.table[:: columns * len(Member._fields)]
+        last = found.member(entry.samples - 1, columns - 1)
+        end = last.offset - BLOCK + member_bytes(last.size)
+        starts = array("Q", [*(offset - BLOCK for offset in firsts), end])
         yield f"{entry.path}.idx", starts.tobytes()  # in the machine's own byte order
         counts[entry.path] = entry.samples
     # JSON is YAML, and needs no other library.
@@ -81,16 +88,12 @@ def energon(packed: Packed) -> Iterator[File]:
 def dali(packed: Packed) -> Iterator[File]:
     """NVIDIA DALI: a text file for each shard, for ``index_paths``."""
     for entry, found in packed.indexes():
-        lines = [f"v1.2 {entry.samples}"]
-        for sample, image_id in enumerate(found.head.ids):
-            name = key(image_id)
-            words = []
-            for column, suffix in enumerate(found.head.members):
-                member = found.member(sample, column)
-                words.append(f"{suffix} {member.offset} {member.size} {name}.{suffix}")
-            lines.append(" ".join(words))
+        lines = [
+            " ".join(f"{m.suffix} {m.offset} {m.size} {m.name}" for m in sample)
+            for sample in _samples(found)
+        ]
         path = Path(DALI_FOLDER, entry.path).with_suffix(".idx").as_posix()
-        yield path, ("\n".join(lines) + "\n").encode()
+        yield path, "\n".join([f"v1.2 {entry.samples}", *lines, ""]).encode()
 
 
 def wids(packed: Packed) -> Iterator[File]:
@@ -111,14 +114,13 @@ def wids(packed: Packed) -> Iterator[File]:
 def webshart(packed: Packed) -> Iterator[File]:
     """Webshart: beside each shard where its members are."""
     for entry, found in packed.indexes():
-        members = {}
-        for sample, image_id in enumerate(found.head.ids):
-            name = key(image_id)
-            for column, suffix in enumerate(found.head.members):
-                member = found.member(sample, column)
-                members[f"{name}.{suffix}"] = {"offset": member.offset, "length": member.size}
+        members = {
+            member.name: {"offset": member.offset, "length": member.size}
+            for sample in _samples(found)
+            for member in sample
+        }
         body = {"filesize": entry.bytes, "files": members}
-        yield Path(entry.path).with_suffix(".json").as_posix(), _json(body)
+        yield Path(entry.path).with_suffix(".json").as_posix(), msgspec.json.encode(body)
 
 
 def hf(packed: Packed) -> Iterator[File]:
@@ -277,6 +279,18 @@ def _remove(folder: Path, names: Iterable[str]) -> None:
         files.sync_folder(parent)
     for top in (ENERGON_FOLDER, DALI_FOLDER):
         files.remove_empty_folders(folder / top)
+
+
+def _samples(found: ShardIndex) -> Iterator[list[_Member]]:
+    """Give the members of each sample."""
+    step = len(Member._fields)
+    offsets, sizes = iter(found.table[0::step]), iter(found.table[1::step])
+    for image_id in found.head.ids:
+        name = key(image_id)
+        yield [
+            _Member(suffix, f"{name}.{suffix}", next(offsets), next(sizes))
+            for suffix in found.head.members
+        ]
 
 
 def _config(name: str, pattern: str) -> str:
