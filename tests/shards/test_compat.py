@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import shardwright
-from shardwright.shards.compat import FAULTS, RULES, LoaderMatrix, check_loaders
+from shardwright.shards import compat
+from shardwright.shards.compat import FAULTS, RULES, LoaderCheck
+from tests.commands import run
 from tests.shards.packed import packed
 
 Members = list[tuple[str, bytes]]
@@ -35,11 +37,19 @@ def write(folder: Path, members: Members, number: int = 0, **options: Any) -> Pa
     return path
 
 
-def failing(matrix: LoaderMatrix) -> dict[str, set[str]]:
+def check_loaders(folder: Path) -> list[LoaderCheck]:
+    return compat.check_loaders(folder, shardwright.Progress())
+
+
+def passed(checks: list[LoaderCheck]) -> bool:
+    return all(check.verdict != "fail" for check in checks)
+
+
+def failing(checks: list[LoaderCheck]) -> dict[str, set[str]]:
     """Give the loaders that fail, by fault."""
     found: dict[str, set[str]] = {}
-    for check in matrix.loaders:
-        assert check.passed == (not check.faults)
+    for check in checks:
+        assert (check.verdict == "fail") == bool(check.faults)
         for fault in check.faults:
             found.setdefault(fault, set()).add(check.loader)
     return found
@@ -55,19 +65,41 @@ def test_every_rule_has_an_explanation_and_every_fault_a_loader() -> None:
 
 def test_packed_shards_pass_for_every_loader(tmp_path: Path) -> None:
     shards = packed(tmp_path)
-    matrix = check_loaders(shards)
-    assert matrix.passed
-    assert (matrix.shards, matrix.samples) == (4, 12)
-    assert {check.loader for check in matrix.loaders} == set(RULES)
-    assert {check.loader: check.index for check in matrix.loaders} == {
-        "webdataset": None, "hf": None, "ray": None,
-        "energon": False, "dali": False, "wids": False, "webshart": False,
+    report = shardwright.verify(shards, loaders=True)
+    assert not report.damaged
+    assert report.loaders == {
+        "webdataset": "pass", "hf": "pass", "ray": "pass", "energon": "needs index",
+        "dali": "needs index", "wids": "needs index", "webshart": "needs index",
     }  # fmt: skip
     shardwright.index(shards, for_=["energon", "dali", "wids", "webshart", "hf"])
-    matrix = check_loaders(shards)
-    assert matrix.passed
-    assert {check.index for check in matrix.loaders} == {None, True}
-    assert json.loads(json.dumps(matrix.to_dict()))["passed"] is True
+    report = shardwright.verify(shards, loaders=True)
+    assert not report.damaged
+    assert report.loaders == dict.fromkeys(RULES, "pass")
+
+
+def test_the_command_shows_a_matrix_and_the_cure(tmp_path: Path) -> None:
+    shards = packed(tmp_path)
+    shardwright.index(shards, for_=["webshart"])
+    done = run("verify", shards, "--loaders")
+    assert done.returncode == 12
+    assert (
+        "bucket_64x64/shard-000000.json: is visible, so load_dataset would open it as a tar (as 4 "
+        "in all), which fails hf; write a card with shardwright index --for hf, or remove it\n"
+    ) in done.stdout
+    lines = done.stdout.split("loaders:\n")[1].splitlines()[:7]
+    assert [line.split(maxsplit=1) for line in lines] == [
+        ["webdataset", "pass"],
+        ["hf", "FAIL"],
+        ["energon", "pass, after shardwright index --for energon"],
+        ["ray", "pass"],
+        ["wids", "pass, after shardwright index --for wids"],
+        ["dali", "pass, after shardwright index --for dali"],
+        ["webshart", "pass"],
+    ]
+    done = run("verify", tmp_path / "derived", "--loaders")
+    assert done.returncode == 2
+    assert "is a store; --loaders is for a shard folder" in done.stderr
+    assert run("verify", shards).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -97,9 +129,9 @@ def test_each_fault_fails_the_loaders_it_concerns(
 def test_a_key_in_two_shards_fails_energon(tmp_path: Path) -> None:
     write(tmp_path, sample("a"), 0)
     write(tmp_path, sample("a"), 1)
-    matrix = check_loaders(tmp_path)
-    assert failing(matrix) == {"key_twice": {"energon"}}
-    (fault,) = next(c for c in matrix.loaders if c.loader == "energon").faults.values()
+    checks = check_loaders(tmp_path)
+    assert failing(checks) == {"key_twice": {"energon"}}
+    (fault,) = next(check for check in checks if check.loader == "energon").faults.values()
     assert fault.example == "bucket_64x64/shard-000001.tar: a.json"
 
 
@@ -107,7 +139,7 @@ def test_a_null_that_the_first_samples_never_settle_fails_hugging_face(tmp_path:
     captions = [None, "x", *[None] * 8]
     settled = [m for n, caption in enumerate(captions) for m in sample(f"a{n}", caption=caption)]
     write(tmp_path, settled)
-    assert check_loaders(tmp_path).passed
+    assert passed(check_loaders(tmp_path))
     captions = [*[None] * 8, "x"]
     never = [m for n, caption in enumerate(captions) for m in sample(f"a{n}", caption=caption)]
     write(tmp_path, never)
@@ -142,7 +174,7 @@ def test_visible_files_fail_hugging_face_unless_a_card_names_the_shards(tmp_path
     shardwright.index(shards, for_=["webshart"])
     assert failing(check_loaders(shards)) == {"visible": {"hf"}}
     shardwright.index(shards, for_=["hf"])
-    assert check_loaders(shards).passed
+    assert passed(check_loaders(shards))
 
 
 @pytest.mark.parametrize("loader", ["energon", "dali", "wids", "webshart"])
@@ -154,9 +186,16 @@ def test_an_index_of_an_earlier_packing_is_stale(tmp_path: Path, loader: str) ->
     )
     assert failing(check_loaders(shards)) == {"stale": {loader}}
     shardwright.index(shards, for_=[loader])
-    assert check_loaders(shards).passed
+    assert passed(check_loaders(shards))
 
 
-def test_a_folder_without_shards_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(shardwright.InputMissingError, match="no shards there"):
-        check_loaders(tmp_path)
+@pytest.mark.parametrize("damaged", ["manifest.json", "index/bucket_64x64/shard-000000.idx"])
+def test_a_damaged_index_of_ours_is_reported_not_raised(tmp_path: Path, damaged: str) -> None:
+    shards = packed(tmp_path)
+    shardwright.index(shards, for_=["energon"])
+    path = shards / ".shardwright" / damaged
+    path.write_bytes(path.read_bytes()[:-9])
+    report = shardwright.verify(shards, loaders=True)
+    assert report.damaged
+    assert report.loaders is not None
+    assert report.loaders["webdataset"] == "pass"

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from shardwright.errors import InputMissingError
+from shardwright.errors import DamageError, InputMissingError
+from shardwright.files import explained
 from shardwright.progress import Progress
 from shardwright.schema import JSON_SUFFIX
 from shardwright.shards import loaders, manifest, tarread
 from shardwright.shards.keys import LONGEST_NAME
 from shardwright.shards.loaders import CARD_NAME, LOADERS, Packed
-from shardwright.shards.names import bucket_folder, existing_buckets, existing_shards
 from shardwright.shards.tarread import BadTarError, Entry
+from shardwright.store.findings import Finding
 
 FAULTS = {
     "unreadable": "the tar cannot be read",
@@ -52,7 +52,11 @@ RULES: dict[str, tuple[str, ...]] = {
     "dali": (*_ALL, "space", "not_alike", "stale"),
     "webshart": (*_ALL, "extended", "long", "stale"),
 }
-_NEED_INDEX = ("energon", "dali", "wids", "webshart")
+_CURES = {
+    "visible": "write a card with shardwright index --for hf, or remove it",
+    "stale": "run shardwright index again for these loaders",
+}
+PASS, NEEDS_INDEX, FAIL = "pass", "needs index", "fail"
 _FIRST = 5  # samples from which Hugging Face infers the columns
 
 _NULL = "NoneType"
@@ -88,60 +92,51 @@ class LoaderCheck:
     index: bool | None  # whether its index files are there; None where it needs none
 
     @property
-    def passed(self) -> bool:
-        """Whether nothing stands in the way, save perhaps an index that can be written."""
-        return not self.faults
+    def verdict(self) -> str:
+        """Say it in a word or two."""
+        return FAIL if self.faults else NEEDS_INDEX if self.index is False else PASS
 
 
-@dataclass(frozen=True)
-class LoaderMatrix:
-    """The verdict for every loader."""
-
-    path: str
-    shards: int
-    samples: int
-    loaders: list[LoaderCheck]
-
-    @property
-    def passed(self) -> bool:
-        """Whether every loader reads the folder."""
-        return all(check.passed for check in self.loaders)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give it as plain dicts and numbers, ready for JSON."""
-        checks = [asdict(check) | {"passed": check.passed} for check in self.loaders]
-        return asdict(self) | {"passed": self.passed, "loaders": checks}
-
-
-def check_loaders(
-    path: str | os.PathLike[str], *, progress: Progress | None = None
-) -> LoaderMatrix:
+def check_loaders(folder: Path, progress: Progress) -> list[LoaderCheck]:
     """Run the rules of every loader over the headers and JSON members of all shards."""
-    folder = Path(path)
-    shards = [
-        shard
-        for bucket in existing_buckets(folder)
-        for shard in existing_shards(folder / bucket_folder(bucket)).values()
-    ]
-    if not shards:
-        raise InputMissingError(f"{folder}: no shards there; give the --output-dir of a pack")
-    report = progress or Progress()
-    report.phase("loaders", len(shards), "shards")
+    visible = [path for path in sorted(folder.rglob("*")) if _is_visible_file(path, folder)]
+    shards = [path for path in visible if path.suffix == ".tar"]
+    progress.phase("loaders", len(shards), "shards")
     check = Check()
     for shard in shards:
         _check_file(check, shard, shard.relative_to(folder).as_posix())
-        report.advance(1)
-    report.close()
-    _check_sidecars(check.faults, folder, shards)
-    stale = {name: _stale(folder, name) for name in _NEED_INDEX}
+        progress.advance(1)
+    progress.close()
+    if not _has_card(folder):
+        for path in visible:
+            if path.suffix != ".tar":
+                check.faults.add("visible", path.relative_to(folder).as_posix())
     checks = []
     for loader, rules in RULES.items():
         found = {name: check.faults[name] for name in rules if name in check.faults}
-        if stale.get(loader):
-            found["stale"] = Fault(len(stale[loader]), stale[loader][0])
-        there = bool(_index_files(folder, loader)) if loader in _NEED_INDEX else None
+        there = None
+        if "stale" in rules:
+            index = sorted(loaders.owned(folder, loader))
+            there = bool(index)
+            if stale := _stale(folder, loader, index):
+                found["stale"] = Fault(len(stale), stale[0])
         checks.append(LoaderCheck(loader, found, there))
-    return LoaderMatrix(str(folder), len(shards), check.samples, checks)
+    return checks
+
+
+def findings_of(checks: Iterable[LoaderCheck]) -> Iterator[Finding]:
+    """Tell every fault once, with all loaders that it fails."""
+    failed: dict[str, list[LoaderCheck]] = {}
+    for check in checks:
+        for name in check.faults:
+            failed.setdefault(name, []).append(check)
+    for name, fails in failed.items():
+        fault = fails[0].faults[name]
+        times = f" (as {fault.count:,} in all)" if fault.count > 1 else ""
+        who = ", ".join(check.loader for check in fails)
+        cure = _CURES.get(name, "pack the samples anew with shardwright pack")
+        what = f"{FAULTS[name]}{times}, which fails {who}"
+        yield Finding(f"loader_{name}", fault.example, None, what, cure)
 
 
 @dataclass
@@ -232,7 +227,8 @@ class Check:
 
 
 def _check_file(check: Check, shard: Path, path: str) -> None:
-    fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
+    with explained(shard):
+        fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
     try:
         for entry in check.shard(path, tarread.entries(fd)):
             check.json(f"{path}: {entry.name}", os.pread(fd, entry.size, entry.offset))
@@ -242,30 +238,26 @@ def _check_file(check: Check, shard: Path, path: str) -> None:
         os.close(fd)
 
 
-def _check_sidecars(faults: Faults, folder: Path, shards: Iterable[Path]) -> None:
-    """Find what load_dataset would take for a shard, unless a card tells it better."""
+def _is_visible_file(path: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return not hidden and path.is_file()
+
+
+def _has_card(folder: Path) -> bool:
+    """Whether a card tells Hugging Face which files are shards."""
     card = folder / CARD_NAME
-    if card.is_file() and b"configs:" in card.read_bytes():
-        return
-    known = set(shards)
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in inside.parts)
-        if path.is_file() and not hidden and path not in known:
-            faults.add("visible", inside.as_posix())
+    return card.is_file() and b"configs:" in card.read_bytes()
 
 
-def _index_files(folder: Path, loader: str) -> list[str]:
-    return sorted(loaders.owned(folder, loader))
-
-
-def _stale(folder: Path, loader: str) -> list[str]:
+def _stale(folder: Path, loader: str, there: list[str]) -> list[str]:
     """Find the index files of a loader that are not what would be written now."""
-    there = _index_files(folder, loader)
-    listed = manifest.load_manifest(folder) if there else None
-    if listed is None or not listed.shards:
-        return []  # there is nothing to hold them against
-    wanted = dict(LOADERS[loader].write(Packed(folder, listed)))
+    try:
+        listed = manifest.load_manifest(folder) if there else None
+        if listed is None or not listed.shards:
+            return []  # there is nothing to hold them against
+        wanted = dict(LOADERS[loader].write(Packed(folder, listed)))
+    except (DamageError, InputMissingError):  # of our own index, and for verify to tell
+        return []
     missing = [name for name in wanted if name not in there]
     other = [name for name in there if wanted.get(name) != (folder / name).read_bytes()]
     return missing + other
