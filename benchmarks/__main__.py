@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.contest import ask, table
 from shardwright.workers import cores
 
-QUESTIONS = ("start", "scan", "pack", "verify", "migrate")
+QUESTIONS = ("start", "scan", "pack", "read", "verify", "migrate")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -25,6 +25,7 @@ class Contestant:
     name: str
     command: Command
     before: Callable[[], object] | None = None  # for this one only, such as removing its output
+    times_itself: bool = False  # prints the seconds that count, which leave its start out
 
 
 @dataclass(frozen=True)
@@ -60,29 +61,31 @@ def ask(question: Question, rounds: int) -> dict[str, Runs]:
                 contestant.before()
             print(f"\r{question.name}: round {number + 1}/{rounds} {contestant.name:<30}",
                   end="", file=sys.stderr, flush=True)  # fmt: skip
-            seconds, peak = timed(contestant.command)
+            seconds, peak = timed(contestant.command, contestant.times_itself)
             results[contestant.name].seconds.append(seconds)
             results[contestant.name].peak_mb = max(results[contestant.name].peak_mb, peak)
     print("\r" + " " * 79 + "\r", end="", file=sys.stderr)
     return results
 
 
-def timed(command: Command) -> tuple[float, float]:
+def timed(command: Command, times_itself: bool = False) -> tuple[float, float]:
     """Run a command to its end; give its seconds and its peak memory in MB."""
     started = time.perf_counter()
     with subprocess.Popen(
         [str(word) for word in command],
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if times_itself else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     ) as process:
         assert process.stderr is not None
         complaint = process.stderr.read()
+        told = process.stdout.read() if process.stdout else b""
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.perf_counter() - started
     if process.returncode:
         raise RuntimeError(f"{command}: exit {process.returncode}\n{complaint.decode()[-2000:]}")
+    seconds = float(told) if times_itself else seconds
     return seconds, usage.ru_maxrss / 1024
 
 

@@ -68,7 +68,7 @@ def test_the_tree_of_errors_is_drawn_with_exit_codes() -> None:
 
 def functions() -> list[str]:
     names = [command.__name__.rpartition(".")[2] for command in COMMANDS]
-    return [name for name in names if hasattr(shardwright, name)]
+    return [name for name in names if name in shardwright.__all__]
 
 
 def command(name: str) -> argparse.ArgumentParser:

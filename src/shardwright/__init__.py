@@ -1,7 +1,8 @@
 """Turns approved images and captions into training-ready WebDataset shards.
 
 Each function is the command of the same name: ``shardwright.pack(output_dir="data/shards")`` does
-what ``shardwright pack --output-dir data/shards`` does, and gives back a summary.
+what ``shardwright pack --output-dir data/shards`` does, and gives back a summary. ``open`` is for
+training: it reads shards.
 """
 
 from shardwright.derive import ComponentSummary, DeriveSummary, FailedReason, derive
@@ -22,6 +23,8 @@ from shardwright.errors import (
 from shardwright.migrate import MigrateSummary, migrate
 from shardwright.pack import BucketSummary, PackSummary, SkippedReason, pack
 from shardwright.progress import Progress
+from shardwright.shards.loaders import IndexSummary, index
+from shardwright.shards.opening import open  # noqa: A004 - for shardwright.open, as gzip.open
 from shardwright.status import BucketStatus, ComponentStatus, StoreStatus, status
 from shardwright.verify import Finding, VerifyReport, verify
 from shardwright.version import __version__
@@ -35,6 +38,7 @@ __all__ = [
     "DeriveSummary",
     "FailedReason",
     "Finding",
+    "IndexSummary",
     "InputMissingError",
     "LockedError",
     "MigrateSummary",
@@ -54,7 +58,9 @@ __all__ = [
     "VerifyReport",
     "__version__",
     "derive",
+    "index",
     "migrate",
+    "open",
     "pack",
     "status",
     "verify",

@@ -72,6 +72,10 @@ class Disk:
         """Make one folder."""
         os.mkdir(path)
 
+    def rmdir(self, path: Path) -> None:
+        """Remove one empty folder."""
+        os.rmdir(path)
+
     def fsync_folder(self, path: Path) -> None:
         """Wait until a folder's names are on the disk."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -306,6 +310,18 @@ def state(fd: int) -> tuple[int, int]:
     """Give what changes when somebody writes to a file: its size and modification time."""
     found = os.fstat(fd)
     return found.st_size, found.st_mtime_ns
+
+
+def remove_empty_folders(path: Path) -> None:
+    """Remove a folder and those in it, as far as there is nothing else in them."""
+    if not path.is_dir():
+        return
+    for child in path.iterdir():
+        remove_empty_folders(child)
+    with explained(path):
+        if not os.listdir(path):
+            _disk.rmdir(path)
+            _disk.fsync_folder(path.parent)
 
 
 def free_bytes(path: Path) -> int:

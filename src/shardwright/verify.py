@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from shardwright.errors import InputMissingError, UsageError
@@ -21,6 +22,7 @@ def verify(
     *,
     read_data: bool = False,
     against: StrPath | None = None,
+    loaders: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
@@ -28,10 +30,12 @@ def verify(
 
     Without ``read_data``, a store's records and array headers and sizes are checked, and a shard
     folder's names, sizes and indexes; with it every byte. ``against`` names the store that shards
-    were packed from, and each member is held against its source. Nothing is changed, and damage is
-    reported, not raised: look at ``damaged`` and ``findings``.
+    were packed from, and each member is held against its source. ``loaders`` runs the rules of
+    every loader over the shards. Nothing is changed, and damage is reported, not raised: look at
+    ``damaged`` and ``findings``.
     """
     # Here, because the package and its --help are to be imported quickly.
+    from shardwright.shards.compat import check_loaders, findings_of
     from shardwright.shards.verify import is_shard_folder, verify_shards
     from shardwright.store.verify import is_store, verify_store
 
@@ -40,16 +44,25 @@ def verify(
     if not target.exists():
         raise InputMissingError(f"{target}: no such folder; give a store or a shard folder")
     if is_store(target):
-        if against is not None:
-            raise UsageError(f"{target}: is a store; --against is for a shard folder")
+        if against is not None or loaders:
+            flag = "--loaders" if against is None else "--against"
+            raise UsageError(f"{target}: is a store; {flag} is for a shard folder")
         return verify_store(target, read_data=read_data, workers=count(workers), progress=report)
     if is_shard_folder(target):
-        return verify_shards(
+        found = verify_shards(
             target,
             read_data=read_data,
             against=Path(against) if against is not None else None,
             workers=count(workers),
             progress=report,
+        )
+        if not loaders:
+            return found
+        checks = check_loaders(target, report)
+        return replace(
+            found,
+            findings=[*found.findings, *findings_of(checks)],
+            loaders={check.loader: check.verdict for check in checks},
         )
     raise UsageError(
         f"{target}: not a store, for it has no {JSONL_NAME}, and not a shard folder, for it has no "

@@ -12,11 +12,11 @@ from types import FrameType
 from typing import NoReturn
 
 import shardwright
-from shardwright.cli import demo, derive, migrate, pack, status, verify
+from shardwright.cli import demo, derive, index, migrate, pack, status, verify
 from shardwright.cli.output import print_json
 from shardwright.errors import ShardwrightError
 
-COMMANDS = (demo, derive, migrate, status, pack, verify)
+COMMANDS = (demo, derive, migrate, status, pack, verify, index)
 
 EPILOG = """\
 exit status:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 import shardwright
 from shardwright.cli.output import print_json, progress
 from shardwright.progress import size
+from shardwright.shards.compat import FAIL, NEEDS_INDEX
 from shardwright.verify import Finding, VerifyReport
 
 HELP = "prove that a store or a shard folder is whole, or list what is not"
@@ -19,13 +21,15 @@ NaN, infinities and arrays of one value. Arrays without a record are only noted.
 Checks a shard folder: every shard of the manifest is there under its name and of its size, with its
 index, and no other. With --read-data every byte is held against its checksum, and what differs is
 named down to the member. --against also holds each member against the store, byte for byte. Shards
-that another tool made are checked as loaders would read them.
+that another tool made are checked as loaders would read them. --loaders says which loaders can read
+the folder, by running their own splitting and grouping rules over all headers and JSON members.
 
 Each finding names the file and the cure. Nothing is changed."""
 EXAMPLE = """\
   shardwright verify data/derived
   shardwright verify data/shards --read-data
   shardwright verify data/shards --against data/derived
+  shardwright verify data/shards --loaders
 """
 EXIT_STATUS = """\
 exit status:
@@ -50,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--read-data", action="store_true", help="read every byte too")
     add("--against", metavar="DERIVED_DIR", help="hold shards against this store; reads every byte")
+    add("--loaders", action="store_true", help="also say which loaders can read the shards")
     add("--workers", type=int, metavar="N", help="processes (as many as cores)")
 
 
@@ -59,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
         options.path,
         read_data=options.read_data,
         against=options.against,
+        loaders=options.loaders,
         workers=options.workers,
         progress=progress(),
     )
@@ -75,6 +81,8 @@ def describe(report: VerifyReport) -> str:
     for finding in sorted(report.findings, key=lambda finding: finding.damage):
         kinds.setdefault(finding.kind, []).append(finding)
     parts = [_kind(kind, findings) for kind, findings in kinds.items()]
+    if report.loaders is not None:
+        parts.append("\n".join(["loaders:", *_loaders(report.loaders)]))
     parts.append(_verdict(report))
     return "\n\n".join(parts)
 
@@ -86,6 +94,13 @@ def _kind(kind: str, findings: list[Finding]) -> str:
     if len(findings) > _LISTED:
         lines.append(f"  and {len(findings) - _LISTED:,} more (--json lists all)")
     return "\n".join(lines)
+
+
+def _loaders(verdicts: dict[str, str]) -> Iterator[str]:
+    for loader, verdict in verdicts.items():
+        if verdict == NEEDS_INDEX:
+            verdict = f"pass, after shardwright index --for {loader}"
+        yield f"  {loader:<10}  {verdict.upper() if verdict == FAIL else verdict}"
 
 
 def _verdict(report: VerifyReport) -> str:

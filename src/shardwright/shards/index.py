@@ -82,7 +82,7 @@ def encode(
     return body + xxhash.xxh3_64_digest(body)[::-1]
 
 
-def decode(data: bytes, path: Path) -> ShardIndex:
+def decode(data: bytes, path: Path | str) -> ShardIndex:
     """Read an index, or say by DamageError that it is not whole."""
     body, checksum = data[:-_WORD], data[-_WORD:]
     if xxhash.xxh3_64_digest(body)[::-1] != checksum:

@@ -89,6 +89,11 @@ def load_manifest(output_dir: Path) -> Manifest | None:
     return _load(output_dir / STATE_FOLDER / MANIFEST_NAME, Manifest)
 
 
+def decode_manifest(data: bytes, path: Path | str) -> Manifest:
+    """Read a manifest from its bytes, or say by DamageError that it is not whole."""
+    return _decode(data, path, Manifest)
+
+
 def load_unfinished(output_dir: Path) -> Unfinished | None:
     """Read the note of a run that has not ended, if there is one."""
     return _load(output_dir / STATE_FOLDER / UNFINISHED_NAME, Unfinished)
@@ -144,6 +149,10 @@ def _load(path: Path, kind: type[Document]) -> Document | None:
         return None
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
+    return _decode(data, path, kind)
+
+
+def _decode(data: bytes, path: Path | str, kind: type[Document]) -> Document:
     body, comma, checksum = data.rpartition(b',\n  "xxh3": "')
     if not comma or checksum != xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n':
         raise DamageError(f"{path}: is damaged; pack again with --overwrite")

@@ -39,6 +39,7 @@ class VerifyReport:
     bytes: int  # of the arrays or shards that were there to be checked
     findings: list[Finding]
     seconds: float
+    loaders: dict[str, str] | None = None  # pass, needs index or fail, by loader, if asked for
 
     @property
     def damaged(self) -> bool:

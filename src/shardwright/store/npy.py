@@ -80,7 +80,7 @@ def _judge(start: bytes, component: Component) -> tuple[Shape | None, int]:
 
     Where the header goes on beyond these bytes, give None, and how many bytes it has.
     """
-    length = _header_length(start)
+    length = header_length(start)
     if length > len(start):
         return None, length
     header = parse(start[:length])
@@ -104,7 +104,8 @@ def open_array(path: Path | str, folder_fd: int | None = None) -> int:
         raise BadArrayError("unreadable") from None
 
 
-def _header_length(start: bytes) -> int:
+def header_length(start: bytes) -> int:
+    """Count the bytes of the header that begins so."""
     if not start:
         raise BadArrayError("empty")
     if len(start) < 12 or start[:6] != MAGIC or start[6] not in (1, 2, 3) or start[7] != 0:
@@ -120,7 +121,7 @@ def _header_length(start: bytes) -> int:
 
 def parse(start: bytes) -> Header:
     """Read a whole header."""
-    length = _header_length(start)
+    length = header_length(start)
     if len(start) < length:
         raise BadArrayError("truncated")
     try:

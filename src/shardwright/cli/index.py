@@ -1,0 +1,75 @@
+"""``shardwright index``: index files for other loaders."""
+
+from __future__ import annotations
+
+import argparse
+
+import shardwright
+from shardwright.cli.output import print_json
+from shardwright.shards.loaders import LOADERS, IndexSummary
+
+HELP = "write the index files that other loaders want, or remove them"
+DESCRIPTION = """\
+Writes beside the shards what a loader needs to read them, from the index that pack wrote: no shard
+is read. Plain webdataset and Ray Data need nothing. For the others, --for
+
+  energon   .nv-meta/ and a .tar.idx beside each shard: Megatron-Energon
+  dali      .dali/BUCKET/SHARD.idx, for index_paths of fn.readers.webdataset: NVIDIA DALI
+  wids      .wids.json, for ShardListDataset: webdataset 0.2
+  webshart  a .json beside each shard; give webshart one bucket's folder
+  hf        README.md, a dataset card that makes load_dataset(SHARDS) work: Hugging Face
+
+After packing again, run it again; files left from shards that are gone are removed. Visible files
+of one loader can confuse another (Hugging Face's data_dir= opens each as a tar), so write only what
+you use; --remove takes them away again."""
+EXAMPLE = """\
+  shardwright index data/shards --for hf
+  shardwright index data/shards --for energon --for wids
+  shardwright index data/shards --for energon --remove
+"""
+EXIT_STATUS = """\
+exit status:
+  0   done
+  1   failed
+  2   wrong usage, or there are no packed shards
+  11  another run is writing there
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    add = parser.add_argument
+    add("shards", nargs="?", default="data/shards", metavar="SHARDS", help="(%(default)s)")
+    add(
+        "--for",
+        dest="for_",
+        action="append",
+        default=[],
+        choices=list(LOADERS),
+        help="the loader; may be given several times",
+    )
+    add("--remove", action="store_true", help="remove the loader's files instead")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write or remove, then say what."""
+    summary = shardwright.index(options.shards, for_=options.for_, remove=options.remove)
+    if options.json:
+        print_json(summary.to_dict())
+    else:
+        print(describe(summary))
+    return 0
+
+
+def describe(summary: IndexSummary) -> str:
+    """Tell a person which files came and went."""
+    lines = [f"{summary.shards}: index files for {', '.join(summary.loaders)}"]
+    for verb, names in (("wrote", summary.written), ("removed", summary.removed)):
+        lines += [f"  {verb} {_listed(names)}"] if names else []
+    return "\n".join(lines if len(lines) > 1 else [f"{lines[0]}: there were none"])
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) <= 4:
+        return ", ".join(names)
+    return f"{len(names):,} files, from {names[0]} to {names[-1]}"

@@ -1,0 +1,261 @@
+"""Batches of one bucket: shuffled, stacked, the same on every machine, and resumable.
+
+The order of an epoch is decided at once and alike for all ranks: the samples of each bucket are
+shuffled and cut into batches, then the batches of all buckets are shuffled and dealt to the ranks
+in turn. So a rank needs to know only its number, and a place in an epoch is one number too.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.errors import UsageError
+from shardwright.schema import JSON_SUFFIX, Shape
+from shardwright.shards import members
+from shardwright.shards.catalog import Numbers
+from shardwright.shards.members import BadMemberError
+
+if TYPE_CHECKING:
+    from shardwright.shards.reader import Dataset, Found
+    from shardwright.shards.torch import TorchBatches
+
+Batch = dict[str, Any]
+State = dict[str, Any]
+Empty = Callable[[Shape, np.dtype[Any]], NDArray[Any]]
+SmallBuckets = Literal["drop", "keep", "refuse"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the batches of every epoch, and so what a state belongs to."""
+
+    batch_size: int
+    seed: int
+    world_size: int
+    drop_last: bool
+    small_buckets: SmallBuckets
+    samples: str  # a digest of the dataset
+
+
+class Batches:
+    """The batches of one epoch for one rank; iterating twice gives the same batches twice.
+
+    A batch is a dict: every array stacked under its suffix, ``json`` (a list of dicts),
+    ``image_id``, ``caption`` and ``__key__`` (lists), ``bucket``, and ``__state__``. Every sample
+    comes at most once an epoch; all ranks get different samples, and equally many batches.
+
+    ``drop_last`` leaves out what does not fill a batch: other samples in every epoch, since each
+    has its own order. Without it some batches are short, and nothing is left out. A bucket with
+    fewer samples than a batch would be left out for ever, so ``small_buckets`` asks what to do:
+    ``"drop"`` it all the same and warn, ``"keep"`` it as one short batch, or ``"refuse"``.
+
+    To resume after a batch, give its ``__state__`` (or what ``state_dict()`` said then) to
+    ``load_state_dict``; iterating then begins with the next batch. ``set_epoch`` goes on to another
+    epoch, from its first batch.
+    """
+
+    def __init__(self, dataset: Dataset, settings: Settings, epoch: int, rank: int) -> None:
+        _require_sense(settings, epoch, rank)
+        self.dataset = dataset
+        self.settings = settings
+        self.epoch = epoch
+        self.rank = rank
+        self._start = 0  # where iterating begins
+        self._position = 0  # where the latest iteration is
+        self._planned: tuple[int, list[Numbers]] | None = None  # an epoch and its batches
+        buckets = dataset.by_bucket()
+        _require_stackable(dataset, buckets)
+        self._buckets = _settle_small(buckets, settings)
+        if not len(self):
+            raise UsageError(
+                f"{dataset.location}: has not even one batch of {settings.batch_size} for each of "
+                f"{settings.world_size} ranks; take smaller batches, or drop_last=False"
+            )
+
+    def __len__(self) -> int:
+        return len(self._plan(self.epoch)) // self.settings.world_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        for position, batch in self.iterate(self.epoch, self._start):
+            self._position = position
+            yield batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_planned": None}  # sooner made again than sent
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go on to an epoch; nothing changes if it is the present one."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self._start = self._position = 0
+
+    def state_dict(self) -> State:
+        """Give the place in the epoch, as a small dict that JSON can hold."""
+        return self.state(self.epoch, self._position)
+
+    def load_state_dict(self, state: State) -> None:
+        """Go to the place in an epoch that a state tells."""
+        self.epoch, self._start = self.place(state)
+        self._position = self._start
+
+    def torch(self) -> TorchBatches:
+        """Give the batches as a torch ``IterableDataset``, for a DataLoader."""
+        from shardwright.shards.torch import TorchBatches  # here, because torch is an extra
+
+        return TorchBatches(self)
+
+    def state(self, epoch: int, position: int) -> State:
+        """Describe a place so that ``place`` finds it again."""
+        return {"epoch": epoch, "batch": position, **asdict(self.settings)}
+
+    def place(self, state: State) -> tuple[int, int]:
+        """Give the epoch and the batch of a state, if it is a state of batches like these."""
+        differing = [
+            f"{name} was {state.get(name)} and is {value}"
+            for name, value in asdict(self.settings).items()
+            if state.get(name) != value
+        ]
+        if differing:
+            raise UsageError(f"this state is of other batches: {'; '.join(differing)}")
+        return int(state["epoch"]), int(state["batch"])
+
+    def iterate(
+        self, epoch: int, start: int, step: int = 1, empty: Empty = np.empty
+    ) -> Iterator[tuple[int, Batch]]:
+        """Read batches of an epoch, all or every second and so on; give the place after each."""
+        mine = self._plan(epoch)[self.rank :: self.settings.world_size][start::step]
+        for count, numbers in enumerate(self.dataset.ahead(mine)):
+            after = start + count * step + 1
+            batch = stack(self.dataset, numbers, empty)
+            yield after, batch | {"__state__": self.state(epoch, after)}
+
+    def _plan(self, epoch: int) -> list[Numbers]:
+        if self._planned is None or self._planned[0] != epoch:
+            self._planned = epoch, plan(self._buckets, self.settings, epoch)
+        return self._planned[1]
+
+
+def plan(buckets: Mapping[str, Numbers], settings: Settings, epoch: int) -> list[Numbers]:
+    """Decide the batches of an epoch for all ranks, equally many for each."""
+    draw = np.random.PCG64(np.random.SeedSequence((settings.seed, epoch)))
+    size = settings.batch_size
+    batches: list[Numbers] = []
+    for numbers in buckets.values():
+        shuffled = numbers[_shuffle(draw, len(numbers))]
+        if settings.drop_last and len(numbers) > size:
+            shuffled = shuffled[: len(numbers) - len(numbers) % size]
+        batches += [shuffled[at : at + size] for at in range(0, len(shuffled), size)]
+    batches = [batches[at] for at in _shuffle(draw, len(batches))]
+    if not settings.drop_last:
+        _split_until_even(batches, settings.world_size)
+    return batches[: len(batches) - len(batches) % settings.world_size]
+
+
+def stack(dataset: Dataset, numbers: Numbers, empty: Empty = np.empty) -> Batch:
+    """Read samples into one array a field: one allocation, and one copy of each sample."""
+    found = list(dataset.read(numbers.tolist()))
+    batch: Batch = {"bucket": found[0].shard.bucket, "__key__": [one.key for one in found]}
+    for column, field in enumerate(dataset.field_names):
+        values = _values(dataset, found, column, field)
+        batch[field] = _stacked(values, found, field, empty) if _is_array(field) else list(values)
+    if JSON_SUFFIX in batch:
+        batch |= {
+            name: [fields.get(name) for fields in batch[JSON_SUFFIX]]
+            for name in ("image_id", "caption")
+        }
+    return batch
+
+
+def _values(dataset: Dataset, found: list[Found], column: int, field: str) -> Iterator[Any]:
+    for one in found:
+        try:
+            yield members.value(one.members[column], field)
+        except BadMemberError as error:
+            raise dataset.damaged(one, field, error) from None
+
+
+def _stacked(
+    arrays: Iterator[NDArray[Any]], found: list[Found], field: str, empty: Empty
+) -> NDArray[Any]:
+    first = next(arrays)
+    stacked = empty((len(found), *first.shape), first.dtype)
+    stacked[0] = first
+    for row, array in enumerate(arrays, 1):
+        if (array.shape, array.dtype) != (first.shape, first.dtype):
+            raise UsageError(
+                f"{found[row].key}.{field} is {array.dtype} {array.shape}, and {found[0].key}."
+                f"{field} of the same bucket {first.dtype} {first.shape}; {_ONE_SHAPE}"
+            )
+        stacked[row] = array
+    return stacked
+
+
+_ONE_SHAPE = "a batch needs one shape a bucket, which derive with --fit bucket gives"
+
+
+def _is_array(field: str) -> bool:
+    return field.endswith(".npy")
+
+
+def _shuffle(draw: np.random.PCG64, count: int) -> Numbers:
+    # By sort key, because NumPy guarantees these raw numbers for ever, and not its own shuffle.
+    return np.argsort(draw.random_raw(count), kind="stable")
+
+
+def _split_until_even(batches: list[Numbers], world_size: int) -> None:
+    """Halve the largest batches until the ranks can have equally many without losing a sample."""
+    while len(batches) % world_size:
+        largest = max(range(len(batches)), key=lambda at: len(batches[at]))
+        half = len(batches[largest]) // 2
+        if not half:  # single samples are left, and too few for all ranks
+            return
+        batches.append(batches[largest][half:])
+        batches[largest] = batches[largest][:half]
+
+
+def _settle_small(buckets: dict[str, Numbers], settings: Settings) -> dict[str, Numbers]:
+    """Do with buckets that do not fill one batch as the caller chose, and say so."""
+    small = {name: len(n) for name, n in buckets.items() if len(n) < settings.batch_size}
+    told = ", ".join(f"{count} in {name}" for name, count in small.items())
+    if small and settings.small_buckets == "refuse":
+        raise UsageError(
+            f"buckets with fewer samples than batch_size {settings.batch_size}: {told}"
+        )
+    if not small or settings.small_buckets == "keep" or not settings.drop_last:
+        return buckets
+    warnings.warn(
+        f"never used, as their bucket has fewer samples than batch_size {settings.batch_size}: "
+        f"{told}; small_buckets='keep' makes short batches of them",
+        stacklevel=4,  # whoever called batches
+    )
+    return {name: numbers for name, numbers in buckets.items() if name not in small}
+
+
+def _require_stackable(dataset: Dataset, buckets: dict[str, Numbers]) -> None:
+    """Raise now, and not in the middle of an epoch, if arrays of a bucket differ in size."""
+    for bucket, numbers in buckets.items():
+        for field, sizes in dataset.sizes(numbers).items():
+            kinds, counts = np.unique(sizes, return_counts=True)
+            if len(kinds) > 1:
+                odd = len(sizes) - counts.max()
+                raise UsageError(
+                    f"bucket {bucket}: {odd:,} of its {len(sizes):,} {field} differ in size from "
+                    f"the others; {_ONE_SHAPE}"
+                )
+
+
+def _require_sense(settings: Settings, epoch: int, rank: int) -> None:
+    if settings.batch_size < 1:
+        raise UsageError(f"batch_size is {settings.batch_size}; give 1 or more")
+    if not 0 <= rank < settings.world_size:
+        raise UsageError(f"rank {rank} of world_size {settings.world_size}: ranks count from 0")
+    if settings.seed < 0 or epoch < 0:
+        raise UsageError(f"seed {settings.seed}, epoch {epoch}: give 0 or more")
+    if settings.small_buckets not in ("drop", "keep", "refuse"):
+        raise UsageError(f"small_buckets is {settings.small_buckets!r}; say drop, keep or refuse")

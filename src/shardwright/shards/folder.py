@@ -1,0 +1,144 @@
+"""A shard folder as a reader sees it: small files read whole, and pieces of shards.
+
+``LocalFolder`` maps shards into memory, so a piece is never copied; ``remote.RemoteFolder`` fetches
+ranges. Either can be pickled and forked: what is open belongs to one process and stays there.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from shardwright.errors import InputMissingError, SourceChangedError, StorageError
+
+Stamp = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard as it was when the folder was opened."""
+
+    path: str  # below the folder
+    bucket: str
+    samples: int
+    bytes: int
+    index_xxh3: str | None = None  # None where it has no index
+    stamp: Stamp | None = None  # what changes when it is replaced or written to; None if unknown
+
+
+class Piece(NamedTuple):
+    """Some bytes of a shard."""
+
+    shard: Shard
+    offset: int
+    size: int
+
+
+def merge(pieces: Iterable[Piece], gap: int) -> Iterator[Piece]:
+    """Join pieces that follow one another in a shard with at most a small gap between them."""
+    shard: Shard | None = None
+    start = end = 0
+    for piece in pieces:
+        if piece.shard is not shard or not 0 <= piece.offset - end <= gap:
+            if shard is not None:
+                yield Piece(shard, start, end - start)
+            shard, start = piece.shard, piece.offset
+        end = piece.offset + piece.size
+    if shard is not None:
+        yield Piece(shard, start, end - start)
+
+
+class Folder(Protocol):
+    """Where shards are."""
+
+    name: str
+
+    def read_files(self, paths: Sequence[str]) -> Iterator[bytes | None]:
+        """Read small files whole; None for one that is not there."""
+
+    def stamp(self, path: str) -> Stamp | None:
+        """Give what changes when a shard is replaced or written to, if anything tells."""
+
+    def views(self, pieces: Sequence[Piece]) -> list[memoryview]:
+        """Give pieces of shards, if those are still as they were when the folder was opened."""
+
+    def will_need(self, pieces: Sequence[Piece]) -> None:
+        """Say which pieces are asked for soon."""
+
+
+class LocalFolder:
+    """A folder on a local file system."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+        self._maps: OrderedDict[str, mmap.mmap] = OrderedDict()
+        # Each mapped shard holds a file descriptor; half of those we may have are left to others.
+        self._most = max(16, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 15) // 2)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_maps": OrderedDict()}  # another process maps for itself
+
+    def read_files(self, paths: Sequence[str]) -> Iterator[bytes | None]:
+        for path in paths:
+            try:
+                yield (self.path / path).read_bytes()
+            except FileNotFoundError:
+                yield None
+            except OSError as error:
+                raise StorageError(f"{self.path / path}: {error.strerror}") from error
+
+    def stamp(self, path: str) -> Stamp | None:
+        try:
+            found = os.stat(f"{self.name}/{path}")
+        except OSError as error:
+            raise InputMissingError(
+                f"{self.name}/{path}: {error.strerror}; copy it here again, or pack again"
+            ) from None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    def views(self, pieces: Sequence[Piece]) -> list[memoryview]:
+        maps: dict[str, memoryview] = {}
+        views = []
+        for shard, offset, size in pieces:
+            whole = maps.get(shard.path)
+            if whole is None:  # one look at each shard, however many pieces are wanted of it
+                if self.stamp(shard.path) != shard.stamp:
+                    raise self._changed(shard)
+                whole = maps[shard.path] = memoryview(self._map(shard))
+            views.append(whole[offset : offset + size])
+        return views
+
+    def will_need(self, pieces: Sequence[Piece]) -> None:
+        for shard, offset, size in merge(pieces, mmap.PAGESIZE):
+            start = offset - offset % mmap.PAGESIZE
+            self._map(shard).madvise(mmap.MADV_WILLNEED, start, offset + size - start)
+
+    def _map(self, shard: Shard) -> mmap.mmap:
+        mapped = self._maps.get(shard.path)
+        if mapped is not None:
+            self._maps.move_to_end(shard.path)
+            return mapped
+        try:
+            with open(f"{self.name}/{shard.path}", "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # ValueError: it is empty
+            raise StorageError(f"{self.name}/{shard.path}: cannot be mapped ({error})") from error
+        if len(mapped) != shard.bytes:
+            raise self._changed(shard)
+        self._maps[shard.path] = mapped
+        if len(self._maps) > self._most:
+            self._maps.popitem(last=False)  # it is unmapped once no array uses it any more
+        return mapped
+
+    def _changed(self, shard: Shard) -> SourceChangedError:
+        return SourceChangedError(
+            f"{self.name}/{shard.path}: was replaced or written to since it was opened; "
+            "open the folder again"
+        )

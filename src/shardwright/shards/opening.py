@@ -1,0 +1,24 @@
+"""The way in for readers of shards, apart from the reader so that NumPy is imported only on use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardwright.shards.reader import Dataset
+
+
+def open(  # noqa: A001 - for shardwright.open, as gzip.open
+    path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> Dataset:
+    """Open a shard folder for reading: a dataset of samples whose arrays map the files.
+
+    With the ``remote`` extra the path may be a URL for fsspec, and ``storage_options`` go to it.
+    Shards without a manifest are scanned once by their headers, with a warning. Damaged ones are
+    refused.
+    """
+    from shardwright.shards.reader import open_shards
+
+    return open_shards(path, storage_options)

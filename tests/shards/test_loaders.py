@@ -1,0 +1,313 @@
+"""Other loaders on our shards: the index files we write for them, and the libraries themselves.
+
+webdataset and Hugging Face datasets always run. Megatron-Energon and Ray Data run where they are
+installed, which is not in the dev extra, as they bring torch and hundreds of megabytes. DALI, wids
+(webdataset 0.2) and webshart cannot stand beside these; for them the format is tested.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from array import array
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardwright
+from shardwright import files
+from shardwright.shards.loaders import LOADERS
+from tests.shards.packed import assert_same, assert_sample, expected, packed
+
+SAMPLES = 12
+ALL = list(LOADERS)
+IDS = {f"img{number}" for number in range(SAMPLES)}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return packed(tmp_path_factory.mktemp("made"), SAMPLES)
+
+
+@pytest.fixture
+def shards(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "shards")
+    return tmp_path / "shards"
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def tars(shards: Path) -> list[str]:
+    return sorted(map(str, shards.glob("bucket_*/*.tar")))
+
+
+@pytest.mark.filterwarnings("ignore")  # webdataset leaves its files to the garbage collector
+def test_webdataset_reads_the_shards(made: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    found = set()
+    for sample in webdataset.WebDataset(tars(made), shardshuffle=False).decode():
+        assert_sample(sample, sample["__key__"])
+        found.add(sample["__key__"])
+    assert found == IDS
+
+
+def hf_samples(*arguments: Any, **options: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before it is imported: nothing is to be looked up
+    datasets = pytest.importorskip("datasets")
+    return list(datasets.load_dataset(*arguments, split="train", streaming=True, **options))
+
+
+def assert_hf(samples: list[dict[str, Any]], ids: set[str]) -> None:
+    for sample in samples:  # its columns are lists, so the dtypes are the features'
+        for name, values in expected(sample["json"]["image_id"]).items():
+            assert_same(np.asarray(sample[name], values.dtype), values)
+    assert {sample["json"]["image_id"] for sample in samples} == ids
+    assert len(samples) == len(ids)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face_reads_the_shards_as_files_as_a_folder_and_by_bucket(shards: Path) -> None:
+    files_of = {"train": f"{shards}/bucket_*/*.tar"}
+    assert_hf(hf_samples("webdataset", data_files=files_of), IDS)
+    assert_hf(hf_samples("webdataset", data_dir=str(shards)), IDS)
+    shardwright.index(shards, for_=ALL)  # with the card, the files of others do no harm
+    assert_hf(hf_samples(str(shards)), IDS)
+    odd = {f"img{number}" for number in range(1, SAMPLES, 2)}
+    assert_hf(hf_samples(str(shards), "96x64"), odd)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_energon_reads_the_shards_with_our_index(shards: Path) -> None:
+    energon = pytest.importorskip("megatron.energon")
+    shardwright.index(shards, for_=["energon"])
+
+    class Encoder(energon.DefaultTaskEncoder):  # type: ignore[misc, name-defined, unused-ignore]
+        cookers = [energon.Cooker(energon.stateless(lambda sample: dict(sample)))]  # noqa: RUF012
+
+        def batch(self, samples: Any) -> Any:  # noqa: ANN401
+            return samples
+
+        def encode_batch(self, batch: Any) -> Any:  # noqa: ANN401
+            return batch
+
+    dataset = energon.get_train_dataset(
+        str(shards),
+        worker_config=energon.WorkerConfig(rank=0, world_size=1, num_workers=0),
+        batch_size=1,
+        shuffle_buffer_size=None,
+        max_samples_per_sequence=None,
+        task_encoder=Encoder(),
+        repeat=False,
+    )
+    samples = [sample for batch in energon.get_loader(dataset) for sample in batch]
+    for sample in samples:
+        assert_sample(sample, sample["__key__"].rpartition("/")[2])
+    assert {sample["json"]["image_id"] for sample in samples} == IDS
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ray_reads_the_shards(made: Path) -> None:
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        rows = ray.data.read_webdataset(tars(made)).take_all()
+    finally:
+        ray.shutdown()
+    for row in rows:
+        assert_sample(row, row["json"]["image_id"])
+    assert {row["json"]["image_id"] for row in rows} == IDS
+
+
+def read_member(shard: Path, offset: int, size: int) -> bytes:
+    with shard.open("rb") as file:
+        return os.pread(file.fileno(), size, offset)
+
+
+def member_bytes(shard: Path) -> dict[str, bytes]:
+    """Read a shard with tarfile."""
+    import tarfile
+
+    with tarfile.open(shard) as tar:
+        return {m.name: tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]
+
+
+def test_energon_index_points_at_the_samples(shards: Path) -> None:
+    shardwright.index(shards, for_="energon")
+    for path in map(Path, tars(shards)):
+        starts = array("Q", path.with_suffix(".tar.idx").read_bytes())
+        data = path.read_bytes()
+        samples = len(member_bytes(path)) // 5
+        assert len(starts) == samples + 1
+        for start in starts[:-1]:
+            assert data[start : start + 100].rstrip(b"\0").endswith(b".json")
+        assert starts[-1] == len(data) - 1024
+    meta = shards / ".nv-meta"
+    counts = json.loads((meta / ".info.json").read_text())["shard_counts"]
+    assert sum(counts.values()) == SAMPLES
+    parts = json.loads((meta / "split.yaml").read_text())["split_parts"]
+    assert parts == {"train": list(counts), "val": [], "test": []}
+
+
+def test_dali_index_names_every_member_and_its_place(shards: Path) -> None:
+    shardwright.index(shards, for_="dali")
+    for path in map(Path, tars(shards)):
+        listed = shards / ".dali" / path.parent.name / f"{path.stem}.idx"
+        head, *lines = listed.read_text().splitlines()
+        members = member_bytes(path)
+        assert head == f"v1.2 {len(lines)}"
+        found = {}
+        for line in lines:
+            words = line.split()
+            for extension, offset, size, name in zip(*[iter(words)] * 4, strict=True):
+                assert name.partition(".")[2] == extension
+                assert int(offset) % 512 == 0
+                found[name] = read_member(path, int(offset), int(size))
+        assert found == members
+
+
+def test_wids_index_lists_the_shards(shards: Path) -> None:
+    shardwright.index(shards, for_="wids")
+    listed = json.loads((shards / ".wids.json").read_text())
+    assert (listed["__kind__"], listed["wids_version"]) == ("wids-shard-index-v1", 1)
+    for shard in listed["shardlist"]:
+        path = shards / shard["url"]
+        assert shard["filesize"] == path.stat().st_size
+        assert shard["nsamples"] == len(member_bytes(path)) // 5
+    assert [str(shards / shard["url"]) for shard in listed["shardlist"]] == tars(shards)
+
+
+def test_webshart_index_points_at_the_members(shards: Path) -> None:
+    shardwright.index(shards, for_="webshart")
+    for path in map(Path, tars(shards)):
+        listed = json.loads(path.with_suffix(".json").read_text())
+        assert listed["filesize"] == path.stat().st_size
+        found = {
+            name: read_member(path, where["offset"], where["length"])
+            for name, where in listed["files"].items()
+        }
+        assert found == member_bytes(path)
+
+
+def test_the_card_tells_counts_and_provenance(shards: Path) -> None:
+    shardwright.index(shards, for_="hf")
+    card = (shards / "README.md").read_text()
+    assert "12 samples of `json`, `dinov3.npy`, `vae.npy`, `t5h.npy`, `t5m.npy` in 4 Web" in card
+    assert "| 64x64 | 6 | 2 |" in card
+    assert f"- run 0 (shardwright {shardwright.__version__}): 12 samples in 4 shards" in card
+
+
+def test_a_card_of_somebody_else_is_left_alone(shards: Path) -> None:
+    (shards / "README.md").write_text("mine")
+    before = tree(shards)
+    with pytest.raises(shardwright.UsageError, match=r"README\.md: was not written by shardwright"):
+        shardwright.index(shards, for_=["energon", "hf"])
+    assert shardwright.index(shards, for_="hf", remove=True).removed == []
+    assert tree(shards) == before
+
+
+@pytest.mark.parametrize("loader", ALL)
+def test_what_is_written_can_be_removed_again(shards: Path, loader: str) -> None:
+    before, folders = tree(shards), set(shards.rglob("*"))
+    summary = shardwright.index(shards, for_=[loader])
+    assert sorted(summary.written) == sorted(tree(shards).keys() - before.keys())
+    assert summary.written
+    again = shardwright.index(shards, for_=[loader])
+    assert (again.written, again.removed) == (summary.written, [])
+    removed = shardwright.index(shards, for_=[loader], remove=True)
+    assert removed.removed == sorted(summary.written)
+    assert tree(shards) == before
+    assert set(shards.rglob("*")) == folders
+
+
+def test_files_of_shards_that_are_gone_are_removed(tmp_path: Path) -> None:
+    shards = packed(tmp_path, SAMPLES, shard_size=2)
+    shardwright.index(shards, for_=ALL)
+    options = {"derived_dir": tmp_path / "derived", "output_dir": shards, "workers": 1}
+    shardwright.pack(**options, overwrite=True)  # type: ignore[arg-type]
+    summary = shardwright.index(shards, for_=ALL)
+    assert "bucket_64x64/shard-000002.tar.idx" in summary.removed
+    assert "bucket_64x64/shard-000001.json" in summary.removed
+    fresh = packed(tmp_path / "fresh", SAMPLES, shard_size=1000)
+    shardwright.index(fresh, for_=ALL)
+    other = {name: data for name, data in tree(fresh).items() if "README" not in name}
+    same = {name: data for name, data in tree(shards).items() if "README" not in name}
+    assert same.keys() == other.keys()
+
+
+class Full(files.Disk):
+    """A disk that fills up after some writes."""
+
+    def __init__(self, writes: int) -> None:
+        self.left = writes
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(28, "No space left on device")
+        return super().write(fd, data)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 4, 6])
+def test_a_full_disk_leaves_only_whole_files(shards: Path, writes: int) -> None:
+    whole = shards.parent / "whole"
+    shutil.copytree(shards, whole)
+    shardwright.index(whole, for_="energon")
+    with files.using(Full(writes)), pytest.raises(shardwright.NoSpaceError):
+        shardwright.index(shards, for_="energon")
+    complete = tree(whole)
+    assert all(complete[name] == data for name, data in tree(shards).items())
+    assert ".nv-meta/.info.json" not in tree(shards)
+    shardwright.index(shards, for_="energon")
+    assert tree(shards) == complete
+
+
+def test_unknown_loaders_and_folders_without_a_manifest_are_refused(
+    shards: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(shardwright.UsageError, match="--for spark: no such loader; there are ener"):
+        shardwright.index(shards, for_=["spark"])
+    with pytest.raises(shardwright.UsageError, match="--for: name at least one loader"):
+        shardwright.index(shards)
+    with pytest.raises(shardwright.InputMissingError, match="no such folder"):
+        shardwright.index(tmp_path / "nowhere", for_=["hf"])
+    shutil.rmtree(shards / ".shardwright")
+    with pytest.raises(shardwright.InputMissingError, match="has no manifest to make indexes from"):
+        shardwright.index(shards, for_=["hf"])
+
+
+def test_a_folder_that_is_being_packed_is_left_alone(shards: Path) -> None:
+    with files.lock(shards), pytest.raises(shardwright.LockedError):
+        shardwright.index(shards, for_=["hf"])
+
+
+def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "shardwright", "index", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_command_says_what_it_wrote(shards: Path) -> None:
+    done = command(shards, "--for", "wids", "--for", "hf")
+    assert done.stdout == (f"{shards}: index files for wids, hf\n  wrote .wids.json, README.md\n")
+    done = command(shards, "--for", "wids", "--remove", "--json")
+    assert json.loads(done.stdout) == {
+        "shards": str(shards),
+        "loaders": ["wids"],
+        "written": [],
+        "removed": [".wids.json"],
+    }
+    done = command(shards, "--for", "wids", "--remove")
+    assert done.stdout == f"{shards}: index files for wids: there were none\n"
+    assert command(shards, "--for", "nothing").returncode == 2
+    assert command(shards).returncode == 2

@@ -1,0 +1,118 @@
+"""Shards behind an fsspec URL. Skipped where fsspec is not installed: it is an extra."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardwright
+from tests.shards.packed import assert_sample, expected, file_order, packed
+
+fsspec = pytest.importorskip("fsspec")
+from fsspec.implementations.local import LocalFileSystem  # noqa: E402
+
+SAMPLES = 12
+
+
+class Counted(LocalFileSystem):  # type: ignore[misc, unused-ignore]
+    """A file system that writes down what is read from it."""
+
+    protocol = "counted"
+    read: list[tuple[str, int]] = []  # noqa: RUF012 - fsspec makes the instances
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **options: Any) -> bytes:  # noqa: ANN401
+        data: bytes = super().cat_file(path, start, end, **options)
+        self.read.append((path.rpartition("/")[2], len(data)))
+        return data
+
+
+fsspec.register_implementation("counted", Counted, clobber=True)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    Counted.read.clear()
+    return packed(tmp_path, SAMPLES)
+
+
+def test_a_url_gives_the_same_samples(shards: Path) -> None:
+    dataset = shardwright.open(f"counted://{shards}")
+    assert len(dataset) == SAMPLES
+    for sample, image_id in zip(dataset, file_order(SAMPLES), strict=True):
+        assert_sample(sample, image_id)
+    assert_sample(dataset.by_id("img7"), "img7")
+
+
+def test_a_memory_file_system_works_too(shards: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    for path in shards.rglob("*"):
+        if path.is_file():
+            memory.pipe_file(f"/set/{path.relative_to(shards)}", path.read_bytes())
+    dataset = shardwright.open("memory://set")
+    assert [sample["__key__"] for sample in dataset] == file_order(SAMPLES)
+    assert_sample(dataset[4], "img8")
+
+
+def test_a_sample_is_one_range_and_a_field_no_more_than_itself(shards: Path) -> None:
+    dataset = shardwright.open(f"counted://{shards}")
+    assert {name.rpartition(".")[2] for name, _ in Counted.read} == {"json", "idx"}
+    Counted.read.clear()
+    assert_sample(dataset[0], "img0")
+    ((name, size),) = Counted.read
+    assert name == "shard-000000.tar"
+    assert size < (shards / "bucket_64x64" / name).stat().st_size / 3
+    Counted.read.clear()
+    sample = dataset.fields("dinov3.npy", "t5m.npy")[0]
+    np.testing.assert_array_equal(sample["dinov3.npy"], expected("img0")["dinov3.npy"])
+    assert [size for _, size in Counted.read] == [512 + 128 + 4096, 512 + 128 + 77]
+
+
+def test_batches_are_the_same_as_of_a_local_folder(shards: Path) -> None:
+    local = list(shardwright.open(shards).batches(3, seed=4))
+    remote = list(shardwright.open(f"counted://{shards}").batches(3, seed=4))
+    for here, there in zip(local, remote, strict=True):
+        assert here["image_id"] == there["image_id"]
+        np.testing.assert_array_equal(here["vae.npy"], there["vae.npy"])
+
+
+def test_a_remote_folder_needs_its_manifest(shards: Path) -> None:
+    shutil.rmtree(shards / ".shardwright")
+    with pytest.raises(shardwright.InputMissingError, match=r"so copy \.shardwright along"):
+        shardwright.open(f"counted://{shards}")
+
+
+def test_missing_and_short_shards_are_named(shards: Path) -> None:
+    dataset = shardwright.open(f"counted://{shards}")
+    path = shards / "bucket_64x64" / "shard-000000.tar"
+    data = path.read_bytes()
+    path.write_bytes(data[:5000])
+    with pytest.raises(shardwright.DamageError, match=r"shard-000000\.tar: is shorter than its"):
+        dataset[0]
+    path.write_bytes(bytes(len(data)))
+    with pytest.raises(shardwright.DamageError, match="does not hold at byte 0 what its"):
+        dataset[0]
+    path.unlink()
+    with pytest.raises(shardwright.InputMissingError, match=r"shard-000000\.tar: not there"):
+        dataset[0]
+
+
+def test_an_unknown_protocol_is_a_usage_error() -> None:
+    with pytest.raises(shardwright.UsageError, match="nonsense://x: cannot be opened"):
+        shardwright.open("nonsense://x")
+
+
+def keys(dataset: Any) -> list[str]:  # noqa: ANN401 - a dataset
+    return [sample["__key__"] for sample in dataset]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_dataset_in_use_can_go_to_another_process(shards: Path, method: str) -> None:
+    dataset = shardwright.open(f"file://{shards}")
+    assert keys(dataset) == file_order(SAMPLES)
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(keys, (dataset,)) == file_order(SAMPLES)

@@ -1,0 +1,94 @@
+"""Batches in a torch DataLoader. Skipped where torch is not installed: it is an extra."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardwright
+from tests.shards.packed import expected, packed
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own
+
+SAMPLES = 31
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return packed(tmp_path_factory.mktemp("made"), SAMPLES)
+
+
+def order(batches: Any) -> list[list[str]]:  # noqa: ANN401 - anything that gives batches
+    return [batch["image_id"] for batch in batches]
+
+
+def loader(dataset: Any, workers: int, **options: Any) -> Any:  # noqa: ANN401
+    from torch.utils.data import DataLoader
+
+    return DataLoader(dataset, batch_size=None, num_workers=workers, **options)
+
+
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (3, "fork"), (1, "spawn")])
+def test_every_batch_comes_once_and_in_order(
+    shards: Path, workers: int, method: str | None
+) -> None:
+    batches = shardwright.open(shards).batches(4, seed=2)
+    found = list(loader(batches.torch(), workers, multiprocessing_context=method))
+    assert order(found) == order(batches)
+    for batch in found:
+        assert batch["vae.npy"].dtype == torch.float16
+        for name in expected("img0"):
+            stacked = np.stack([expected(image_id)[name] for image_id in batch["image_id"]])
+            np.testing.assert_array_equal(batch[name].numpy(), stacked)
+
+
+def test_workers_hand_their_tensors_over_without_a_copy(shards: Path) -> None:
+    from torch.utils.data import get_worker_info
+
+    batch = next(iter(loader(shardwright.open(shards).batches(4).torch(), 1)))
+    assert batch["vae.npy"].is_shared()
+    assert get_worker_info() is None
+    assert not next(iter(shardwright.open(shards).batches(4).torch()))["vae.npy"].is_shared()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_resumes_after_any_batch(shards: Path, workers: int) -> None:
+    whole = order(shardwright.open(shards).batches(4, epoch=1))
+    first = shardwright.open(shards).batches(4, epoch=1).torch()
+    states = [batch["__state__"] for batch in loader(first, workers)]
+    for number in (0, 3, len(whole) - 1):
+        resumed = shardwright.open(shards).batches(4).torch()
+        resumed.load_state_dict(states[number])
+        assert resumed.epoch == 1
+        assert order(loader(resumed, workers)) == whole[number + 1 :]
+
+
+def test_without_workers_the_state_is_that_of_the_last_batch(shards: Path) -> None:
+    batches = shardwright.open(shards).batches(4).torch()
+    for batch in batches:
+        assert batches.state_dict() == batch["__state__"]
+
+
+def test_workers_that_persist_learn_of_another_epoch(shards: Path) -> None:
+    dataset = shardwright.open(shards)
+    batches = dataset.batches(4).torch()
+    persistent = loader(batches, 2, persistent_workers=True)
+    for epoch in (0, 1, 5):
+        batches.set_epoch(epoch)
+        assert order(persistent) == order(dataset.batches(4, epoch=epoch))
+
+
+def test_a_stateful_loader_resumes_each_worker(shards: Path) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    whole = order(shardwright.open(shards).batches(2))
+    options = {"batch_size": None, "num_workers": 2}
+    first = stateful(shardwright.open(shards).batches(2).torch(), **options)
+    iterator = iter(first)
+    begun = order(next(iterator) for _ in range(5))
+    second = stateful(shardwright.open(shards).batches(2).torch(), **options)
+    second.load_state_dict(first.state_dict())
+    assert begun + order(second) == whole

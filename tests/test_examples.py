@@ -1,0 +1,73 @@
+"""The examples run as they are written, on the demo's shards, and see every sample."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import shardwright
+from shardwright.demo import demo
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+IDS = {f"demo{number:03}" for number in range(24)}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("examples") / "demo"
+    demo(folder=folder)
+    shardwright.index(folder / "shards", for_=["hf"])
+    return folder / "shards"
+
+
+def run(name: str, shards: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, str(shards), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def seen(output: str) -> list[str]:
+    return [word for word in output.split() if word.startswith("demo")]
+
+
+def test_with_our_reader_and_again_after_an_interruption(shards: Path, tmp_path: Path) -> None:
+    whole = run("train_shardwright.py", shards, "--checkpoint", str(tmp_path / "whole"))
+    ids = seen(whole)
+    assert len(ids) == 48
+    assert set(ids[:24]) == set(ids[24:]) == IDS
+    assert ids[:24] != ids[24:]
+    for stop in (3, 9, 15):
+        checkpoint = ("--checkpoint", str(tmp_path / f"stopped-{stop}"))
+        run("train_shardwright.py", shards, *checkpoint, "--stop-after", str(stop))
+        rest = run("train_shardwright.py", shards, *checkpoint)
+        assert f"going on after step {stop}" in rest
+        assert seen(rest) == ids[2 * stop :]
+
+
+@pytest.mark.skipif(not find_spec("torch"), reason="torch is an extra")
+def test_with_torch(shards: Path) -> None:
+    lines = run("train_torch.py", shards).splitlines()
+    assert len(lines) == 24
+    assert lines[-1].startswith("epoch 1 step 11 ")
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("train_webdataset.py", "webdataset"), ("train_huggingface.py", "datasets")],
+)
+def test_with_other_loaders(shards: Path, name: str, module: str) -> None:
+    pytest.importorskip(module)
+    ids = seen(run(name, shards))
+    assert len(ids) == 24
+    assert set(ids) == IDS
