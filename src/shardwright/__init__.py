@@ -23,7 +23,7 @@ from shardwright.errors import (
 from shardwright.migrate import MigrateSummary, migrate
 from shardwright.pack import BucketSummary, PackSummary, SkippedReason, pack
 from shardwright.progress import Progress
-from shardwright.shards.loaders import IndexSummary, index
+from shardwright.shards.indexing import IndexSummary, index
 from shardwright.shards.opening import open  # noqa: A004 - for shardwright.open, as gzip.open
 from shardwright.status import BucketStatus, ComponentStatus, StoreStatus, status
 from shardwright.verify import Finding, VerifyReport, verify

@@ -6,7 +6,7 @@ import argparse
 
 import shardwright
 from shardwright.cli.output import print_json
-from shardwright.shards.loaders import LOADERS, IndexSummary
+from shardwright.shards.indexing import IndexSummary
 
 HELP = "write the index files that other loaders want, or remove them"
 DESCRIPTION = """\
@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="for_",
         action="append",
         default=[],
-        choices=list(LOADERS),
-        help="the loader; may be given several times",
+        metavar="LOADER",
+        help="energon, dali, wids, webshart or hf; may be given several times",
     )
     add("--remove", action="store_true", help="remove the loader's files instead")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import shardwright
 from shardwright.cli.output import print_json, progress
 from shardwright.progress import size
-from shardwright.shards.compat import FAIL, NEEDS_INDEX
+from shardwright.store.findings import FAIL, NEEDS_INDEX
 from shardwright.verify import Finding, VerifyReport
 
 HELP = "prove that a store or a shard folder is whole, or list what is not"

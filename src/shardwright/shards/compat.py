@@ -21,7 +21,7 @@ from shardwright.shards import loaders, manifest, tarread
 from shardwright.shards.keys import LONGEST_NAME
 from shardwright.shards.loaders import CARD_NAME, LOADERS, Packed
 from shardwright.shards.tarread import BadTarError, Entry
-from shardwright.store.findings import Finding
+from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding
 
 FAULTS = {
     "unreadable": "the tar cannot be read",
@@ -56,7 +56,6 @@ _CURES = {
     "visible": "write a card with shardwright index --for hf, or remove it",
     "stale": "run shardwright index again for these loaders",
 }
-PASS, NEEDS_INDEX, FAIL = "pass", "needs index", "fail"
 _FIRST = 5  # samples from which Hugging Face infers the columns
 
 _NULL = "NoneType"

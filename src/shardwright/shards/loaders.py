@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +22,7 @@ from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import size
 from shardwright.shards import manifest
 from shardwright.shards.index import Member, ShardIndex, load
+from shardwright.shards.indexing import IndexSummary
 from shardwright.shards.keys import key
 from shardwright.shards.manifest import Manifest, ShardEntry
 from shardwright.shards.tar import BLOCK, member_bytes
@@ -177,29 +178,9 @@ LOADERS: dict[str, Loader] = {
 }
 
 
-@dataclass(frozen=True)
-class IndexSummary:
-    """What ``index`` did."""
-
-    shards: str
-    loaders: list[str]
-    written: list[str]  # paths below the shard folder
-    removed: list[str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give it as plain dicts and lists, ready for JSON."""
-        return asdict(self)
-
-
-def index(
-    shards: StrPath = "data/shards", *, for_: Iterable[str] = (), remove: bool = False
-) -> IndexSummary:
-    """Write the index files that other loaders want of a shard folder, or remove them again.
-
-    Files left from an earlier packing are removed, and each new one is whole or not there.
-    """
-    folder = Path(shards)
-    chosen = _chosen(for_)
+def write_indexes(folder: Path, names: Iterable[str], remove: bool) -> IndexSummary:
+    """Write the files of some loaders, or remove them; those of an earlier packing go as well."""
+    chosen = _chosen(names)
     packed = _packed(folder, needed=not remove)
     with files.lock(folder):
         old = {path for name in chosen for path in owned(folder, name)}

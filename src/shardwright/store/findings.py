@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+PASS, NEEDS_INDEX, FAIL = "pass", "needs index", "fail"  # the verdicts on a loader
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

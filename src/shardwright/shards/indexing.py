@@ -1,0 +1,39 @@
+"""``shardwright.index``: index files for other loaders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class IndexSummary:
+    """What ``index`` did."""
+
+    shards: str
+    loaders: list[str]
+    written: list[str]  # paths below the shard folder
+    removed: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain dicts and lists, ready for JSON."""
+        return asdict(self)
+
+
+def index(
+    shards: str | os.PathLike[str] = "data/shards",
+    *,
+    for_: Iterable[str] = (),
+    remove: bool = False,
+) -> IndexSummary:
+    """Write the index files that other loaders want of a shard folder, or remove them again.
+
+    Files left from an earlier packing are removed, and each new one is whole or not there.
+    """
+    # Here, because the package and its --help are to be imported quickly.
+    from shardwright.shards.loaders import write_indexes
+
+    return write_indexes(Path(shards), for_, remove)
