@@ -332,6 +332,24 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
+def require_unlocked(folder: Path) -> None:
+    """Raise if another run is writing to a folder; before any work, so that it is known at once."""
+    path = folder / STATE_FOLDER / "lock"
+    if path.is_file():
+        with explained(path), open(path, "rb") as file:
+            _claim(file.fileno(), folder)
+
+
+def _claim(fd: int, folder: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another run"
+        raise LockedError(
+            f"{folder}: {holder} is writing here; wait for it to end, or stop it"
+        ) from None
+
+
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Be the only writer of a folder; a second one fails at once and is told who holds it.
@@ -344,13 +362,7 @@ def lock(folder: Path) -> Iterator[None]:
     with explained(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another run"
-            raise LockedError(
-                f"{folder}: {holder} is writing here; wait for it to end, or stop it"
-            ) from None
+        _claim(fd, folder)
         with suppress(OSError):  # who holds it is a courtesy; on a full disk it goes unsaid
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)

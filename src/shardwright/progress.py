@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -57,10 +58,11 @@ class Lines(Progress):
             rate = self.done / seconds
             left = max(self.total - self.done, 0) / rate
             pace = f" ({quantity(rate, self.unit)}/s, {duration(left)} left)"
-        print(f"{self.name}: {text}{pace}", file=self.stream, flush=True)
+        self.say(f"{self.name}: {text}{pace}")
 
     def say(self, text: str) -> None:
-        print(text, file=self.stream, flush=True)
+        with suppress(OSError, ValueError):  # a log that cannot be written must not stop the work
+            print(text, file=self.stream, flush=True)
 
     def warn(self, text: str) -> None:
         self.say(f"warning: {text}")

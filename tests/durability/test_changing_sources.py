@@ -118,7 +118,7 @@ def test_an_array_enters_whole_or_the_run_stops(
     replaced = npy(array("vae", "another", LARGE))
     if told := error_of(lambda: pack_with(store, output, moment, lambda: change(path))):
         assert f"{path}: changed while packing" in told
-        assert "run pack again" in told
+        assert "pack again with --resume" in told
         assert not list(output.glob("bucket_*/*"))
         return
     if moment == "after the scan" and change in (truncate, delete):
@@ -143,7 +143,7 @@ def test_a_write_while_the_array_is_copied_stops_the_run(store: Store, output: P
     """The one case in which a shard would hold half of each, were it not looked for."""
     path = store.array("vae", TARGET)
     with pytest.raises(
-        SourceChangedError, match=r"img2\.npy: changed while packing \(written to\)"
+        SourceChangedError, match=r"img2\.npy: changed while packing \(written to or replaced\)"
     ):
         pack_with(store, output, MOMENTS[3], lambda: write_to(path))
 

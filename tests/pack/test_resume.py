@@ -67,8 +67,8 @@ def test_the_error_for_an_existing_shard_mentions_resume_only_when_it_applies(
     [
         ({"shard_size": 3}, "--shard-size was 2 and is 3"),
         ({"shuffle": True}, "--shuffle was False and is True"),
-        ({"limit": 5}, "--limit was None and is 5"),
-        ({"bucket": ["832x1216"]}, r"--bucket was \[\] and is \['832x1216'\]"),
+        ({"limit": 5}, "--limit was not given and is 5"),
+        ({"bucket": ["832x1216"]}, r"--bucket was not given and is \['832x1216'\]"),
     ],
 )
 @pytest.mark.parametrize("finished", [True, False])

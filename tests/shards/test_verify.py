@@ -620,7 +620,8 @@ def test_a_record_that_names_a_path_is_not_followed(
     fields = {**json.loads(members[0][1]), "image_id": "../../etc/passwd"}
     changed = [(members[0][0], json.dumps(fields).encode()), *members[1:]]
     found = places(other_tool(tmp_path / "x", *changed), against=sound.root)
-    assert found == [("image_id_invalid", "00000.tar", "img4", "json")]
+    assert ("image_id_invalid", "00000.tar", "img4", "json") in found
+    assert [kind for kind, *_ in found] == ["image_id_invalid", "left_out"]
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE])

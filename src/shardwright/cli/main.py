@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
             description=command.DESCRIPTION,
             epilog=f"example:\n{command.EXAMPLE}\n{command.EXIT_STATUS}",
             formatter_class=formatter,
+            allow_abbrev=False,  # a slip must not become --overwrite
         )
         command.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print one JSON object, and only that")
@@ -65,6 +66,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as we run
     for stream in (sys.stdout, sys.stderr):  # an id may have characters the terminal has not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -89,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # one that the library did not foresee
         if options.debug:
             raise
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        where = error.filename or "standard output"
+        print(f"error: {where}: {error.strerror}", file=sys.stderr)
         return 1
     assert isinstance(code, int)
     return code

@@ -8,7 +8,7 @@ import shardwright
 from shardwright.cli.output import print_json, progress, table
 from shardwright.pack import PackSummary
 from shardwright.progress import size
-from shardwright.schema import JSONL_NAME
+from shardwright.schema import COMPONENTS, JSONL_NAME
 from shardwright.store.listing import shown
 
 HELP = "Stage 3: pack a store into tar shards per aspect bucket"
@@ -30,6 +30,7 @@ exit status:
   1   failed: a shard already exists, the disk is full, an input changed meanwhile
   2   wrong usage, or the JSONL or a component's folder is missing
   11  another run is packing into the same folder
+  12  the manifest or an index of earlier shards is damaged, or a shard is missing
 """
 _SHARDS_LISTED = 10
 
@@ -151,6 +152,11 @@ def _counts(summary: PackSummary) -> str:
     return "\n".join(lines)
 
 
+def _picture_components() -> str:
+    names = [component.name for component in COMPONENTS if component.follows_picture]
+    return " --recompute ".join(names)
+
+
 def _advice(summary: PackSummary) -> list[str]:
     advice = []
     off_shape = {name: b.off_shape for name, b in summary.buckets.items() if b.off_shape}
@@ -158,7 +164,17 @@ def _advice(summary: PackSummary) -> list[str]:
         listed = ", ".join(f"{count:,} in {name}" for name, count in off_shape.items())
         advice.append(
             f"note: some latents are not of their bucket's shape ({listed}), so they do not stack "
-            "in a batch; derive with --fit bucket makes them so"
+            f"in a batch; derive --fit bucket --recompute {_picture_components()} makes them so"
+        )
+    if summary.journal is not None:
+        advice.append(
+            f"note: {summary.journal} holds records of an interrupted run, which are not packed; "
+            "shardwright derive merges them"
+        )
+    if summary.unopened_records:
+        advice.append(
+            f"note: {summary.unopened_records:,} ready records were left out (--limit, --bucket, "
+            "or packed before); their arrays were not opened, so some may be unsound"
         )
     if summary.dry_run and summary.written_bytes:
         verdict = "enough" if summary.written_bytes <= summary.free_bytes else "NOT ENOUGH"

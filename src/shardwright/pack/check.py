@@ -31,6 +31,7 @@ class Checked:
     def __init__(self, samples: int) -> None:
         self._components = len(schema.COMPONENTS)
         self._sizes = array("Q", bytes(8 * self._components * samples))
+        self._times = array("q", self._sizes.tobytes())
         self.off_shape = bytearray(samples)  # 1 where an array is not of the bucket's shape
 
     def sizes(self, sample: int) -> array[int]:
@@ -38,10 +39,18 @@ class Checked:
         start = sample * self._components
         return self._sizes[start : start + self._components]
 
-    def note(self, sample: int, sizes: Sequence[int], off_shape: bool) -> None:
+    def times(self, sample: int) -> array[int]:
+        """Say when each of the files came or changed last, to notice if that happens again."""
+        start = sample * self._components
+        return self._times[start : start + self._components]
+
+    def note(
+        self, sample: int, sizes: Sequence[int], times: Sequence[int], off_shape: bool
+    ) -> None:
         """Note what was found of a sound sample."""
         start = sample * self._components
         self._sizes[start : start + self._components] = array("Q", sizes)
+        self._times[start : start + self._components] = array("q", times)
         self.off_shape[sample] = off_shape
 
 
@@ -75,7 +84,7 @@ def choose(
 
 
 _Task = tuple[Path, int, list[str], list[str]]
-_Result = str | tuple[list[int], bool]
+_Result = str | tuple[list[int], list[int], bool]
 
 
 def _batches(scan: Scan, samples: Sequence[int]) -> Iterator[_Task]:
@@ -119,13 +128,14 @@ def _shapes(bucket: str) -> tuple[schema.Shape, ...]:
 def _check_sample(
     image_id: str, shapes: tuple[schema.Shape, ...], folders: list[tuple[schema.Component, int]]
 ) -> _Result:
-    sizes = []
+    sizes, times = [], []
     off_shape = False
     for (component, folder), bucket_shape in zip(folders, shapes, strict=True):
         try:
             fd = npy.open_array(image_id + ".npy", folder)
             try:
                 size, shape = npy.check(fd, component)
+                times.append(os.fstat(fd).st_ctime_ns)
             finally:
                 os.close(fd)
         except BadArrayError as error:
@@ -134,4 +144,4 @@ def _check_sample(
             return f"{component.name}_too_large"
         sizes.append(size)
         off_shape |= shape != bucket_shape
-    return sizes, off_shape
+    return sizes, times, off_shape

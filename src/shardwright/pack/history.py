@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from shardwright.errors import UsageError
+from shardwright.errors import DamageError, UsageError
 from shardwright.shards import index, manifest
 from shardwright.shards.manifest import Manifest, Settings, Unfinished
 from shardwright.shards.names import bucket_folder, existing_buckets, existing_shards, shard_number
@@ -32,11 +32,14 @@ class Start:
         if self.plan is None or self.plan == plan:
             return
         differing = [
-            f"{name} was {before} and is {now}"
+            f"{name} was {_said(before)} and is {_said(now)}"
             for name, before, now in _differences(self.settings, settings)
         ]
         what = "; ".join(differing) or "the records or arrays of the store have changed since"
-        raise UsageError(f"--resume: this is not the plan of the run before: {what}")
+        raise UsageError(
+            f"--resume: this is not the plan of the run before: {what}; go on as it was, or pack "
+            "anew with --overwrite"
+        )
 
 
 def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
@@ -58,7 +61,8 @@ def append(output: Path) -> Start:
     unfinished = manifest.load_unfinished(output)
     if unfinished is not None and not unfinished.append:
         raise UsageError(
-            f"{output}: its last run was interrupted; finish it with --resume before you --append"
+            f"{output}: its last run was interrupted; finish it with --resume, or pack anew with "
+            "--overwrite, before you --append"
         )
     base = _base(output, unfinished)
     # After an interrupted --append, what is not listed is its own; else it is somebody else's.
@@ -76,8 +80,9 @@ def resume(output: Path) -> Start:
     if unfinished is not None:
         return _after(output, _base(output, unfinished), unfinished.append, unfinished)
     done = manifest.load_manifest(output)
-    if done is None:
-        return Start(Manifest(runs=[], shards=[]))
+    if done is None:  # then nothing was begun here, and what is there is somebody else's
+        nothing = Manifest(runs=[], shards=[])
+        return Start(nothing, loose=_unlisted(output, nothing))
     last = len(done.runs) - 1
     base = Manifest(runs=done.runs[:-1], shards=[s for s in done.shards if s.run != last])
     run = done.runs[-1]
@@ -119,6 +124,12 @@ def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | 
     known: set[str] = set()
     numbers: dict[str, int] = {}
     for shard in base.shards if append else ():
+        path = output / shard.path
+        if not path.is_file() or path.stat().st_size != shard.bytes:
+            raise DamageError(
+                f"{path}: is missing or not whole; bring back a sound copy, or pack anew with "
+                "--overwrite, before you --append"
+            )
         known.update(index.load(output, shard.path).head.ids)
         number = shard_number(shard.path) + 1
         numbers[shard.bucket] = max(numbers.get(shard.bucket, 0), number)
@@ -131,6 +142,10 @@ def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | 
         known=frozenset(known),
         first_numbers=numbers,
     )
+
+
+def _said(value: object) -> str:
+    return "not given" if value in (None, []) else str(value)
 
 
 def _differences(before: Settings | None, now: Settings) -> list[tuple[str, object, object]]:

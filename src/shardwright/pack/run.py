@@ -17,9 +17,12 @@ from shardwright.pack.plan import Plan, Shard, plan
 from shardwright.pack.scan import Scan, require_inputs, scan
 from shardwright.pack.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
+from shardwright.schema import COMPONENTS
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Settings, ShardEntry, Unfinished
 from shardwright.shards.names import existing_buckets
+from shardwright.store.journal import journal_path
+from shardwright.store.listing import shown
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ def run(request: Request, progress: Progress) -> PackSummary:
     started = time.monotonic()
     target = request.output_dir
     require_inputs(request.jsonl, request.derived_dir)
+    _require_own_folder(request)
+    if not request.dry_run:
+        files.require_unlocked(target)
     found = scan(request.jsonl, request.derived_dir, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
     start = _start(request)
@@ -73,9 +79,17 @@ def run(request: Request, progress: Progress) -> PackSummary:
         dry_run=request.dry_run,
         existing_shards=len(there),
         free_bytes=files.free_bytes(target),
-        output_dir=str(target),
+        output_dir=shown(target),
+        journal=shown(journal) if (journal := journal_path(request.jsonl)).exists() else None,
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _require_own_folder(request: Request) -> None:
+    """Keep shards out of the store, where neither could be told from the other."""
+    store = [request.derived_dir, *(request.derived_dir / c.folder for c in COMPONENTS)]
+    if request.output_dir.resolve() in [folder.resolve() for folder in store]:
+        raise UsageError(f"--output-dir {request.output_dir}: is the store; give another folder")
 
 
 def _start(request: Request) -> Start:
@@ -109,7 +123,9 @@ def _write(
     progress: Progress,
 ) -> None:
     """Write the shards that are missing, then the manifest of all."""
-    target = request.output_dir
+    target, sha256 = request.output_dir, request.sha256
+    if start.base.shards:  # SHA256SUMS, once there, is kept up
+        sha256 |= all(entry.sha256 is not None for entry in start.base.shards)
     replaced = set(start.half_replaced)
     if request.overwrite:
         scope = layout.buckets if layout.settings.buckets else existing_buckets(target)
@@ -134,7 +150,7 @@ def _write(
         todo,
         target,
         replaced=replaced,
-        sha256=request.sha256,
+        sha256=sha256,
         workers=request.workers,
         progress=progress,
     )
@@ -142,7 +158,7 @@ def _write(
         manifest.remove_manifest(target)
         output.remove_shards(target, name)
     output.sync(target)  # before the manifest speaks of them
-    finish(layout, digest, [*kept.values(), *written], start, target, request.sha256)
+    finish(layout, digest, [*kept.values(), *written], start, target, sha256)
 
 
 def _summary(
@@ -154,6 +170,7 @@ def _summary(
     existing_shards: int,
     free_bytes: int,
     output_dir: str,
+    journal: str | None,
     seconds: float,
 ) -> PackSummary:
     found = layout.scan
@@ -169,6 +186,7 @@ def _summary(
         total_records=found.total_records,
         ready_records=found.ready_records,
         skipped_incomplete=found.skipped.total,
+        unopened_records=found.ready_records - sum(len(shard.samples) for shard in layout.shards),
         written_samples=sum(entry.samples for entry in buckets.values()),
         written_shards=len(todo),
         written_bytes=sum(entry.bytes for entry in buckets.values()),
@@ -177,6 +195,7 @@ def _summary(
         existing_shards=existing_shards,
         free_bytes=free_bytes,
         output_dir=output_dir,
+        journal=journal,
         seconds=seconds,
         skipped_by_reason=dict(found.skipped),
         buckets=buckets,

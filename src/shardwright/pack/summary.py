@@ -48,6 +48,7 @@ class PackSummary:
     total_records: int
     ready_records: int
     skipped_incomplete: int
+    unopened_records: int  # of the ready: a limit, a bucket or an earlier run left them out
     written_samples: int
     written_shards: int
     written_bytes: int
@@ -56,6 +57,7 @@ class PackSummary:
     existing_shards: int  # shards that were there before in the buckets of the plan
     free_bytes: int
     output_dir: str
+    journal: str | None  # records of an interrupted derive, which are not packed
     seconds: float
     skipped_by_reason: dict[str, SkippedReason]
     buckets: dict[str, BucketSummary]

@@ -42,6 +42,7 @@ class Task:
     offsets: array[int]
     lengths: array[int]
     sizes: array[int]
+    times: array[int]
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,10 @@ class Sealed:
 def make_task(plan: Plan, shard: Shard, output_dir: Path, sha256: bool) -> Task:
     """Gather what a worker needs for one shard."""
     scan = plan.scan
-    sizes = array("Q")
+    sizes, times = array("Q"), array("q")
     for sample in shard.samples:
         sizes += plan.checked.sizes(sample)
+        times += plan.checked.times(sample)
     return Task(
         output_dir=output_dir,
         shard=shard.path,
@@ -70,6 +72,7 @@ def make_task(plan: Plan, shard: Shard, output_dir: Path, sha256: bool) -> Task:
         offsets=array("Q", [scan.offsets[sample] for sample in shard.samples]),
         lengths=array("I", [scan.lengths[sample] for sample in shard.samples]),
         sizes=sizes,
+        times=times,
     )
 
 
@@ -88,7 +91,7 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
             (component, _open_for(stack, task.derived_dir / component.folder, os.O_DIRECTORY))
             for component in schema.COMPONENTS
         ]
-        sizes = iter(task.sizes)
+        planned = zip(task.sizes, task.times, strict=True)
         reported = 0
         for offset, length in zip(task.offsets, task.lengths, strict=True):
             line = os.pread(jsonl, length, offset)
@@ -105,7 +108,7 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
                 try:
                     fd = npy.open_array(f"{image_id}.npy", folder)
                     try:
-                        shard.add_array(f"{name}.{component.suffix}", next(sizes), component, fd)
+                        shard.add_array(f"{name}.{component.suffix}", *next(planned), component, fd)
                     finally:
                         os.close(fd)
                 except BadArrayError as error:
@@ -144,7 +147,10 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
 
 
 def _changed(path: Path, how: str) -> SourceChangedError:
-    return SourceChangedError(f"{path}: changed while packing ({how}); run pack again")
+    return SourceChangedError(
+        f"{path}: changed while packing ({how}); pack again with --resume, or if that is "
+        "refused with --overwrite"
+    )
 
 
 def _open_for(stack: ExitStack, path: Path, flags: int) -> int:
@@ -169,11 +175,11 @@ class _Shard:
         self.file.put(tar.header(name, len(data)) + data + bytes(tar.padding(len(data))))
         self._note(len(data), xxhash.xxh3_64_intdigest(data))
 
-    def add_array(self, name: str, size: int, component: schema.Component, fd: int) -> None:
+    def add_array(
+        self, name: str, size: int, time: int, component: schema.Component, fd: int
+    ) -> None:
         """Add an array file's bytes as they are, if it is still as it was planned."""
-        before = os.fstat(fd)
-        npy.check(fd, component)
-        if before.st_size != size:
+        if npy.check(fd, component)[0] != size:
             raise BadArrayError("another_size")
         self.file.put(tar.header(name, size))
         hasher = xxhash.xxh3_64()
@@ -186,8 +192,8 @@ class _Shard:
         if count != size:
             raise BadArrayError("truncated")
         after = os.fstat(fd)
-        if (after.st_size, after.st_mtime_ns) != (size, before.st_mtime_ns):
-            raise BadArrayError("written_to")
+        if (after.st_size, after.st_ctime_ns) != (size, time):
+            raise BadArrayError("written_to_or_replaced")
         self.file.put(bytes(tar.padding(size)))
         self._note(size, hasher.intdigest())
 

@@ -10,15 +10,17 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from shardwright.errors import DamageError
 from shardwright.files import TMP_SUFFIX, explained
 from shardwright.progress import Progress
 from shardwright.schema import STATE_FOLDER
-from shardwright.shards import manifest
-from shardwright.shards.against import read_source
+from shardwright.shards import keys, manifest
+from shardwright.shards.against import Source, read_source
 from shardwright.shards.check import Checker, Seen, Task, file_digest
+from shardwright.shards.index import INDEX_FOLDER
 from shardwright.shards.manifest import Manifest, ShardEntry, Unfinished
 from shardwright.shards.names import is_shard_path
 from shardwright.store.findings import Finding, VerifyReport
@@ -54,6 +56,8 @@ def verify_shards(
             findings += shard.findings
         findings += _repeated_keys(seen)
         findings += _leftovers(folder)
+        if source is not None:
+            findings += _left_out(source, seen)
     finally:
         progress.close()
     return VerifyReport(
@@ -71,8 +75,13 @@ def verify_shards(
 
 def _tars(folder: Path, suffix: str) -> Iterator[tuple[str, int]]:
     """Give the path and size of each visible file of this suffix below a folder."""
-    for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    for root, folders, names in os.walk(folder, followlinks=True):  # a bucket may be elsewhere
+        folders[:] = [
+            name
+            for name in folders
+            # A folder with a state of its own is a packing of its own.
+            if not name.startswith(".") and not Path(root, name, STATE_FOLDER).exists()
+        ]
         for name in names:
             if name.endswith(suffix) and not name.startswith("."):
                 path = Path(root, name)
@@ -95,7 +104,7 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
         findings.append(_finding("manifest_damaged", manifest.UNFINISHED_NAME, str(error), _ANEW))
     if unfinished is not None:
         what = "a run was interrupted, or is still under way"
-        cure = "when none is, finish it: the same pack with --resume"
+        cure = "when none is, finish it with the same pack and --resume, or anew with --overwrite"
         findings.append(_finding("unfinished", manifest.UNFINISHED_NAME, what, cure))
     elif whole is not None:
         path = state / manifest.SHA256_NAME
@@ -106,6 +115,13 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
             what = "is not there" if found is None else "does not say what the manifest says"
             cure = "run the same pack with --resume --sha256"
             findings.append(_finding("sha256_differs", manifest.SHA256_NAME, what, cure))
+    elif (state / INDEX_FOLDER).exists() and not (state / manifest.MANIFEST_NAME).exists():
+        what = "is not there, though the indexes of shards are"
+        findings.append(_finding("manifest_missing", manifest.MANIFEST_NAME, what, _ANEW))
+    elif (above := folder.resolve().parent / STATE_FOLDER / manifest.MANIFEST_NAME).exists():
+        what = "this is part of a packing, whose manifest is not looked at from here"
+        cure = f"verify {above.parent.parent}, which finds lost and changed shards too"
+        findings.append(replace(_finding("part", "", what, cure), damage=False))
     return whole, unfinished, findings
 
 
@@ -208,6 +224,16 @@ def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
                 yield Finding(
                     "repeated_key", shown(shard.path), None, what, _ANEW, sample=shown(key)
                 )
+
+
+def _left_out(source: Source, seen: list[Seen]) -> Iterator[Finding]:
+    """Note the records of the store of which no sample is in the shards."""
+    packed = {key for shard in seen for key in shard.keys}
+    absent = [image_id for image_id in source.lines if keys.key(image_id) not in packed]
+    if absent:
+        what = f"{len(absent):,} of its records are in no shard, such as {shown(absent[0])}"
+        cure = "if that is not meant (--limit, --bucket, not ready), run pack --append"
+        yield Finding("left_out", shown(source.jsonl), None, what, cure, damage=False)
 
 
 def _leftovers(folder: Path) -> Iterator[Finding]:
