@@ -53,6 +53,10 @@ def provenance(derived: Path) -> Any:  # noqa: ANN401 - JSON
     return json.loads((derived / ".shardwright/provenance.json").read_text())["components"]
 
 
+def arrays(derived: Path) -> dict[str, bytes]:
+    return {path: data for path, data in contents(derived).items() if path.endswith(".npy")}
+
+
 def flat(folder: Path, count: int) -> Path:
     """Make pictures of one colour: number n has a red of n."""
     for number in range(count):
@@ -452,6 +456,40 @@ def test_recompute_refuses_to_leave_arrays_of_the_old_make(tmp_path: Path) -> No
         sketch(images, derived, fit="bucket", recompute=["vae"])
     assert contents(derived) == before
     sketch(images, derived, recompute=["vae"])  # with the same settings there is no mixture
+    assert contents(derived) == before
+
+
+def test_recompute_keeps_the_arrays_of_images_that_cannot_be_derived(tmp_path: Path) -> None:
+    images, other = make_images(tmp_path / "images", 4), make_images(tmp_path / "other", 4)
+    derived = tmp_path / "derived"
+    sketch(images, derived)
+    before = arrays(derived)
+    summary = sketch(other, derived, recompute=["t5", "vae"])
+    assert summary.failed_by_reason["duplicate_id"].count == 4
+    assert arrays(derived) == before
+    (images / "img001.png").write_bytes(b"")
+    save(images / "img002.jpg", gradient(32, 32))
+    summary = sketch(images, derived, recompute=["t5", "vae"])
+    balance(summary)
+    assert (summary.derived + summary.already_complete, summary.components["t5"].made) == (2, 2)
+    assert {
+        f["image_id"]: f["reason"] for f in failures(derived) if str(images) in f["image_path"]
+    } == {
+        "img001": "broken_image",
+        "img002": "duplicate_id",
+    }
+    assert arrays(derived) == before
+
+
+def test_recompute_with_other_settings_refuses_if_an_image_cannot_be_derived(
+    tmp_path: Path,
+) -> None:
+    images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
+    sketch(images, derived)
+    before = contents(derived)
+    (images / "img001.png").write_bytes(b"")
+    with pytest.raises(ProvenanceError, match=r"img001\.npy: its image cannot be derived"):
+        sketch(images, derived, fit="bucket", recompute=["vae"])
     assert contents(derived) == before
 
 
