@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,25 @@ def test_every_image_ends_in_the_books(tmp_path: Path) -> None:
     assert [record["image_id"] for record in store_records(derived)][-1] == "new"
     for component in COMPONENTS:
         assert len(list((derived / component.folder).iterdir())) == 5
+
+
+@pytest.mark.timeout(20)
+def test_pipes_and_devices_are_failures_and_not_waited_for(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
+    (images / "img001.png").unlink()
+    os.mkfifo(images / "img001.png")
+    (images / "img002.txt").unlink()
+    os.mkfifo(images / "img002.txt")
+    (images / "zero.png").symlink_to("/dev/zero")
+    (images / "zero.txt").write_text("zero")
+    summary = sketch(images, derived)
+    balance(summary)
+    assert {f["image_id"]: (f["reason"], f["detail"]) for f in failures(derived)} == {
+        "img001": ("unreadable", "not a regular file"),
+        "img002": ("caption_unreadable", f"{images}/img002.txt: not a regular file"),
+        "zero": ("unreadable", "not a regular file"),
+    }
+    assert [record["image_id"] for record in store_records(derived)] == ["img000"]
 
 
 def test_failures_are_cleared_when_mended(tmp_path: Path) -> None:

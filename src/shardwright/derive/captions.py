@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwright.derive.sources import Source
+from shardwright.derive.sources import Source, is_regular
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.store import records
 from shardwright.store.records import BadRecordError
@@ -74,6 +74,8 @@ def beside(source: Source) -> str | None:
     if not source.has_sidecar:
         return None
     try:
+        if not is_regular(source.sidecar):
+            raise CaptionError("caption_unreadable", f"{source.sidecar}: not a regular file")
         caption = Path(source.sidecar).read_text("utf-8-sig").strip()
     except UnicodeDecodeError:
         raise CaptionError("caption_not_utf8", f"{source.sidecar} is not UTF-8 text") from None
