@@ -144,6 +144,10 @@ def test_csv_is_read_with_its_quotes_and_byte_order_mark(tmp_path: Path) -> None
         ("c.jsonl", b'{"caption": "x"}\n', "line 1: names no image"),
         ("c.csv", b"picture,text\na.jpg,x\n", "line 2: names no image"),
         ("c.csv", b"file_name,text\n\xff\xfe,x\n", "not UTF-8"),
+        ("c.csv", b"file_name,text\na.jpg,x\nb.jpg,a cat, asleep\n", "line 3: has more cells"),
+        ("c.csv", b'file_name,text\na.jpg,x\nb.jpg,"y\nc.jpg,z\n', "line 3: unexpected end"),
+        ("c.csv", b'file_name,text\na.jpg,"x\nb.jpg,"y"\n', "line 2: .* expected after"),
+        ("c.csv", b'file_name,"text\na.jpg,x\n', "line 1: unexpected end"),
     ],
 )
 def test_a_captions_file_that_cannot_be_used_stops_the_run(
