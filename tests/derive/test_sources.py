@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.cli.derive import EXIT_STATUS
 from shardwright.derive import captions, sources
 from shardwright.derive.captions import CaptionError
 from shardwright.derive.sources import Source, problems
@@ -167,3 +168,8 @@ def test_a_sidecar_is_text_in_utf8(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("Käfer".encode("latin-1"))
     with pytest.raises(CaptionError, match="caption_not_utf8"):
         captions.beside(source)
+
+
+def test_the_help_gives_the_status_of_a_model_that_is_not_there() -> None:
+    (line,) = [line for line in EXIT_STATUS.splitlines() if "no such model" in line]
+    assert line.split()[0] == str(InputMissingError.exit_code)
