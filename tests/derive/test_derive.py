@@ -54,7 +54,7 @@ def provenance(derived: Path) -> Any:  # noqa: ANN401 - JSON
     return json.loads((derived / ".shardwright/provenance.json").read_text())["components"]
 
 
-def arrays(derived: Path) -> dict[str, bytes]:
+def arrays(derived: Path) -> dict[str, bytes | None]:
     return {path: data for path, data in contents(derived).items() if path.endswith(".npy")}
 
 
