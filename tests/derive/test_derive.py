@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,10 @@ def failures(derived: Path) -> list[dict[str, Any]]:
 
 def provenance(derived: Path) -> Any:  # noqa: ANN401 - JSON
     return json.loads((derived / ".shardwright/provenance.json").read_text())["components"]
+
+
+def arrays(derived: Path) -> dict[str, bytes | None]:
+    return {path: data for path, data in contents(derived).items() if path.endswith(".npy")}
 
 
 def flat(folder: Path, count: int) -> Path:
@@ -195,6 +200,25 @@ def test_every_image_ends_in_the_books(tmp_path: Path) -> None:
     assert [record["image_id"] for record in store_records(derived)][-1] == "new"
     for component in COMPONENTS:
         assert len(list((derived / component.folder).iterdir())) == 5
+
+
+@pytest.mark.timeout(20)
+def test_pipes_and_devices_are_failures_and_not_waited_for(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
+    (images / "img001.png").unlink()
+    os.mkfifo(images / "img001.png")
+    (images / "img002.txt").unlink()
+    os.mkfifo(images / "img002.txt")
+    (images / "zero.png").symlink_to("/dev/zero")
+    (images / "zero.txt").write_text("zero")
+    summary = sketch(images, derived)
+    balance(summary)
+    assert {f["image_id"]: (f["reason"], f["detail"]) for f in failures(derived)} == {
+        "img001": ("unreadable", "not a regular file"),
+        "img002": ("caption_unreadable", f"{images}/img002.txt: not a regular file"),
+        "zero": ("unreadable", "not a regular file"),
+    }
+    assert [record["image_id"] for record in store_records(derived)] == ["img000"]
 
 
 def test_failures_are_cleared_when_mended(tmp_path: Path) -> None:
@@ -452,6 +476,40 @@ def test_recompute_refuses_to_leave_arrays_of_the_old_make(tmp_path: Path) -> No
         sketch(images, derived, fit="bucket", recompute=["vae"])
     assert contents(derived) == before
     sketch(images, derived, recompute=["vae"])  # with the same settings there is no mixture
+    assert contents(derived) == before
+
+
+def test_recompute_keeps_the_arrays_of_images_that_cannot_be_derived(tmp_path: Path) -> None:
+    images, other = make_images(tmp_path / "images", 4), make_images(tmp_path / "other", 4)
+    derived = tmp_path / "derived"
+    sketch(images, derived)
+    before = arrays(derived)
+    summary = sketch(other, derived, recompute=["t5", "vae"])
+    assert summary.failed_by_reason["duplicate_id"].count == 4
+    assert arrays(derived) == before
+    (images / "img001.png").write_bytes(b"")
+    save(images / "img002.jpg", gradient(32, 32))
+    summary = sketch(images, derived, recompute=["t5", "vae"])
+    balance(summary)
+    assert (summary.derived + summary.already_complete, summary.components["t5"].made) == (2, 2)
+    assert {
+        f["image_id"]: f["reason"] for f in failures(derived) if str(images) in f["image_path"]
+    } == {
+        "img001": "broken_image",
+        "img002": "duplicate_id",
+    }
+    assert arrays(derived) == before
+
+
+def test_recompute_with_other_settings_refuses_if_an_image_cannot_be_derived(
+    tmp_path: Path,
+) -> None:
+    images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
+    sketch(images, derived)
+    before = contents(derived)
+    (images / "img001.png").write_bytes(b"")
+    with pytest.raises(ProvenanceError, match=r"img001\.npy: its image cannot be derived"):
+        sketch(images, derived, fit="bucket", recompute=["vae"])
     assert contents(derived) == before
 
 

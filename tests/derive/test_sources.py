@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.cli.derive import EXIT_STATUS
 from shardwright.derive import captions, sources
 from shardwright.derive.captions import CaptionError
 from shardwright.derive.sources import Source, problems
@@ -144,6 +145,10 @@ def test_csv_is_read_with_its_quotes_and_byte_order_mark(tmp_path: Path) -> None
         ("c.jsonl", b'{"caption": "x"}\n', "line 1: names no image"),
         ("c.csv", b"picture,text\na.jpg,x\n", "line 2: names no image"),
         ("c.csv", b"file_name,text\n\xff\xfe,x\n", "not UTF-8"),
+        ("c.csv", b"file_name,text\na.jpg,x\nb.jpg,a cat, asleep\n", "line 3: has more cells"),
+        ("c.csv", b'file_name,text\na.jpg,x\nb.jpg,"y\nc.jpg,z\n', "line 3: unexpected end"),
+        ("c.csv", b'file_name,text\na.jpg,"x\nb.jpg,"y"\n', "line 2: .* expected after"),
+        ("c.csv", b'file_name,"text\na.jpg,x\n', "line 1: unexpected end"),
     ],
 )
 def test_a_captions_file_that_cannot_be_used_stops_the_run(
@@ -163,3 +168,8 @@ def test_a_sidecar_is_text_in_utf8(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("Käfer".encode("latin-1"))
     with pytest.raises(CaptionError, match="caption_not_utf8"):
         captions.beside(source)
+
+
+def test_the_help_gives_the_status_of_a_model_that_is_not_there() -> None:
+    (line,) = [line for line in EXIT_STATUS.splitlines() if "no such model" in line]
+    assert line.split()[0] == str(InputMissingError.exit_code)

@@ -31,8 +31,8 @@ EXAMPLE = """\
 EXIT_STATUS = """\
 exit status:
   0    done
-  1    failed: other settings than before, no such model, the disk is full, 100 failures in a row
-  2    wrong usage, no images, or no captions at all
+  1    failed: other settings than before, the disk is full, 100 failures in a row
+  2    wrong usage, no images, no captions at all, or no such model
   3    done, but some images failed
   11   another run is writing to the same store
   130  interrupted (143 when terminated); what was made is kept, the same command goes on

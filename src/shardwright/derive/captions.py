@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwright.derive.sources import Source
+from shardwright.derive.sources import Source, is_regular
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.store import records
 from shardwright.store.records import BadRecordError
@@ -74,6 +74,8 @@ def beside(source: Source) -> str | None:
     if not source.has_sidecar:
         return None
     try:
+        if not is_regular(source.sidecar):
+            raise CaptionError("caption_unreadable", f"{source.sidecar}: not a regular file")
         caption = Path(source.sidecar).read_text("utf-8-sig").strip()
     except UnicodeDecodeError:
         raise CaptionError("caption_not_utf8", f"{source.sidecar} is not UTF-8 text") from None
@@ -93,15 +95,24 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    ended = 0  # the line of the last whole row: a quote left open runs on from the next
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, strict=True)
+            if reader.fieldnames:
+                ended = reader.line_num
             for row in reader:
-                yield reader.line_num, row
+                ended = reader.line_num
+                if None in row:  # where DictReader puts the cells that have no name
+                    raise UsageError(
+                        f"{path}, line {ended}: has more cells than the first line; put quotes "
+                        "around a caption with commas"
+                    )
+                yield ended, row
     except UnicodeDecodeError:
         raise UsageError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
     except csv.Error as error:
-        raise UsageError(f"{path}, line {reader.line_num}: {error}; mend the line") from None
+        raise UsageError(f"{path}, line {ended + 1}: {error}; mend the line") from None
 
 
 def _first(row: dict[str, Any], fields: Iterable[str]) -> object:

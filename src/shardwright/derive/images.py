@@ -13,6 +13,7 @@ from PIL import Image, ImageFile, ImageOps
 
 from shardwright.buckets import nearest
 from shardwright.derive.encoders.base import Picture
+from shardwright.derive.sources import is_regular
 from shardwright.schema import Component, Side
 
 PIXEL_LIMIT = 89_478_485  # where Pillow begins to suspect a bomb; 256 MiB in RGB
@@ -110,6 +111,8 @@ def framed(picture: Picture, frame: Frame) -> Picture:
 def _opened(path: str) -> Iterator[Image.Image]:
     """Open a picture and turn whatever goes wrong with it into a reason."""
     try:
+        if not is_regular(path):
+            raise BadImageError("unreadable", "not a regular file")
         with Image.open(path, formats=_FORMATS) as image:
             _require_size(image)
             yield image

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -39,6 +39,7 @@ class Making:
         self.settings: dict[Component, Settings] = {}
         self.renewed: set[Component] = set()  # being made anew, now or since a run was cut short
         self._outdated: set[Component] = set()  # those of which the old arrays must still go
+        self._replaced: set[Component] = set()  # those of which no old array may stay
         self._derived_dir = inventory.derived_dir
         self._entries = provenance.read(self._derived_dir)
 
@@ -71,7 +72,7 @@ class Making:
             self.renewed.add(component)
         elif under_way == "removing" or component in self.recompute:
             if under_way or not same:
-                self._require_known(component)
+                self._replaced.add(component)
             self.renewed.add(component)
             self._outdated.add(component)
             self.inventory.forget(component)
@@ -97,8 +98,21 @@ class Making:
             return 0
         return sum(1 for _ in array_ids(self._derived_dir, component))
 
-    def begin(self, components: Iterable[Component]) -> None:
-        """Say what the coming arrays are made with, and remove those that they replace."""
+    def require_all(self, image_ids: Collection[str]) -> None:
+        """Refuse to make anew, of these images, what would leave arrays of the old make behind."""
+        given = {source.image_id for source in self.inventory.sources}
+        for component in self._replaced:
+            for image_id in array_ids(self._derived_dir, component):
+                if image_id not in image_ids:
+                    why = "cannot be derived" if image_id in given else "was not given"
+                    raise ProvenanceError(
+                        f"{self._path(component, image_id)}: its image {why}, so --recompute "
+                        f"{component.name} would leave this array of the old settings among the "
+                        "new; give the folder of all images, all sound, or move the array away"
+                    )
+
+    def begin(self, components: Iterable[Component], image_ids: Collection[str]) -> None:
+        """Say what the arrays of these images are made with, and remove those they replace."""
         entries = dict(self._entries)
         for component in components:
             old = entries.get(component.name)
@@ -111,7 +125,9 @@ class Making:
         self._write(entries)
         if self._outdated:
             for component in self._outdated:
-                self._remove_arrays(component)
+                for image_id in image_ids:
+                    files.remove(self._path(component, image_id))
+                files.sync_folder(self._derived_dir / component.folder)
             self._mark(self._outdated, "making")
 
     def finish(self) -> None:
@@ -134,22 +150,6 @@ class Making:
         if entries != self._entries:
             provenance.write(self._derived_dir, entries)
             self._entries = entries
-
-    def _require_known(self, component: Component) -> None:
-        """Refuse to make anew what would leave arrays of the old make behind."""
-        known = {source.image_id for source in self.inventory.sources}
-        for image_id in array_ids(self._derived_dir, component):
-            if image_id not in known:
-                raise ProvenanceError(
-                    f"{self._path(component, image_id)}: its image was not given, so --recompute "
-                    f"{component.name} would leave this array of the old settings among the new; "
-                    "give the folder of all images, or move the array away"
-                )
-
-    def _remove_arrays(self, component: Component) -> None:
-        for source in self.inventory.sources:
-            files.remove(self._path(component, source.image_id))
-        files.sync_folder(self._derived_dir / component.folder)
 
     def _path(self, component: Component, image_id: str) -> Path:
         return self._derived_dir / component.folder / (image_id + SUFFIX)

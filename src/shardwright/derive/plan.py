@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass, field
 
 from shardwright.derive import images
@@ -45,6 +45,11 @@ class Plan:
     def work(self) -> list[Component]:
         """Name the components of which something is to be made."""
         return [c for c in self.components if self.to_make[c] or c in self.renewed]
+
+    @property
+    def image_ids(self) -> set[str]:
+        """Name the images."""
+        return {self.inventory.sources[number].image_id for number in self.numbers}
 
     def tasks(self) -> Iterator[Task]:
         """Give the tasks in the order of the images."""
@@ -90,7 +95,7 @@ class Plan:
 def plan(
     inventory: Inventory,
     components: tuple[Component, ...],
-    renewed: Collection[Component],
+    renewed: Set[Component],
     books: Books,
 ) -> Plan:
     """Sort the images into failed, complete and to be worked on."""
@@ -104,6 +109,8 @@ def plan(
         wants_text = layout.wants_text(number, make)
         if wants_text and not inventory.has_caption(number):
             books.fail(source, "no_caption", "neither given, recorded nor beside it", names)
+        elif not renewed.isdisjoint(make) and (problem := _problem(source)):
+            books.fail(source, *problem, names)
         elif make or renewed or wants_text:
             layout.numbers.append(number)
             layout.texts += wants_text
@@ -114,6 +121,15 @@ def plan(
     if not layout.numbers and not books.complete:
         _require_captions(books)
     return layout
+
+
+def _problem(source: Source) -> tuple[str, str] | None:
+    """Look whether a file is a picture at all, before an old array gives way to its new one."""
+    try:
+        images.measure(source.path)
+    except BadImageError as error:
+        return (error.args[0], error.args[1])
+    return None
 
 
 def _require_captions(books: Books) -> None:

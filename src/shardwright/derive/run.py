@@ -69,7 +69,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             summary.recovered_records = recovered.records if recovered is not None else 0
             for component in layout.work:
                 try_out(making.encoders[component])
-            making.begin(layout.work)
+            making.begin(layout.work, layout.image_ids)
             pipeline = _pipeline(request, layout, making, books, journal, summary, progress)
             with _failures_kept(request, books, found):
                 pipeline.run(layout.tasks(), len(layout.numbers))
@@ -104,7 +104,9 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journal | None]:
 def _plan(request: Request, inventory: Inventory, making: Making, books: Books) -> Plan:
     """Decide what is to be done, and load the encoders that this takes."""
     making.compare(request.components)
-    layout = plan(inventory, request.components, making.renewed, books)
+    with images.strict():
+        layout = plan(inventory, request.components, making.renewed, books)
+    making.require_all(layout.image_ids)
     for component in request.components:
         if component in layout.work or (component.source == "caption" and layout.texts):
             making.load(component)

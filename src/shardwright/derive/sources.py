@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -95,6 +96,11 @@ def problems(sources: list[Source]) -> dict[int, tuple[str, str]]:
             others = [path for path in places[source.image_id] if path != source.path]
             found[number] = ("duplicate_id", f"{others[0]} has the same image_id")
     return found
+
+
+def is_regular(path: str) -> bool:
+    """Whether a path leads to a file proper: to open a pipe or a device may take forever."""
+    return stat.S_ISREG(os.stat(path).st_mode)
 
 
 def _is_text(path: str) -> bool:
