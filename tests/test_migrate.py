@@ -292,7 +292,7 @@ def test_a_missing_size_is_read_from_the_image_as_it_is_meant_to_be_seen(
         derived,
         record("", image_path=upright, height=..., width=...),
         record("", image_path=turned, height=None, width=None),
-        record("", image_path=turned, height=40, width=..., image_id="turned"),
+        record("", image_path=turned, height=40, width=..., image_id="again"),
     )
     migrate(derived)
     assert [(found["width"], found["height"]) for found in read(jsonl)] == [
@@ -404,18 +404,38 @@ def test_two_images_with_one_id_both_stay(derived: Path) -> None:
     assert os.listdir(derived / "dinov3") == ["ordinary.npy"]
 
 
-def test_one_image_in_two_lines_is_no_conflict(derived: Path) -> None:
+def test_of_one_image_in_several_lines_the_last_is_migrated_with_its_own_arrays(
+    derived: Path,
+) -> None:
     jsonl = stage1.write(
         derived,
-        record("", seed=1, image_path="a/x.jpg"),
-        record("", seed=1, image_path="./a//x.jpg"),
-        record("", seed=2, image_path="a/x.jpg"),
+        record("", seed=1, image_path="a/x.jpg", caption="first"),
+        record("ordinary"),
+        record("", seed=2, image_path="./a//x.jpg", caption="second"),
+        record("", seed=3, image_path="a/x.jpg", caption="third"),
     )
+    before = jsonl.read_bytes().split(b"\n")
     summary = migrate(derived)
-    assert summary.migrated_records == len(read(jsonl)) == 3
-    assert (summary.arrays_written, summary.arrays_found) == ({"dinov3": 1}, {"dinov3": 1})
-    assert summary.arrays_differing == {"dinov3": [3]}
-    assert array(derived, "dinov3", "x").tolist() == embedding(1)
+    assert summary.unmigrated_by_reason == {"superseded": [1, 3]}
+    assert (summary.arrays_written, summary.arrays_differing) == ({"dinov3": 2}, {})
+    after = jsonl.read_bytes().split(b"\n")
+    assert [after[n] for n in (0, 2)] == [before[n] for n in (0, 2)]
+    last = json.loads(after[3])
+    assert (last["image_id"], last["caption"], DINO in last) == ("x", "third", False)
+    assert array(derived, "dinov3", "x").tolist() == embedding(3)
+    done = contents(derived)
+    assert migrate(derived).unmigrated_by_reason == {"superseded": [1, 3]}
+    assert contents(derived) == done
+
+
+def test_a_later_stage_2_record_does_not_get_the_arrays_of_an_earlier_line(derived: Path) -> None:
+    later = {"image_id": "x", "image_path": "a/x.jpg", "caption": "new", "format_version": 2}
+    jsonl = stage1.write(derived, record("", image_path="a/x.jpg"), later)
+    before = jsonl.read_bytes()
+    summary = migrate(derived)
+    assert (summary.already_migrated, summary.unmigrated_by_reason) == (1, {"superseded": [1]})
+    assert jsonl.read_bytes() == before
+    assert os.listdir(derived / "dinov3") == []
 
 
 def test_a_broken_array_file_is_neither_trusted_nor_replaced(derived: Path) -> None:

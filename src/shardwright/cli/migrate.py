@@ -17,8 +17,9 @@ Stage 2 store: each array goes to its own .npy file with exactly the values of t
 record gets its image_id, aspect_bucket and format_version. All other fields stay as they are.
 
 An array file that is there already is never replaced; where its values differ, that is reported.
-A line that cannot be migrated stays in the JSONL as it is, and is reported with its number. A
-missing height or width is read from the image, if image_path leads to it from the current folder.
+Of several lines of one image only the last is migrated. A line that cannot be migrated stays in
+the JSONL as it is, and is reported with its number. A missing height or width is read from the
+image, if image_path leads to it from the current folder.
 
 The JSONL is replaced in one step at the end. Kill it at any time and run it again: the result is
 the same, and a second run changes nothing. The original is kept beside it."""
