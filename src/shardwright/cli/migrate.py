@@ -99,7 +99,10 @@ def describe(summary: MigrateSummary) -> str:
     if summary.backup is not None:
         lines.append(f"the original is kept as {summary.backup}")
     if summary.unmigrated_records:
-        lines.append("lines that could not be migrated are in the JSONL as they were")
+        lines.append(
+            "lines that could not be migrated are in the JSONL as they were; mend or delete them, "
+            "then run migrate again"
+        )
     return "\n".join(lines)
 
 
