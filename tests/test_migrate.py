@@ -19,7 +19,7 @@ from PIL import Image
 import shardwright
 from shardwright import files, schema
 from shardwright.buckets import BUCKETS, Bucket, nearest
-from shardwright.errors import InputMissingError, LockedError
+from shardwright.errors import InputMissingError, LockedError, StorageError
 from shardwright.files import Disk
 from shardwright.store.journal import Recovered, journal_path
 from tests import stage1
@@ -241,6 +241,11 @@ def test_integers_and_long_decimals_are_rounded_as_python_rounds_them(derived: P
     assert array(derived, "dinov3", "abc").tobytes() == expected.tobytes()
 
 
+def test_the_help_says_that_values_are_rounded() -> None:
+    text = subprocess.run([*COMMAND[:-1], "--help"], capture_output=True, text=True, timeout=60)
+    assert "rounded to the nearest float32 (dinov3) or float16" in " ".join(text.stdout.split())
+
+
 def test_inline_latents_and_hidden_states_become_half_floats(derived: Path) -> None:
     rng = np.random.default_rng(0)
     latent = rng.standard_normal((16, 12, 9)).astype(np.float16)
@@ -426,6 +431,27 @@ def test_of_one_image_in_several_lines_the_last_is_migrated_with_its_own_arrays(
     done = contents(derived)
     assert migrate(derived).unmigrated_by_reason == {"superseded": [1, 3]}
     assert contents(derived) == done
+
+
+def test_repeated_lines_end_in_the_same_bytes_after_an_interruption(
+    derived: Path, tmp_path: Path
+) -> None:
+    class NoNewJsonl(Disk):
+        def rename(self, source: Path, target: Path) -> None:
+            if target.suffix == ".jsonl":
+                raise OSError(5, "Input/output error")
+            super().rename(source, target)
+
+    lines = [record("x", seed=1), record("y"), record("x", seed=2)]
+    stage1.write(derived, *lines)
+    with files.using(NoNewJsonl()), pytest.raises(StorageError):
+        migrate(derived)
+    assert array(derived, "dinov3", "x").tolist() == embedding(2)
+    migrate(derived)
+    stage1.write(tmp_path / "at once", *lines)
+    migrate(tmp_path / "at once")
+    again, once = contents(derived), contents(tmp_path / "at once")
+    assert again == once
 
 
 def test_a_later_stage_2_record_does_not_get_the_arrays_of_an_earlier_line(derived: Path) -> None:

@@ -13,8 +13,9 @@ from shardwright.schema import COMPONENTS, JSONL_NAME
 HELP = "Stage 1 to Stage 2: move inline arrays out of the JSONL"
 DESCRIPTION = f"""\
 Turns a Stage 1 JSONL, which holds arrays inline ({COMPONENTS[0].inline[0]} and the like), into a
-Stage 2 store: each array goes to its own .npy file with exactly the values of the JSON, and the
-record gets its image_id, aspect_bucket and format_version. All other fields stay as they are.
+Stage 2 store: each array goes to its own .npy file, its values rounded to the nearest float32
+({COMPONENTS[0].name}) or float16 (the others), and the record gets its image_id, aspect_bucket and
+format_version. All other fields stay as they are.
 
 An array file that is there already is never replaced; where its values differ, that is reported.
 Of several lines of one image only the last is migrated. A line that cannot be migrated stays in
