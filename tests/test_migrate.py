@@ -19,7 +19,7 @@ from PIL import Image
 import shardwright
 from shardwright import files, schema
 from shardwright.buckets import BUCKETS, Bucket, nearest
-from shardwright.errors import InputMissingError, LockedError
+from shardwright.errors import InputMissingError, LockedError, StorageError
 from shardwright.files import Disk
 from shardwright.store.journal import Recovered, journal_path
 from tests import stage1
@@ -241,6 +241,11 @@ def test_integers_and_long_decimals_are_rounded_as_python_rounds_them(derived: P
     assert array(derived, "dinov3", "abc").tobytes() == expected.tobytes()
 
 
+def test_the_help_says_that_values_are_rounded() -> None:
+    text = subprocess.run([*COMMAND[:-1], "--help"], capture_output=True, text=True, timeout=60)
+    assert "rounded to the nearest float32 (dinov3) or float16" in " ".join(text.stdout.split())
+
+
 def test_inline_latents_and_hidden_states_become_half_floats(derived: Path) -> None:
     rng = np.random.default_rng(0)
     latent = rng.standard_normal((16, 12, 9)).astype(np.float16)
@@ -292,7 +297,7 @@ def test_a_missing_size_is_read_from_the_image_as_it_is_meant_to_be_seen(
         derived,
         record("", image_path=upright, height=..., width=...),
         record("", image_path=turned, height=None, width=None),
-        record("", image_path=turned, height=40, width=..., image_id="turned"),
+        record("", image_path=turned, height=40, width=..., image_id="again"),
     )
     migrate(derived)
     assert [(found["width"], found["height"]) for found in read(jsonl)] == [
@@ -404,18 +409,59 @@ def test_two_images_with_one_id_both_stay(derived: Path) -> None:
     assert os.listdir(derived / "dinov3") == ["ordinary.npy"]
 
 
-def test_one_image_in_two_lines_is_no_conflict(derived: Path) -> None:
+def test_of_one_image_in_several_lines_the_last_is_migrated_with_its_own_arrays(
+    derived: Path,
+) -> None:
     jsonl = stage1.write(
         derived,
-        record("", seed=1, image_path="a/x.jpg"),
-        record("", seed=1, image_path="./a//x.jpg"),
-        record("", seed=2, image_path="a/x.jpg"),
+        record("", seed=1, image_path="a/x.jpg", caption="first"),
+        record("ordinary"),
+        record("", seed=2, image_path="./a//x.jpg", caption="second"),
+        record("", seed=3, image_path="a/x.jpg", caption="third"),
     )
+    before = jsonl.read_bytes().split(b"\n")
     summary = migrate(derived)
-    assert summary.migrated_records == len(read(jsonl)) == 3
-    assert (summary.arrays_written, summary.arrays_found) == ({"dinov3": 1}, {"dinov3": 1})
-    assert summary.arrays_differing == {"dinov3": [3]}
-    assert array(derived, "dinov3", "x").tolist() == embedding(1)
+    assert summary.unmigrated_by_reason == {"superseded": [1, 3]}
+    assert (summary.arrays_written, summary.arrays_differing) == ({"dinov3": 2}, {})
+    after = jsonl.read_bytes().split(b"\n")
+    assert [after[n] for n in (0, 2)] == [before[n] for n in (0, 2)]
+    last = json.loads(after[3])
+    assert (last["image_id"], last["caption"], DINO in last) == ("x", "third", False)
+    assert array(derived, "dinov3", "x").tolist() == embedding(3)
+    done = contents(derived)
+    assert migrate(derived).unmigrated_by_reason == {"superseded": [1, 3]}
+    assert contents(derived) == done
+
+
+def test_repeated_lines_end_in_the_same_bytes_after_an_interruption(
+    derived: Path, tmp_path: Path
+) -> None:
+    class NoNewJsonl(Disk):
+        def rename(self, source: Path, target: Path) -> None:
+            if target.suffix == ".jsonl":
+                raise OSError(5, "Input/output error")
+            super().rename(source, target)
+
+    lines = [record("x", seed=1), record("y"), record("x", seed=2)]
+    stage1.write(derived, *lines)
+    with files.using(NoNewJsonl()), pytest.raises(StorageError):
+        migrate(derived)
+    assert array(derived, "dinov3", "x").tolist() == embedding(2)
+    migrate(derived)
+    stage1.write(tmp_path / "at once", *lines)
+    migrate(tmp_path / "at once")
+    again, once = contents(derived), contents(tmp_path / "at once")
+    assert again == once
+
+
+def test_a_later_stage_2_record_does_not_get_the_arrays_of_an_earlier_line(derived: Path) -> None:
+    later = {"image_id": "x", "image_path": "a/x.jpg", "caption": "new", "format_version": 2}
+    jsonl = stage1.write(derived, record("", image_path="a/x.jpg"), later)
+    before = jsonl.read_bytes()
+    summary = migrate(derived)
+    assert (summary.already_migrated, summary.unmigrated_by_reason) == (1, {"superseded": [1]})
+    assert jsonl.read_bytes() == before
+    assert os.listdir(derived / "dinov3") == []
 
 
 def test_a_broken_array_file_is_neither_trusted_nor_replaced(derived: Path) -> None:
@@ -554,6 +600,7 @@ def test_the_command_exits_3_and_names_the_lines_that_stay(derived: Path) -> Non
     assert done.returncode == 3
     listed = ", ".join(str(number) for number in range(2, 12))
     assert f"  not_json: 12 (lines {listed} and 2 more; --json lists all)" in done.stdout
+    assert done.stdout.endswith("as they were; mend or delete them, then run migrate again\n")
     again = run(derived, "--json")
     assert again.returncode == 3
     assert json.loads(again.stdout)["unmigrated_by_reason"] == {"not_json": list(range(2, 14))}

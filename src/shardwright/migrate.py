@@ -1,6 +1,6 @@
 """Stage 1 to store: the arrays that a JSONL holds inline become ``.npy`` files.
 
-The JSONL is read twice, once to find ids that stand for two images and once to migrate, and is
+The JSONL is read twice, once to find ids that are met more than once and once to migrate, and is
 replaced in one step at the end. Until then it is as it was, so a run that was killed is simply
 run again: the arrays it has written are found, compared and kept.
 """
@@ -23,7 +23,7 @@ from shardwright.store.journal import Recovered, journal_path, recover
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Line
 from shardwright.store.rewrite import Rewrite
-from shardwright.store.stage1 import Stage2, shared_ids, to_stage2
+from shardwright.store.stage1 import Repeated, Stage2, repeated_ids, to_stage2
 
 if TYPE_CHECKING:
     from shardwright.store.arrays import Array
@@ -106,7 +106,7 @@ class _Migration:
     def __init__(self, jsonl: Path, derived: Path, dry_run: bool, progress: Progress) -> None:
         self.jsonl, self.derived, self.dry_run, self.progress = jsonl, derived, dry_run, progress
         self.summary = MigrateSummary(str(jsonl), dry_run)
-        self.waiting: dict[Path, Array] = {}
+        self.waiting: list[tuple[Path, Array]] = []
         self.waiting_bytes = 0
 
     def run(self, backup: bool) -> MigrateSummary:
@@ -116,10 +116,10 @@ class _Migration:
                 files.make_folder(self.derived / component.folder)
         with Rewrite(self.jsonl) as rewrite:
             summary.jsonl_bytes_before = summary.jsonl_bytes_after = rewrite.size
-            shared = shared_ids(self._counted("read", rewrite))
+            repeated = repeated_ids(self._counted("read", rewrite))
             for line in self._counted("migrate", rewrite):
                 try:
-                    self._migrate(line, shared, rewrite)
+                    self._migrate(line, repeated, rewrite)
                 except BadRecordError as error:
                     summary.unmigrated_records += 1
                     summary.unmigrated_by_reason.setdefault(error.reason, []).append(line.number)
@@ -130,17 +130,17 @@ class _Migration:
                 rewrite.publish()
         return summary
 
-    def _migrate(self, line: Line, shared: set[str], rewrite: Rewrite) -> None:
+    def _migrate(self, line: Line, repeated: Repeated, rewrite: Rewrite) -> None:
         """Migrate one line, or say by BadRecordError why it must stay as it is."""
         summary = self.summary
         summary.total_records += 1
-        become = to_stage2(line.data, shared)
+        become = to_stage2(line, repeated)
         if become is None:
             summary.already_migrated += 1
             return
         assert line.data is not None
         for component, array in self._missing(line, become):
-            self.waiting[self._path(component, become.image_id)] = array
+            self.waiting.append((self._path(component, become.image_id), array))
             self.waiting_bytes += array.nbytes
             _count(summary.arrays_written, component)
         summary.migrated_records += 1
@@ -170,11 +170,8 @@ class _Migration:
     def _existing(self, component: Component, image_id: str) -> Array | None:
         from shardwright.store.arrays import read_array  # here, to keep `import shardwright` light
 
-        path = self._path(component, image_id)
-        if path in self.waiting:
-            return self.waiting[path]
         try:
-            return read_array(path, component)
+            return read_array(self._path(component, image_id), component)
         except BadArrayError as error:
             if error.reason == "missing":
                 return None
@@ -187,7 +184,7 @@ class _Migration:
         from shardwright.store.arrays import write_arrays  # here, as above
 
         if not self.dry_run:
-            write_arrays(self.waiting.items())
+            write_arrays(self.waiting)
         self.waiting.clear()
         self.waiting_bytes = 0
 

@@ -260,7 +260,11 @@ def _next(
         where += ["--jsonl", shown(jsonl)]
     missing = sum(state.missing for state in components.values())
     if stage1:
-        words, why = ["migrate", *where], f"{stage1:,} records are still of Stage 1"
+        words = ["migrate", *where]
+        why = (  # only migrate can tell which it cannot take
+            f"{stage1:,} records are still of Stage 1; if migrate cannot take them, mend or delete "
+            "their lines"
+        )
     elif journal_path(found.jsonl) in leftovers:
         words, why = ["derive", *where], "an interrupted run left records to be merged"
     elif not found.total_records:

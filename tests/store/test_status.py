@@ -126,7 +126,9 @@ def test_stage_1_records_call_for_migration(tmp_path: Path) -> None:
     assert (status.stage1_records, status.total_records, status.ready_records) == (2, 2, 0)
     assert status.components == dict.fromkeys(FOLDERS, ComponentStatus())
     assert status.next_command == f"shardwright migrate --derived-dir {tmp_path}"
-    assert status.next_reason == "2 records are still of Stage 1"
+    assert status.next_reason == (
+        "2 records are still of Stage 1; if migrate cannot take them, mend or delete their lines"
+    )
 
 
 def test_a_journal_calls_for_a_run_that_merges_it(store: WholeStore) -> None:

@@ -13,12 +13,14 @@ from shardwright.schema import COMPONENTS, JSONL_NAME
 HELP = "Stage 1 to Stage 2: move inline arrays out of the JSONL"
 DESCRIPTION = f"""\
 Turns a Stage 1 JSONL, which holds arrays inline ({COMPONENTS[0].inline[0]} and the like), into a
-Stage 2 store: each array goes to its own .npy file with exactly the values of the JSON, and the
-record gets its image_id, aspect_bucket and format_version. All other fields stay as they are.
+Stage 2 store: each array goes to its own .npy file, its values rounded to the nearest float32
+({COMPONENTS[0].name}) or float16 (the others), and the record gets its image_id, aspect_bucket and
+format_version. All other fields stay as they are.
 
 An array file that is there already is never replaced; where its values differ, that is reported.
-A line that cannot be migrated stays in the JSONL as it is, and is reported with its number. A
-missing height or width is read from the image, if image_path leads to it from the current folder.
+Of several lines of one image only the last is migrated. A line that cannot be migrated stays in
+the JSONL as it is, and is reported with its number. A missing height or width is read from the
+image, if image_path leads to it from the current folder.
 
 The JSONL is replaced in one step at the end. Kill it at any time and run it again: the result is
 the same, and a second run changes nothing. The original is kept beside it."""
@@ -98,7 +100,10 @@ def describe(summary: MigrateSummary) -> str:
     if summary.backup is not None:
         lines.append(f"the original is kept as {summary.backup}")
     if summary.unmigrated_records:
-        lines.append("lines that could not be migrated are in the JSONL as they were")
+        lines.append(
+            "lines that could not be migrated are in the JSONL as they were; mend or delete them, "
+            "then run migrate again"
+        )
     return "\n".join(lines)
 
 

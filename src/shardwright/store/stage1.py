@@ -51,10 +51,18 @@ class Stage2:
     arrays: dict[Component, Array]
 
 
-def shared_ids(lines: Iterable[Line]) -> set[str]:
-    """Find the ids that stand for more than one image."""
+@dataclass(frozen=True)
+class Repeated:
+    """The ids that are met more than once."""
+
+    shared: set[str]  # by more than one image
+    last: dict[str, int]  # the number of the last line of each, which is the one that counts
+
+
+def repeated_ids(lines: Iterable[Line]) -> Repeated:
+    """Find the ids that more than one line has."""
     images: dict[str, int] = {}
-    shared = set()
+    repeated = Repeated(set(), {})
     for line in lines:
         try:
             names = _decode_names(line.data or b"")
@@ -63,27 +71,35 @@ def shared_ids(lines: Iterable[Line]) -> set[str]:
             continue  # it stays as it is, for the reason that ``to_stage2`` gives
         # A hash, because paths are long and there may be millions of them.
         image = hash(posixpath.normpath(names.image_path))
-        if images.setdefault(image_id, image) != image:
-            shared.add(image_id)
-    return shared
+        if image_id not in images:
+            images[image_id] = image
+            continue
+        repeated.last[image_id] = line.number
+        if images[image_id] != image:
+            repeated.shared.add(image_id)
+    return repeated
 
 
-def to_stage2(data: bytes | None, shared: set[str]) -> Stage2 | None:
+def to_stage2(line: Line, repeated: Repeated) -> Stage2 | None:
     """Say what a line becomes: None if it is a Stage 2 record already.
 
-    Raises BadRecordError if it cannot be migrated. ``shared`` are the ids of more than one image.
+    Raises BadRecordError if it cannot be migrated. Of the lines of one image only the last can be:
+    the arrays of another may belong to another caption.
     """
-    fields, own = _fields(data)
+    fields, own = _fields(line.data)
     inline = [name for name in _INLINE_FIELDS if name in fields]
     image_id, version = own.get("image_id"), own.get("format_version")
     named = records.image_id_problem(image_id) is None
-    if version == schema.FORMAT_VERSION and named and image_id not in shared and not inline:
+    shared = named and image_id in repeated.shared
+    if version == schema.FORMAT_VERSION and named and not shared and not inline:
         return None
     if version not in _KNOWN_VERSIONS:
         raise BadRecordError("format_version_unknown")
     image_id = _image_id(image_id, own.get("image_path"))
-    if image_id in shared:
+    if image_id in repeated.shared:
         raise BadRecordError("duplicate_id")
+    if repeated.last.get(image_id, line.number) != line.number:
+        raise BadRecordError("superseded")
     arrays = {}
     for name in inline:
         raw, component = bytes(fields.pop(name)), _INLINE_FIELDS[name]
@@ -100,9 +116,9 @@ def to_stage2(data: bytes | None, shared: set[str]) -> Stage2 | None:
     }
     fields |= {name: value for name, value in additions.items() if own.get(name) is None}
     fields["format_version"] = schema.FORMAT_VERSION
-    line = records.line(fields)
-    records.parse(line)  # what we write can be read: not every field has been looked at yet
-    return Stage2(image_id, msgspec.json.format(line, indent=-1), arrays)
+    written = records.line(fields)
+    records.parse(written)  # what we write can be read: not every field has been looked at yet
+    return Stage2(image_id, msgspec.json.format(written, indent=-1), arrays)
 
 
 def _fields(data: bytes | None) -> tuple[Record, Record]:
