@@ -22,7 +22,7 @@ from shardwright.shards.against import Source, read_source
 from shardwright.shards.check import Checker, Seen, Task, file_digest
 from shardwright.shards.index import INDEX_FOLDER
 from shardwright.shards.manifest import Manifest, ShardEntry, Unfinished
-from shardwright.shards.names import is_shard_path
+from shardwright.shards.names import bucket_folder, existing_buckets, is_shard_path
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.listing import shown
 from shardwright.workers import run
@@ -118,11 +118,18 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
     elif (state / INDEX_FOLDER).exists() and not (state / manifest.MANIFEST_NAME).exists():
         what = "is not there, though the indexes of shards are"
         findings.append(_finding("manifest_missing", manifest.MANIFEST_NAME, what, _ANEW))
-    elif (above := folder.resolve().parent / STATE_FOLDER / manifest.MANIFEST_NAME).exists():
+    elif (above := _packing_of(folder)) is not None:
         what = "this is part of a packing, whose manifest is not looked at from here"
-        cure = f"verify {above.parent.parent}, which finds lost and changed shards too"
+        cure = f"verify {above}, which finds lost and changed shards too"
         findings.append(replace(_finding("part", "", what, cure), damage=False))
     return whole, unfinished, findings
+
+
+def _packing_of(folder: Path) -> Path | None:
+    """Find the packing that a folder is a bucket of, if it is one."""
+    above = folder.resolve().parent
+    is_part = folder.resolve().name.removeprefix(bucket_folder("")) in existing_buckets(above)
+    return above if is_part and (above / STATE_FOLDER / manifest.MANIFEST_NAME).exists() else None
 
 
 def _finding(kind: str, name: str, what: str, cure: str) -> Finding:
