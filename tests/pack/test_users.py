@@ -63,6 +63,16 @@ def test_records_that_an_interrupted_derive_left_are_told(store: Store, output: 
     assert f"note: {journal} holds records of an interrupted run" in done.stdout
 
 
+def test_what_a_limit_left_unopened_is_told(store: Store, output: Path) -> None:
+    flags = ("--derived-dir", store.root, "--output-dir", output)
+    left = len(store.records) - 1
+    assert (
+        f"note: {left} ready records were left out"
+        in commands.run("pack", *flags, "--dry-run", "--limit", "1").stdout
+    )
+    assert "were left out" not in commands.run("pack", *flags, "--dry-run").stdout
+
+
 def test_verify_against_notes_what_was_left_out(store: Store, output: Path) -> None:
     pack(derived_dir=store.root, output_dir=output, limit=1)
     (note,) = findings(output, against=store.root)
