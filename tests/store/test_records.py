@@ -161,3 +161,54 @@ ELEMENTS = st.sampled_from([0, 1, 0, 1, 2, -1, 10, True, False, 0.0, 1.0, "1", "
 @example([""] * 77)
 def test_a_mask_is_what_the_naive_definition_says(mask: object) -> None:
     assert records.is_mask(mask) == naive_is_mask(mask)
+
+
+SOUND: dict[str, Any] = {
+    "image_id": "a",
+    "image_path": "a.jpg",
+    "caption": "a cat",
+    "t5_attention_mask": [1] * 77,
+    "height": 8,
+    "width": 8,
+    "aspect_bucket": "8x8",
+}
+CHANGES = st.dictionaries(
+    FIELDS | st.just("own"),
+    JSON | st.sampled_from([" ", "..", "a/b", "ä" * 126, 0, 1.0, [1] * 76 + [True], "8x08"]),
+    max_size=2,
+)
+
+
+@given(CHANGES, st.sets(FIELDS, max_size=1), st.sampled_from([None, 1]))
+@settings(max_examples=300, deadline=None)
+@example({"own": [float("nan")]}, set(), None)
+def test_the_essentials_are_those_of_a_record_with_no_problem(
+    changes: dict[str, Any], missing: set[str], indent: int | None
+) -> None:
+    record = {name: value for name, value in (SOUND | changes).items() if name not in missing}
+    line = json.dumps(record, indent=indent).encode()  # white space in a line is any but its end
+    found = records.essentials(line)
+    try:
+        parsed = records.parse(line)
+    except BadRecordError:
+        assert found is None
+        return
+    id_problem = records.image_id_problem(parsed.get("image_id"))
+    assert (found is None) == bool(id_problem or records.problem(parsed))
+    if found is not None:
+        assert found.image_id == parsed["image_id"]
+        assert found.aspect_bucket == parsed["aspect_bucket"]
+
+
+def test_what_the_essentials_pass_over_is_refused_when_the_record_is_read() -> None:
+    deep = b"[" * 200 + b"]" * 200
+    for own, reason in ((b"1e999", "not_json"), (deep, "nested_too_deep")):
+        line = json.dumps(SOUND).encode()[:-1] + b', "own": ' + own + b"}"
+        assert records.essentials(line) is not None
+        with pytest.raises(BadRecordError, match=reason):
+            records.parse(line)
+
+
+def test_text_that_is_not_utf8_has_no_essentials() -> None:
+    line = json.dumps(SOUND).encode()[:-1] + b', "own": "\xff"}'
+    assert records.essentials(line) is None

@@ -1,6 +1,7 @@
-"""The second step of packing: look at the arrays of the samples that are to be packed.
+"""The second step of packing: look closely at the samples that are to be packed.
 
-Only those are opened: a dry run with a limit of 100 opens 300 files, be the store ever so large.
+Only their arrays are opened: a dry run with a limit of 100 opens 300 files, be the store ever so
+large. And only their records are read in full.
 """
 
 from __future__ import annotations
@@ -9,20 +10,37 @@ import os
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-from shardwright import schema
+import xxhash
+
+from shardwright import files, schema
 from shardwright.buckets import Bucket
-from shardwright.files import explained
+from shardwright.errors import SourceChangedError
 from shardwright.pack.scan import Scan
 from shardwright.progress import Progress
 from shardwright.shards import tar
-from shardwright.store import npy
+from shardwright.shards.samples import json_member
+from shardwright.store import npy, records
+from shardwright.store.listing import ARRAY_SUFFIX
 from shardwright.store.npy import BadArrayError
+from shardwright.store.records import BadRecordError
 from shardwright.workers import run
 
 _BATCH = 1000  # samples a worker checks at a time
+
+
+class _Sound(NamedTuple):
+    """What is worth knowing of a sample that can be packed."""
+
+    json_size: int
+    line_hash: int
+    sizes: list[int]
+    times: list[int]
+    off_shape: bool
 
 
 class Checked:
@@ -32,6 +50,8 @@ class Checked:
         self._components = len(schema.COMPONENTS)
         self._sizes = array("Q", bytes(8 * self._components * samples))
         self._times = array("q", self._sizes.tobytes())
+        self.json_sizes = array("I", bytes(4 * samples))
+        self.line_hashes = array("Q", bytes(8 * samples))
         self.off_shape = bytearray(samples)  # 1 where an array is not of the bucket's shape
 
     def sizes(self, sample: int) -> array[int]:
@@ -44,14 +64,14 @@ class Checked:
         start = sample * self._components
         return self._times[start : start + self._components]
 
-    def note(
-        self, sample: int, sizes: Sequence[int], times: Sequence[int], off_shape: bool
-    ) -> None:
+    def note(self, sample: int, found: _Sound) -> None:
         """Note what was found of a sound sample."""
         start = sample * self._components
-        self._sizes[start : start + self._components] = array("Q", sizes)
-        self._times[start : start + self._components] = array("q", times)
-        self.off_shape[sample] = off_shape
+        self._sizes[start : start + self._components] = array("Q", found.sizes)
+        self._times[start : start + self._components] = array("q", found.times)
+        self.off_shape[sample] = found.off_shape
+        self.json_sizes[sample] = found.json_size
+        self.line_hashes[sample] = found.line_hash
 
 
 def choose(
@@ -75,7 +95,7 @@ def choose(
                     if isinstance(result, str):
                         unsound[sample] = result
                     else:
-                        checked.note(sample, *result)
+                        checked.note(sample, result)
                 progress.advance(len(found))
         for sample in sorted(unsound):  # so that the report is the same for any workers
             scan.drop(sample, unsound[sample])
@@ -83,39 +103,65 @@ def choose(
     return chosen, checked
 
 
-_Task = tuple[Path, int, list[str], list[str]]
-_Result = str | tuple[list[int], list[int], bool]
+@dataclass(frozen=True)
+class _Task:
+    """All that a worker needs to check some samples."""
+
+    jsonl: Path
+    jsonl_state: tuple[int, int]
+    derived_dir: Path
+    first: int
+    ids: list[str]
+    buckets: list[str]
+    offsets: array[int]
+    lengths: array[int]
 
 
 def _batches(scan: Scan, samples: Sequence[int]) -> Iterator[_Task]:
     for first in range(0, len(samples), _BATCH):
         batch = samples[first : first + _BATCH]
-        yield (
+        yield _Task(
+            scan.jsonl,
+            scan.jsonl_state,
             scan.derived_dir,
             first,
             [scan.ids[sample] for sample in batch],
             [scan.buckets[sample] for sample in batch],
+            array("Q", [scan.offsets[sample] for sample in batch]),
+            array("I", [scan.lengths[sample] for sample in batch]),
         )
 
 
-def _check(task: _Task) -> Iterator[tuple[int, list[_Result]]]:
-    """Read the header and size of every array of a batch; give the sizes, or a reason to skip."""
-    derived_dir, first, ids, buckets = task
+def _check(task: _Task) -> Iterator[tuple[int, list[_Sound | str]]]:
+    """Look at every record and array of a batch; give what was found, or a reason to skip."""
     with ExitStack() as stack:
         folders = []
         for component in schema.COMPONENTS:
-            path = derived_dir / component.folder
-            with explained(path):
-                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            stack.callback(os.close, fd)
+            fd = _open(task.derived_dir / component.folder, os.O_DIRECTORY, stack)
             folders.append((component, fd))
-        yield (
-            first,
-            [
-                _check_sample(image_id, _shapes(bucket), folders)
-                for image_id, bucket in zip(ids, buckets, strict=True)
-            ],
-        )
+        jsonl = _open(task.jsonl, 0, stack)
+        results: list[_Sound | str] = []
+        for image_id, bucket, offset, length in zip(
+            task.ids, task.buckets, task.offsets, task.lengths, strict=True
+        ):
+            line = os.pread(jsonl, length, offset)
+            results.append(_check_sample(line, image_id, _shapes(bucket), folders))
+        if files.state(jsonl) != task.jsonl_state:
+            raise _changed(task.jsonl, "written to")
+        yield task.first, results
+
+
+def _open(path: Path, flags: int, stack: ExitStack) -> int:
+    try:
+        fd = os.open(path, os.O_RDONLY | flags)
+    except OSError as error:  # the scan could
+        raise _changed(path, str(error.strerror)) from error
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _changed(path: Path, how: str) -> SourceChangedError:
+    return SourceChangedError(f"{path}: changed while it was read ({how}); run again")
 
 
 @cache
@@ -126,13 +172,20 @@ def _shapes(bucket: str) -> tuple[schema.Shape, ...]:
 
 
 def _check_sample(
-    image_id: str, shapes: tuple[schema.Shape, ...], folders: list[tuple[schema.Component, int]]
-) -> _Result:
+    line: bytes,
+    image_id: str,
+    shapes: tuple[schema.Shape, ...],
+    folders: list[tuple[schema.Component, int]],
+) -> _Sound | str:
+    try:
+        json_size = len(json_member(records.parse(line)))
+    except BadRecordError as error:
+        return error.reason
     sizes, times = [], []
     off_shape = False
     for (component, folder), bucket_shape in zip(folders, shapes, strict=True):
         try:
-            fd = npy.open_array(image_id + ".npy", folder)
+            fd = npy.open_array(image_id + ARRAY_SUFFIX, folder)
             try:
                 size, shape = npy.check(fd, component)
                 times.append(os.fstat(fd).st_ctime_ns)
@@ -144,4 +197,4 @@ def _check_sample(
             return f"{component.name}_too_large"
         sizes.append(size)
         off_shape |= shape != bucket_shape
-    return sizes, times, off_shape
+    return _Sound(json_size, xxhash.xxh3_64_intdigest(line), sizes, times, off_shape)

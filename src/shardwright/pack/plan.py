@@ -63,7 +63,7 @@ class Plan:
         for shard in self.shards:
             hasher.update(f"{shard.path}\0".encode())
             for sample in shard.samples:
-                line = self.scan.line_hashes[sample].to_bytes(8, "little")
+                line = self.checked.line_hashes[sample].to_bytes(8, "little")
                 name = self.scan.ids[sample].encode()
                 hasher.update(name + b"\0" + line + self.checked.sizes(sample).tobytes())
         return hasher.hexdigest()
@@ -114,7 +114,7 @@ def _shards(
         starts = range(0, len(samples), shard_size)
         for number, first in enumerate(starts, first_numbers.get(bucket, 0)):
             part = samples[first : first + shard_size]
-            members = [scan.json_sizes[sample] for sample in part]
+            members = [checked.json_sizes[sample] for sample in part]
             for sample in part:
                 members += checked.sizes(sample)
             total = sum(map(tar.member_bytes, members)) + len(part) * mask + len(tar.END)

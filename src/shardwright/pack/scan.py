@@ -14,22 +14,19 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import xxhash
+from typing import BinaryIO
 
 from shardwright import files, schema
 from shardwright.errors import InputMissingError, SourceChangedError
 from shardwright.files import explained
 from shardwright.pack.summary import Skipped
 from shardwright.progress import Progress
-from shardwright.shards.samples import json_member
 from shardwright.store import records
+from shardwright.store.listing import ARRAY_SUFFIX
 from shardwright.store.records import BadRecordError, Line, Record
 
 WARNINGS_SHOWN = 5
 _ADVANCE_EVERY = 256  # records; a progress call for each would cost more than parsing it
-_ARRAY_SUFFIX = ".npy"
 
 
 @dataclass
@@ -45,19 +42,15 @@ class Scan:
     buckets: list[str] = field(default_factory=list)
     offsets: array[int] = field(default_factory=lambda: array("Q"))
     lengths: array[int] = field(default_factory=lambda: array("I"))
-    line_hashes: array[int] = field(default_factory=lambda: array("Q"))
-    json_sizes: array[int] = field(default_factory=lambda: array("I"))
     dropped: set[int] = field(default_factory=set)  # samples that proved not to be ready after all
 
-    def add(self, image_id: str, line: Line, record: Record) -> None:
+    def add(self, image_id: str, bucket: str, line: Line) -> None:
         """Append a sample."""
         assert line.data is not None
         self.ids.append(image_id)
-        self.buckets.append(sys.intern(record["aspect_bucket"]))
+        self.buckets.append(sys.intern(bucket))
         self.offsets.append(line.offset)
         self.lengths.append(len(line.data))
-        self.line_hashes.append(xxhash.xxh3_64_intdigest(line.data))
-        self.json_sizes.append(len(json_member(record)))
 
     def drop(self, sample: int, reason: str) -> None:
         """Move a sample from the ready to the skipped."""
@@ -89,7 +82,7 @@ class Scan:
 
 def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int) -> Scan:
     """Find the samples whose record is complete and whose array files are all there."""
-    complete = _complete_ids(derived_dir)
+    complete = _complete(derived_dir)
     seen: dict[str, int] = {}  # where the latest record of each id is
     conflicts: set[str] = set()  # ids that stand for more than one image
     with (
@@ -106,7 +99,7 @@ def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int
                 progress.advance(line.offset - position)
                 position = line.offset
             try:
-                record = records.parse(line.data)
+                image_id, bucket, reason = _look(line.data)
             except BadRecordError as error:
                 found.skipped.add(error.reason, f"line {line.number}")
                 malformed += 1
@@ -114,21 +107,20 @@ def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int
                     what = error.reason.replace("_", " ")
                     progress.warn(f"{jsonl}, line {line.number}: {what}; skipped")
                 continue
-            image_id: Any = record.get("image_id")
-            if reason := records.image_id_problem(image_id):
+            if image_id is None:
+                assert reason is not None
                 found.skipped.add(reason, f"line {line.number}")
                 continue
-            reason = records.problem(record)
-            if reason is None and image_id not in complete:
+            if reason is None and image_id + ARRAY_SUFFIX not in complete:
                 reason = f"{_first_missing(image_id, derived_dir)}_missing"
             earlier = seen.setdefault(image_id, line.offset)
             if earlier != line.offset:
                 seen[image_id] = line.offset
-                reason = _settle(found, earlier, record, again, conflicts) or reason
+                reason = _settle(found, earlier, line.offset, again, conflicts) or reason
             if reason is not None:
                 found.skipped.add(reason, image_id)
                 continue
-            found.add(image_id, line, record)
+            found.add(image_id, bucket, line)
             if len(found.ids) % progress_every == 0:
                 progress.note(found.counts())
         progress.advance(found.jsonl_state[0] - position)
@@ -138,43 +130,60 @@ def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int
     return found
 
 
-def _complete_ids(derived_dir: Path) -> set[str]:
-    """List each component's folder once, and give the ids that have all arrays."""
+def _complete(derived_dir: Path) -> set[str]:
+    """List each component's folder once, and give the names that are in all of them."""
     complete: set[str] | None = None
     for component in schema.COMPONENTS:
         folder = derived_dir / component.folder
         with explained(folder):
             names = os.listdir(folder) if folder.is_dir() else []
-        ids = {name[: -len(_ARRAY_SUFFIX)] for name in names if name.endswith(_ARRAY_SUFFIX)}
-        complete = ids if complete is None else complete & ids
+        if complete is None:
+            complete = set(names)
+        else:
+            complete.intersection_update(names)
     return complete or set()
+
+
+def _look(line: bytes | None) -> tuple[str | None, str, str | None]:
+    """Give a line's image_id, its bucket, and why it is not ready; whether it has arrays aside."""
+    if (found := records.essentials(line)) is not None:
+        return found.image_id, found.aspect_bucket, None
+    record = records.parse(line)
+    image_id = record.get("image_id")
+    if reason := records.image_id_problem(image_id):
+        return None, "", reason
+    return image_id, record.get("aspect_bucket", ""), records.problem(record)
 
 
 def _first_missing(image_id: str, derived_dir: Path) -> str:
     *most, last = schema.COMPONENTS
     for component in most:
-        if not os.path.lexists(derived_dir / component.folder / (image_id + _ARRAY_SUFFIX)):
+        if not os.path.lexists(derived_dir / component.folder / (image_id + ARRAY_SUFFIX)):
             return component.name
     return last.name
 
 
 def _settle(
-    found: Scan, earlier: int, record: Record, file: BinaryIO, conflicts: set[str]
+    found: Scan, earlier: int, later: int, file: BinaryIO, conflicts: set[str]
 ) -> str | None:
     """Settle two records of one image_id: for one image the later wins, for two neither does."""
-    image_id = record["image_id"]
-    file.seek(earlier)
-    try:
-        old = records.parse(file.readline().rstrip(b"\r\n"))
-    except BadRecordError:
-        raise SourceChangedError(f"{found.jsonl}: changed while it was read; run again") from None
-    if image_id in conflicts or _image(old) != _image(record):
+    old, new = (_record_at(offset, file, found.jsonl) for offset in (earlier, later))
+    image_id = new["image_id"]
+    if image_id in conflicts or _image(old) != _image(new):
         conflicts.add(image_id)
     reason = "duplicate_id" if image_id in conflicts else None
     sample = found.at(earlier)
     if sample is not None:
         found.drop(sample, reason or "superseded")
     return reason
+
+
+def _record_at(offset: int, file: BinaryIO, jsonl: Path) -> Record:
+    file.seek(offset)
+    try:
+        return records.parse(file.readline().rstrip(b"\r\n"))
+    except BadRecordError:
+        raise SourceChangedError(f"{jsonl}: changed while it was read; run again") from None
 
 
 def _image(record: Record) -> object:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterator
-from typing import IO, Any, NamedTuple
+from functools import lru_cache
+from typing import IO, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -22,6 +23,8 @@ _BOM = b"\xef\xbb\xbf"
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
+_Side = Annotated[int, msgspec.Meta(ge=1)]
+
 
 class BadRecordError(ValueError):
     """A line that is not a usable record; ``args[0]`` is the reason's name."""
@@ -30,6 +33,21 @@ class BadRecordError(ValueError):
     def reason(self) -> str:
         """Name what is wrong."""
         return str(self.args[0])
+
+
+class Essentials(msgspec.Struct, gc=False):
+    """What packing asks of a record."""
+
+    image_id: str
+    aspect_bucket: str
+    caption: str
+    mask: msgspec.Raw = msgspec.field(name=MASK.field)
+    image_path: str | None = None
+    height: _Side | None = None
+    width: _Side | None = None
+
+
+_decode_essentials = msgspec.json.Decoder(Essentials).decode
 
 
 class Line(NamedTuple):
@@ -82,6 +100,31 @@ def parse(line: bytes | None) -> Record:
     return record
 
 
+def essentials(line: bytes | None) -> Essentials | None:
+    """Read what packing asks of a record, if the record has it all and soundly, else give None.
+
+    Several times faster than ``parse`` and ``problem``, which say what is wrong. A user's own
+    fields it passes over, so that ``parse`` may still refuse a number or a depth in them.
+    """
+    if line is None:
+        return None
+    try:
+        if not line.isascii():
+            line.decode()
+        found = _decode_essentials(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    caption = found.caption
+    sound = (
+        caption
+        and not caption.isspace()
+        and is_bucket(found.aspect_bucket)
+        and _is_mask_text(bytes(found.mask))
+        and image_id_problem(found.image_id) is None
+    )
+    return found if sound else None
+
+
 def _is_deeper(value: object, levels: int) -> bool:
     if not isinstance(value, (dict, list)):
         return False
@@ -110,7 +153,7 @@ def image_id_problem(image_id: object) -> str | None:
         or "/" in image_id
         or "\0" in image_id
         or image_id in (".", "..")
-        or len(os.fsencode(image_id)) > _LONGEST_NAME
+        or (len(image_id) > _LONGEST_NAME // 4 and len(os.fsencode(image_id)) > _LONGEST_NAME)
     ):
         return "image_id_invalid"
     return None
@@ -150,7 +193,19 @@ def is_mask(mask: object) -> bool:
     In Python those all equal 1, and to ask each element for its type is the slowest part of a scan.
     Written as JSON they differ: every element is one character, and that character 0 or 1.
     """
-    if type(mask) is not list or len(mask) != MASK.length:
-        return False
-    text = _encode(mask)
-    return len(text) == 2 * MASK.length + 1 and not text[1:-1].translate(None, b"01,")
+    return type(mask) is list and len(mask) == MASK.length and _is_mask_text(_encode(mask))
+
+
+@lru_cache(maxsize=4096)  # most captions are of one of a few lengths
+def _is_mask_text(text: bytes) -> bool:
+    """Whether JSON, known to be sound, is a mask.
+
+    One list, and one comma fewer than digits, so that no number has two of them.
+    """
+    digits = text.count(b"0") + text.count(b"1")
+    return (
+        text.count(b"[") == 1
+        and digits == MASK.length
+        and text.count(b",") == MASK.length - 1
+        and not text.translate(None, b"[]01, \t\r\n")
+    )
