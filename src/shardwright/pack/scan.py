@@ -111,8 +111,10 @@ def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int
                 assert reason is not None
                 found.skipped.add(reason, f"line {line.number}")
                 continue
-            if reason is None and image_id + ARRAY_SUFFIX not in complete:
-                reason = f"{_first_missing(image_id, derived_dir)}_missing"
+            try:
+                complete.remove(image_id + ARRAY_SUFFIX)  # as ids come, names go: memory stays low
+            except KeyError:  # not complete, or met before
+                reason = reason or _missing(image_id, derived_dir)
             earlier = seen.setdefault(image_id, line.offset)
             if earlier != line.offset:
                 seen[image_id] = line.offset
@@ -155,12 +157,11 @@ def _look(line: bytes | None) -> tuple[str | None, str, str | None]:
     return image_id, record.get("aspect_bucket", ""), records.problem(record)
 
 
-def _first_missing(image_id: str, derived_dir: Path) -> str:
-    *most, last = schema.COMPONENTS
-    for component in most:
+def _missing(image_id: str, derived_dir: Path) -> str | None:
+    for component in schema.COMPONENTS:
         if not os.path.lexists(derived_dir / component.folder / (image_id + ARRAY_SUFFIX)):
-            return component.name
-    return last.name
+            return f"{component.name}_missing"
+    return None
 
 
 def _settle(
