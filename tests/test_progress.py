@@ -96,4 +96,7 @@ def test_sizes_are_short_and_plain(count: float) -> None:
 
 def test_other_quantities_are_counted() -> None:
     assert quantity(12345.6, "samples") == "12,346 samples"
+    assert quantity(1, "shards") == "1 shard"
+    assert quantity(0.7, "samples") == "1 sample"
+    assert quantity(0, "shards") == "0 shards"
     assert quantity(12345.6, "B") == "12.3 kB"

@@ -132,5 +132,8 @@ def size(count: float) -> str:
 
 
 def quantity(count: float, unit: str) -> str:
-    """Write a number of anything; bytes get their prefixes."""
-    return size(count) if unit == "B" else f"{count:,.0f} {unit}"
+    """Write a number of anything: 1 shard, 2 shards; bytes get their prefixes."""
+    if unit == "B":
+        return size(count)
+    number = f"{count:,.0f}"
+    return f"{number} {unit.removesuffix('s') if number == '1' else unit}"

@@ -188,3 +188,23 @@ def test_ids_that_the_terminal_cannot_show_are_no_traceback(
     assert done.returncode == 0
     assert b"written_samples: 1" in done.stdout
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "given", [["--bucket", "832x1216,1024x1024"], ["--bucket", "832x1216", "--bucket", "1024x1024"]]
+)
+def test_several_buckets_are_given_with_commas_or_one_by_one(
+    given: list[str], mixed: Store, output: Path
+) -> None:
+    mixed.append(line(record("wide", "1216x832")))
+    done = commands.run(*flags(mixed, output), *given, "--json", "--dry-run")
+    assert list(json.loads(done.stdout)["buckets"]) == ["832x1216", "1024x1024"]
+
+
+@pytest.mark.parametrize("given", ["", "832x1216,", ","])
+def test_an_empty_bucket_is_wrong_usage_and_not_all_buckets(
+    given: str, mixed: Store, output: Path
+) -> None:
+    done = commands.run(*flags(mixed, output), "--bucket", given)
+    assert done.returncode == 2
+    assert "not a bucket; write WIDTHxHEIGHT" in done.stderr

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.output import print_json
+from shardwright.cli.options import names
+from shardwright.cli.output import tell
 from shardwright.shards.indexing import IndexSummary
 
 HELP = "write the index files that other loaders want, or remove them"
@@ -24,7 +25,7 @@ of one loader can confuse another (Hugging Face's data_dir= opens each as a tar)
 you use; --remove takes them away again."""
 EXAMPLE = """\
   shardwright index data/shards --for hf
-  shardwright index data/shards --for energon --for wids
+  shardwright index data/shards --for energon,wids
   shardwright index data/shards --for energon --remove
 """
 EXIT_STATUS = """\
@@ -43,9 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--for",
         dest="for_",
-        action="append",
+        type=names,
+        action="extend",
         default=[],
-        metavar="LOADER",
+        metavar="LOADER,...",
         help="energon, dali, wids, webshart or hf; may be given several times",
     )
     add("--remove", action="store_true", help="remove the loader's files instead")
@@ -54,22 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write or remove, then say what."""
     summary = shardwright.index(options.shards, for_=options.for_, remove=options.remove)
-    if options.json:
-        print_json(summary.to_dict())
-    else:
-        print(describe(summary))
+    tell(summary, describe, as_json=options.json)
     return 0
 
 
 def describe(summary: IndexSummary) -> str:
     """Tell a person which files came and went."""
     lines = [f"{summary.shards}: index files for {', '.join(summary.loaders)}"]
-    for verb, names in (("wrote", summary.written), ("removed", summary.removed)):
-        lines += [f"  {verb} {_listed(names)}"] if names else []
+    for verb, paths in (("wrote", summary.written), ("removed", summary.removed)):
+        lines += [f"  {verb} {_listed(paths)}"] if paths else []
     return "\n".join(lines if len(lines) > 1 else [f"{lines[0]}: there were none"])
 
 
-def _listed(names: list[str]) -> str:
-    if len(names) <= 4:
-        return ", ".join(names)
-    return f"{len(names):,} files, from {names[0]} to {names[-1]}"
+def _listed(paths: list[str]) -> str:
+    if len(paths) <= 4:
+        return ", ".join(paths)
+    return f"{len(paths):,} files, from {paths[0]} to {paths[-1]}"

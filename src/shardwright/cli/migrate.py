@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.output import print_json, progress
+from shardwright.cli.options import add_store
+from shardwright.cli.output import progress, tell
 from shardwright.migrate import MigrateSummary
 from shardwright.progress import size
-from shardwright.schema import COMPONENTS, JSONL_NAME
+from shardwright.schema import COMPONENTS
 
 HELP = "Stage 1 to Stage 2: move inline arrays out of the JSONL"
 DESCRIPTION = f"""\
@@ -42,8 +43,7 @@ _LINES_LISTED = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add = parser.add_argument
-    add("--derived-dir", default="data/derived", metavar="DIR", help="the store (%(default)s)")
-    add("--jsonl", metavar="FILE", help=f"its metadata (DERIVED_DIR/{JSONL_NAME})")
+    add_store(parser)
     add(
         "--no-backup",
         dest="backup",
@@ -62,10 +62,7 @@ def run(options: argparse.Namespace) -> int:
         dry_run=options.dry_run,
         progress=progress(),
     )
-    if options.json:
-        print_json(summary.to_dict())
-    else:
-        print(describe(summary))
+    tell(summary, describe, as_json=options.json)
     return 3 if summary.unmigrated_records else 0
 
 

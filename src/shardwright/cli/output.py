@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -19,6 +19,21 @@ def progress() -> Progress:
 def print_json(value: Any) -> None:  # noqa: ANN401 - anything JSON can say
     """Print one JSON object on standard output."""
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+class _Summary(Protocol):
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+Summary = TypeVar("Summary", bound=_Summary)
+
+
+def tell(summary: Summary, describe: Callable[[Summary], str], *, as_json: bool) -> None:
+    """Print a summary on standard output, for a program or for a person."""
+    if as_json:
+        print_json(summary.to_dict())
+    else:
+        print(describe(summary))
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

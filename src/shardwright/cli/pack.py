@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.output import print_json, progress, table
+from shardwright.cli.options import add_store, add_workers, names
+from shardwright.cli.output import progress, table, tell
 from shardwright.pack import PackSummary
 from shardwright.progress import size
-from shardwright.schema import COMPONENTS, JSONL_NAME
+from shardwright.schema import COMPONENTS
 from shardwright.store.listing import shown
 
 HELP = "Stage 3: pack a store into tar shards per aspect bucket"
@@ -38,20 +39,15 @@ _SHARDS_LISTED = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add = parser.add_argument
-    add("--derived-dir", default="data/derived", metavar="DIR", help="the store (%(default)s)")
-    add(
-        "--jsonl",
-        "--input-jsonl",
-        metavar="FILE",
-        help=f"its metadata (DERIVED_DIR/{JSONL_NAME})",
-    )
+    add_store(parser)
     add("--output-dir", default="data/shards", metavar="DIR", help="for the shards (%(default)s)")
     add(
         "--bucket",
-        action="append",
+        type=names,
+        action="extend",
         default=[],
-        metavar="WxH",
-        help="pack this bucket only; may be given several times",
+        metavar="WxH,...",
+        help="pack these buckets only; may be given several times",
     )
     add("--shard-size", type=int, default=1000, metavar="N", help="samples a shard (%(default)s)")
     add("--limit", type=int, metavar="N", help="pack at most N samples in all")
@@ -69,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="report every N ready records when not on a terminal (%(default)s)",
     )
-    add("--workers", type=int, metavar="N", help="processes (as many as cores)")
+    add_workers(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -92,10 +88,7 @@ def run(options: argparse.Namespace) -> int:
         workers=options.workers,
         progress=progress(),
     )
-    if options.json:
-        print_json(summary.to_dict())
-    else:
-        print(describe(summary))
+    tell(summary, describe, as_json=options.json)
     return 0
 
 

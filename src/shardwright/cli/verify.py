@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterator
 
 import shardwright
-from shardwright.cli.output import print_json, progress
+from shardwright.cli.options import add_workers
+from shardwright.cli.output import progress, tell
 from shardwright.progress import size
 from shardwright.store.findings import FAIL, NEEDS_INDEX
 from shardwright.verify import Finding, VerifyReport
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--read-data", action="store_true", help="read every byte too")
     add("--against", metavar="DERIVED_DIR", help="hold shards against this store; reads every byte")
     add("--loaders", action="store_true", help="also say which loaders can read the shards")
-    add("--workers", type=int, metavar="N", help="processes (as many as cores)")
+    add_workers(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -68,10 +69,7 @@ def run(options: argparse.Namespace) -> int:
         workers=options.workers,
         progress=progress(),
     )
-    if options.json:
-        print_json(report.to_dict())
-    else:
-        print(describe(report))
+    tell(report, describe, as_json=options.json)
     return _DAMAGED if report.damaged else 0
 
 

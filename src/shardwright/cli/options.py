@@ -1,0 +1,33 @@
+"""Flags that several commands share, so that each is spelt and read by one rule."""
+
+from __future__ import annotations
+
+import argparse
+
+from shardwright.schema import JSONL_NAME
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Declare where the store is."""
+    add = parser.add_argument
+    add("--derived-dir", default="data/derived", metavar="DIR", help="the store (%(default)s)")
+    add(
+        "--jsonl",
+        "--input-jsonl",
+        metavar="FILE",
+        help=f"its metadata (DERIVED_DIR/{JSONL_NAME})",
+    )
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Declare how many processes may work at a time."""
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (as many as cores)")
+
+
+def names(text: str) -> list[str]:
+    """Split the names given to a flag that may also be repeated.
+
+    For ``type=names, action="extend", default=[], metavar="NAME,..."``. An empty name stays, to be
+    refused by whoever knows the right ones: an unset variable must not come to mean "all".
+    """
+    return [name.strip() for name in text.split(",")]
