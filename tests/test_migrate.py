@@ -52,6 +52,14 @@ def run(derived: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_store_that_cannot_be_a_folder_is_known_before_reading(tmp_path: Path) -> None:
+    jsonl = stage1.write(tmp_path / "old", record("a"))
+    (tmp_path / "file").write_text("mine")
+    done = run(tmp_path / "file", "--jsonl", str(jsonl))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {tmp_path}/file: is not a folder; give another to write to\n"
+
+
 def array(derived: Path, folder: str, name: str) -> np.ndarray[Any, Any]:
     loaded: np.ndarray[Any, Any] = np.load(derived / folder / f"{name}.npy", allow_pickle=False)
     return loaded

@@ -36,7 +36,7 @@ class DemoSummary:
     folder: Path
     derived: DeriveSummary
     packed: PackSummary
-    verified: VerifyReport
+    verified: list[VerifyReport]  # the store, and the shards against it
     first_sample: dict[str, str]
     samples_read: int
     tree: list[str]
@@ -44,8 +44,8 @@ class DemoSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as plain dicts and numbers, ready for JSON."""
-        plain = {"verified": self.verified.to_dict(), "folder": str(self.folder)}
-        return {**asdict(self), **plain, "preview": str(self.preview)}
+        plain = {"folder": str(self.folder), "preview": str(self.preview)}
+        return {**asdict(self), **plain, "verified": [each.to_dict() for each in self.verified]}
 
 
 def demo(
@@ -53,8 +53,7 @@ def demo(
 ) -> DemoSummary:
     """Make pictures with captions, derive, pack and verify them, and read the shards back."""
     root = Path(folder)
-    if root.exists() and not root.is_dir():
-        raise UsageError(f"{root}: is not a folder; give the demo a folder of its own")
+    files.require_writable(root)
     if root.exists() and not (root / _MARKER).exists() and any(root.iterdir()):
         raise UsageError(f"{root}: is not empty; give the demo a folder of its own")
     files.make_folder(root / "images")
@@ -75,7 +74,10 @@ def demo(
         overwrite=True,
         progress=progress,
     )
-    verified = verify(root / "derived", read_data=True, progress=progress)
+    verified = [
+        verify(root / "derived", read_data=True, progress=progress),
+        verify(root / "shards", read_data=True, against=root / "derived", progress=progress),
+    ]
     preview = root / "preview.jpg"
     first, count = _read_back(root / "shards", preview)
     tree = _tree(root / "shards")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright import files, schema
 from shardwright.errors import InputMissingError
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
 from shardwright.schema import Component
 from shardwright.store.journal import Recovered, journal_path, recover
 from shardwright.store.npy import BadArrayError
@@ -83,6 +83,8 @@ def migrate(
             f"{path}: no such file; give the Stage 1 metadata with --jsonl, or its folder with "
             "--derived-dir"
         )
+    for folder in (derived, path.parent):
+        files.require_writable(folder)
     report = progress or Progress()
     try:
         if dry_run:
@@ -201,7 +203,7 @@ class _Migration:
             if number % _NOTE_EVERY == 0:
                 self.progress.note(f"{number:,} lines")
         self.progress.advance(rewrite.size - position)
-        self.progress.note(f"all {number:,} lines")
+        self.progress.note(f"all {quantity(number, 'lines')}")
 
 
 def _keep_original(jsonl: Path) -> Path:

@@ -19,7 +19,9 @@ def test_the_demo_works_in_an_empty_folder(tmp_path: Path) -> None:
     found = all_ids(output)
     assert len(found) == len(set(found)) == 24
     assert len({path.parent for path in shards(output)}) == 4
-    assert "read back" in done.stdout
+    assert "4. shardwright-demo/derived: whole (damage: 0, notes: 0)" in done.stdout
+    assert "5. shardwright-demo/shards: whole (damage: 0, notes: 0)\n  8 shards" in done.stdout
+    assert "6. read back all 24 samples" in done.stdout
     for path in shards(output):
         assert path.name in done.stdout
         assert f"{path.stat().st_size:,}" in done.stdout
@@ -31,7 +33,9 @@ def test_the_demo_works_twice_on_arrays_of_the_true_shapes(tmp_path: Path) -> No
     before = digests(folder / "shards")
     again = commands.run("demo", folder, "--json")
     assert again.returncode == 0
-    assert isinstance(json.loads(again.stdout), dict)
+    store, packed = json.loads(again.stdout)["verified"]
+    assert (store["checked"], store["read_data"]) == ({"records": 24, "arrays": 72}, True)
+    assert (packed["checked"], packed["read_data"]) == ({"shards": 8, "samples": 24}, True)
     assert digests(folder / "shards") == before
     derived = folder / "derived"
     lines = (derived / "approved_image_dataset.jsonl").read_text().splitlines()
@@ -54,5 +58,5 @@ def test_the_demo_refuses_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     done = commands.run("demo", tmp_path / "file")
     assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    assert done.stderr == f"error: {tmp_path}/file: is not a folder; give another to write to\n"
     assert (tmp_path / "file").read_text() == "mine"

@@ -37,6 +37,16 @@ def test_help_of_every_command_has_an_example_and_its_exit_codes(name: str) -> N
     assert max(map(len, done.stdout.splitlines())) <= 100
 
 
+def test_a_slip_in_a_flag_shows_the_flags_of_its_command() -> None:
+    done = commands.run("pack", "--overwite")
+    assert "--overwrite" in done.stderr
+    assert done.stderr.endswith("shardwright pack: error: unrecognized arguments: --overwite\n")
+
+
+def test_without_a_command_all_are_listed() -> None:
+    assert commands.run().stderr == commands.run("--help").stdout
+
+
 def test_the_version_is_the_packages() -> None:
     assert commands.run("--version").stdout == f"shardwright {shardwright.__version__}\n"
 

@@ -91,11 +91,56 @@ def test_a_dry_run_says_what_would_happen_and_whether_it_fits(mixed: Store, outp
     assert done.stdout.startswith("would pack 5 samples into 2 shards")
     assert re.search(r"^space: [\d,]+ bytes needed, [\d,]+ free: enough$", done.stdout, re.M)
     assert re.findall(r"shard-\d+\.tar", done.stdout) == ["shard-000000.tar"] * 2
+
+
+def test_a_dry_run_ends_as_the_run_would(mixed: Store, output: Path) -> None:
     pack(derived_dir=mixed.root, output_dir=output)
-    again = commands.run(*flags(mixed, output), "--dry-run")
-    assert again.returncode == 0
-    assert "2 shards of these buckets exist already" in again.stdout
-    assert "--overwrite" in again.stdout
+    run = commands.run(*flags(mixed, output))
+    reason = run.stderr.splitlines()[-1].removeprefix("error: ")
+    dry = commands.run(*flags(mixed, output), "--dry-run")
+    assert dry.returncode == run.returncode == 1
+    assert dry.stdout.startswith("would pack 5 samples into 2 shards")
+    assert dry.stdout.endswith(f"\n\nthe run itself would stop: {reason}\n")
+    told = json.loads(commands.run(*flags(mixed, output), "--dry-run", "--json").stdout)
+    assert told["obstacle"] == reason
+    over = commands.run(*flags(mixed, output), "--dry-run", "--overwrite")
+    assert over.returncode == 0
+    assert over.stdout.endswith("\n\nnote: 2 shards of these buckets would be replaced\n")
+
+
+def test_one_is_not_a_plural(tmp_path: Path, output: Path) -> None:
+    store = make_store(tmp_path / "derived", records(1))
+    packed = commands.run(*flags(store, output))
+    assert packed.stdout.startswith("packed 1 sample into 1 shard (")
+    assert "shard-000000.tar 1 sample, 1/1 shard (" in packed.stderr
+    assert (
+        "nothing left to pack: 1 shard " in commands.run(*flags(store, output), "--resume").stdout
+    )
+    assert "  1 shard, 1 sample (" in commands.run("verify", output).stdout
+    assert "  1 record, 3 arrays (" in commands.run("verify", store.root).stdout
+
+
+@pytest.mark.parametrize("below", ["", "/shards"])
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_an_output_that_cannot_be_a_folder_is_known_before_the_scan(
+    below: str, more: list[str], mixed: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = commands.run(*flags(mixed, Path(f"{tmp_path}/file{below}")), *more)
+    assert done.returncode == 2
+    assert done.stderr == f"error: {tmp_path}/file: is not a folder; give another to write to\n"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_output_that_may_not_be_written_is_known_before_the_scan(
+    mixed: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    done = commands.run(*flags(mixed, tmp_path / "locked" / "shards"))
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: {tmp_path}/locked: cannot be written to; allow it, or give another folder\n"
+    )
 
 
 def test_progress_goes_to_standard_error_by_lines(tmp_path: Path, output: Path) -> None:
@@ -196,7 +241,8 @@ def test_ids_that_the_terminal_cannot_show_are_no_traceback(
 def test_several_buckets_are_given_with_commas_or_one_by_one(
     given: list[str], mixed: Store, output: Path
 ) -> None:
-    mixed.append(line(record("wide", "1216x832")))
+    wide = make_store(mixed.root, [*mixed.records, record("wide", "1216x832")])
+    assert "1216x832" in pack(derived_dir=wide.root, output_dir=output, dry_run=True).buckets
     done = commands.run(*flags(mixed, output), *given, "--json", "--dry-run")
     assert list(json.loads(done.stdout)["buckets"]) == ["832x1216", "1024x1024"]
 

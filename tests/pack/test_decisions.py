@@ -534,8 +534,9 @@ def test_a_run_that_cannot_fit_ends_before_it_starts(tmp_path: Path, output: Pat
         pack(derived_dir=store.root, output_dir=output)
     assert not output.exists()
     done = commands.run("pack", "--derived-dir", store.root, "--output-dir", output, "--dry-run")
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert "NOT ENOUGH" in done.stdout
+    assert "the run itself would stop: " in done.stdout
 
 
 # Sources that change while they are packed

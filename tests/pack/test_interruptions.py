@@ -16,6 +16,7 @@ from tests.stores import Store, make_store, records
 from tests.tars import digests, listing, shards
 
 SHARDS = 100
+INTERRUPTED = "interrupted; to go on, run the same pack with --resume"
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +92,29 @@ def test_a_signal_ends_the_run_without_half_a_shard(
     out, err = process.communicate(timeout=30)
     assert process.returncode == code
     assert out == ""
-    assert err.endswith("interrupted\n")
+    assert err.endswith(f"{INTERRUPTED}\n")
     assert "Traceback" not in err
     assert not any(map(commands.is_alive, children))
     assert_only_whole_shards(output, unbroken)
+
+
+@pytest.mark.parametrize("given", ["--overwrite", "--append"])
+def test_an_interruption_says_how_to_go_on_and_so_it_does(
+    given: str,
+    many: Store,
+    output: Path,
+    unbroken: dict[str, str],
+    ended: list[subprocess.Popen[str]],
+) -> None:
+    process = started(many, output, 3, given)
+    ended.append(process)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[1].endswith(f"{INTERRUPTED} instead of {given}\n")
+    assert commands.run(*flags(many, output, "--resume")).returncode == 0
+    found = digests(output)
+    assert {name: found[name] for name in unbroken if name.endswith(".tar")} == {
+        name: digest for name, digest in unbroken.items() if name.endswith(".tar")
+    }
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -113,7 +133,7 @@ def test_a_signal_to_the_whole_group_ends_it_as_well(
             if line.startswith("write: "):
                 break
         os.killpg(process.pid, number)
-        assert process.stderr.read().endswith("interrupted\n")
+        assert process.stderr.read().endswith(f"{INTERRUPTED}\n")
     assert process.returncode == code
     assert_only_whole_shards(output, unbroken)
 

@@ -67,17 +67,18 @@ def test_what_a_limit_left_unopened_is_told(store: Store, output: Path) -> None:
     flags = ("--derived-dir", store.root, "--output-dir", output)
     left = len(store.records) - 1
     assert (
-        f"note: {left} ready records were left out"
+        f"note: left out {left} ready records (--limit, "
         in commands.run("pack", *flags, "--dry-run", "--limit", "1").stdout
     )
-    assert "were left out" not in commands.run("pack", *flags, "--dry-run").stdout
+    assert "left out" not in commands.run("pack", *flags, "--dry-run").stdout
 
 
 def test_verify_against_notes_what_was_left_out(store: Store, output: Path) -> None:
     pack(derived_dir=store.root, output_dir=output, limit=1)
     (note,) = findings(output, against=store.root)
     assert (note.kind, note.damage) == ("left_out", False)
-    assert note.what.startswith(f"{len(store.records) - 1} of its records are in no shard")
+    count = len(store.records) - 1
+    assert note.what.startswith(f"has {count} records of which no shard holds a sample")
 
 
 def test_a_lost_manifest_is_damage(store: Store, output: Path) -> None:
@@ -145,9 +146,9 @@ def test_append_keeps_sha256sums_up(tmp_path: Path, output: Path) -> None:
     assert done.stdout.count(": OK") == len(list(output.glob("bucket_*/*.tar")))
 
 
-@pytest.mark.parametrize("below", [".", "vae_latents"])
+@pytest.mark.parametrize("below", [".", "vae_latents", "vae_latents/s", "t5_hidden/../dinov3"])
 def test_shards_are_kept_out_of_the_store(below: str, store: Store) -> None:
-    with pytest.raises(UsageError, match="is the store; give another folder"):
+    with pytest.raises(UsageError, match="belongs to the store; give another folder"):
         pack(derived_dir=store.root, output_dir=store.root / below)
 
 

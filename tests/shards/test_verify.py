@@ -206,13 +206,27 @@ def test_a_renamed_shard_says_which_it_is(folder: Path) -> None:
     )
 
 
+def test_a_damaged_manifest_is_told_once_and_with_one_cure(folder: Path) -> None:
+    flipped_manifest(folder)
+    (finding,) = shardwright.verify(folder, workers=1).findings
+    assert str(finding) == ".shardwright/manifest.json: is damaged; pack anew with --overwrite"
+
+
+def test_a_damaged_index_is_told_with_one_cure(folder: Path) -> None:
+    flipped_index(folder)
+    (finding,) = shardwright.verify(folder, workers=1).findings
+    index = f"{folder}/.shardwright/index/bucket_24x16/shard-000000.idx"
+    assert finding.what == f"its index cannot be used ({index}: is damaged)"
+    assert finding.cure.startswith("bring back a sound copy, or delete it and run the same pack")
+
+
 def test_a_missing_shard_says_how_many_samples_went_and_how_to_get_them_back(
     folder: Path, sound: Store
 ) -> None:
     missing(folder)
     (finding,) = shardwright.verify(folder, workers=1).findings
     assert finding.what == "is missing, and with it 2 samples"
-    assert "the same pack with --resume" in finding.cure
+    assert finding.cure == "bring it back, or run the same pack with --resume"
     pack(derived_dir=sound.root, output_dir=folder, shard_size=2, workers=1, resume=True)
     assert places(folder, read_data=True) == []
 
@@ -474,7 +488,7 @@ def test_a_latent_of_its_pictures_own_size_is_only_noted(tmp_path: Path, output:
         "vae.npy",
         False,
     )
-    assert "as 2 in this shard" in note.what
+    assert "(2 such arrays in this shard)" in note.what
     assert "--fit bucket" in note.cure
     assert not report.damaged
 

@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--version", action="version", version=f"shardwright {shardwright.__version__}"
     )
-    subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    subparsers = top.add_subparsers(dest="command", metavar="COMMAND")
     for command in COMMANDS:
         name = command.__name__.rpartition(".")[2]
         sub = subparsers.add_parser(
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print one JSON object, and only that")
         sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        sub.set_defaults(run=command.run)
+        sub.set_defaults(run=command.run, parser=sub)
     return top
 
 
@@ -72,7 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # an id may have characters the terminal has not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    options = parser().parse_args(arguments)
+    top = parser()
+    options, unknown = top.parse_known_args(arguments)
+    if options.command is None:
+        top.print_help(sys.stderr)
+        return 2
+    if unknown:  # so that the usage shown is that of the command
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = options.run(options)
@@ -85,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        print("interrupted", file=sys.stderr)
+        how_to_go_on = getattr(interrupt, "__notes__", [])
+        print("; ".join(["interrupted", *how_to_go_on]), file=sys.stderr)
         return 143 if isinstance(interrupt, Terminated) else 130
     except BrokenPipeError:  # whoever read our output has gone; there is nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,7 +8,7 @@ import shardwright
 from shardwright.cli.options import add_store
 from shardwright.cli.output import progress, tell
 from shardwright.migrate import MigrateSummary
-from shardwright.progress import size
+from shardwright.progress import quantity, size
 from shardwright.schema import COMPONENTS
 
 HELP = "Stage 1 to Stage 2: move inline arrays out of the JSONL"
@@ -31,11 +31,12 @@ EXAMPLE = """\
 """
 EXIT_STATUS = """\
 exit status:
-  0   done; also when there was nothing to migrate
-  1   failed: the disk is full, or the JSONL changed meanwhile
-  2   wrong usage, or the JSONL is missing
-  3   done, but some lines could not be migrated
-  11  another run is writing to the same store
+  0    done; also when there was nothing to migrate
+  1    failed: the disk is full, or the JSONL changed meanwhile
+  2    wrong usage, or the JSONL is missing
+  3    done, but some lines could not be migrated
+  11   another run is writing to the same store
+  130  interrupted (143 when terminated); the same command goes on
 """
 _LINES_LISTED = 10
 
@@ -71,8 +72,8 @@ def describe(summary: MigrateSummary) -> str:
     lines = []
     if summary.recovered is not None:
         lines.append(
-            f"merged {summary.recovered.records:,} records of a run that was killed "
-            f"({summary.recovered.torn_lines:,} torn lines dropped)"
+            f"merged {quantity(summary.recovered.records, 'records')} of a run that was killed "
+            f"({quantity(summary.recovered.torn_lines, 'torn lines')} dropped)"
         )
     lines += [
         _headline(summary),
@@ -91,7 +92,7 @@ def describe(summary: MigrateSummary) -> str:
         lines.append(f"{title}: {listed or 0}")
     for name, numbers in summary.arrays_differing.items():
         lines.append(
-            f"note: {len(numbers):,} {name} arrays were there with other values, and stay "
+            f"note: kept {quantity(len(numbers), f'{name} arrays')} that had other values "
             f"({_listed(numbers)})"
         )
     if summary.backup is not None:
@@ -109,7 +110,7 @@ def _headline(summary: MigrateSummary) -> str:
         return "nothing to migrate"
     verb = "would migrate" if summary.dry_run else "migrated"
     return (
-        f"{verb} {summary.migrated_records:,} records in {summary.jsonl}: "
+        f"{verb} {quantity(summary.migrated_records, 'records')} in {summary.jsonl}: "
         f"{size(summary.jsonl_bytes_before)} to {size(summary.jsonl_bytes_after)} "
         f"[{summary.seconds:.1f} s]"
     )

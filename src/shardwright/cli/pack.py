@@ -8,7 +8,7 @@ import shardwright
 from shardwright.cli.options import add_store, add_workers, names
 from shardwright.cli.output import progress, table, tell
 from shardwright.pack import PackSummary
-from shardwright.progress import size
+from shardwright.progress import quantity, size
 from shardwright.schema import COMPONENTS
 from shardwright.store.listing import shown
 
@@ -27,11 +27,13 @@ EXAMPLE = """\
 """
 EXIT_STATUS = """\
 exit status:
-  0   done; also when nothing was ready
-  1   failed: a shard already exists, the disk is full, an input changed meanwhile
-  2   wrong usage, or the JSONL or a component's folder is missing
-  11  another run is packing into the same folder
-  12  the manifest or an index of earlier shards is damaged, or a shard is missing
+  0    done; also when nothing was ready
+  1    failed: a shard already exists, the disk is full, an input changed meanwhile;
+       with --dry-run: the run itself would stop for the first or the second
+  2    wrong usage, or the JSONL or a component's folder is missing
+  11   another run is packing into the same folder
+  12   the manifest or an index of earlier shards is damaged, or a shard is missing
+  130  interrupted (143 when terminated); whole shards are kept, and --resume goes on
 """
 _SHARDS_LISTED = 10
 
@@ -89,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
         progress=progress(),
     )
     tell(summary, describe, as_json=options.json)
-    return 0
+    return 1 if summary.obstacle else 0
 
 
 def describe(summary: PackSummary) -> str:
@@ -105,16 +107,17 @@ def describe(summary: PackSummary) -> str:
 def _headline(summary: PackSummary) -> str:
     if not summary.written_samples:
         if summary.kept_shards:
-            return f"nothing left to pack: all {summary.kept_shards:,} shards are there and whole"
+            kept = quantity(summary.kept_shards, "shards")
+            return f"nothing left to pack: {kept} there and whole"
         if summary.ready_records:
             return "nothing to pack: no ready sample was chosen, or none is new"
         return "nothing to pack: no record is ready"
     verb = "would pack" if summary.dry_run else "packed"
-    kept = f"; {summary.kept_shards:,} shards kept" if summary.kept_shards else ""
+    kept = f"; {quantity(summary.kept_shards, 'shards')} kept" if summary.kept_shards else ""
     return (
-        f"{verb} {summary.written_samples:,} samples into {summary.written_shards:,} shards "
-        f"({size(summary.written_bytes)}) in {summary.output_dir} "
-        f"[{summary.seconds:.1f} s]{kept}"
+        f"{verb} {quantity(summary.written_samples, 'samples')} into "
+        f"{quantity(summary.written_shards, 'shards')} ({size(summary.written_bytes)}) in "
+        f"{summary.output_dir} [{summary.seconds:.1f} s]{kept}"
     )
 
 
@@ -147,7 +150,7 @@ def _counts(summary: PackSummary) -> str:
 
 def _picture_components() -> str:
     names = [component.name for component in COMPONENTS if component.follows_picture]
-    return " --recompute ".join(names)
+    return ",".join(names)
 
 
 def _advice(summary: PackSummary) -> list[str]:
@@ -166,17 +169,17 @@ def _advice(summary: PackSummary) -> list[str]:
         )
     if summary.unopened_records:
         advice.append(
-            f"note: {summary.unopened_records:,} ready records were left out (--limit, --bucket, "
-            "or packed before); their arrays were not opened, so some may be unsound"
+            f"note: left out {quantity(summary.unopened_records, 'ready records')} (--limit, "
+            "--bucket, or packed before), whose arrays were not opened and may be unsound"
         )
     if summary.dry_run and summary.written_bytes:
         verdict = "enough" if summary.written_bytes <= summary.free_bytes else "NOT ENOUGH"
         advice.append(
             f"space: {summary.written_bytes:,} bytes needed, {summary.free_bytes:,} free: {verdict}"
         )
-    if summary.dry_run and summary.existing_shards:
-        advice.append(
-            f"note: {summary.existing_shards:,} shards of these buckets exist already; to replace "
-            "them give --overwrite"
-        )
+    if summary.obstacle is not None:
+        advice.append(f"the run itself would stop: {summary.obstacle}")
+    elif summary.dry_run and (replaced := summary.existing_shards - summary.kept_shards):
+        there = quantity(replaced, "shards")
+        advice.append(f"note: {there} of these buckets would be replaced")
     return advice

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import shardwright
 from shardwright.cli.options import add_workers
 from shardwright.cli.output import progress, tell
-from shardwright.progress import size
+from shardwright.progress import quantity, size
 from shardwright.store.findings import FAIL, NEEDS_INDEX
 from shardwright.verify import Finding, VerifyReport
 
@@ -105,7 +105,7 @@ def _verdict(report: VerifyReport) -> str:
     damage = sum(finding.damage for finding in report.findings)
     notes = len(report.findings) - damage
     verdict = "DAMAGED" if damage else "whole"
-    checked = ", ".join(f"{count:,} {what}" for what, count in report.checked.items())
+    checked = ", ".join(quantity(count, what) for what, count in report.checked.items())
     read = "every byte read" if report.read_data else "only headers and sizes read"
     return (
         f"{report.path}: {verdict} (damage: {damage:,}, notes: {notes:,})\n"

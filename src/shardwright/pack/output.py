@@ -14,7 +14,7 @@ from shardwright import files, schema
 from shardwright.errors import NoSpaceError, ShardExistsError, ShardwrightError, StorageError
 from shardwright.pack.plan import Plan, Shard
 from shardwright.pack.write import Sealed, make_task, write_shard
-from shardwright.progress import Progress, size
+from shardwright.progress import Progress, quantity, size
 from shardwright.schema import STATE_FOLDER
 from shardwright.shards import index, manifest
 from shardwright.shards.manifest import ShardEntry
@@ -135,8 +135,8 @@ def write(
                     held[bucket].clear()
                 entries.append(message.entry)
                 progress.note(
-                    f"{message.entry.path} {message.entry.samples} samples, "
-                    f"{len(entries)}/{len(shards)} shards"
+                    f"{message.entry.path} {quantity(message.entry.samples, 'samples')}, "
+                    f"{len(entries)}/{quantity(len(shards), 'shards')}"
                 )
     except BaseException as error:
         with suppress(StorageError):  # the error that brought us here is the one to report

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright import files
 from shardwright.buckets import BUCKETS
-from shardwright.errors import SourceChangedError, UsageError
+from shardwright.errors import NoSpaceError, ShardExistsError, SourceChangedError, UsageError
 from shardwright.pack import history, output
 from shardwright.pack.finish import finish
 from shardwright.pack.history import Start
@@ -48,6 +49,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     target = request.output_dir
     require_inputs(request.jsonl, request.derived_dir)
     _require_own_folder(request)
+    files.require_writable(target)
     if not request.dry_run:
         files.require_unlocked(target)
     found = scan(request.jsonl, request.derived_dir, progress, request.progress_every)
@@ -64,19 +66,27 @@ def run(request: Request, progress: Progress) -> PackSummary:
     kept = _kept(layout, start, request)
     todo = [shard for shard in layout.shards if shard.path not in kept]
     there = [] if start.append else output.existing(target, layout.buckets)
-    if not request.dry_run and (layout.shards or start.append):
+    obstacle = None
+    if layout.shards or start.append:
         may_exist = request.overwrite or request.resume or request.append
-        output.refuse(target, [*start.loose, *(() if may_exist else there)])
-        output.require_space(target, sum(shard.bytes for shard in todo))
-        with files.lock(target):
-            if _start(request) != start:
-                raise SourceChangedError(f"{target}: another run has written here; run again")
-            _write(layout, todo, kept, start, request, progress)
+        try:
+            output.refuse(target, [*start.loose, *(() if may_exist else there)])
+            output.require_space(target, sum(shard.bytes for shard in todo))
+        except (ShardExistsError, NoSpaceError) as error:
+            if not request.dry_run:
+                raise
+            obstacle = str(error)
+        if not request.dry_run:
+            with files.lock(target):
+                if _start(request) != start:
+                    raise SourceChangedError(f"{target}: another run has written here; run again")
+                _write(layout, todo, kept, start, request, progress)
     return _summary(
         layout,
         todo,
         kept_shards=len(kept),
         dry_run=request.dry_run,
+        obstacle=obstacle,
         existing_shards=len(there),
         free_bytes=files.free_bytes(target),
         output_dir=shown(target),
@@ -87,9 +97,12 @@ def run(request: Request, progress: Progress) -> PackSummary:
 
 def _require_own_folder(request: Request) -> None:
     """Keep shards out of the store, where neither could be told from the other."""
-    store = [request.derived_dir, *(request.derived_dir / c.folder for c in COMPONENTS)]
-    if request.output_dir.resolve() in [folder.resolve() for folder in store]:
-        raise UsageError(f"--output-dir {request.output_dir}: is the store; give another folder")
+    target, store = request.output_dir.resolve(), request.derived_dir
+    arrays = [(store / component.folder).resolve() for component in COMPONENTS]
+    if target == store.resolve() or any(target.is_relative_to(folder) for folder in arrays):
+        raise UsageError(
+            f"--output-dir {request.output_dir}: belongs to the store; give another folder"
+        )
 
 
 def _start(request: Request) -> Start:
@@ -141,24 +154,37 @@ def _write(
             base=start.base,
         ),
     )
-    if start.append:  # an interrupted one may have left shards that are not planned now
-        listed = {entry.path for entry in start.base.shards} | kept.keys()
-        for name in existing_buckets(target):
-            output.remove_shards(target, name, keep=listed)
-    written = output.write(
-        layout,
-        todo,
-        target,
-        replaced=replaced,
-        sha256=sha256,
-        workers=request.workers,
-        progress=progress,
-    )
-    for name in sorted(replaced.difference(layout.buckets)):  # no sample is in them any more
-        manifest.remove_manifest(target)
-        output.remove_shards(target, name)
-    output.sync(target)  # before the manifest speaks of them
-    finish(layout, digest, [*kept.values(), *written], start, target, sha256)
+    with _resumable(request):
+        if start.append:  # an interrupted one may have left shards that are not planned now
+            listed = {entry.path for entry in start.base.shards} | kept.keys()
+            for name in existing_buckets(target):
+                output.remove_shards(target, name, keep=listed)
+        written = output.write(
+            layout,
+            todo,
+            target,
+            replaced=replaced,
+            sha256=sha256,
+            workers=request.workers,
+            progress=progress,
+        )
+        for name in sorted(replaced.difference(layout.buckets)):  # no sample is in them any more
+            manifest.remove_manifest(target)
+            output.remove_shards(target, name)
+        output.sync(target)  # before the manifest speaks of them
+        finish(layout, digest, [*kept.values(), *written], start, target, sha256)
+
+
+@contextmanager
+def _resumable(request: Request) -> Iterator[None]:
+    """Have an interruption say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        given = "--overwrite" if request.overwrite else "--append" if request.append else ""
+        instead = f" instead of {given}" if given else ""
+        interrupt.add_note(f"to go on, run the same pack with --resume{instead}")
+        raise
 
 
 def _summary(
@@ -167,6 +193,7 @@ def _summary(
     *,
     kept_shards: int,
     dry_run: bool,
+    obstacle: str | None,
     existing_shards: int,
     free_bytes: int,
     output_dir: str,
@@ -192,6 +219,7 @@ def _summary(
         written_bytes=sum(entry.bytes for entry in buckets.values()),
         kept_shards=kept_shards,
         dry_run=dry_run,
+        obstacle=obstacle,
         existing_shards=existing_shards,
         free_bytes=free_bytes,
         output_dir=output_dir,

@@ -54,6 +54,7 @@ class PackSummary:
     written_bytes: int
     kept_shards: int  # shards of the plan that were there already, from the run that is resumed
     dry_run: bool
+    obstacle: str | None  # under dry_run, why the run itself would stop
     existing_shards: int  # shards that were there before in the buckets of the plan
     free_bytes: int
     output_dir: str

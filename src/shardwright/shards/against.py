@@ -58,7 +58,8 @@ class Source:
             path = self.derived_dir / component.folder / f"{image_id}.npy"
             place = places.get(component.suffix)
             if place and not _equal(fd, place, path):
-                yield Fault("source_differs", component.suffix, f"differs from {path}")
+                what = f"differs from {path}" if path.exists() else f"its source {path} is gone"
+                yield Fault("source_differs", component.suffix, what)
 
 
 def read_source(derived_dir: Path, progress: Progress) -> Source:

@@ -18,6 +18,7 @@ import xxhash
 
 from shardwright import schema
 from shardwright.errors import ShardwrightError
+from shardwright.progress import quantity
 from shardwright.shards import contents, index, tar, tarread
 from shardwright.shards.against import Source
 from shardwright.shards.contents import OWN_SIZE, Fault, Place
@@ -74,7 +75,7 @@ class Checker:
         try:
             fd = os.open(self.folder / task.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            seen.findings.append(_finding(task, Fault("unreadable", None, str(error.strerror))))
+            seen.findings.append(_unreadable(task, error))
             yield seen
             return
         try:
@@ -95,7 +96,7 @@ class Checker:
             if owned:
                 seen.findings.append(_own_size(task, owned))
         except OSError as error:
-            seen.findings.append(_finding(task, Fault("unreadable", None, str(error.strerror))))
+            seen.findings.append(_unreadable(task, error))
         finally:
             os.close(fd)
         yield seen
@@ -109,7 +110,8 @@ class Checker:
         try:
             shard = self._index(task)
         except ShardwrightError as error:
-            yield None, Fault("index_damaged", None, f"its index cannot be used ({error})")
+            what = f"its index cannot be used ({cause(error)})"
+            yield None, Fault("index_damaged", None, what)
         size = entry.bytes if entry else shard.head.bytes if shard else seen.bytes
         if shard is not None:
             seen.keys = [key(image_id) for image_id in shard.head.ids]
@@ -175,11 +177,22 @@ def _finding(task: Task, fault: Fault, sample: str | None = None) -> Finding:
     )
 
 
+def _unreadable(task: Task, error: OSError) -> Finding:
+    cure = f"make it readable, or {task.cure}"
+    return _finding(task, Fault("unreadable", None, str(error.strerror), cure=cure))
+
+
+def cause(error: ShardwrightError) -> str:
+    """Give an error without its cure, for a finding that has a cure of its own."""
+    return str(error).partition("; ")[0]
+
+
 def _own_size(task: Task, owned: list[tuple[str | None, Fault]]) -> Finding:
     """Sum up the arrays that follow their picture and not their bucket: one note for a shard."""
     sample, fault = owned[0]
-    what = f"{fault.what} (as {len(owned)} in this shard), so they do not stack in a batch"
-    cure = "derive with --fit bucket makes them so"
+    count = quantity(len(owned), "such arrays")
+    what = f"{fault.what} ({count} in this shard), so they do not stack in a batch"
+    cure = "derive with --fit bucket and --recompute, then pack with --overwrite"
     return _finding(task, fault._replace(what=what, cure=cure), sample)
 
 

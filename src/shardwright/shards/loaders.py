@@ -19,7 +19,7 @@ import msgspec
 
 from shardwright import files
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.progress import size
+from shardwright.progress import quantity, size
 from shardwright.shards import manifest
 from shardwright.shards.index import Member, ShardIndex, load
 from shardwright.shards.indexing import IndexSummary
@@ -148,8 +148,9 @@ def hf(packed: Packed) -> Iterator[File]:
         CARD_MARK,
         f"# {packed.folder.resolve().name}",
         "",
-        f"{total:,} samples of {', '.join(f'`{name}`' for name in members)} in {len(shards):,} "
-        f"WebDataset shards ({size(sum(entry.bytes for entry in shards))}), by aspect bucket.",
+        f"{quantity(total, 'samples')} of {', '.join(f'`{name}`' for name in members)} in "
+        f"{quantity(len(shards), 'WebDataset shards')} "
+        f"({size(sum(entry.bytes for entry in shards))}), by aspect bucket.",
         "",
         "```python",
         "from datasets import load_dataset",
@@ -281,9 +282,9 @@ def _config(name: str, pattern: str) -> str:
 def _provenance(listed: Manifest) -> Iterator[str]:
     for number, run in enumerate(listed.runs):
         yield (
-            f"- run {number} ({run.tool}{', appended' if run.append else ''}): {run.samples:,} "
-            f"samples in {run.shards:,} shards from {run.total_records:,} records, of which "
-            f"{run.skipped_incomplete:,} were skipped"
+            f"- run {number} ({run.tool}{', appended' if run.append else ''}): "
+            f"{quantity(run.samples, 'samples')} in {quantity(run.shards, 'shards')} from "
+            f"{quantity(run.total_records, 'records')} ({run.skipped_incomplete:,} skipped)"
         )
         yield f"  - settings: `{msgspec.json.encode(run.settings).decode()}`"
         if run.provenance is not None:

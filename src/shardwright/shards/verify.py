@@ -10,16 +10,15 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 from shardwright.errors import DamageError
 from shardwright.files import TMP_SUFFIX, explained
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
 from shardwright.schema import STATE_FOLDER
 from shardwright.shards import keys, manifest
 from shardwright.shards.against import Source, read_source
-from shardwright.shards.check import Checker, Seen, Task, file_digest
+from shardwright.shards.check import Checker, Seen, Task, cause, file_digest
 from shardwright.shards.index import INDEX_FOLDER
 from shardwright.shards.manifest import Manifest, ShardEntry, Unfinished
 from shardwright.shards.names import bucket_folder, existing_buckets, is_shard_path
@@ -29,6 +28,7 @@ from shardwright.workers import run
 
 _TAR = ".tar"
 _ANEW = "pack anew with --overwrite"
+_RESUME = "run the same pack with --resume"
 
 
 def is_shard_folder(path: Path) -> bool:
@@ -97,11 +97,11 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
     try:
         whole = manifest.load_manifest(folder)
     except DamageError as error:
-        findings.append(_finding("manifest_damaged", manifest.MANIFEST_NAME, str(error), _ANEW))
+        findings.append(_damaged(state / manifest.MANIFEST_NAME, error))
     try:
         unfinished = manifest.load_unfinished(folder)
     except DamageError as error:
-        findings.append(_finding("manifest_damaged", manifest.UNFINISHED_NAME, str(error), _ANEW))
+        findings.append(_damaged(state / manifest.UNFINISHED_NAME, error))
     if unfinished is not None:
         what = "a run was interrupted, or is still under way"
         cure = "when none is, finish it with the same pack and --resume, or anew with --overwrite"
@@ -119,9 +119,9 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
         what = "is not there, though the indexes of shards are"
         findings.append(_finding("manifest_missing", manifest.MANIFEST_NAME, what, _ANEW))
     elif (above := _packing_of(folder)) is not None:
-        what = "this is part of a packing, whose manifest is not looked at from here"
-        cure = f"verify {above}, which finds lost and changed shards too"
-        findings.append(replace(_finding("part", "", what, cure), damage=False))
+        what = "is part of a packing, whose manifest is not looked at from here"
+        cure = f"verify {shown(above)}, which finds lost and changed shards too"
+        findings.append(Finding("part", shown(folder), None, what, cure, damage=False))
     return whole, unfinished, findings
 
 
@@ -130,6 +130,10 @@ def _packing_of(folder: Path) -> Path | None:
     above = folder.resolve().parent
     is_part = folder.resolve().name.removeprefix(bucket_folder("")) in existing_buckets(above)
     return above if is_part and (above / STATE_FOLDER / manifest.MANIFEST_NAME).exists() else None
+
+
+def _damaged(path: Path, error: DamageError) -> Finding:
+    return _finding("manifest_damaged", path.name, cause(error).removeprefix(f"{path}: "), _ANEW)
 
 
 def _finding(kind: str, name: str, what: str, cure: str) -> Finding:
@@ -159,11 +163,12 @@ def _compare(
     for path in sizes:
         entry = entries.get(path)
         if entry is not None:
-            tasks.append(Task(path, entry, _cure(entry, last)))
+            again = f"delete it and {_RESUME}" if entry.run == last else _ANEW
+            tasks.append(Task(path, entry, f"bring back a sound copy, or {again}"))
         elif whole is None or unfinished is not None:
             cure = "pack the samples anew with shardwright pack"
             if unfinished is not None:
-                cure = "delete it, then the same pack with --resume"
+                cure = f"delete it and {_RESUME}"
             tasks.append(Task(path, None, cure))
     if whole is not None and unfinished is None:
         for path in unlisted:
@@ -178,15 +183,10 @@ def _compare(
                     Finding("foreign", shown(path), None, what, "move it out of the folder")
                 )
     for path, entry in missing.items():
-        what = f"is missing, and with it {entry.samples} samples"
-        findings.append(Finding("missing", path, None, what, _cure(entry, last)))
+        what = f"is missing, and with it {quantity(entry.samples, 'samples')}"
+        cure = f"bring it back, or {_RESUME if entry.run == last else _ANEW}"
+        findings.append(Finding("missing", path, None, what, cure))
     return tasks, findings
-
-
-def _cure(entry: ShardEntry, last_run: int | None) -> str:
-    if entry.run == last_run:
-        return "bring back a sound copy, or delete it and run the same pack with --resume"
-    return f"bring back a sound copy, or {_ANEW}"
 
 
 def _renamed(path: Path, size: int, missing: Mapping[str, ShardEntry]) -> str | None:
@@ -216,7 +216,7 @@ def _check(
             seen.append(message)
             progress.advance(0 if checker.read_data else 1)
             state = "damaged" if any(f.damage for f in message.findings) else "sound"
-            progress.note(f"{message.path} {state}, {len(seen)}/{len(tasks)} shards")
+            progress.note(f"{message.path} {state}, {len(seen)}/{quantity(len(tasks), 'shards')}")
     return sorted(seen, key=lambda shard: shard.path)  # the same report for any workers
 
 
@@ -238,7 +238,8 @@ def _left_out(source: Source, seen: list[Seen]) -> Iterator[Finding]:
     packed = {key for shard in seen for key in shard.keys}
     absent = [image_id for image_id in source.lines if keys.key(image_id) not in packed]
     if absent:
-        what = f"{len(absent):,} of its records are in no shard, such as {shown(absent[0])}"
+        count = quantity(len(absent), "records")
+        what = f"has {count} of which no shard holds a sample, such as {shown(absent[0])}"
         cure = "if that is not meant (--limit, --bucket, not ready), run pack --append"
         yield Finding("left_out", shown(source.jsonl), None, what, cure, damage=False)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from shardwright.buckets import is_bucket
 from shardwright.files import explained
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
 from shardwright.schema import COMPONENTS, JSONL_NAME
 from shardwright.store import array_faults, listing, record_faults, records
 from shardwright.store.array_faults import Checked, Picture, Task
@@ -107,7 +107,8 @@ def _read_records(jsonl: Path, progress: Progress) -> tuple[_Samples, list[Findi
                     picture = _picture(record)
                     samples.pictures.append(pictures.setdefault(picture, picture))
         progress.advance(size - position)
-    progress.note(f"{samples.records} records, {len(findings)} findings")
+    told = quantity(len(findings), "findings")
+    progress.note(f"{quantity(samples.records, 'records')}, {told}")
     return samples, findings
 
 
@@ -150,8 +151,8 @@ def _check_arrays(
             checked.add(batch)
             progress.advance(batch.samples)
             if number % _NOTE_EVERY == 0 or checked.samples == total:
-                faults = len(checked.faults)
-                progress.note(f"{checked.samples}/{total} samples, {faults} arrays at fault")
+                faults = quantity(len(checked.faults), "arrays")
+                progress.note(f"{checked.samples}/{quantity(total, 'samples')}, {faults} at fault")
     checked.faults.sort()  # so that the report is the same for any workers
     return checked
 
