@@ -43,6 +43,8 @@ def verify(
     report = progress or Progress()
     if not target.exists():
         raise InputMissingError(f"{target}: no such folder; give a store or a shard folder")
+    if not target.is_dir():
+        raise UsageError(f"{target}: is a file; give the store or the shard folder that it is in")
     if is_store(target):
         if against is not None or loaders:
             flag = "--loaders" if against is None else "--against"

@@ -683,3 +683,8 @@ def test_a_tar_cut_anywhere_is_told(members: list[tuple[str, bytes]], tmp_path: 
     for length in range(end - 1, 0, -5003):
         path.write_bytes(whole[:length])
         assert "not_a_tar" in [place[0] for place in places(folder)], length
+
+
+def test_a_file_is_told_from_a_folder(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"shard-000000\.tar: is a file; give the .* it is in"):
+        shardwright.verify(folder / FIRST)

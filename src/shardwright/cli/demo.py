@@ -15,18 +15,19 @@ and reads them back with nothing but Python's tarfile. Nothing is downloaded, no
 EXAMPLE = "  shardwright demo\n"
 EXIT_STATUS = """\
 exit status:
-  0   done
-  1   failed
-  2   wrong usage, or the folder is in use for something else
-  11  another run is writing there
-  12  what was made is damaged, so the disk is not to be trusted
+  0    done
+  1    failed
+  2    wrong usage, or the folder is in use for something else
+  11   another run is writing there
+  12   what was made is damaged, so the disk is not to be trusted
+  130  interrupted (143 when terminated); the same command goes on
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "folder", nargs="?", default="shardwright-demo", metavar="DIR", help="(%(default)s)"
+        "folder", nargs="?", default="shardwright-demo", metavar="DIR", help="a folder of its own (%(default)s)"
     )
 
 

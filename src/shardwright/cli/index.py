@@ -30,17 +30,19 @@ EXAMPLE = """\
 """
 EXIT_STATUS = """\
 exit status:
-  0   done
-  1   failed
-  2   wrong usage, or there are no packed shards
-  11  another run is writing there
+  0    done
+  1    failed
+  2    wrong usage, or there are no packed shards
+  11   another run is writing there
+  12   the manifest or an index is damaged
+  130  interrupted (143 when terminated); the same command goes on
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add = parser.add_argument
-    add("shards", nargs="?", default="data/shards", metavar="SHARDS", help="(%(default)s)")
+    add("shards", nargs="?", default="data/shards", metavar="SHARDS", help="the folder (%(default)s)")
     add(
         "--for",
         dest="for_",

@@ -34,10 +34,11 @@ EXAMPLE = """\
 """
 EXIT_STATUS = """\
 exit status:
-  0   whole; there may be notes
-  1   failed
-  2   wrong usage, or there is neither a store nor a shard
-  12  damaged
+  0    whole; there may be notes
+  1    failed
+  2    wrong usage, or there is neither a store nor a shard
+  12   damaged
+  130  interrupted (143 when terminated)
 """
 _LISTED = 20  # findings of each kind
 _DAMAGED = 12

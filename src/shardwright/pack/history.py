@@ -145,7 +145,11 @@ def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | 
 
 
 def _said(value: object) -> str:
-    return "not given" if value in (None, []) else str(value)
+    if isinstance(value, bool):
+        return "given" if value else "not given"
+    if isinstance(value, list):
+        value = ",".join(value) or None
+    return "not given" if value is None else str(value)
 
 
 def _differences(before: Settings | None, now: Settings) -> list[tuple[str, object, object]]:
