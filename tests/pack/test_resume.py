@@ -216,3 +216,15 @@ def test_an_unready_record_is_told_by_the_manifest(tmp_path: Path) -> None:
     assert (run.total_records, run.ready_records, run.samples) == (4, 3, 2)
     assert run.skipped_by_reason == {"caption_invalid": {"count": 1, "example": "bad"}}
     assert run.settings.limit == 2
+
+
+def test_a_resume_with_other_settings_says_them_as_they_were_given(
+    store: Store, output: Path
+) -> None:
+    pack(derived_dir=store.root, output_dir=output, shuffle=True, limit=3)
+    with pytest.raises(UsageError) as refused:
+        pack(derived_dir=store.root, output_dir=output, bucket=["832x1216"], limit=0, resume=True)
+    assert (
+        "--bucket was not given and is 832x1216; --shuffle was given and is not given; "
+        "--seed was 0 and is not given; --limit was 3 and is 0"
+    ) in str(refused.value)
