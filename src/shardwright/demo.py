@@ -17,6 +17,7 @@ from shardwright.buckets import BUCKETS, Bucket
 from shardwright.derive import DeriveSummary, derive
 from shardwright.derive.encoders.sketch import decode
 from shardwright.errors import UsageError
+from shardwright.outputs import require_writable
 from shardwright.pack import PackSummary, pack
 from shardwright.progress import Progress
 from shardwright.schema import COMPONENTS
@@ -53,7 +54,7 @@ def demo(
 ) -> DemoSummary:
     """Make pictures with captions, derive, pack and verify them, and read the shards back."""
     root = Path(folder)
-    files.require_writable(root)
+    require_writable(root)
     if root.exists() and not (root / _MARKER).exists() and any(root.iterdir()):
         raise UsageError(f"{root}: is not empty; give the demo a folder of its own")
     files.make_folder(root / "images")

@@ -17,13 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, Self
 
-from shardwright.errors import (
-    LockedError,
-    NoSpaceError,
-    ShardwrightError,
-    StorageError,
-    UsageError,
-)
+from shardwright.errors import LockedError, NoSpaceError, ShardwrightError, StorageError
 from shardwright.schema import STATE_FOLDER
 
 TMP_SUFFIX = ".tmp"
@@ -332,22 +326,10 @@ def remove_empty_folders(path: Path) -> None:
 
 def free_bytes(path: Path) -> int:
     """Count the bytes free at a path, or where it would be made."""
-    return shutil.disk_usage(_nearest(path)).free
-
-
-def require_writable(folder: Path) -> None:
-    """Raise if a folder can be neither written to nor made; before any work, as for the lock."""
-    with explained(folder):
-        there = _nearest(folder)
-        if not there.is_dir():
-            raise UsageError(f"{there}: is not a folder; give another to write to")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise StorageError(f"{there}: cannot be written to; allow it, or give another folder")
-
-
-def _nearest(path: Path) -> Path:
-    """Give a path, or if it is not there the nearest of the folders above it."""
-    return next((place for place in (path, *path.parents) if place.exists()), Path())
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
 
 
 def require_unlocked(folder: Path) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright import files, schema
 from shardwright.errors import InputMissingError
+from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity
 from shardwright.schema import Component
 from shardwright.store.journal import Recovered, journal_path, recover
@@ -84,7 +85,7 @@ def migrate(
             "--derived-dir"
         )
     for folder in (derived, path.parent):
-        files.require_writable(folder)
+        require_writable(folder)
     report = progress or Progress()
     try:
         if dry_run:

@@ -27,7 +27,11 @@ exit status:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "folder", nargs="?", default="shardwright-demo", metavar="DIR", help="a folder of its own (%(default)s)"
+        "folder",
+        nargs="?",
+        default="shardwright-demo",
+        metavar="DIR",
+        help="a folder of its own (%(default)s)",
     )
 
 

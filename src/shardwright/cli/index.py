@@ -42,7 +42,13 @@ exit status:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add = parser.add_argument
-    add("shards", nargs="?", default="data/shards", metavar="SHARDS", help="the folder (%(default)s)")
+    add(
+        "shards",
+        nargs="?",
+        default="data/shards",
+        metavar="SHARDS",
+        help="the folder (%(default)s)",
+    )
     add(
         "--for",
         dest="for_",

@@ -11,6 +11,7 @@ from pathlib import Path
 from shardwright import files
 from shardwright.buckets import BUCKETS
 from shardwright.errors import NoSpaceError, ShardExistsError, SourceChangedError, UsageError
+from shardwright.outputs import require_writable
 from shardwright.pack import history, output
 from shardwright.pack.finish import finish
 from shardwright.pack.history import Start
@@ -49,7 +50,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     target = request.output_dir
     require_inputs(request.jsonl, request.derived_dir)
     _require_own_folder(request)
-    files.require_writable(target)
+    require_writable(target)
     if not request.dry_run:
         files.require_unlocked(target)
     found = scan(request.jsonl, request.derived_dir, progress, request.progress_every)
