@@ -131,18 +131,6 @@ def test_an_output_that_cannot_be_a_folder_is_known_before_the_scan(
     assert done.stderr == f"error: {tmp_path}/file: is not a folder; give another to write to\n"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_an_output_that_may_not_be_written_is_known_before_the_scan(
-    mixed: Store, tmp_path: Path
-) -> None:
-    (tmp_path / "locked").mkdir(mode=0o500)
-    done = commands.run(*flags(mixed, tmp_path / "locked" / "shards"))
-    assert done.returncode == 1
-    assert done.stderr == (
-        f"error: {tmp_path}/locked: cannot be written to; allow it, or give another folder\n"
-    )
-
-
 def test_progress_goes_to_standard_error_by_lines(tmp_path: Path, output: Path) -> None:
     store = make_store(tmp_path / "derived", [*records(7), record("x", caption="")])
     store.write_lines([b"bad", *map(line, store.records)])

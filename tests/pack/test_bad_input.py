@@ -445,6 +445,11 @@ def test_what_may_not_be_read_or_written_is_a_clear_error(
     if what == "array":
         assert done.returncode == 0
         assert "  t5_unreadable: 1 (such as img3)" in done.stdout.splitlines()
+    elif what == "output":  # known before the scan, of which there is no word
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"error: {closed}: cannot be written to; allow it, or give another folder\n"
+        )
     else:
         assert done.returncode == 1
         assert str(closed) in done.stderr
