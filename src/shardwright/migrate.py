@@ -22,7 +22,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.schema import Component
 from shardwright.store.journal import Recovered, journal_path, recover
 from shardwright.store.npy import BadArrayError
-from shardwright.store.records import BadRecordError, Line
+from shardwright.store.records import BadRecordError, Line, counted
 from shardwright.store.rewrite import Rewrite
 from shardwright.store.stage1 import Repeated, Stage2, repeated_ids, to_stage2
 
@@ -34,7 +34,6 @@ StrPath = str | os.PathLike[str]
 _BACKUP_SUFFIX = ".stage1.bak"
 _GROUP_ARRAYS = 512  # published together, so that many wait for the disk at once
 _GROUP_BYTES = 1 << 25
-_ADVANCE_EVERY = 256  # lines
 _NOTE_EVERY = 5000
 
 
@@ -194,16 +193,12 @@ class _Migration:
     def _counted(self, phase: str, rewrite: Rewrite) -> Iterator[Line]:
         """Read the lines and report how far it is."""
         self.progress.phase(phase, rewrite.size, "B")
-        position = number = 0
-        for line in rewrite.lines():
+        number = 0
+        for line in counted(rewrite.lines(), rewrite.size, self.progress):
             yield line
             number = line.number
-            if number % _ADVANCE_EVERY == 0:
-                self.progress.advance(line.offset - position)
-                position = line.offset
             if number % _NOTE_EVERY == 0:
                 self.progress.note(f"{number:,} lines")
-        self.progress.advance(rewrite.size - position)
         self.progress.note(f"all {quantity(number, 'lines')}")
 
 

@@ -26,7 +26,6 @@ from shardwright.store.listing import ARRAY_SUFFIX
 from shardwright.store.records import BadRecordError, Line, Record
 
 WARNINGS_SHOWN = 5
-_ADVANCE_EVERY = 256  # records; a progress call for each would cost more than parsing it
 
 
 @dataclass
@@ -91,13 +90,11 @@ def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int
         jsonl.open("rb") as again,
     ):
         found = Scan(jsonl, derived_dir, files.state(file.fileno()))
-        progress.phase("scan", found.jsonl_state[0], "B")
-        malformed = position = 0
-        for line in records.lines(file):
+        size, _ = found.jsonl_state
+        progress.phase("scan", size, "B")
+        malformed = 0
+        for line in records.counted(records.lines(file), size, progress):
             found.total_records += 1
-            if found.total_records % _ADVANCE_EVERY == 0:
-                progress.advance(line.offset - position)
-                position = line.offset
             try:
                 image_id, bucket, reason = _look(line.data)
             except BadRecordError as error:
@@ -125,7 +122,6 @@ def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int
             found.add(image_id, bucket, line)
             if len(found.ids) % progress_every == 0:
                 progress.note(found.counts())
-        progress.advance(found.jsonl_state[0] - position)
     if malformed > WARNINGS_SHOWN:
         progress.warn(f"{jsonl}: {malformed - WARNINGS_SHOWN} more malformed lines, also skipped")
     progress.note(found.counts())

@@ -20,7 +20,6 @@ from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 
 _CHUNK = 1 << 20  # bytes compared at a time
-_ADVANCE_EVERY = 256  # records
 
 
 @dataclass(frozen=True)
@@ -71,16 +70,11 @@ def read_source(derived_dir: Path, progress: Progress) -> Source:
     with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
         size = os.fstat(file.fileno()).st_size
         progress.phase("records", size, "B")
-        position = 0
-        for line in records.lines(file):
-            if line.number % _ADVANCE_EVERY == 0:
-                progress.advance(line.offset - position)
-                position = line.offset
+        for line in records.counted(records.lines(file), size, progress):
             with suppress(BadRecordError):  # pack skips these, so no shard can hold one
                 image_id = records.parse(line.data).get("image_id")
                 if records.image_id_problem(image_id) is None:
                     lines[str(image_id)] = line.offset
-        progress.advance(size - position)
     return Source(derived_dir, jsonl, lines)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import IO, Annotated, Any, NamedTuple
 
 import msgspec
 
 from shardwright.buckets import is_bucket
+from shardwright.progress import Progress
 from shardwright.schema import MASK, RECORD_FIELDS
 
 Record = dict[str, Any]
@@ -19,6 +20,7 @@ LONGEST_LINE = 1 << 26  # 64 MiB: beyond any record, even with inline arrays; bo
 _DEEPEST = 100  # lists and objects in one another: what we read here we can write anywhere
 _LONGEST_NAME = 255 - len(".npy")  # what a file system lets an image_id be
 _BOM = b"\xef\xbb\xbf"
+_TELL_EVERY = 256  # lines; to tell of each would cost more than to read it
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -83,6 +85,17 @@ def lines(file: IO[bytes]) -> Iterator[Line]:
         data = data.rstrip(b"\r\n")
         if data and not data.isspace():
             yield Line(number, start, data)
+
+
+def counted(lines: Iterable[Line], size: int, progress: Progress) -> Iterator[Line]:
+    """Pass on the lines of a file, and tell how many of its bytes lie behind."""
+    position = 0
+    for line in lines:
+        if line.number % _TELL_EVERY == 0:
+            progress.advance(line.offset - position)
+            position = line.offset
+        yield line
+    progress.advance(size - position)
 
 
 def parse(line: bytes | None) -> Record:

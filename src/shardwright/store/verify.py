@@ -27,7 +27,6 @@ from shardwright.store.listing import shown
 from shardwright.store.records import BadRecordError, Record
 from shardwright.workers import run
 
-_ADVANCE_EVERY = 256  # records between two progress calls
 _BATCH = 256  # samples a worker checks at a time
 _NOTE_EVERY = 100  # batches between two lines of a log
 
@@ -79,12 +78,8 @@ def _read_records(jsonl: Path, progress: Progress) -> tuple[_Samples, list[Findi
     with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
         size = os.fstat(file.fileno()).st_size
         progress.phase("records", size, "B")
-        position = 0
-        for line in records.lines(file):
+        for line in records.counted(records.lines(file), size, progress):
             samples.records += 1
-            if samples.records % _ADVANCE_EVERY == 0:
-                progress.advance(line.offset - position)
-                position = line.offset
             try:
                 record = records.parse(line.data)
             except BadRecordError as error:
@@ -106,7 +101,6 @@ def _read_records(jsonl: Path, progress: Progress) -> tuple[_Samples, list[Findi
                 if twins.ids[image_id] == line.number:
                     picture = _picture(record)
                     samples.pictures.append(pictures.setdefault(picture, picture))
-        progress.advance(size - position)
     told = quantity(len(findings), "findings")
     progress.note(f"{quantity(samples.records, 'records')}, {told}")
     return samples, findings
