@@ -24,14 +24,14 @@ lint: $(VENV)/dev.stamp   ## mend what ruff can mend, then say what is left
 soak: $(VENV)/dev.stamp   ## the tests of faults, kills, power cuts and fuzzing, many times longer
 	SHARDWRIGHT_SOAK=20 $(BIN)/pytest -n 2 --dist worksteal --timeout 3600 tests/durability tests/shards
 
-bench: $(VENV)/dev.stamp  ## every figure side by side with what people use now, about ten minutes
+bench: $(VENV)/bench.stamp  ## every figure side by side with what people use now, about ten minutes
 	$(BIN)/python -m benchmarks
 
-bench-quick: $(VENV)/dev.stamp  ## the same, small: about a minute
+bench-quick: $(VENV)/bench.stamp  ## the same, small: about a minute
 	$(BIN)/python -m benchmarks --quick
 
-clean:                    ## forget the environment and the demo
-	rm -rf $(VENV) demo
+clean:                    ## forget the environment, the demo, and the data of the benchmarks
+	rm -rf $(VENV) demo benchmarks/cache
 
 $(VENV)/core.stamp: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,4 +40,8 @@ $(VENV)/core.stamp: pyproject.toml constraints.txt
 
 $(VENV)/dev.stamp: $(VENV)/core.stamp
 	$(PIP) install -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/bench.stamp: $(VENV)/dev.stamp
+	$(PIP) install -c constraints.txt -e '.[bench]'
 	touch $@

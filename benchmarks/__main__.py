@@ -1,53 +1,108 @@
-"""``python -m benchmarks``: ask every question, print the tables, keep the figures."""
+"""``python -m benchmarks``: ask every question, print the tables, keep the figures, draw them."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import json
-import platform
-import tempfile
-from dataclasses import asdict
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from benchmarks.contest import ask, table
-from shardwright.workers import cores
+from benchmarks import machine, report
+from benchmarks.contest import Answer, ask
+from benchmarks.sizes import FULL, QUICK, Sizes
+from benchmarks.stores import remove
 
-QUESTIONS = ("start", "scan", "pack", "read", "verify", "migrate")
-RESULTS = Path(__file__).parent / "results"
+QUESTIONS = ("start", "scan", "pack", "read", "verify", "migrate", "derive")
+HERE = Path(__file__).parent
 
 
 def main() -> None:
     """Run the benchmarks that were named, or all."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("questions", nargs="*", choices=[[], *QUESTIONS], help="(all)")
-    parser.add_argument("--quick", action="store_true", help="small, about a minute")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="for stores and output; kept (a temporary one)")
+    add = parser.add_argument
+    add("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)} (all)")
+    add("--quick", action="store_true", help="small and once, in about a minute")
+    add("--rounds", type=int, metavar="N", help=f"of each contestant ({FULL.rounds})")
+    add("--folder", type=Path, default=HERE / "cache", metavar="DIR",
+        help="for made-up data, which is kept: up to 10 GB (%(default)s)")  # fmt: skip
+    add("--readme", type=Path, metavar="JSON", help="print the README's part about such a run")
+    add("--plots", type=Path, metavar="JSON", help="draw the plots of such a run")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="shardwright-bench-") as temporary:
-        folder = options.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        figures = {}
-        for name in options.questions or QUESTIONS:
-            module = import_module(f"benchmarks.{name}")
-            for question in module.questions(folder, options.quick):
-                results = ask(question, 1 if options.quick else options.rounds)
-                print(table(question, results), end="\n\n", flush=True)
-                figures[question.name] = {
-                    "work": question.work,
-                    "unit": question.unit,
-                    "runs": {who: asdict(runs) for who, runs in results.items()},
-                }
-    if not options.quick:
-        RESULTS.mkdir(exist_ok=True)
-        machine = {"cores": cores(), "python": platform.python_version(), "os": platform.platform()}
-        path = RESULTS / f"{datetime.date.today()}.json"
-        earlier = json.loads(path.read_text())["questions"] if path.exists() else {}
-        figures = {**earlier, **figures}
-        path.write_text(json.dumps({"machine": machine, "questions": figures}, indent=1) + "\n")
-        print(f"figures kept in {path}")
+    if unknown := set(options.questions) - set(QUESTIONS):
+        parser.error(f"no such question: {', '.join(sorted(unknown))}")
+    if options.readme:
+        path = options.readme.resolve().relative_to(HERE.parent.resolve())
+        print(report.readme(json.loads(options.readme.read_text()), str(path)))
+    elif options.plots:
+        draw(json.loads(options.plots.read_text()))
+    else:
+        sizes = QUICK if options.quick else FULL
+        if options.rounds:
+            sizes = replace(sizes, rounds=options.rounds)
+        answers = run(options.questions or QUESTIONS, sizes, options.folder)
+        kept = HERE / "results" / f"{datetime.date.today()}{'-quick' * options.quick}.json"
+        results = keep(answers, kept, options.folder)
+        print(report.targets_table([Answer.from_dict(one) for one in results["answers"]]))
+        print(f"\nfigures kept in {kept}")
+        if not options.quick:
+            draw(results)
+
+
+def run(names: Sequence[str], sizes: Sizes, folder: Path) -> list[Answer]:
+    """Ask questions one after the other, and print each answer as it comes."""
+    if (load := machine.load()) > machine.BUSY:
+        print(f"warning: the machine is busy (load {load:.1f}); the figures will not mean much",
+              file=sys.stderr)  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    answers = []
+    for name in names:
+        print(f"{name}: making its data, unless it is there", file=sys.stderr)
+        for question in import_module(f"benchmarks.{name}").questions(folder, sizes):
+            answer = ask(question, sizes.rounds)
+            answer.commit = machine.commit()
+            answers.append(answer)
+            print(report.table(answer), end="\n\n", flush=True)
+        remove(folder / "out")
+    return answers
+
+
+def keep(answers: Sequence[Answer], path: Path, folder: Path) -> dict[str, Any]:
+    """Write the results, beside those of other questions that were asked on the same day."""
+    asked = {answer.question for answer in answers}
+    earlier = json.loads(path.read_text())["answers"] if path.exists() else []
+    kept = [one for one in earlier if one["question"] not in asked]
+    kept += [asdict(answer) for answer in answers]
+    kept.sort(key=lambda one: QUESTIONS.index(one["question"]))
+    results = {
+        "date": str(datetime.date.today()),
+        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+        "commit": machine.commit(),
+        "machine": machine.describe(folder),
+        "versions": machine.versions(),
+        "targets": report.targets([Answer.from_dict(one) for one in kept]),
+        "answers": kept,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    return results
+
+
+def draw(results: dict[str, Any]) -> None:
+    """Draw the plots, if there is something to draw them with."""
+    if find_spec("matplotlib") is None:
+        print("no plots: matplotlib is missing; pip install -e '.[bench]'", file=sys.stderr)
+        return
+    from benchmarks import plots  # here, because matplotlib is an extra
+
+    answers = [Answer.from_dict(given) for given in results["answers"]]
+    for path in plots.draw(answers, HERE / "plots"):
+        print(f"drawn: {path}")
 
 
 if __name__ == "__main__":

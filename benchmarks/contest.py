@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
@@ -10,22 +11,28 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.memory import Peak
 
 Command = list[str | Path]
+Case = dict[str, int | str]
+Role = Literal["ours", "peer", "limit", "variant"]  # a variant: ours with something left out
 
 PYTHON = sys.executable
 SHARDWRIGHT = (PYTHON, "-m", "shardwright")
+PEERS = Path(__file__).parent / "peers"
 OURS = "shardwright"
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A command whose whole run is timed; one whose name starts with "limit" is not a peer."""
+    """A command whose whole run is timed."""
 
     name: str
     command: Command
-    before: Callable[[], object] | None = None  # for this one only, such as removing its output
-    times_itself: bool = False  # prints the seconds that count, which leave its start out
+    role: Role = "peer"
+    times_itself: bool = False  # prints {"seconds": …}, which leaves its start out
 
 
 @dataclass(frozen=True)
@@ -33,88 +40,110 @@ class Question:
     """Some contestants doing the same work."""
 
     name: str
+    case: Case  # what is special about it, such as {"samples": 3000, "cache": "warm"}
     contestants: Sequence[Contestant]
     work: int  # how many of the unit are done in a run
     unit: str
-    before: Callable[[], object] = lambda: None  # each run, for all: sync, drop caches, remove
+    before: Callable[[], object] = lambda: None  # each run: remove output, warm or drop caches
+    rounds: int | None = None  # fewer than for others, where a run takes minutes
 
 
 @dataclass
 class Runs:
     """What the runs of one contestant took."""
 
+    role: Role
     seconds: list[float] = field(default_factory=list)
-    peak_mb: float = 0.0
+    peak_mb: list[float] = field(default_factory=list)
+    idle: list[float] = field(default_factory=list)  # the part of the time an encoder waited
+
+    def median(self, measure: str = "seconds") -> float:
+        """Give the median of a measure; of memory the most that was seen."""
+        values: list[float] = getattr(self, measure)
+        return max(values) if measure == "peak_mb" else statistics.median(values)
+
+
+@dataclass
+class Answer:
+    """A question and what came of it: all that is kept."""
+
+    question: str
+    case: Case
+    work: int
+    unit: str
+    runs: dict[str, Runs]
+    load: float  # of the machine just before, which tells whether others were at work
+    took: float  # seconds in all, with preparing
+    commit: str | None = None
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> Answer:
+        runs = {name: Runs(**one) for name, one in given["runs"].items()}
+        return cls(**{**given, "runs": runs})
 
     @property
-    def median(self) -> float:
-        return statistics.median(self.seconds)
+    def title(self) -> str:
+        """Say what was asked."""
+        return f"{self.question}: {', '.join(_words(*item) for item in self.case.items())}"
+
+    def matches(self, question: str, case: Case) -> bool:
+        """Whether this answers a question in a case, of which only a part need be given."""
+        return self.question == question and case.items() <= self.case.items()
+
+    def best(self, role: Role) -> str | None:
+        """Name the fastest of a role."""
+        names = [name for name, runs in self.runs.items() if runs.role == role]
+        return min(names, key=lambda name: self.runs[name].median(), default=None)
 
 
-def ask(question: Question, rounds: int) -> dict[str, Runs]:
+def _words(name: str, value: int | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,} {name.removesuffix('s') if value == 1 else name}"
+
+
+def ask(question: Question, rounds: int) -> Answer:
     """Let the contestants take turns for some rounds."""
-    results = {contestant.name: Runs() for contestant in question.contestants}
+    load, began = os.getloadavg()[0], time.perf_counter()
+    results = {one.name: Runs(one.role) for one in question.contestants}
+    answer = Answer(
+        question.name, question.case, question.work, question.unit, results, round(load, 2), 0.0
+    )
+    rounds = min(rounds, question.rounds or rounds)
     for number in range(rounds):
         for contestant in question.contestants:
             question.before()
-            if contestant.before is not None:
-                contestant.before()
-            print(f"\r{question.name}: round {number + 1}/{rounds} {contestant.name:<30}",
-                  end="", file=sys.stderr, flush=True)  # fmt: skip
-            seconds, peak = timed(contestant.command, contestant.times_itself)
-            results[contestant.name].seconds.append(seconds)
-            results[contestant.name].peak_mb = max(results[contestant.name].peak_mb, peak)
-    print("\r" + " " * 79 + "\r", end="", file=sys.stderr)
-    return results
+            _show(f"{answer.title}: round {number + 1} of {rounds}, {contestant.name}")
+            for measure, value in timed(contestant).items():
+                getattr(results[contestant.name], measure).append(value)
+    _show("")
+    answer.took = round(time.perf_counter() - began, 1)
+    return answer
 
 
-def timed(command: Command, times_itself: bool = False) -> tuple[float, float]:
-    """Run a command to its end; give its seconds and its peak memory in MB."""
-    started = time.perf_counter()
-    with subprocess.Popen(
-        [str(word) for word in command],
-        stdout=subprocess.PIPE if times_itself else subprocess.DEVNULL,
+def _show(what: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{what:<110}\r", end="", file=sys.stderr, flush=True)
+
+
+def timed(contestant: Contestant) -> dict[str, float]:
+    """Run a command to its end; give its seconds, its peak memory, and what it says of itself."""
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [str(word) for word in contestant.command],
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    ) as process:
-        assert process.stderr is not None
-        complaint = process.stderr.read()
-        told = process.stdout.read() if process.stdout else b""
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    seconds = time.perf_counter() - started
+    )
+    peak = Peak(process.pid)
+    peak.start()
+    told, complaint = process.communicate()
+    figures = {"seconds": round(time.perf_counter() - began, 4)}
+    memory = peak.stop()
     if process.returncode:
-        raise RuntimeError(f"{command}: exit {process.returncode}\n{complaint.decode()[-2000:]}")
-    seconds = float(told) if times_itself else seconds
-    return seconds, usage.ru_maxrss / 1024
-
-
-def table(question: Question, results: dict[str, Runs]) -> str:
-    """Lay the results out; the ratio is our median time to the contestant's."""
-    ours = results[OURS].median if OURS in results else None
-    rows = [("", "median s", "spread", f"{question.unit}/s", "ours/this", "peak MB")]
-    for name, runs in results.items():
-        rows.append(
-            (
-                name,
-                f"{runs.median:.2f}",
-                f"{min(runs.seconds):.2f}-{max(runs.seconds):.2f}",
-                f"{question.work / runs.median:,.0f}",
-                f"{ours / runs.median:.2f}" if ours else "",
-                f"{runs.peak_mb:.0f}",
-            )
+        raise RuntimeError(
+            f"{contestant.name}: exit {process.returncode}\n{complaint.decode()[-2000:]}"
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(f"{cell:>{w}}" if i else f"{cell:<{w}}" for i, (cell, w) in
-             enumerate(zip(row, widths, strict=True))) for row in rows]  # fmt: skip
-    return "\n".join([f"## {question.name}", *lines])
-
-
-def drop_caches() -> bool:
-    """Empty the page cache, where we may."""
-    os.sync()
-    try:
-        Path("/proc/sys/vm/drop_caches").write_text("3")
-    except OSError:
-        return False
-    return True
+    if memory is not None:
+        figures["peak_mb"] = memory
+    return figures | (json.loads(told) if contestant.times_itself else {})

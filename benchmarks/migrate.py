@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from benchmarks.contest import OURS, PYTHON, SHARDWRIGHT, Contestant, Question
-from benchmarks.stores import stage1_file
+from benchmarks.contest import OURS, PEERS, PYTHON, SHARDWRIGHT, Contestant, Question
+from benchmarks.sizes import Sizes
+from benchmarks.stores import remove, stage1_file
 
-PEERS = Path(__file__).parent / "peers"
+_GIANT = 60_000  # records from which a run takes a minute, so that one has to do
 
 
-def questions(folder: Path, quick: bool) -> Iterator[Question]:
+def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
     """Ask at two sizes; each run works on a copy of its own."""
-    for records in (2_000,) if quick else (10_000, 60_000):
-        source, copy = stage1_file(folder, records), folder / "copy"
-
-        def before(source: Path = source, copy: Path = copy) -> None:
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(source, copy)
-            os.sync()
-
+    out = folder / "out"
+    for records in sizes.migrate:
         yield Question(
-            f"migrate {records:,} records",
+            "migrate",
+            {"records": records},
             [
-                Contestant(OURS, [*SHARDWRIGHT, "migrate", "--derived-dir", copy]),
-                Contestant("plain json loop", [PYTHON, PEERS / "plain_migrate.py", copy]),
+                Contestant(OURS, [*SHARDWRIGHT, "migrate", "--derived-dir", out], "ours"),
+                Contestant("plain json loop", [PYTHON, PEERS / "plain_migrate.py", out]),
             ],
             records,
             "records",
-            before,
+            partial(_copy, stage1_file(folder, records), out),
+            rounds=1 if records >= _GIANT else None,
         )
+
+
+def _copy(source: Path, out: Path) -> None:
+    remove(out)
+    shutil.copytree(source, out)

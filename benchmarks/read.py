@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 
-from benchmarks.contest import OURS, PYTHON, SHARDWRIGHT, Command, Contestant, Question, drop_caches
-from benchmarks.stores import real_store
+from benchmarks.contest import OURS, PEERS, PYTHON, Command, Contestant, Question, Role
+from benchmarks.sizes import Sizes
+from benchmarks.stores import cool, real_store, shard_set, warm
 
-PEER = Path(__file__).parent / "peers" / "read_all.py"
-WAYS = {
-    OURS: ("shardwright", "numpy"),
-    "webdataset": ("webdataset", "webdataset"),
-    "Hugging Face, a part, scaled": ("huggingface", "datasets"),
-    "loose .npy files": ("loose", "numpy"),
-    "limit: sequential read": ("sequential", "numpy"),
+WEBDATASET, LOOSE, SEQUENTIAL = "webdataset", "loose .npy files", "sequential read"
+HUGGING_FACE = "Hugging Face datasets"
+WAYS: dict[str, tuple[str, Role]] = {
+    OURS: ("shardwright", "ours"),
+    WEBDATASET: ("webdataset", "peer"),
+    HUGGING_FACE: ("huggingface", "peer"),
+    LOOSE: ("loose", "peer"),
+    SEQUENTIAL: ("sequential", "limit"),
 }
 
 
-def questions(folder: Path, quick: bool) -> Iterator[Question]:
-    """Ask with one and two processes, warm and, where caches can be dropped, cold."""
-    samples = 600 if quick else 3000
-    store, shards = real_store(folder, samples), folder / f"shards-{samples}"
-    if not shards.exists():
-        command: Command = [*SHARDWRIGHT, "pack", "--derived-dir", store, "--output-dir", shards]
-        subprocess.run([*command, "--shard-size", "100"], check=True, capture_output=True)
-    every_file = f"cat {shards}/*/*.tar {store}/*/*.npy > /dev/null"
+def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
+    """Ask in the process itself and through a DataLoader with two workers, warm and cold.
 
-    def warm() -> None:  # each time, as a system may take pages back while others run
-        subprocess.run(every_file, shell=True, check=True)
-
-    for workers in (1, 2):
-        contestants = [
-            Contestant(name, [PYTHON, PEER, way, shards, store, str(workers)], times_itself=True)
-            for name, (way, module) in WAYS.items()
-            if find_spec(module)
-        ]
-        title = f"read {samples:,} samples into batches, {workers} worker{'s'[: workers - 1]}"
-        yield Question(f"{title}, warm", contestants, samples, "samples", warm)
-        if drop_caches():
-            yield Question(f"{title}, cold", contestants, samples, "samples", drop_caches)
+    Hugging Face's loader is asked warm only: it is too slow for a disk to make a difference.
+    """
+    store, shards = real_store(folder, sizes.read), shard_set(folder, sizes.read)
+    asides = [(1, "cold"), (2, "warm"), (2, "cold")] if sizes.asides else []
+    for workers, cache in [(1, "warm"), *asides]:
+        command: Command = [PYTHON, PEERS / "read_all.py", shards, store, str(workers)]
+        yield Question(
+            "read",
+            {"samples": sizes.read, "cache": cache, "workers": workers},
+            [
+                Contestant(name, [*command, way], role, times_itself=True)
+                for name, (way, role) in WAYS.items()
+                if cache == "warm" or name != HUGGING_FACE
+            ],
+            sizes.read,
+            "samples",
+            partial(warm if cache == "warm" else cool, store, shards),
+        )

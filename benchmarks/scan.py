@@ -5,39 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.contest import OURS, PYTHON, SHARDWRIGHT, Command, Contestant, Question
+from benchmarks.contest import OURS, PEERS, PYTHON, SHARDWRIGHT, Command, Contestant, Question
+from benchmarks.sizes import Sizes
 from benchmarks.stores import linked_store
 
-PEERS = Path(__file__).parent / "peers"
+_GIANT = 1_000_000  # records from which a run takes a minute, so that one has to do
 
 
-def questions(folder: Path, quick: bool) -> Iterator[Question]:
+def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
     """Ask at sizes ten times apart, to show how cost grows.
 
     The plain script only asks whether files exist. Our dry run also opens every array it would
     pack, to check its header and size; with a limit of 1 it does what the plain script does.
     """
-    for records in (10_000,) if quick else (10_000, 100_000, 1_000_000):
-        store = linked_store(folder, records)
-        ours: Command = [
-            *SHARDWRIGHT,
-            "pack",
-            "--dry-run",
-            "--derived-dir",
-            store,
-            "--output-dir",
-            folder / "out",
-        ]
+    for records in sizes.scan:
+        store, out = linked_store(folder, records), folder / "out"
+        paths: Command = ["--derived-dir", store, "--output-dir", out]
+        ours: Command = [*SHARDWRIGHT, "pack", "--dry-run", *paths]
+        plain: Command = [PYTHON, PEERS / "plain_pack.py", store, out, "--dry-run"]
         yield Question(
-            f"scan {records:,} records",
+            "scan",
+            {"records": records},
             [
-                Contestant(OURS, [*ours, "--limit", "1"]),
-                Contestant("ours, all arrays opened", ours),
-                Contestant(
-                    "plain script",
-                    [PYTHON, PEERS / "plain_pack.py", store, folder / "out", "--dry-run"],
-                ),
+                Contestant(OURS, [*ours, "--limit", "1"], "ours"),
+                Contestant("shardwright, every array opened", ours, "variant"),
+                Contestant("plain script", plain),
             ],
             records,
             "records",
+            rounds=1 if records >= _GIANT else None,
         )

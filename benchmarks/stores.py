@@ -1,14 +1,21 @@
-"""Made-up stores of any size, kept between runs."""
+"""Made-up data of any size, made once and kept; and how to make it warm, cold, or gone."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
+from benchmarks.contest import SHARDWRIGHT, Command
 from shardwright import schema
 from shardwright.buckets import BUCKETS, Bucket
+
+_NAMES_A_FILE = 50_000  # ext4 allows 65,000
 
 
 def _record(number: int, bucket: Bucket) -> str:
@@ -26,74 +33,148 @@ def _record(number: int, bucket: Bucket) -> str:
     return json.dumps(record) + "\n"
 
 
+def _once(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
+    """Make a folder unless it is there from before; one that was left half made is not."""
+    place, unfinished = folder / name, folder / f"{name}.unfinished"
+    if not place.exists():
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        make(unfinished)
+        os.sync()
+        unfinished.rename(place)
+    return place
+
+
 def real_store(folder: Path, samples: int) -> Path:
-    """Make a store whose arrays have their true sizes, each file its own: 0.65 MB a sample."""
-    store = folder / f"store-{samples}"
-    if (store / schema.JSONL_NAME).exists():
-        return store
-    import numpy as np  # not sooner: the runner's own size is the least a contestant can show
+    """Give a store whose arrays have their true sizes, each file its own: 0.65 MB a sample."""
+    return _once(folder, f"store-{samples}", partial(_make_real_store, samples))
+
+
+def _make_real_store(samples: int, store: Path) -> None:
+    import numpy as np  # here, so that the runner itself stays small
 
     noise = np.random.default_rng(0).integers(0, 30000, 1 << 20, dtype=np.uint16)
     for component in schema.COMPONENTS:
-        (store / component.folder).mkdir(parents=True, exist_ok=True)
-    lines = []
-    for number in range(samples):
-        bucket = BUCKETS[number % 4]
-        lines.append(_record(number, bucket))
-        for component in schema.COMPONENTS:
-            shape = component.shape_for(bucket.width, bucket.height)
-            words = component.nbytes(shape) // 2
-            array = noise[number % 1000 : number % 1000 + words].view(component.dtype)
-            np.save(store / component.folder / f"{number:032x}.npy", array.reshape(shape))
-    (store / schema.JSONL_NAME).write_text("".join(lines))
-    return store
+        (store / component.folder).mkdir()
+    with (store / schema.JSONL_NAME).open("w") as lines:
+        for number in range(samples):
+            bucket = BUCKETS[number % 4]
+            lines.write(_record(number, bucket))
+            for component in schema.COMPONENTS:
+                shape = component.shape_for(bucket.width, bucket.height)
+                words = component.nbytes(shape) // 2
+                array = noise[number % 1000 : number % 1000 + words].view(component.dtype)
+                np.save(store / component.folder / f"{number:032x}.npy", array.reshape(shape))
 
 
 def linked_store(folder: Path, samples: int) -> Path:
-    """Make a store of very many records whose arrays are hard links to a few small files."""
-    store = folder / f"linked-{samples}"
-    if (store / schema.JSONL_NAME).exists():
-        return store
+    """Give a store of very many records whose arrays are hard links to a few small files.
+
+    A million of them take a minute to make and 700 MB, where files of their own would take an hour
+    and a terabyte; listing, looking up and opening them is the same work.
+    """
+    return _once(folder, f"linked-{samples}", partial(_make_linked_store, samples))
+
+
+def _make_linked_store(samples: int, store: Path) -> None:
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(partial(_link, samples, store), range(len(schema.COMPONENTS))))
+    with (store / schema.JSONL_NAME).open("w") as lines:
+        templates = [_record(0, bucket) for bucket in BUCKETS[:4]]
+        for number in range(samples):  # json.dumps for each would take longer than the links
+            line = templates[number % 4].replace(f"{0:032x}", f"{number:032x}")
+            lines.write(line.replace("number 0", f"number {number}"))
+
+
+def _link(samples: int, store: Path, row: int) -> None:
     import numpy as np
 
-    for component in schema.COMPONENTS:
-        place = store / component.folder
-        place.mkdir(parents=True, exist_ok=True)
-        array = np.zeros(component.shape_for(64, 64), component.dtype)
-        for number in range(samples):
-            if number % 50_000 == 0:  # a file can have only so many names
-                source = place / f"source{number}"
-                with source.open("wb") as file:
-                    np.save(file, array)
-            os.link(source, place / f"{number:032x}.npy")
-    with (store / schema.JSONL_NAME).open("w") as file:
-        for number in range(samples):
-            file.write(_record(number, BUCKETS[number % 4]))
-    return store
+    component = schema.COMPONENTS[row]
+    (store / component.folder).mkdir()
+    place = os.open(store / component.folder, os.O_DIRECTORY)
+    array = np.zeros(component.shape_for(64, 64), component.dtype)
+    for number in range(samples):
+        if number % _NAMES_A_FILE == 0:
+            source = f"{number:032x}.npy"
+            np.save(store / component.folder / source, array)
+        else:
+            os.link(source, f"{number:032x}.npy", src_dir_fd=place, dst_dir_fd=place)
+    os.close(place)
 
 
-def stage1_file(folder: Path, samples: int) -> Path:
-    """Make a Stage 1 store: a JSONL with inline embeddings."""
-    store = folder / f"stage1-{samples}"
-    path = store / schema.JSONL_NAME
-    if path.exists():
-        return store
+def shard_set(folder: Path, samples: int) -> Path:
+    """Give the shards of a real store, of 100 samples each, so that workers can share them."""
+    store = real_store(folder, samples)
+    return _once(folder, f"shards-{samples}", partial(_pack, store))
+
+
+def _pack(store: Path, shards: Path) -> None:
+    command: Command = [*SHARDWRIGHT, "pack", "--derived-dir", store, "--output-dir", shards]
+    subprocess.run([*command, "--shard-size", "100"], check=True, capture_output=True)
+
+
+def stage1_file(folder: Path, records: int) -> Path:
+    """Give a Stage 1 store: a JSONL with inline embeddings, 21 KB a record."""
+    return _once(folder, f"stage1-{records}", partial(_make_stage1_file, records))
+
+
+def _make_stage1_file(records: int, store: Path) -> None:
     import numpy as np
 
-    store.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(0).normal(size=(1000, 1024)).astype(np.float32)
     inline = [json.dumps([float(value) for value in row]) for row in noise]
-    with path.open("w") as file:
-        for number in range(samples):
+    with (store / schema.JSONL_NAME).open("w") as file:
+        for number in range(records):
             record = json.loads(_record(number, BUCKETS[number % 4]))
             for field in ("image_id", "aspect_bucket", "format_version"):
                 del record[field]
             line = json.dumps(record)[:-1]
             file.write(f'{line}, "dinov3_embedding": {inline[number % 1000]}}}\n')
-    return store
+
+
+def images(folder: Path, count: int) -> Path:
+    """Give JPEGs of about a megapixel with some detail, in three shapes, each with a caption."""
+    return _once(folder, f"images-{count}", partial(_make_images, count))
+
+
+def _make_images(count: int, place: Path) -> None:
+    import numpy as np
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    for number in range(count):
+        width, height = ((1024, 1024), (832, 1216), (1216, 832))[number % 3]
+        coarse = random.integers(0, 256, (height // 16, width // 16, 3), np.uint8)
+        image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+        image.save(place / f"{number:05}.jpg", quality=92)
+        (place / f"{number:05}.txt").write_text(f"benchmark picture number {number}")
 
 
 def remove(path: Path) -> None:
     """Remove what a contestant wrote, and wait until the disk is idle again."""
     shutil.rmtree(path, ignore_errors=True)
     os.sync()
+
+
+def warm(*folders: Path) -> None:
+    """Read every file, so that the system has it in memory."""
+    buffer = bytearray(1 << 22)
+    for path in _files(folders):
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def cool(*folders: Path) -> None:
+    """Have the system forget the content of every file, as after a day of other work.
+
+    Programs and libraries stay in memory: it is the data that is cold, not Python.
+    """
+    os.sync()  # what is not on the disk yet cannot be forgotten
+    for path in _files(folders):
+        with path.open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _files(folders: tuple[Path, ...]) -> list[Path]:
+    return [path for folder in folders for path in folder.rglob("*") if path.is_file()]

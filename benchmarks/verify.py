@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from benchmarks.contest import OURS, PYTHON, SHARDWRIGHT, Command, Contestant, Question, drop_caches
-from benchmarks.stores import real_store
+from benchmarks.contest import OURS, PEERS, PYTHON, SHARDWRIGHT, Command, Contestant, Question
+from benchmarks.sizes import Sizes
+from benchmarks.stores import cool, shard_set, warm
 
-PEERS = Path(__file__).parent / "peers"
+SEQUENTIAL = "sequential read"
 
 
-def questions(folder: Path, quick: bool) -> Iterator[Question]:
-    """Ask warm and, where caches can be dropped, cold."""
-    samples = 300 if quick else 3000
-    store, shards = real_store(folder, samples), folder / f"shards-{samples}"
-    if not shards.exists():
-        command: Command = [*SHARDWRIGHT, "pack", "--derived-dir", store, "--output-dir", shards]
-        subprocess.run(command, check=True, capture_output=True)
+def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
+    """Ask warm and cold; ``sha256sum`` is what one would use without a manifest."""
+    shards = shard_set(folder, sizes.verify)
+    verify: Command = [*SHARDWRIGHT, "verify", shards, "--read-data", "--workers", "2"]
+    sha256 = f"find {shards} -name '*.tar' -print0 | xargs -0 -P 2 -n 4 sha256sum"
     contestants = [
-        Contestant(OURS, [*SHARDWRIGHT, "verify", shards, "--read-data", "--workers", "2"]),
-        Contestant("limit: sequential read", [PYTHON, PEERS / "sequential_read.py", shards, "2"]),
-        Contestant("sha256sum", ["sh", "-c", f"sha256sum {shards}/bucket_*/*.tar"]),
+        Contestant(OURS, verify, "ours"),
+        Contestant("sha256sum", ["sh", "-c", sha256]),
+        Contestant(SEQUENTIAL, [PYTHON, PEERS / "sequential_read.py", shards, "2"], "limit"),
     ]
-    yield Question(f"verify {samples:,} samples, warm", contestants, samples, "samples")
-    if drop_caches():
-        name = f"verify {samples:,} samples, cold"
-        yield Question(name, contestants, samples, "samples", drop_caches)
+    for cache, prepare in (("warm", warm), ("cold", cool))[: 1 + sizes.asides]:
+        yield Question(
+            "verify",
+            {"samples": sizes.verify, "cache": cache, "workers": 2},
+            contestants,
+            sizes.verify,
+            "samples",
+            partial(prepare, shards),
+        )

@@ -1,13 +1,14 @@
-"""Read every array of a shard set into batches of one bucket, by one way and some processes.
+"""Read every array of a shard set into batches of one bucket, by one way.
 
-Prints the seconds from when all processes are ready, so that importing a library does not count.
+One worker is this very process; two are those of a torch DataLoader, as in training. Prints the
+seconds of the epoch, from opening the data on; importing libraries does not count.
 """
 
 import json
-import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,42 +18,39 @@ import numpy as np
 BATCH = 16
 Batch = dict[str, Any]
 
+shards, store, workers, way = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+
 
 def stack(samples: list[dict[str, Any]]) -> Batch:
     names = [name for name in samples[0] if name.endswith(".npy")]
     return {name: np.stack([sample[name] for sample in samples]) for name in names}
 
 
-def tars(shards: Path, worker: int, workers: int) -> Iterator[list[str]]:
+def tars(worker: int) -> Iterator[list[str]]:
     """Give the worker's shards of each bucket."""
     for folder in sorted(shards.glob("bucket_*")):
         yield sorted(map(str, folder.glob("*.tar")))[worker::workers]
 
 
-def shardwright(shards: Path, store: Path, worker: int, workers: int) -> Iterator[Batch]:
-    import shardwright
-
-    dataset = shardwright.open(shards)
-    yield from dataset.batches(BATCH, rank=worker, world_size=workers, drop_last=False)
-
-
-def webdataset(shards: Path, store: Path, worker: int, workers: int) -> Iterator[Batch]:
+def webdataset(worker: int) -> Iterator[Batch]:
     import webdataset as wds
 
-    for urls in tars(shards, worker, workers):
-        dataset = wds.WebDataset(urls, shardshuffle=False).decode()
+    for urls in filter(None, tars(worker)):
+        dataset = wds.WebDataset(urls, shardshuffle=False, workersplitter=None).decode()
         yield from dataset.batched(BATCH, collation_fn=stack)
 
 
-def huggingface(shards: Path, store: Path, worker: int, workers: int) -> Iterator[Batch]:
+def huggingface(worker: int) -> Iterator[Batch]:
     from datasets import load_dataset
 
-    for urls in tars(shards, worker, workers):  # the first only, for it takes a minute for all
-        dataset = load_dataset("webdataset", data_files=urls[:1], split="train", streaming=True)
-        yield from dataset.with_format("numpy").iter(BATCH)
+    urls = next(tars(worker))[:1]  # one shard, for all would take too long
+    if urls:
+        dataset = load_dataset("webdataset", data_files=urls, split="train", streaming=True)
+        for batch in dataset.with_format("numpy").iter(BATCH):
+            yield {name: np.stack(value) for name, value in batch.items() if ".npy" in name}
 
 
-def loose(shards: Path, store: Path, worker: int, workers: int) -> Iterator[Batch]:
+def loose(worker: int) -> Iterator[Batch]:
     from shardwright.schema import COMPONENTS, JSONL_NAME
 
     buckets: dict[str, list[Any]] = {}
@@ -71,54 +69,84 @@ def loose(shards: Path, store: Path, worker: int, workers: int) -> Iterator[Batc
             yield stack(samples)
 
 
-def sequential(shards: Path, store: Path, worker: int, workers: int) -> Iterator[Batch]:
-    """Read the shards from end to end and make nothing of them."""
+def shardwright(worker: int) -> Iterator[Batch]:
+    import shardwright
+
+    yield from shardwright.open(shards).batches(BATCH, drop_last=False)
+
+
+def sequential(worker: int) -> int:
+    """Read the worker's shards from end to end and make nothing of them."""
     buffer = bytearray(1 << 22)
-    for paths in tars(shards, worker, workers):
+    for paths in tars(worker):
         for path in paths:
             with open(path, "rb", buffering=0) as file:
                 while file.readinto(buffer):
                     pass
-    yield from ()
+    return 0
+
+
+def loader() -> Any:  # noqa: ANN401
+    """Give what reads in two workers and hands the batches to this process."""
+    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+    if way == "shardwright":
+        import shardwright
+
+        batches = shardwright.open(shards).batches(BATCH, drop_last=False)
+        return DataLoader(batches.torch(), batch_size=None, num_workers=workers)
+
+    class Batches(IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[Batch]:
+            return WAYS[way](get_worker_info().id)
+
+    return DataLoader(Batches(), batch_size=None, num_workers=workers)
 
 
 WAYS = {
-    "shardwright": (shardwright, "shardwright.shards.reader"),
-    "webdataset": (webdataset, "webdataset"),
-    "huggingface": (huggingface, "datasets"),
-    "loose": (loose, "shardwright.schema"),
-    "sequential": (sequential, "os"),
+    "shardwright": shardwright,
+    "webdataset": webdataset,
+    "huggingface": huggingface,
+    "loose": loose,
+}
+LIBRARY = {
+    "shardwright": "shardwright.shards.reader",
+    "webdataset": "webdataset",
+    "huggingface": "datasets",
+    "loose": "shardwright.schema",
 }
 
 
-def work(ready: Any, counts: Any, way: str, *arguments: Any) -> None:  # noqa: ANN401
-    ready.wait()
-    function, _ = WAYS[way]
-    counts.put(sum(len(batch["vae.npy"]) for batch in function(*arguments)))
-
-
-def main() -> None:
-    way, shards, store, workers = sys.argv[1], *map(Path, sys.argv[2:4]), int(sys.argv[4])
-    __import__(WAYS[way][1])
-    context = multiprocessing.get_context("fork")
-    ready, counts = context.Barrier(workers + 1), context.SimpleQueue()
-    processes = [
-        context.Process(target=work, args=(ready, counts, way, shards, store, n, workers))
-        for n in range(workers)
-    ]
-    for process in processes:
-        process.start()
-    ready.wait()
-    started = time.perf_counter()
-    samples = sum(counts.get() for _ in processes)
-    seconds = time.perf_counter() - started
-    for process in processes:
-        process.join()
-    with open(store / "approved_image_dataset.jsonl") as file:
-        expected = sum(1 for _ in file)
-    assert way in ("sequential", "huggingface") or samples == expected, (samples, expected)
-    print(seconds * expected / samples if samples else seconds)
+def epoch() -> list[tuple[float, int]]:
+    """Read everything; give the time after each batch, and the samples until then."""
+    if way == "sequential":
+        if workers == 1:
+            sequential(0)
+        else:
+            with ProcessPoolExecutor(workers) as pool:
+                list(pool.map(sequential, range(workers)))
+        return [(time.perf_counter(), expected)]
+    batches, samples, times = WAYS[way](0) if workers == 1 else loader(), 0, []
+    for batch in batches:
+        samples += len(batch["vae.npy"])
+        times.append((time.perf_counter(), samples))
+    return times
 
 
 if __name__ == "__main__":
-    main()
+    if way in LIBRARY:
+        __import__(LIBRARY[way])
+        if workers > 1:
+            __import__("torch.utils.data")
+    with open(store / "approved_image_dataset.jsonl") as file:
+        expected = sum(1 for _ in file)
+    began = time.perf_counter()
+    times = epoch()
+    last, samples = times[-1]
+    seconds = last - began
+    if way == "huggingface":  # opening counts as it is, and only what comes after it is scaled
+        first, some = times[0]
+        seconds = first - began + (last - first) * (expected - some) / max(samples - some, 1)
+    else:
+        assert samples == expected, (samples, expected)
+    print(json.dumps({"seconds": round(seconds, 4)}))

@@ -1,0 +1,124 @@
+"""Derive a store from images by one way, with encoders that sleep as long as a GPU would work.
+
+Prints the seconds, and the part of them in which no encoder was at work, for whatever reason.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+import shardwright
+from shardwright.buckets import nearest
+from shardwright.derive.encoders.base import Options, Picture, Tokens
+from shardwright.derive.encoders.sketch import load
+from shardwright.schema import COMPONENTS, Component
+
+BATCH = 8
+DINO, VAE, T5 = COMPONENTS
+OVERHEAD = 0.004  # seconds that every call costs a device, however small the batch
+PER_IMAGE = {DINO: 0.005, VAE: 0.080, T5: 0.003}  # about what a current card takes at 1024x1024
+SIDE = 224
+
+
+class Sleeper:
+    """Takes as long as a GPU and gives zeros; counts the time in which it was at work."""
+
+    device = "none"
+
+    def __init__(self, component: Component) -> None:
+        self.component = component
+        self.busy = 0.0
+
+    def encode(self, batch: NDArray[Any], mask: NDArray[Any] | None = None) -> NDArray[Any]:
+        began = time.perf_counter()
+        time.sleep(OVERHEAD + len(batch) * PER_IMAGE[self.component])
+        shape = self.component.shape_for(batch.shape[-2], batch.shape[-3] if batch.ndim > 3 else 0)
+        made = np.zeros((len(batch), *shape), np.float16)
+        self.busy += time.perf_counter() - began
+        return made.astype(self.component.dtype, copy=False)
+
+    def describe(self) -> dict[str, Any]:
+        return {"encoder": "sleeper"}
+
+
+class DinoSleeper(Sleeper):
+    def prepare(self, picture: Picture) -> NDArray[Any]:
+        small = Image.fromarray(picture).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+        return np.asarray(small, np.float32) / 255
+
+
+class VaeSleeper(Sleeper):
+    def prepare(self, picture: Picture) -> NDArray[Any]:
+        return picture
+
+
+class TextSleeper(Sleeper):
+    words: Any = load(T5, Options())
+
+    def prepare(self, caption: str) -> Tokens:
+        tokens: Tokens = self.words.prepare(caption)
+        return tokens
+
+
+Encoders = dict[str, Any]
+
+
+def ours(encoders: Encoders, images: Path, out: Path) -> None:
+    summary = shardwright.derive(
+        images, derived_dir=out, encoders=encoders, fit="bucket", batch_size=BATCH
+    )
+    assert summary.failed == 0
+
+
+def alone(encoders: Encoders, images: Path, out: Path) -> None:
+    """Only encode, in full batches, from inputs that are ready: nothing can beat that."""
+    count = len(list(images.glob("*.jpg")))
+    inputs: dict[str, NDArray[Any]] = {
+        "dinov3": np.zeros((BATCH, SIDE, SIDE, 3), np.float32),
+        "vae": np.zeros((BATCH, 1024, 1024, 3), np.uint8),
+        "t5": np.zeros((BATCH, 77), np.int64),
+    }
+    for first in range(0, count, BATCH):
+        for name, batch in inputs.items():
+            encoders[name].encode(batch[: count - first])
+
+
+def loop(encoders: Encoders, images: Path, out: Path) -> None:
+    """Do what one would write first: one image after the other, nothing synced."""
+    for component in COMPONENTS:
+        (out / component.folder).mkdir(parents=True)
+    with open(out / "records.jsonl", "w") as records:
+        for path in sorted(images.glob("*.jpg")):
+            with Image.open(path) as opened:
+                image = ImageOps.exif_transpose(opened).convert("RGB")
+            bucket = nearest(*image.size)
+            picture = np.array(image)
+            fitted = np.array(ImageOps.fit(image, (bucket.width, bucket.height)))
+            tokens = encoders["t5"].prepare(path.with_suffix(".txt").read_text())
+            made = {
+                DINO: encoders["dinov3"].encode(encoders["dinov3"].prepare(picture)[None]),
+                VAE: encoders["vae"].encode(fitted[None]),
+                T5: encoders["t5"].encode(tokens.ids[None]),
+            }
+            for component, arrays in made.items():
+                np.save(out / component.folder / f"{path.stem}.npy", arrays[0])
+            record = {"image_id": path.stem, "t5_attention_mask": tokens.mask.tolist()}
+            records.write(json.dumps(record) + "\n")
+
+
+WAYS = {"shardwright": ours, "loop": loop, "alone": alone}
+
+if __name__ == "__main__":
+    images, out, way = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    encoders = {"dinov3": DinoSleeper(DINO), "vae": VaeSleeper(VAE), "t5": TextSleeper(T5)}
+    began = time.perf_counter()
+    WAYS[way](encoders, images, out)
+    seconds = time.perf_counter() - began
+    busy = sum(encoder.busy for encoder in encoders.values())
+    print(json.dumps({"seconds": round(seconds, 4), "idle": round(1 - busy / seconds, 4)}))

@@ -1,0 +1,133 @@
+"""Tables of a run: for the terminal, and for the README."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.contest import OURS, Answer, Runs
+from benchmarks.targets import TARGETS
+
+
+def table(answer: Answer) -> str:
+    """Lay out one answer; its ratios are of median times."""
+    ours = answer.runs[OURS].median()
+    peer, limit = answer.best("peer"), answer.best("limit")
+    rows = [("", "median s", "spread", f"{answer.unit}/s", "ours/this", "this/limit", "peak MB")]
+    for name, runs in answer.runs.items():
+        rows.append(
+            (
+                f"{name} (limit)" if runs.role == "limit" else name,
+                f"{runs.median():.2f}",
+                f"{min(runs.seconds):.2f}-{max(runs.seconds):.2f}",
+                f"{answer.work / runs.median():,.0f}",
+                f"{ours / runs.median():.2f}",
+                f"{runs.median() / answer.runs[limit].median():.2f}" if limit else "",
+                _peak(runs),
+            )
+        )
+    notes = [
+        f"ours / best {what} ({name}): {ours / answer.runs[name].median():.2f}"
+        for what, name in (("peer", peer), ("limit", limit))
+        if name is not None
+    ]
+    notes += [
+        f"encoders idle, {name}: {runs.median('idle'):.1%}"
+        for name, runs in answer.runs.items()
+        if runs.idle
+    ]
+    rounds = len(answer.runs[OURS].seconds)
+    said = f"{rounds} round{'s'[: rounds - 1]}, {answer.took:.0f} s in all, load {answer.load:.1f}"
+    return "\n".join([f"## {answer.title} ({said})", _columns(rows), "; ".join(notes)])
+
+
+def targets(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Hold every target against what was measured."""
+    found = []
+    for target in TARGETS:
+        figure = target.figure(answers)
+        found.append(
+            {
+                "target": f"{target.says}, {target.bound()}",
+                "figure": None if figure is None else float(f"{figure:.3g}"),
+                "met": None if figure is None else target.met(figure),
+            }
+        )
+    return found
+
+
+def targets_table(answers: Sequence[Answer]) -> str:
+    """Lay the targets out: target, figure, met."""
+    words = {None: "not measured", True: "yes", False: "NO"}
+    rows = [("target", "figure", "met")]
+    for row in targets(answers):
+        figure = "" if row["figure"] is None else f"{row['figure']:g}"
+        rows.append((row["target"], figure, words[row["met"]]))
+    return _columns(rows)
+
+
+def readme(results: dict[str, Any], path: str) -> str:
+    """Write the part of the README that tells a run: what on, one table, one plot."""
+    machine, versions = results["machine"], results["versions"]
+    answers = [Answer.from_dict(given) for given in results["answers"]]
+    rounds = max(len(runs.seconds) for answer in answers for runs in answer.runs.values())
+    lines = [
+        f"Medians of {rounds} interleaved rounds (one where marked ¹) on {machine['cores']} cores, "
+        f"{machine['memory_gb']:.0f} GiB, {machine['filesystem']}, Python {versions['python']}, "
+        f"{results['date']}, `{results['command']}`; every figure is in",
+        f"[{path}]({path}). Ours always with checksums and fsync. In brackets: how many times as",
+        "long as ours. Memory is that of all processes of a contestant together at their peak.",
+        "",
+        "| | shardwright | instead | at the limit |",
+        "|---|---|---|---|",
+    ]
+    shown = [one for one in answers if not any(_outgrows(other, one) for other in answers)]
+    lines += map(_readme_row, shown)
+    return "\n".join([*lines, "", "![pack](benchmarks/plots/pack.svg)",
+                      "![growth](benchmarks/plots/growth.svg)"])  # fmt: skip
+
+
+def _readme_row(answer: Answer) -> str:
+    runs, ours = answer.runs, answer.runs[OURS].median()
+    once = "¹" if len(runs[OURS].seconds) == 1 else ""
+
+    def told(role: str) -> str:
+        return "<br>".join(
+            f"{name}: {_figures(one)} ({one.median() / ours:.2g})"
+            for name, one in runs.items()
+            if one.role == role
+        )
+
+    own = f"**{_figures(runs[OURS])}**"
+    variants = told("variant").replace(f"{OURS}, ", "").replace(f"{OURS} ", "")
+    cells = [answer.title + once, "<br>".join(filter(None, [own, variants])), told("peer")]
+    return f"| {' | '.join([*cells, told('limit')])} |"
+
+
+def _figures(runs: Runs) -> str:
+    idle = f", idle {runs.median('idle'):.1%}" if runs.idle else ""
+    memory = f", {_peak(runs)} MB" if runs.peak_mb else ""
+    return f"{runs.median():.3g} s{memory}{idle}"
+
+
+def _outgrows(other: Answer, answer: Answer) -> bool:
+    """Whether another answer is the same but for a larger size, so that it can stand for both."""
+    sizes = {"samples", "records", "images"}
+    return (
+        other.question == answer.question
+        and other.work > answer.work
+        and {**other.case, **dict.fromkeys(sizes, 0)} == {**answer.case, **dict.fromkeys(sizes, 0)}
+    )
+
+
+def _peak(runs: Runs) -> str:
+    return f"{runs.median('peak_mb'):,.0f}" if runs.peak_mb else ""
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = [f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([f"{first:<{widths[0]}}", *cells]))
+    return "\n".join(lines)

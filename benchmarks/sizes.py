@@ -1,0 +1,44 @@
+"""How much is asked: the one place to balance what is learned against the time it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of all questions; several go from small to large, so that growth can be seen."""
+
+    rounds: int
+    asides: bool  # whether to ask also cold, and with another number of workers
+    start: int  # records
+    scan: tuple[int, ...]  # records
+    pack: tuple[int, ...]  # samples; asides are at the last but one
+    read: int  # samples
+    verify: int  # samples
+    migrate: tuple[int, ...]  # records
+    derive: int  # images
+
+
+FULL = Sizes(
+    rounds=5,
+    asides=True,
+    start=10,
+    scan=(10_000, 100_000, 1_000_000),
+    pack=(300, 1_000, 3_000),
+    read=1_000,
+    verify=3_000,
+    migrate=(10_000, 60_000),
+    derive=64,
+)
+QUICK = Sizes(
+    rounds=1,
+    asides=False,
+    start=10,
+    scan=(1_000, 10_000),
+    pack=(100, 300),
+    read=300,
+    verify=300,
+    migrate=(1_000,),
+    derive=24,
+)

@@ -1,0 +1,90 @@
+"""What we aim at, as data: ratios of one run on one machine, with checksums and fsync on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.contest import OURS, Answer, Case
+from benchmarks.derive import ALONE
+from benchmarks.pack import PLAIN, SYNCED, TAR, WRITER
+from benchmarks.read import LOOSE, SEQUENTIAL, WEBDATASET
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound on a figure of ours: as it is, or in relation to that of another contestant.
+
+    Times are in relation to the work done, so that two sizes can be compared as well.
+    """
+
+    says: str
+    question: str
+    case: Case = field(default_factory=dict)  # of several answers the one with the most work counts
+    measure: str = "seconds"
+    against: str | None = None
+    against_case: Case | None = None
+    at_most: float | None = None
+    at_least: float | None = None  # of the speed, which is the inverse of the time
+
+    def figure(self, answers: Sequence[Answer]) -> float | None:
+        """Give the figure, or nothing where it was not measured."""
+        ours = self._cost(answers, OURS, self.case)
+        if self.against is None or ours is None:
+            return ours
+        theirs = self._cost(answers, self.against, self.against_case or self.case)
+        if theirs is None:
+            return None
+        return theirs / ours if self.at_least is not None else ours / theirs
+
+    def met(self, figure: float) -> bool:
+        """Whether a figure keeps within the bound."""
+        if self.at_least is not None:
+            return figure >= self.at_least
+        return self.at_most is None or figure <= self.at_most
+
+    def bound(self) -> str:
+        """Say the bound in words."""
+        at_least = self.at_least is not None
+        return f"at least {self.at_least:g}" if at_least else f"at most {self.at_most:g}"
+
+    def _cost(self, answers: Sequence[Answer], name: str, case: Case) -> float | None:
+        known = [
+            answer
+            for answer in answers
+            if answer.matches(self.question, case) and name in answer.runs
+        ]
+        answer = max(known, key=lambda one: one.work, default=None)
+        if answer is None or not getattr(answer.runs[name], self.measure):
+            return None
+        work = answer.work if self.measure == "seconds" else 1
+        return answer.runs[name].median(self.measure) / work
+
+
+_PACK: Case = {"cache": "warm", "workers": 2}
+_SCAN: Case = {"records": 100_000}
+_MILLION: Case = {"records": 1_000_000}
+_READ: Case = {"cache": "warm", "workers": 1}
+
+TARGETS = (
+    Target("pack: time to GNU tar's", "pack", _PACK, against=TAR, at_most=0.5),
+    Target("pack: time to the plain script's", "pack", _PACK, against=PLAIN, at_most=0.25),
+    Target("pack: time to ShardWriter's", "pack", _PACK, against=WRITER, at_most=0.15),
+    Target("pack: time to a synced copy's", "pack", _PACK, against=SYNCED, at_most=1.25),
+    Target("scan of 100,000: speed to the plain script's", "scan", _SCAN, "seconds",
+           "plain script", at_least=8),
+    Target("scan of 100,000: memory to the plain script's", "scan", _SCAN, "peak_mb",
+           "plain script", at_most=0.25),
+    Target("scan of 1,000,000: memory in MB", "scan", _MILLION, "peak_mb", at_most=1000),
+    Target("scan of 1,000,000: time a record to that of 100,000", "scan", _MILLION, "seconds",
+           OURS, _SCAN, at_most=1.2),
+    Target("verify, warm: speed to a sequential read's", "verify", {"cache": "warm"},
+           against=SEQUENTIAL, at_least=0.7),
+    Target("read, warm: speed to webdataset's", "read", _READ, against=WEBDATASET, at_least=5),
+    Target("read, warm: speed to loose files'", "read", _READ, against=LOOSE, at_least=2),
+    Target("read, cold: speed to a sequential read's", "read", {"cache": "cold", "workers": 1},
+           against=SEQUENTIAL, at_least=0.7),
+    Target("derive: part of the time the encoders wait", "derive", measure="idle", at_most=0.05),
+    Target("derive: speed to that of the encoders alone", "derive", against=ALONE, at_least=0.95),
+    Target("start: seconds of --help", "start", {"command": "--help"}, at_most=0.2),
+)  # fmt: skip
