@@ -24,7 +24,7 @@ lint: $(VENV)/dev.stamp   ## mend what ruff can mend, then say what is left
 soak: $(VENV)/dev.stamp   ## the tests of faults, kills, power cuts and fuzzing, many times longer
 	SHARDWRIGHT_SOAK=20 $(BIN)/pytest -n 2 --dist worksteal --timeout 3600 tests/durability tests/shards
 
-bench: $(VENV)/bench.stamp  ## every figure side by side with what people use now, about ten minutes
+bench: $(VENV)/bench.stamp  ## every figure side by side with what people use now, about twelve minutes
 	$(BIN)/python -m benchmarks
 
 bench-quick: $(VENV)/bench.stamp  ## the same, small: about a minute

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -15,10 +17,10 @@ from typing import Any
 
 from benchmarks import machine, report
 from benchmarks.contest import Answer, ask
-from benchmarks.sizes import FULL, QUICK, Sizes
+from benchmarks.sizes import FULL, QUICK, USUAL, Sizes
 from benchmarks.stores import remove
 
-QUESTIONS = ("start", "scan", "pack", "read", "verify", "migrate", "derive")
+QUESTIONS = ("pack", "scan", "read", "verify", "migrate", "derive", "start")
 HERE = Path(__file__).parent
 
 
@@ -28,7 +30,12 @@ def main() -> None:
     add = parser.add_argument
     add("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)} (all)")
     add("--quick", action="store_true", help="small and once, in about a minute")
-    add("--rounds", type=int, metavar="N", help=f"of each contestant ({FULL.rounds})")
+    add(
+        "--full",
+        action="store_true",
+        help="also a scan of 1,000,000 records and a migration of 60,000, about six minutes more",
+    )
+    add("--rounds", type=int, metavar="N", help=f"of each contestant ({USUAL.rounds})")
     add("--folder", type=Path, default=HERE / "cache", metavar="DIR",
         help="for made-up data, which is kept: up to 10 GB (%(default)s)")  # fmt: skip
     add("--readme", type=Path, metavar="JSON", help="print the README's part about such a run")
@@ -37,20 +44,23 @@ def main() -> None:
     if unknown := set(options.questions) - set(QUESTIONS):
         parser.error(f"no such question: {', '.join(sorted(unknown))}")
     if options.readme:
-        path = options.readme.resolve().relative_to(HERE.parent.resolve())
-        print(report.readme(json.loads(options.readme.read_text()), str(path)))
+        path = os.path.relpath(options.readme, HERE.parent)
+        print(report.readme(json.loads(options.readme.read_text()), path))
     elif options.plots:
         draw(json.loads(options.plots.read_text()))
     else:
-        sizes = QUICK if options.quick else FULL
+        sizes = QUICK if options.quick else FULL if options.full else USUAL
         if options.rounds:
             sizes = replace(sizes, rounds=options.rounds)
+        began = time.monotonic()
         answers = run(options.questions or QUESTIONS, sizes, options.folder)
         kept = HERE / "results" / f"{datetime.date.today()}{'-quick' * options.quick}.json"
         results = keep(answers, kept, options.folder)
         print(report.targets_table([Answer.from_dict(one) for one in results["answers"]]))
-        print(f"\nfigures kept in {kept}")
-        if not options.quick:
+        print(f"\n{time.monotonic() - began:.0f} s in all; the figures are kept in {kept}")
+        if options.quick:
+            print("the sizes of a quick run are too small to hold the targets against")
+        else:
             draw(results)
 
 

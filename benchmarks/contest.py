@@ -133,7 +133,7 @@ def timed(contestant: Contestant) -> dict[str, float]:
         [str(word) for word in contestant.command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        env={**os.environ, "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"},
     )
     peak = Peak(process.pid)
     peak.start()

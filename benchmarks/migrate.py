@@ -8,10 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.contest import OURS, PEERS, PYTHON, SHARDWRIGHT, Contestant, Question
-from benchmarks.sizes import Sizes
+from benchmarks.sizes import GIANT_MIGRATION, Sizes
 from benchmarks.stores import remove, stage1_file
-
-_GIANT = 60_000  # records from which a run takes a minute, so that one has to do
 
 
 def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
@@ -28,7 +26,7 @@ def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
             records,
             "records",
             partial(_copy, stage1_file(folder, records), out),
-            rounds=1 if records >= _GIANT else None,
+            rounds=1 if records >= GIANT_MIGRATION else None,
         )
 
 

@@ -8,15 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contest import OURS, Answer, Case, Role
-from benchmarks.pack import PLAIN
+from benchmarks.pack import PLAIN, TAR
+from benchmarks.scan import EVERY_ARRAY
 from benchmarks.targets import TARGETS
 
 BLUE, GREY, PALE, INK, RED = "#2563eb", "#9ca3af", "#d1d5db", "#1f2937", "#dc2626"
 COLOURS: dict[Role, str] = {"ours": BLUE, "peer": GREY, "limit": PALE, "variant": "#93b4f5"}
+LOOKS: dict[str, dict[str, Any]] = {
+    OURS: {"color": BLUE, "lw": 2.5, "marker": "o"},
+    EVERY_ARRAY: {"color": BLUE, "lw": 1.5, "ls": "--", "marker": "o"},
+    TAR: {"color": GREY, "lw": 1.5, "marker": "s"},
+    PLAIN: {"color": INK, "lw": 1.5, "marker": "^"},
+}
 STYLE = {
     "svg.hashsalt": "shardwright",  # the same figures give the same file
     "figure.facecolor": "white",  # readable on a dark page too
+    "figure.constrained_layout.w_pad": 0.1,
+    "figure.constrained_layout.h_pad": 0.08,
     "font.size": 10,
+    "lines.markersize": 5,
     "text.color": INK,
     "axes.labelcolor": INK,
     "xtick.color": INK,
@@ -29,6 +39,12 @@ STYLE = {
     "axes.titlelocation": "left",
     "legend.frameon": False,
 }
+# Question, case, measure; title, and what the size counts.
+PANELS: tuple[tuple[str, Case, str, str, str], ...] = (
+    ("pack", {"cache": "warm", "workers": 2}, "seconds", "pack: time (s)", "samples"),
+    ("scan", {}, "seconds", "scan: time (s)", "records"),
+    ("scan", {}, "peak_mb", "scan: peak memory (MB)", "records"),
+)
 
 
 @dataclass(frozen=True)
@@ -106,16 +122,22 @@ def draw(answers: Sequence[Answer], folder: Path) -> Iterator[Path]:
             figure = Figure(figsize=(8, 3.6), layout="constrained")
             _bars(figure.subplots(), packed)
             yield _save(figure, folder / "pack.svg")
-        panels: list[tuple[str, Case, str, str, str, str]] = [
-            ("pack", {"cache": "warm", "workers": 2}, "seconds", "pack: time", "samples", "s"),
-            ("scan", {}, "seconds", "scan: time", "records", "s"),
-            ("scan", {}, "peak_mb", "scan: peak memory", "records", "MB"),
-        ]
-        figure = Figure(figsize=(10, 3.6), layout="constrained")
-        for axes, (question, case, measure, title, across, unit) in zip(
-            figure.subplots(1, len(panels)), panels, strict=True
-        ):
-            _lines(axes, growth(answers, question, case, measure), title, across, unit)
+        found = [(growth(answers, *panel[:3]), *panel[3:]) for panel in PANELS]
+        panels = [panel for panel in found if panel[0]]
+        if not panels:
+            return
+        figure = Figure(figsize=(10, 3.8), layout="constrained")
+        for number, (lines, title, across) in enumerate(panels, 1):
+            axes = figure.add_subplot(1, len(panels), number)
+            _lines(axes, lines)
+            axes.set_title(title)
+            axes.set_xlabel(across)
+        names = {
+            label: handle
+            for axes in figure.axes
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(names.values(), names.keys(), loc="outside lower center", ncols=len(names))
         yield _save(figure, folder / "growth.svg")
 
 
@@ -127,18 +149,16 @@ def _bars(axes: Any, answer: Answer) -> None:  # noqa: ANN401
         axes.errorbar(bar.seconds, place, xerr=spread, color=INK, lw=1, capsize=3)
         axes.annotate(
             f"{bar.seconds:.2f} s",
-            (bar.slowest, place),
+            (max(bar.slowest, bar.aim or 0), place),
             (6, 0),
             textcoords="offset points",
             va="center",
             weight="bold" if bar.role == "ours" else None,
         )
         if bar.aim is not None:
-            label = "ours is to end before this mark" if place == first_aim(bars) else None
-            axes.plot([bar.aim] * 2, [place - 0.31, place + 0.31], color=RED, lw=2, label=label)
-    limit = min((bar.seconds for bar in bars if bar.role == "limit"), default=None)
-    if limit is not None:
-        axes.axvline(limit, color=INK, lw=0.8, ls=":", zorder=0)
+            axes.plot([bar.aim] * 2, [place - 0.31, place + 0.31], color=RED, lw=2)
+    axes.plot([], [], color=RED, lw=2, label="our target against each: to end before its mark")
+    axes.axvline(bars[0].seconds, color=BLUE, lw=1, ls=":", zorder=0)
     names = [f"{bar.name} (limit)" if bar.role == "limit" else bar.name for bar in bars]
     axes.set_yticks(range(len(bars)), names)
     axes.get_yticklabels()[0].set_weight("bold")
@@ -148,39 +168,27 @@ def _bars(axes: Any, answer: Answer) -> None:  # noqa: ANN401
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("seconds: median, fastest and slowest run; shorter is better")
-    axes.set_title(f"{answer.title}")
-    axes.legend(loc="lower right")
+    axes.set_title(answer.title)
+    axes.legend(loc="upper right")
 
 
-def first_aim(bars: Sequence[Bar]) -> int:
-    """Find the bar that names the mark in the legend."""
-    return next(place for place, bar in enumerate(bars) if bar.aim is not None)
+def _lines(axes: Any, lines: Sequence[Line]) -> None:  # noqa: ANN401
+    from matplotlib.ticker import LogLocator, NullFormatter
 
-
-def _lines(axes: Any, lines: Sequence[Line], title: str, across: str, unit: str) -> None:  # noqa: ANN401
     for line in lines:
-        ours = line.name.startswith(OURS)
-        axes.plot(
-            line.sizes,
-            line.values,
-            "--" if ours and line.name != OURS else "-",
-            color=BLUE if ours else INK if line.name == PLAIN else GREY,
-            marker="o",
-            ms=4,
-            lw=2 if ours else 1.5,
-            label=line.name,
-        )
-    axes.set_xscale("log")
+        axes.plot(line.sizes, line.values, label=line.name, **LOOKS.get(line.name, {}))
+        if line.name == OURS:
+            ends = [line.sizes[0], line.sizes[-1]]
+            linear = [line.values[-1] * size / ends[-1] for size in ends]
+            axes.plot(ends, linear, color=BLUE, lw=1, ls=":", label="linear growth")
+            axes.set_xscale("log")
+            axes.set_xticks(line.sizes, [f"{size:,}" for size in line.sizes])
     axes.set_yscale("log")
-    axes.set_xticks(lines[0].sizes if lines else [], minor=False)
-    axes.set_xticks([], minor=True)
-    axes.xaxis.set_major_formatter(lambda size, _: f"{size:,.0f}")
+    axes.xaxis.set_minor_locator(LogLocator(subs=()))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_title(f"{title} ({unit})")
-    axes.set_xlabel(across)
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(axis="y", color="#e5e7eb", lw=0.6)
-    if lines:
-        axes.legend(fontsize=8)
 
 
 def _save(figure: Any, path: Path) -> Path:  # noqa: ANN401

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import mode
+from textwrap import wrap
 from typing import Any
 
 from benchmarks.contest import OURS, Answer, Runs
@@ -27,8 +29,8 @@ def table(answer: Answer) -> str:
             )
         )
     notes = [
-        f"ours / best {what} ({name}): {ours / answer.runs[name].median():.2f}"
-        for what, name in (("peer", peer), ("limit", limit))
+        f"ours / {what} ({name}): {ours / answer.runs[name].median():.2f}"
+        for what, name in (("best peer", peer), ("fastest limit", limit))
         if name is not None
     ]
     notes += [
@@ -70,15 +72,19 @@ def readme(results: dict[str, Any], path: str) -> str:
     """Write the part of the README that tells a run: what on, one table, one plot."""
     machine, versions = results["machine"], results["versions"]
     answers = [Answer.from_dict(given) for given in results["answers"]]
-    rounds = max(len(runs.seconds) for answer in answers for runs in answer.runs.values())
+    rounds = mode(len(answer.runs[OURS].seconds) for answer in answers)
+    about = (
+        f"Medians of {rounds} interleaved rounds (of one where marked ¹) on {machine['cores']} "
+        f"cores with {machine['memory_gb']:.0f} GiB, {machine['filesystem']}, Python "
+        f"{versions['python']}, on {results['date']} by `{results['command']}`; every run is in "
+        f"[{path}]({path}). Ours is always with checksums and fsync. In brackets: the time in "
+        "relation to ours. Memory is the peak of all processes of a contestant together, without "
+        "the files they map."
+    )
     lines = [
-        f"Medians of {rounds} interleaved rounds (one where marked ¹) on {machine['cores']} cores, "
-        f"{machine['memory_gb']:.0f} GiB, {machine['filesystem']}, Python {versions['python']}, "
-        f"{results['date']}, `{results['command']}`; every figure is in",
-        f"[{path}]({path}). Ours always with checksums and fsync. In brackets: how many times as",
-        "long as ours. Memory is that of all processes of a contestant together at their peak.",
+        *wrap(about, 110, break_on_hyphens=False),
         "",
-        "| | shardwright | instead | at the limit |",
+        "| | shardwright | instead | the limit |",
         "|---|---|---|---|",
     ]
     shown = [one for one in answers if not any(_outgrows(other, one) for other in answers)]
@@ -121,7 +127,8 @@ def _outgrows(other: Answer, answer: Answer) -> bool:
 
 
 def _peak(runs: Runs) -> str:
-    return f"{runs.median('peak_mb'):,.0f}" if runs.peak_mb else ""
+    peak = runs.median("peak_mb") if runs.peak_mb else None
+    return "" if peak is None else f"{peak:,.0f}" if peak >= 10 else f"{peak:.1f}"
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> str:

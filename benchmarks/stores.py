@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def linked_store(folder: Path, samples: int) -> Path:
 
 
 def _make_linked_store(samples: int, store: Path) -> None:
-    with ProcessPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool:
         list(pool.map(partial(_link, samples, store), range(len(schema.COMPONENTS))))
     with (store / schema.JSONL_NAME).open("w") as lines:
         templates = [_record(0, bucket) for bucket in BUCKETS[:4]]

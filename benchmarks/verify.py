@@ -14,7 +14,7 @@ SEQUENTIAL = "sequential read"
 
 
 def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
-    """Ask warm and cold; ``sha256sum`` is what one would use without a manifest."""
+    """Ask warm and cold; ``sha256sum`` is what one would use instead, at the same speed in both."""
     shards = shard_set(folder, sizes.verify)
     verify: Command = [*SHARDWRIGHT, "verify", shards, "--read-data", "--workers", "2"]
     sha256 = f"find {shards} -name '*.tar' -print0 | xargs -0 -P 2 -n 4 sha256sum"
@@ -27,7 +27,7 @@ def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
         yield Question(
             "verify",
             {"samples": sizes.verify, "cache": cache, "workers": 2},
-            contestants,
+            contestants if cache == "warm" else [contestants[0], contestants[-1]],
             sizes.verify,
             "samples",
             partial(prepare, shards),
