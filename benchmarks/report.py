@@ -39,7 +39,7 @@ def table(answer: Answer) -> str:
         if runs.idle
     ]
     rounds = len(answer.runs[OURS].seconds)
-    said = f"{rounds} round{'s'[: rounds - 1]}, {answer.took:.0f} s in all, load {answer.load:.1f}"
+    said = f"{_rounds(rounds)}, {answer.took:.0f} s in all, load {answer.load:.1f}"
     return "\n".join([f"## {answer.title} ({said})", _columns(rows), "; ".join(notes)])
 
 
@@ -74,7 +74,7 @@ def readme(results: dict[str, Any], path: str) -> str:
     answers = [Answer.from_dict(given) for given in results["answers"]]
     rounds = mode(len(answer.runs[OURS].seconds) for answer in answers)
     about = (
-        f"Medians of {rounds} interleaved rounds (of one where marked ¹) on {machine['cores']} "
+        f"Medians of {rounds} interleaved rounds (unless said otherwise) on {machine['cores']} "
         f"cores with {machine['memory_gb']:.0f} GiB, {machine['filesystem']}, Python "
         f"{versions['python']}, on {results['date']} by `{results['command']}`; every run is in "
         f"[{path}]({path}). Ours is always with checksums and fsync. In brackets: the time in "
@@ -88,14 +88,15 @@ def readme(results: dict[str, Any], path: str) -> str:
         "|---|---|---|---|",
     ]
     shown = [one for one in answers if not any(_outgrows(other, one) for other in answers)]
-    lines += map(_readme_row, shown)
+    lines += [_readme_row(answer, rounds) for answer in shown]
     return "\n".join([*lines, "", "![pack](benchmarks/plots/pack.svg)",
                       "![growth](benchmarks/plots/growth.svg)"])  # fmt: skip
 
 
-def _readme_row(answer: Answer) -> str:
+def _readme_row(answer: Answer, usual: int) -> str:
     runs, ours = answer.runs, answer.runs[OURS].median()
-    once = "¹" if len(runs[OURS].seconds) == 1 else ""
+    rounds = len(runs[OURS].seconds)
+    said = "" if rounds == usual else f", {_rounds(rounds)}"
 
     def told(role: str) -> str:
         return "<br>".join(
@@ -106,7 +107,7 @@ def _readme_row(answer: Answer) -> str:
 
     own = f"**{_figures(runs[OURS])}**"
     variants = told("variant").replace(f"{OURS}, ", "").replace(f"{OURS} ", "")
-    cells = [answer.title + once, "<br>".join(filter(None, [own, variants])), told("peer")]
+    cells = [answer.title + said, "<br>".join(filter(None, [own, variants])), told("peer")]
     return f"| {' | '.join([*cells, told('limit')])} |"
 
 
@@ -124,6 +125,10 @@ def _outgrows(other: Answer, answer: Answer) -> bool:
         and other.work > answer.work
         and {**other.case, **dict.fromkeys(sizes, 0)} == {**answer.case, **dict.fromkeys(sizes, 0)}
     )
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
 
 
 def _peak(runs: Runs) -> str:

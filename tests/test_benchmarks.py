@@ -232,7 +232,7 @@ def test_the_readme_tells_the_largest_size_and_marks_single_runs() -> None:
     assert rows == [
         "| pack: 100 samples, warm, 2 workers | **2 s, 50 MB** | GNU tar: 4 s, 50 MB (2) | "
         "bare copy, synced: 1 s, 50 MB (0.5) |",
-        "| migrate: 100 samples, warm, 2 workers¹ | **7 s, 50 MB** |  |  |",
+        "| migrate: 100 samples, warm, 2 workers, 1 round | **7 s, 50 MB** |  |  |",
     ]
     assert "2 cores with 24 GiB, ext4, Python 3.11.7" in " ".join(told.split())
 
