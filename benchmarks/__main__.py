@@ -52,10 +52,13 @@ def main() -> None:
         sizes = QUICK if options.quick else FULL if options.full else USUAL
         if options.rounds:
             sizes = replace(sizes, rounds=options.rounds)
+        if (load := machine.load()) > machine.BUSY:
+            print(f"warning: the machine is busy (load {load:.1f}), so figures will mean little",
+                  file=sys.stderr)  # fmt: skip
         began = time.monotonic()
-        answers = run(options.questions or QUESTIONS, sizes, options.folder)
         kept = HERE / "results" / f"{datetime.date.today()}{'-quick' * options.quick}.json"
-        results = keep(answers, kept, options.folder)
+        for name in options.questions or QUESTIONS:
+            results = keep(run(name, sizes, options.folder), kept, options.folder)
         print(report.targets_table([Answer.from_dict(one) for one in results["answers"]]))
         print(f"\n{time.monotonic() - began:.0f} s in all; the figures are kept in {kept}")
         if options.quick:
@@ -64,21 +67,16 @@ def main() -> None:
             draw(results)
 
 
-def run(names: Sequence[str], sizes: Sizes, folder: Path) -> list[Answer]:
-    """Ask questions one after the other, and print each answer as it comes."""
-    if (load := machine.load()) > machine.BUSY:
-        print(f"warning: the machine is busy (load {load:.1f}); the figures will not mean much",
-              file=sys.stderr)  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
+def run(name: str, sizes: Sizes, folder: Path) -> list[Answer]:
+    """Ask a question in all its cases, and print each answer as it comes."""
+    print(f"{name}: making its data, unless it is there", file=sys.stderr)
     answers = []
-    for name in names:
-        print(f"{name}: making its data, unless it is there", file=sys.stderr)
-        for question in import_module(f"benchmarks.{name}").questions(folder, sizes):
-            answer = ask(question, sizes.rounds)
-            answer.commit = machine.commit()
-            answers.append(answer)
-            print(report.table(answer), end="\n\n", flush=True)
-        remove(folder / "out")
+    for question in import_module(f"benchmarks.{name}").questions(folder, sizes):
+        answer = ask(question, sizes.rounds)
+        answer.commit = machine.commit()
+        answers.append(answer)
+        print(report.table(answer), end="\n\n", flush=True)
+    remove(folder / "out")
     return answers
 
 

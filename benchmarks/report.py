@@ -78,8 +78,9 @@ def readme(results: dict[str, Any], path: str) -> str:
         f"cores with {machine['memory_gb']:.0f} GiB, {machine['filesystem']}, Python "
         f"{versions['python']}, on {results['date']} by `{results['command']}`; every run is in "
         f"[{path}]({path}). Ours is always with checksums and fsync. In brackets: the time in "
-        "relation to ours. Memory is the peak of all processes of a contestant together, without "
-        "the files they map."
+        "relation to ours. Warm: the data is in memory; cold: it was dropped from there just "
+        "before. Memory is the peak of all processes of a contestant together, without the files "
+        "they map."
     )
     lines = [
         *wrap(about, 110, break_on_hyphens=False),
