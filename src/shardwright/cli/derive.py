@@ -178,6 +178,10 @@ def _counts(summary: DeriveSummary) -> str:
         f"already_complete: {summary.already_complete}",
         f"failed: {summary.failed}",
     ]
+    if summary.kept_captions:
+        lines.append(f"kept_captions: {summary.kept_captions} (others are given or beside images)")
+    if summary.replaced_captions:
+        lines.append(f"replaced_captions: {summary.replaced_captions}")
     for reason, failed in summary.failed_by_reason.items():
         lines.append(f"  {reason}: {failed.count} (such as {failed.example})")
     return "\n".join(lines)

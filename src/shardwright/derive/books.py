@@ -61,7 +61,8 @@ class DeriveSummary:
     derived_dir: str
     components: dict[str, ComponentSummary]
     failed_by_reason: dict[str, FailedReason]
-    kept_captions: int  # of records whose arrays exist, though --captions has others
+    kept_captions: int  # on record, though others are given or beside the images
+    replaced_captions: int  # on record, by those given or beside the images
     recovered_records: int  # that a killed run had left in its journal
     bytes_needed: int
     free_bytes: int

@@ -12,6 +12,7 @@ from shardwright.derive import images
 from shardwright.derive.batches import require_shape
 from shardwright.derive.books import Books, ComponentSummary
 from shardwright.derive.images import Size
+from shardwright.derive.remade import Remade
 from shardwright.derive.samples import Array, Sample
 from shardwright.progress import Progress
 from shardwright.schema import FORMAT_VERSION, MASK, RECORD_FIELDS, Component
@@ -33,6 +34,7 @@ class Committer:
         journal: Journal,
         fits: Mapping[Component, str],
         renewed: Collection[Component],
+        remade: Remade,
         books: Books,
         summaries: Mapping[Component, ComponentSummary],
         progress: Progress,
@@ -41,6 +43,7 @@ class Committer:
         self.journal = journal
         self.fits = fits  # of the components that follow the picture, as far as it is known
         self.renewed = renewed
+        self.remade = remade
         self.books = books
         self.summaries = summaries
         self.progress = progress
@@ -50,8 +53,7 @@ class Committer:
         group = []
         for sample in samples:
             for component, array in self._checked(sample).items():
-                name = sample.task.source.image_id + SUFFIX
-                group.append((self.derived_dir / component.folder / name, array))
+                group.append((self._path(sample, component), array))
                 self.summaries[component].made += 1
                 self.summaries[component].bytes_written += HEADER_BYTES + array.nbytes
         write_arrays(group)
@@ -62,18 +64,23 @@ class Committer:
                 self.journal.append(record)
             changed.append(bool(sample.task.make) or record != sample.task.record)
         self.journal.commit()
+        self.remade.add([sample.task for sample in samples if not sample.failure])
         self.progress.advance(len(samples))
         for sample, was_changed in zip(samples, changed, strict=True):
             if sample.failure:
+                reason, detail = sample.failure
                 names = [component.name for component in sample.task.make]
-                self.books.fail_at_work(sample.task.source, *sample.failure, names)
+                if kept := self._kept(sample):
+                    detail += f"; its old {' and '.join(kept)} stays as it was"
+                self.books.fail_at_work(sample.task.source, reason, detail, names)
             else:
                 self.books.succeed(was_changed)
 
     def _checked(self, sample: Sample) -> dict[Component, Array]:
         """Give the arrays of a sample in their components' dtypes; values must be finite there.
 
-        The sound arrays of a sample that failed are kept: they need not be made again.
+        Of a sample that failed, what was missing and is sound now is kept and need not be made
+        again; but not what replaces an older array, or is made of a caption that no record has.
         """
         sound = {}
         for component, array in sample.arrays.items():
@@ -86,7 +93,21 @@ class Committer:
                 what = "too large a value" if np.isfinite(array).all() else "NaN or infinity"
                 detail = f"{component.name}: {what} for {component.dtype}"
                 sample.failure = sample.failure or ("not_finite", detail)
+        if sample.failure:
+            return {
+                component: array
+                for component, array in sound.items()
+                if component.source == "image" and component not in self.remade.components
+            }
         return sound
+
+    def _kept(self, sample: Sample) -> list[str]:
+        """Name the components of a sample that failed to be made anew and are as they were."""
+        replaced = [c for c in sample.task.make if c in self.remade.components]
+        return [c.name for c in replaced if self._path(sample, c).exists()]
+
+    def _path(self, sample: Sample, component: Component) -> Path:
+        return self.derived_dir / component.folder / (sample.task.source.image_id + SUFFIX)
 
     def _shape(self, sample: Sample, component: Component) -> tuple[int, ...]:
         size = _known(sample.size)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from shardwright import files, schema
+from shardwright.derive import captions as caption_files
 from shardwright.derive import sources as images_found
 from shardwright.derive.captions import CaptionError, Captions
 from shardwright.derive.sources import Source
@@ -35,13 +36,16 @@ class Inventory:
         jsonl: Path,
         captions: Captions | None,
         progress: Progress,
+        *,
+        recompute: Collection[Component] = (),
     ) -> None:
         self.sources = sources
         self.derived_dir = derived_dir
         self.jsonl = jsonl
         self.captions = captions
         self.problems = images_found.problems(sources)  # reason and detail, by number
-        self.kept_captions = 0
+        self.other_captions = 0  # given or beside an image, and not what its array was made of
+        self._read_texts = any(component.source == "caption" for component in recompute)
         self._numbers = {
             source.image_id: number
             for number, source in enumerate(sources)
@@ -59,10 +63,11 @@ class Inventory:
         there = self._there[number]
         return tuple(component for component in components if not there & _BITS[component])
 
-    def forget(self, component: Component) -> None:
-        """Take all arrays of a component for missing."""
-        for number in range(len(self._there)):
-            self._there[number] &= ~_BITS[component]
+    def forget(self, component: Component, but: Collection[str] = ()) -> None:
+        """Take all arrays of a component for missing, but those of some images."""
+        for image_id, number in self._numbers.items():
+            if image_id not in but:
+                self._there[number] &= ~_BITS[component]
 
     def count(self, component: Component) -> int:
         """Count the images that have an array of a component."""
@@ -135,13 +140,35 @@ class Inventory:
         caption = recorded_caption(record)
         self._sound[number] = _is_sound(record)
         self._captioned[number] |= caption is not None
-        if given is not None and caption is not None and self._there[number] & _TEXT_BITS:
-            self.kept_captions += given != caption
+        if caption is not None and self._there[number] & _TEXT_BITS:
+            other = self._edited(number) if given is None else given
+            self.other_captions += other is not None and other != caption.strip()
         if not _INLINE.isdisjoint(record):
             detail = "its record holds inline arrays; run shardwright migrate first"
             self.problems[number] = ("not_migrated", detail)
         elif other := _other_image(record.get("image_path"), self.sources[number].path):
             self.problems[number] = ("duplicate_id", f"in the store, this image_id is {other}")
+
+    def _edited(self, number: int) -> str | None:
+        """Read the caption beside an image, if it may have changed since its array was made.
+
+        Those that are older than the array are only read if they are going to be used: to open
+        every one would take longer than all else when there is nothing to do.
+        """
+        source = self.sources[number]
+        try:
+            if source.has_sidecar and (self._read_texts or self._is_newer(source)):
+                return caption_files.beside(source)
+        except (CaptionError, OSError):
+            pass  # it will be a failure if it is needed
+        return None
+
+    def _is_newer(self, source: Source) -> bool:
+        written = os.stat(source.sidecar).st_mtime_ns
+        arrays = (self.derived_dir / c.folder for c in COMPONENTS if c.source == "caption")
+        return any(
+            written > os.stat(folder / (source.image_id + SUFFIX)).st_mtime_ns for folder in arrays
+        )
 
 
 def array_ids(derived_dir: Path, component: Component) -> Iterator[str]:

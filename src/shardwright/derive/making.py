@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from shardwright import files
-from shardwright.derive import encoders, provenance
+from shardwright.derive import encoders, provenance, remade
 from shardwright.derive.encoders.base import Encoder, Options
 from shardwright.derive.inventory import Inventory, array_ids
 from shardwright.derive.provenance import Entry, Settings
@@ -37,9 +37,12 @@ class Making:
         self.recompute = frozenset(recompute)
         self.encoders: dict[Component, Encoder] = {}
         self.settings: dict[Component, Settings] = {}
-        self.renewed: set[Component] = set()  # being made anew, now or since a run was cut short
-        self._outdated: set[Component] = set()  # those of which the old arrays must still go
-        self._replaced: set[Component] = set()  # those of which no old array may stay
+        # Being made anew, now or since a run was cut short: with other settings, for which all old
+        # arrays go first, or with the same, where each stays until its new one takes its place.
+        self.renewed: set[Component] = set()
+        self.replaced: set[Component] = set()
+        self._outdated: set[Component] = set()  # of the renewed: old arrays must still go
+        self._begun: set[Component] = set()  # of the replaced: some new arrays may be there already
         self._derived_dir = inventory.derived_dir
         self._entries = provenance.read(self._derived_dir)
 
@@ -67,12 +70,18 @@ class Making:
         self.encoders[component], self.settings[component] = encoder, settings
         entry = self._entries.get(component.name)
         same = entry is not None and entry.settings == settings
+        unknown = entry is not None and entry.unknown_arrays
         under_way = entry.recompute if entry is not None and same else None
         if under_way == "making":
             self.renewed.add(component)
+        elif under_way == "replacing":
+            self.replaced.add(component)
+            self._begun.add(component)
+            self.inventory.forget(component, but=remade.read(self._derived_dir, component))
+        elif component in self.recompute and under_way is None and same and not unknown:
+            self.replaced.add(component)
+            self.inventory.forget(component)
         elif under_way == "removing" or component in self.recompute:
-            if under_way or not same:
-                self._replaced.add(component)
             self.renewed.add(component)
             self._outdated.add(component)
             self.inventory.forget(component)
@@ -101,7 +110,7 @@ class Making:
     def require_all(self, image_ids: Collection[str]) -> None:
         """Refuse to make anew, of these images, what would leave arrays of the old make behind."""
         given = {source.image_id for source in self.inventory.sources}
-        for component in self._replaced:
+        for component in self._outdated:
             for image_id in array_ids(self._derived_dir, component):
                 if image_id not in image_ids:
                     why = "cannot be derived" if image_id in given else "was not given"
@@ -119,9 +128,13 @@ class Making:
             settings = self.settings[component]
             if component in self._outdated:
                 entries[component.name] = Entry(settings, provenance.TOOL, recompute="removing")
+            elif component in self.replaced - self._begun:
+                entries[component.name] = Entry(settings, provenance.TOOL, recompute="replacing")
             elif old is None:
                 unknown = self.unknown_arrays(component)
                 entries[component.name] = Entry(settings, provenance.TOOL, unknown)
+        if fresh := self._outdated | self.replaced - self._begun:
+            remade.remove(self._derived_dir, fresh)
         self._write(entries)
         if self._outdated:
             for component in self._outdated:
@@ -132,7 +145,9 @@ class Making:
 
     def finish(self) -> None:
         """Say that what was to be made anew has been."""
-        self._mark(self.renewed, None)
+        self._mark(self.renewed | self.replaced, None)
+        if self.replaced:
+            remade.remove(self._derived_dir, self.replaced)
 
     def _choices(self, component: Component) -> Settings:
         """Give the settings that are the user's and not the encoder's."""

@@ -27,7 +27,7 @@ class Task:
     make: tuple[Component, ...]  # the arrays that are missing
     record: Record | None  # as it stands in the store
     wants_text: bool  # whether its caption is to be tokenized
-    caption: str | None  # None if it is to be read beside the image
+    caption: str | None  # None if it is to be read beside the image, or else in the record
 
 
 @dataclass
@@ -36,7 +36,8 @@ class Plan:
 
     inventory: Inventory
     components: tuple[Component, ...]
-    renewed: Collection[Component]  # being made anew: what records say of them may be outdated
+    renewed: Set[Component]  # being made anew: what records say of them may be outdated
+    replaced: Set[Component]  # being made anew as they were
     numbers: array[int] = field(default_factory=lambda: array("Q"))
     texts: int = 0  # captions to be tokenized
     to_make: dict[Component, int] = field(default_factory=dict)
@@ -57,9 +58,13 @@ class Plan:
             make = self.inventory.missing(number, self.components)
             record = self.inventory.record(number)
             recorded, given = recorded_caption(record), self.inventory.given_caption(number)
-            # An array that stays was made of the caption on record, so that caption stays too.
-            fresh = any(c.source == "caption" for c in {*make, *self.renewed})
-            caption = (given or recorded) if fresh else (recorded or given)
+            fresh = {c for c in {*make, *self.renewed} if c.source == "caption"}
+            if fresh & (self.renewed | self.replaced):
+                caption = given  # or the text beside it, which may be why it is made anew
+            elif fresh:
+                caption = given or recorded
+            else:  # the array was made of the caption on record
+                caption = recorded or given
             wants_text = self.wants_text(number, make)
             yield Task(self.inventory.sources[number], make, record, wants_text, caption)
 
@@ -96,10 +101,11 @@ def plan(
     inventory: Inventory,
     components: tuple[Component, ...],
     renewed: Set[Component],
+    replaced: Set[Component],
     books: Books,
 ) -> Plan:
     """Sort the images into failed, complete and to be worked on."""
-    layout = Plan(inventory, components, renewed, to_make=dict.fromkeys(components, 0))
+    layout = Plan(inventory, components, renewed, replaced, to_make=dict.fromkeys(components, 0))
     names = [component.name for component in components]
     for number, source in enumerate(inventory.sources):
         if number in inventory.problems:
@@ -109,8 +115,6 @@ def plan(
         wants_text = layout.wants_text(number, make)
         if wants_text and not inventory.has_caption(number):
             books.fail(source, "no_caption", "neither given, recorded nor beside it", names)
-        elif not renewed.isdisjoint(make) and (problem := _problem(source)):
-            books.fail(source, *problem, names)
         elif make or renewed or wants_text:
             layout.numbers.append(number)
             layout.texts += wants_text
@@ -121,15 +125,6 @@ def plan(
     if not layout.numbers and not books.complete:
         _require_captions(books)
     return layout
-
-
-def _problem(source: Source) -> tuple[str, str] | None:
-    """Look whether a file is a picture at all, before an old array gives way to its new one."""
-    try:
-        images.measure(source.path)
-    except BadImageError as error:
-        return (error.args[0], error.args[1])
-    return None
 
 
 def _require_captions(books: Books) -> None:

@@ -1,8 +1,9 @@
 """What each component of a store was made with, so that no folder ever holds two kinds of arrays.
 
 ``DERIVED_DIR/.shardwright/provenance.json``; it is written before the first array that it speaks
-of. To make a component anew is a matter of two steps that survive a kill: all old arrays are
-removed ("removing"), then new ones are made ("making"), and only then is the entry plain again.
+of. To make a component anew with other settings is a matter of two steps that survive a kill: all
+old arrays are removed ("removing"), then new ones are made ("making"). With the same settings each
+new array takes the place of the old one ("replacing"). Only then is the entry plain again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     settings: Settings  # the encoder's own description, and the fit
     tool: str
     unknown_arrays: int = 0  # that were there before, made elsewhere
-    recompute: Literal["removing", "making"] | None = None
+    recompute: Literal["removing", "making", "replacing"] | None = None
 
 
 class _Document(msgspec.Struct):

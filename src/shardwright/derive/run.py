@@ -22,6 +22,7 @@ from shardwright.derive.inventory import Inventory
 from shardwright.derive.making import Making
 from shardwright.derive.pipeline import Pipeline
 from shardwright.derive.plan import Plan, plan
+from shardwright.derive.remade import Remade
 from shardwright.derive.sources import Source
 from shardwright.errors import StorageError
 from shardwright.progress import Progress, size
@@ -52,7 +53,14 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     found = sources.find(request.images, progress)
     captions = caption_files.read(request.captions, request.images) if request.captions else None
     with _opened(request, progress) as journal:
-        inventory = Inventory(found, request.derived_dir, request.jsonl, captions, progress)
+        inventory = Inventory(
+            found,
+            request.derived_dir,
+            request.jsonl,
+            captions,
+            progress,
+            recompute=request.recompute,
+        )
         making = Making(
             inventory,
             choice=request.encoders,
@@ -70,8 +78,13 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             for component in layout.work:
                 try_out(making.encoders[component])
             making.begin(layout.work, layout.image_ids)
-            pipeline = _pipeline(request, layout, making, books, journal, summary, progress)
-            with _failures_kept(request, books, found):
+            with (
+                Remade(request.derived_dir, making.replaced) as remade,
+                _failures_kept(request, books, found),
+            ):
+                pipeline = _pipeline(
+                    request, layout, making, books, journal, remade, summary, progress
+                )
                 pipeline.run(layout.tasks(), len(layout.numbers))
             making.finish()
             summary.derived, summary.already_complete = books.derived, books.complete
@@ -105,7 +118,7 @@ def _plan(request: Request, inventory: Inventory, making: Making, books: Books) 
     """Decide what is to be done, and load the encoders that this takes."""
     making.compare(request.components)
     with images.strict():
-        layout = plan(inventory, request.components, making.renewed, books)
+        layout = plan(inventory, request.components, making.renewed, making.replaced, books)
     making.require_all(layout.image_ids)
     for component in request.components:
         if component in layout.work or (component.source == "caption" and layout.texts):
@@ -118,7 +131,9 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
     with images.strict():
         needed = layout.bytes_needed(request.fit)
     devices = sorted({encoder.device for encoder in making.encoders.values()})
-    text_renewed = any(component.source == "caption" for component in making.renewed)
+    recomputed = making.renewed | making.replaced
+    takes_texts = any(component.source == "caption" for component in recomputed)
+    others = layout.inventory.other_captions
     return DeriveSummary(
         images_found=len(layout.inventory.sources),
         derived=len(layout.numbers),
@@ -136,7 +151,8 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
             for component in request.components
         },
         failed_by_reason=books.by_reason(),
-        kept_captions=0 if text_renewed else layout.inventory.kept_captions,
+        kept_captions=0 if takes_texts else others,
+        replaced_captions=others if takes_texts else 0,
         recovered_records=0,
         bytes_needed=sum(needed.values()),
         free_bytes=files.free_bytes(request.derived_dir),
@@ -166,8 +182,13 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
     if summary.kept_captions:
         names = [c.name for c in COMPONENTS if c.source == "caption"]
         progress.warn(
-            f"{summary.kept_captions:,} captions given are not those that arrays were made of, so "
-            f"the old are kept; --recompute {names[0]} takes the new"
+            f"{summary.kept_captions:,} captions given or beside the images are not those that "
+            f"arrays were made of, so the old are kept; --recompute {names[0]} takes the new"
+        )
+    if summary.replaced_captions:
+        progress.warn(
+            f"{summary.replaced_captions:,} captions on record give way to those given or beside "
+            "the images"
         )
     if summary.bytes_needed > summary.free_bytes:
         progress.warn(
@@ -182,6 +203,7 @@ def _pipeline(
     making: Making,
     books: Books,
     journal: Journal,
+    remade: Remade,
     summary: DeriveSummary,
     progress: Progress,
 ) -> Pipeline:
@@ -194,6 +216,7 @@ def _pipeline(
             journal=journal,
             fits=making.fits(),
             renewed=making.renewed,
+            remade=remade,
             books=books,
             summaries={c: summary.components[c.name] for c in request.components},
             progress=progress,

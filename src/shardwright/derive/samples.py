@@ -12,6 +12,7 @@ from shardwright.derive import captions, images
 from shardwright.derive.captions import CaptionError
 from shardwright.derive.encoders.base import Encoder
 from shardwright.derive.images import BadImageError, Size
+from shardwright.derive.inventory import recorded_caption
 from shardwright.derive.plan import Task
 from shardwright.schema import MASK, Component
 
@@ -50,7 +51,8 @@ def read(task: Task, encoders: Mapping[Component, Encoder], fit: str) -> Sample:
 
 
 def _read_caption(sample: Sample, encoders: Mapping[Component, Encoder]) -> None:
-    sample.caption = sample.task.caption or captions.beside(sample.task.source)
+    task = sample.task
+    sample.caption = task.caption or captions.beside(task.source) or recorded_caption(task.record)
     if sample.caption is None:
         raise CaptionError("no_caption", "the text beside it is blank")
     for component, encoder in encoders.items():
@@ -58,7 +60,7 @@ def _read_caption(sample: Sample, encoders: Mapping[Component, Encoder]) -> None
             tokens = _prepared(encoder, sample.caption)
             sample.mask = tokens.mask.tolist()
             assert len(tokens.mask) == MASK.length
-            if component in sample.task.make:
+            if component in task.make:
                 sample.inputs[component] = (tokens.ids, tokens.mask)
 
 
