@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.buckets import Bucket, is_bucket
-from shardwright.errors import InputMissingError
+from shardwright.derive import provenance
+from shardwright.errors import InputMissingError, ProvenanceError
 from shardwright.files import explained
 from shardwright.pack.summary import SkippedReason
 from shardwright.progress import Progress
@@ -259,6 +260,7 @@ def _next(
     if jsonl is not None:
         where += ["--jsonl", shown(jsonl)]
     missing = sum(state.missing for state in components.values())
+    derive, recomputed = _derive(derived)
     if stage1:
         words = ["migrate", *where]
         why = (  # only migrate can tell which it cannot take
@@ -266,14 +268,27 @@ def _next(
             "their lines"
         )
     elif journal_path(found.jsonl) in leftovers:
-        words, why = ["derive", *where], "an interrupted run left records to be merged"
+        words, why = [*derive, *where], "an interrupted run left records to be merged"
     elif not found.total_records:
-        words, why = ["derive", *where], "there is no record yet"
+        words, why = [*derive, *where], "there is no record yet"
     elif missing:
-        words, why = ["derive", *where], f"{missing:,} arrays are missing"
+        words, why = [*derive, *where], f"{missing:,} arrays are missing"
+    elif recomputed:
+        words = [*derive, *where]
+        why = f"a run that made {' and '.join(recomputed)} anew was interrupted"
     elif found.skipped:
         words = ["verify", shown(derived)]
         why = f"it names what is wrong with {found.skipped.total:,} records, and the cure"
     else:
         words, why = ["pack", *where], "every record is ready"
     return shlex.join(["shardwright", *words]), why
+
+
+def _derive(derived: Path) -> tuple[list[str], list[str]]:
+    """Spell derive as this store was made, and name the components that it was making anew."""
+    try:
+        entries = provenance.read(derived)
+    except ProvenanceError:  # derive will say what is wrong with it
+        entries = {}
+    recomputed = [name for name, entry in entries.items() if entry.recompute]
+    return ["derive", *provenance.flags(entries)], recomputed

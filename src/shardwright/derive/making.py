@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from shardwright import files
 from shardwright.derive import encoders, provenance, remade
@@ -46,47 +46,31 @@ class Making:
         self._derived_dir = inventory.derived_dir
         self._entries = provenance.read(self._derived_dir)
 
-    def compare(self, components: Iterable[Component]) -> None:
-        """Raise if the user asks for other settings than components were made with.
+    def compare(self, components: Collection[Component]) -> None:
+        """Raise if components were made with other settings than the user asks for.
 
-        An encoder is loaded for this only if the user named its model, or if the component is to
-        be made anew; of the others, what can be told without is compared.
+        What can be told without encoders is compared first. One is loaded only if the user named
+        its model, or if the component is to be made anew.
         """
-        for component in components:
-            entry = self._entries.get(component.name)
-            asked = component in self.recompute or component.name in self.options.models
-            if asked or (entry is not None and entry.recompute is not None):
-                self.load(component)
-            elif entry is not None:
-                settings = entry.settings | self._choices(component)
-                provenance.require_same(component.name, entry, settings, self._derived_dir)
+        there = {c: entry for c in components if (entry := self._entries.get(c.name))}
+        told = {
+            component.name: entry.settings | self._choices(component)
+            for component, entry in there.items()
+            if component not in self.recompute
+        }
+        provenance.require_same(self._entries, told, self._derived_dir)
+        under_way = {component for component, entry in there.items() if entry.recompute}
+        named = {component for component in components if component.name in self.options.models}
+        self.load(c for c in components if c in self.recompute | under_way | named)
 
-    def load(self, component: Component) -> None:
-        """Load an encoder, once; raise if arrays were made with other settings."""
-        if component in self.encoders:
-            return
-        encoder = encoders.load(self.choice, component, self.options)
-        settings = provenance.plain(encoder.describe() | self._choices(component))
-        self.encoders[component], self.settings[component] = encoder, settings
-        entry = self._entries.get(component.name)
-        same = entry is not None and entry.settings == settings
-        unknown = entry is not None and entry.unknown_arrays
-        under_way = entry.recompute if entry is not None and same else None
-        if under_way == "making":
-            self.renewed.add(component)
-        elif under_way == "replacing":
-            self.replaced.add(component)
-            self._begun.add(component)
-            self.inventory.forget(component, but=remade.read(self._derived_dir, component))
-        elif component in self.recompute and under_way is None and same and not unknown:
-            self.replaced.add(component)
-            self.inventory.forget(component)
-        elif under_way == "removing" or component in self.recompute:
-            self.renewed.add(component)
-            self._outdated.add(component)
-            self.inventory.forget(component)
-        elif entry is not None:
-            provenance.require_same(component.name, entry, settings, self._derived_dir)
+    def load(self, components: Iterable[Component]) -> None:
+        """Load encoders, each once; raise if arrays were made with other settings."""
+        for component in components:
+            if component not in self.encoders:
+                self._load(component)
+        anew = self.renewed | self.replaced
+        kept = {c.name: settings for c, settings in self.settings.items() if c not in anew}
+        provenance.require_same(self._entries, kept, self._derived_dir)
 
     def fits(self) -> dict[Component, str]:
         """Say how each component that follows the picture was fitted, as far as that is known."""
@@ -125,14 +109,18 @@ class Making:
         entries = dict(self._entries)
         for component in components:
             old = entries.get(component.name)
-            settings = self.settings[component]
+            new = Entry(
+                self.settings[component],
+                provenance.TOOL,
+                model=self.options.models.get(component.name),
+            )
             if component in self._outdated:
-                entries[component.name] = Entry(settings, provenance.TOOL, recompute="removing")
+                entries[component.name] = replace(new, recompute="removing")
             elif component in self.replaced - self._begun:
-                entries[component.name] = Entry(settings, provenance.TOOL, recompute="replacing")
+                entries[component.name] = replace(new, recompute="replacing")
             elif old is None:
                 unknown = self.unknown_arrays(component)
-                entries[component.name] = Entry(settings, provenance.TOOL, unknown)
+                entries[component.name] = replace(new, unknown_arrays=unknown)
         if fresh := self._outdated | self.replaced - self._begun:
             remade.remove(self._derived_dir, fresh)
         self._write(entries)
@@ -149,16 +137,37 @@ class Making:
         if self.replaced:
             remade.remove(self._derived_dir, self.replaced)
 
+    def _load(self, component: Component) -> None:
+        encoder = encoders.load(self.choice, component, self.options)
+        settings = provenance.plain(encoder.describe() | self._choices(component))
+        self.encoders[component], self.settings[component] = encoder, settings
+        entry = self._entries.get(component.name)
+        same = entry is not None and entry.settings == settings
+        under_way = entry.recompute if entry is not None and same else None
+        if under_way == "making":
+            self.renewed.add(component)
+        elif under_way == "replacing":
+            self.replaced.add(component)
+            self._begun.add(component)
+            self.inventory.forget(component, but=remade.read(self._derived_dir, component))
+        elif under_way == "removing" or component in self.recompute:
+            known = entry is not None and not entry.unknown_arrays
+            if under_way is None and same and known:
+                self.replaced.add(component)
+            else:
+                self.renewed.add(component)
+                self._outdated.add(component)
+            self.inventory.forget(component)
+
     def _choices(self, component: Component) -> Settings:
         """Give the settings that are the user's and not the encoder's."""
-        choices = {"encoders": self.choice if isinstance(self.choice, str) else "given"}
-        return choices | {"fit": self.fit} if component.follows_picture else choices
+        return provenance.choices(self.choice, self.fit if component.follows_picture else None)
 
     def _mark(self, components: Iterable[Component], state: Literal["making"] | None) -> None:
         entries = dict(self._entries)
         for component in components:
             entry = entries[component.name]
-            entries[component.name] = msgspec.structs.replace(entry, recompute=state)
+            entries[component.name] = replace(entry, recompute=state)
         self._write(entries)
 
     def _write(self, entries: dict[str, Entry]) -> None:

@@ -8,6 +8,8 @@ new array takes the place of the old one ("replacing"). Only then is the entry p
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +23,9 @@ from shardwright.version import __version__
 NAME = "provenance.json"
 TOOL = f"shardwright {__version__}"
 
+_MODEL = ("model", "revision", "sha256")  # the settings that name the weights
+_GIVEN = "given"  # for encoders of the caller's own, which no flag can name
+
 Settings = dict[str, Any]
 
 
@@ -30,6 +35,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     settings: Settings  # the encoder's own description, and the fit
     tool: str
     unknown_arrays: int = 0  # that were there before, made elsewhere
+    model: str | None = None  # as the user named it, if it is not the default
     recompute: Literal["removing", "making", "replacing"] | None = None
 
 
@@ -66,19 +72,73 @@ def plain(settings: Settings) -> Settings:
     return read_back
 
 
-def require_same(name: str, entry: Entry, settings: Settings, derived_dir: Path) -> None:
-    """Raise if a component would now be made with other settings than before."""
-    keys = sorted(entry.settings.keys() | settings.keys())
-    changed = [key for key in keys if entry.settings.get(key) != settings.get(key)]
-    if changed:
-        listed = "; ".join(
-            f"{key} was {_shown(entry.settings.get(key))}, now {_shown(settings.get(key))}"
-            for key in changed
+def choices(encoders: object, fit: str | None) -> Settings:
+    """Give the settings that are the user's and not the encoder's."""
+    chosen = {"encoders": encoders if isinstance(encoders, str) else _GIVEN}
+    return chosen if fit is None else chosen | {"fit": fit}
+
+
+def require_same(
+    entries: Mapping[str, Entry], wanted: Mapping[str, Settings], derived_dir: Path
+) -> None:
+    """Raise if components would now be made with other settings than before; name them all."""
+    changed = {
+        name: keys
+        for name, settings in wanted.items()
+        if name in entries and (keys := _changed(entries[name].settings, settings))
+    }
+    if not changed:
+        return
+    listed = "; ".join(
+        f"{name}: "
+        + ", ".join(
+            f"{key} was {_shown(entries[name].settings.get(key))}, "
+            f"now {_shown(wanted[name].get(key))}"
+            for key in keys
         )
-        raise ProvenanceError(
-            f"{derived_dir}: {name} was made with other settings ({listed}), and nothing was "
-            f"written; give --recompute {name} to make all of it anew, or another --derived-dir"
-        )
+        for name, keys in changed.items()
+    )
+    before = _flags_before(entries, changed)
+    go_on = shlex.join(before) if before else "the settings it was made with"
+    raise ProvenanceError(
+        f"{derived_dir}: was made with other settings, and nothing was written ({listed})\n"
+        f"to go on as before, give {go_on}; to make all of it anew, --recompute "
+        f"{','.join(changed)}; or give another --derived-dir"
+    )
+
+
+def flags(entries: Mapping[str, Entry]) -> list[str]:
+    """Spell the flags that a store was made with, as far as they are not the defaults."""
+    words: list[str] = []
+    for key, default in (("encoders", "pretrained"), ("fit", "original")):
+        values = {e.settings[key] for e in entries.values() if key in e.settings}
+        if len(values) == 1 and not values & {default, _GIVEN}:
+            words += [f"--{key}", str(*values)]
+    for name, entry in entries.items():
+        if entry.model is not None:
+            words += ["--model", f"{name}={entry.model}"]
+    return words
+
+
+def _flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]) -> list[str]:
+    """Spell the flags that give changed settings their old values again."""
+    words: list[str] = []
+    for key in ("encoders", "fit", "dtype"):
+        old = {entries[name].settings.get(key) for name, keys in changed.items() if key in keys}
+        if len(old) == 1 and not old & {None, _GIVEN}:
+            words += [f"--{key}", str(*old)]
+            if any(entry.settings.get(key) not in {None, *old} for entry in entries.values()):
+                words += ["--components", ",".join(changed)]  # the others were not made with that
+    for name, keys in changed.items():
+        was = entries[name].settings
+        if was.get("encoders") == "pretrained" and not set(_MODEL).isdisjoint(keys):
+            model = f"{was['model']}@{was['revision']}" if "revision" in was else was["model"]
+            words += ["--model", f"{name}={entries[name].model or model}"]
+    return words
+
+
+def _changed(old: Settings, new: Settings) -> list[str]:
+    return [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
 
 
 def _shown(value: object) -> str:

@@ -120,9 +120,11 @@ def _plan(request: Request, inventory: Inventory, making: Making, books: Books) 
     with images.strict():
         layout = plan(inventory, request.components, making.renewed, making.replaced, books)
     making.require_all(layout.image_ids)
-    for component in request.components:
-        if component in layout.work or (component.source == "caption" and layout.texts):
-            making.load(component)
+    making.load(
+        component
+        for component in request.components
+        if component in layout.work or (component.source == "caption" and layout.texts)
+    )
     return layout
 
 
