@@ -128,10 +128,34 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path: Path, name: str) -> N
     assert found[..., 0].ravel().tolist() == list(range(256))
 
 
-def test_floats_are_taken_to_be_from_0_to_1(tmp_path: Path) -> None:
-    values = np.array([[0, 0.5, 1, np.nan, 7, -1]], np.float32)
-    found = read(saved(tmp_path, Image.fromarray(values), "floats.tiff"))
-    assert found[0, :, 1].tolist() == [0, 128, 255, 0, 255, 0]
+def test_every_value_of_sixteen_bits_goes_to_the_nearest_of_eight(tmp_path: Path) -> None:
+    values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    found = read(saved(tmp_path, Image.fromarray(values), "deep.png"))
+    assert (np.abs(found[..., 0] * 257.0 - values) <= 128).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "words"), [(np.float32, "floating point"), (np.int32, "32 bits, or with a sign,")]
+)
+def test_greys_without_an_agreed_white_are_refused(
+    tmp_path: Path, dtype: type[Any], words: str
+) -> None:
+    path = saved(tmp_path, Image.fromarray(np.zeros((8, 8), dtype)), "deep.tiff")
+    with pytest.raises(BadImageError) as caught:
+        read(path)
+    reason, detail = caught.value.args
+    assert reason == "unknown_white"
+    assert detail == (f"grey values of {words} have no agreed white; convert it to 8 or 16 bits")
+
+
+def test_greys_of_twelve_bits_are_refused_and_not_dark(tmp_path: Path) -> None:
+    path = tmp_path / "twelve.tiff"
+    Image.new("L", (8, 8)).save(path)  # as many bytes as are needed, and more
+    tag = (258).to_bytes(2, "little") + (3).to_bytes(2, "little") + (1).to_bytes(4, "little")
+    assert path.read_bytes().count(tag) == 1
+    path.write_bytes(path.read_bytes().replace(tag + b"\x08", tag + b"\x0c"))
+    with pytest.raises(BadImageError, match="grey values of 12 bits have no agreed white"):
+        read(str(path))
 
 
 def test_the_first_frame_of_an_animation_counts(tmp_path: Path) -> None:

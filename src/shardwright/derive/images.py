@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps
+from PIL import Image, ImageFile, ImageOps, TiffImagePlugin
 
 from shardwright.buckets import nearest
 from shardwright.derive.encoders.base import Picture
@@ -21,6 +21,7 @@ FITS = ("original", "bucket")
 # By content, whatever the name says: Pillow knows others that start programs to read them.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 _ORIENTATION = 0x0112
+_BITS = 258  # per sample, in a TIFF
 _QUARTER_TURNS = (5, 6, 7, 8)  # the orientations that swap the sides
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
@@ -71,6 +72,7 @@ def measure(path: str) -> Size:
 def read(path: str) -> Picture:
     """Read a picture: orientation applied, any mode to RGB, alpha over white."""
     with _opened(path) as image:
+        _require_white(image)
         image.load()
         return np.array(_rgb(ImageOps.exif_transpose(image)))
 
@@ -134,6 +136,23 @@ def _require_size(image: Image.Image) -> None:
         raise BadImageError("too_large", f"{size} is more than {PIXEL_LIMIT:,} pixels")
 
 
+def _require_white(image: Image.Image) -> None:
+    """Refuse grey values of which nobody can say how large white is."""
+    bits = 16
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        bits = image.tag_v2.get(_BITS, (1,))[0]
+    if image.mode == "F":
+        what = "floating point"
+    elif image.mode == "I" and image.format != "PNG":  # of a PNG, 16 bits in an older Pillow
+        what = "32 bits, or with a sign,"
+    elif image.mode.startswith("I;16") and bits != 16:
+        what = f"{bits} bits"
+    else:
+        return
+    detail = f"grey values of {what} have no agreed white; convert it to 8 or 16 bits"
+    raise BadImageError("unknown_white", detail)
+
+
 def _upright_size(image: Image.Image) -> Size:
     # Of a TIFF, Pillow gives the size that it will have when it is upright.
     turned = image.format != "TIFF" and image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
@@ -141,7 +160,7 @@ def _upright_size(image: Image.Image) -> Size:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I") or image.mode == "F":
+    if image.mode.startswith("I"):
         image = _eight_bits(image)
     if not image.has_transparency_data:
         return image.convert("RGB")
@@ -150,8 +169,5 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Scale grey values of more than 8 bits, which Pillow would only cut off at 255."""
-    values = np.array(image)
-    # Whole numbers are taken for 16 bits, as scanners write them, and others to be from 0 to 1.
-    scale = 255.0 if image.mode == "F" else 255 / 65535
-    return Image.fromarray(np.nan_to_num(values * scale).clip(0, 255).round().astype(np.uint8))
+    """Scale grey values of 16 bits, which Pillow would only cut off at 255."""
+    return Image.fromarray((np.array(image) / 257).round().astype(np.uint8))
