@@ -5,20 +5,22 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.output import print_json, progress, table
+from shardwright.cli.options import add_store, names
+from shardwright.cli.output import progress, table, tell
 from shardwright.derive import DeriveSummary
 from shardwright.errors import UsageError
 from shardwright.progress import size
-from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
+from shardwright.schema import COMPONENTS, STATE_FOLDER
 
 HELP = "Stage 2: make the arrays and records of a folder of images and captions"
 DESCRIPTION = f"""\
 Makes what a store lacks of the images below a folder: an array of each component, and a record.
 
 Captions are taken from --captions, else from the record in the store, else from name.txt beside
-name.jpg. An image's id is its file name without the extension. What exists is neither made again
-nor touched, so run it again after an interruption, or when images were added. Hidden files and
-links to folders are passed over.
+name.jpg; when captions are encoded anew by --recompute, name.txt goes before the record. An image's
+id is its file name without the extension. What exists is neither made again nor touched, so run it
+again after an interruption, or when images were added. Hidden files and links to folders are passed
+over.
 
 Images that cannot be derived are listed with their reasons in failures.jsonl below
 DERIVED_DIR/{STATE_FOLDER}; what arrays were made with is in provenance.json beside it, and a run
@@ -43,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add = parser.add_argument
     add("images", nargs="?", default="data/approved", metavar="IMAGES", help="(%(default)s)")
-    add("--derived-dir", default="data/derived", metavar="DIR", help="the store (%(default)s)")
-    add("--jsonl", metavar="FILE", help=f"its metadata (DERIVED_DIR/{JSONL_NAME})")
+    add_store(parser)
     add(
         "--captions",
         metavar="FILE",
@@ -65,16 +66,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--components",
-        default="",
-        metavar="NAME,...",
-        help=f"make these only, of {', '.join(component.name for component in COMPONENTS)}",
+        type=names,
+        action="extend",
+        default=[],
+        metavar="COMPONENT,...",
+        help=f"make these only, of {', '.join(component.name for component in COMPONENTS)}; may be "
+        "given several times",
     )
     add(
         "--recompute",
-        action="append",
+        type=names,
+        action="extend",
         default=[],
-        metavar="COMPONENT",
-        help="remove its arrays and make them anew; may be given several times",
+        metavar="COMPONENT,...",
+        help="make these anew, also what is there; may be given several times",
     )
     add(
         "--fit",
@@ -104,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
         captions=options.captions,
         encoders=options.encoders,
         model=dict(map(_model, options.model)),
-        components=[name.strip() for name in options.components.split(",") if name.strip()],
+        components=options.components,
         recompute=options.recompute,
         fit=options.fit,
         device=options.device,
@@ -113,10 +118,7 @@ def run(options: argparse.Namespace) -> int:
         dry_run=options.dry_run,
         progress=progress(),
     )
-    if options.json:
-        print_json(summary.to_dict())
-    else:
-        print(describe(summary))
+    tell(summary, describe, as_json=options.json)
     return 3 if summary.failed else 0
 
 

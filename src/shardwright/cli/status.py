@@ -6,9 +6,9 @@ import argparse
 import sys
 
 import shardwright
-from shardwright.cli.output import print_json, progress, table
+from shardwright.cli.options import add_store, add_workers
+from shardwright.cli.output import progress, table, tell
 from shardwright.progress import size
-from shardwright.schema import JSONL_NAME
 from shardwright.status import StoreStatus
 from shardwright.store.listing import shown
 
@@ -31,15 +31,8 @@ _LEFTOVERS_LISTED = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    add = parser.add_argument
-    add("--derived-dir", default="data/derived", metavar="DIR", help="the store (%(default)s)")
-    add(
-        "--jsonl",
-        "--input-jsonl",
-        metavar="FILE",
-        help=f"its metadata (DERIVED_DIR/{JSONL_NAME})",
-    )
-    add("--workers", type=int, metavar="N", help="processes (as many as cores)")
+    add_store(parser)
+    add_workers(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,10 +43,7 @@ def run(options: argparse.Namespace) -> int:
         workers=options.workers,
         progress=progress(),
     )
-    if options.json:
-        print_json(status.to_dict())
-    else:
-        print(describe(status))
+    tell(status, describe, as_json=options.json)
     return 0
 
 

@@ -8,6 +8,7 @@ run can compare provenance, or only plan, without loading a model.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -15,7 +16,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.errors import UsageError
 from shardwright.schema import Component
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps", re.ASCII)
+_DTYPES = ("bfloat16", "float32")
 
 Picture = NDArray[np.uint8]  # (height, width, 3), RGB, upright
 
@@ -81,3 +86,14 @@ class Options:
     device: str = "auto"
     dtype: str | None = None
     models: Mapping[str, str] = field(default_factory=dict)  # component name -> id or path
+
+    def __post_init__(self) -> None:
+        """Refuse what is nowhere a device or dtype; whether a device is here is asked of torch.
+
+        float16 is refused: T5 and many autoencoders overflow in it.
+        """
+        if not _DEVICE.fullmatch(self.device):
+            raise UsageError(f"--device {self.device}: choose from auto, cpu, cuda, cuda:N and mps")
+        if self.dtype is not None and self.dtype not in _DTYPES:
+            why = "overflows in these models" if self.dtype == "float16" else "is not offered"
+            raise UsageError(f"--dtype {self.dtype}: {why}; choose from {' and '.join(_DTYPES)}")

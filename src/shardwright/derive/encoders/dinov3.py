@@ -96,6 +96,7 @@ class DinoEncoder:
 def load(component: Component, options: Options) -> ImageEncoder:
     """Find the checkpoint, and refuse one that does not make this component."""
     require("torch", "transformers")
+    choose_device(options.device)  # one that is not there is told before models are fetched
     checkpoint = find(component, options, DEFAULT, _LAYOUT)
     config = checkpoint.read("config.json")
     if (kind := config.get("model_type")) != "dinov3_vit":

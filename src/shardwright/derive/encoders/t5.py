@@ -77,6 +77,7 @@ class T5Encoder:
 def load(component: Component, options: Options) -> TextEncoder:
     """Find the checkpoint, and refuse one that does not make this component."""
     require("torch", "transformers", "tokenizers")
+    choose_device(options.device)  # one that is not there is told before models are fetched
     checkpoint = find(component, options, DEFAULT, _LAYOUT)
     config = checkpoint.read("config.json")
     if (kind := config.get("model_type")) != "t5":

@@ -152,6 +152,7 @@ class VaeEncoder:
 def load(component: Component, options: Options) -> ImageEncoder:
     """Find the checkpoint, and refuse one that does not make this component."""
     require("torch", "diffusers")
+    choose_device(options.device)  # one that is not there is told before models are fetched
     checkpoint = find(component, options, DEFAULT, _LAYOUT)
     config = checkpoint.read("config.json")
     if (kind := config.get("_class_name")) != "AutoencoderKL":
