@@ -1,7 +1,17 @@
-"""``python -m shardwright``."""
+"""``python -m shardwright``, and where the ``shardwright`` command begins."""
 
 import sys
 
-from shardwright.cli.main import main
 
-sys.exit(main())
+def main() -> int:
+    """Run one command; an interrupt before it has begun ends it like any later one."""
+    try:
+        from shardwright.cli.main import main as command
+
+        return command()
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
