@@ -68,12 +68,38 @@ def test_flags_reach_the_library(images: Path, tmp_path: Path) -> None:
     assert "derived 3 images" in done.stdout
 
 
+def test_lists_of_components_take_commas_and_repeats(images: Path, tmp_path: Path) -> None:
+    store = ("--derived-dir", tmp_path / "d", "--encoders", "sketch", "--json")
+    for given in (["--components", "vae,t5"], ["--components", "vae", "--components", "t5"]):
+        done = run("derive", images, *store, *given)
+        assert list(json.loads(done.stdout)["components"]) == ["vae", "t5"], done.stderr
+    for given in (["--recompute", "t5, vae"], ["--recompute", "t5", "--recompute", "vae"]):
+        summary = json.loads(run("derive", images, *store, *given).stdout)
+        assert {name: part["made"] for name, part in summary["components"].items()} == {
+            "dinov3": 3 if "t5, vae" in given else 0,  # it was left out so far
+            "vae": 3,
+            "t5": 3,
+        }
+
+
+def test_an_edited_caption_is_counted_in_the_summary(images: Path, tmp_path: Path) -> None:
+    store = ("--derived-dir", tmp_path / "d", "--encoders", "sketch")
+    run("derive", images, *store)
+    (images / "img001.txt").write_text("edited")
+    done = run("derive", images, *store, "--dry-run")
+    assert "kept_captions: 1 (others are given or beside images)" in done.stdout
+    done = run("derive", images, *store, "--recompute", "t5")
+    assert "replaced_captions: 1\n" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["nowhere"], 2, "nowhere: no such folder"),
         (["data/approved", "--model", "vae"], 2, "--model vae: write COMPONENT=ID"),
         (["data/approved", "--components", "clip"], 2, "no such component; choose from dinov3"),
+        (["data/approved", "--recompute", "t5,clip"], 2, "--recompute clip: no such component"),
+        (["data/approved", "--device", "gpu"], 2, "--device gpu: choose from auto, cpu"),
         (["data/approved", "--captions", "gone.csv"], 2, "gone.csv: no such file"),
         (["data/approved", "--batch-size", "0"], 2, "--batch-size is 0"),
     ],

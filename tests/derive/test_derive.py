@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardwright.derive import DeriveSummary
+from shardwright.derive import DeriveSummary, derive
 from shardwright.derive.encoders.sketch import decode
+from shardwright.derive.provenance import Entry, require_same
 from shardwright.errors import (
     InputMissingError,
     LockedError,
@@ -416,12 +417,54 @@ def test_other_settings_stop_the_run_before_any_work(tmp_path: Path) -> None:
     assert contents(derived) == before
 
 
+def test_all_other_settings_are_told_and_first_how_to_go_on_as_before(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
+    sketch(images, derived, fit="bucket")
+    with pytest.raises(ProvenanceError) as caught:
+        derive(images, derived_dir=derived)
+    assert str(caught.value) == (
+        f"{derived}: was made with other settings, and nothing was written (dinov3: encoders was "
+        "sketch, now pretrained; vae: encoders was sketch, now pretrained, fit was bucket, now "
+        "original; t5: encoders was sketch, now pretrained)\n"
+        "to go on as before, give --encoders sketch --fit bucket; to make all of it anew, "
+        "--recompute dinov3,vae,t5; or give another --derived-dir"
+    )
+
+
+def test_to_go_on_as_before_may_take_fewer_components(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
+    sketch(images, derived, components=["vae", "t5"])
+    sketch(images, derived, components=["dinov3"], encoders=given())
+    with pytest.raises(ProvenanceError, match="give --encoders sketch --components vae,t5; to"):
+        sketch(images, derived, encoders=given())
+    with pytest.raises(ProvenanceError, match="give the settings it was made with; to"):
+        sketch(images, derived)
+
+
+@pytest.mark.parametrize(
+    ("before", "flags"),
+    [
+        ({"model": "org/vae", "revision": "abc"}, "--model vae=org/vae@abc"),
+        ({"model": "my-vae", "sha256": "123"}, "--model vae=/models/my-vae"),
+        ({"model": "org/vae", "dtype": "float32"}, "--dtype float32 --model vae=org/vae"),
+        ({"encoder": "AutoencoderTiny"}, "the settings it was made with"),
+    ],
+)
+def test_the_flags_of_before_name_models_and_dtypes(before: dict[str, str], flags: str) -> None:
+    asked = "/models/my-vae" if "sha256" in before else None
+    entry = Entry({"encoders": "pretrained", **before}, "shardwright", model=asked)
+    now = {"encoders": "pretrained", **dict.fromkeys(before, "other")}
+    with pytest.raises(ProvenanceError) as caught:
+        require_same({"vae": entry}, {"vae": now}, Path("derived"))
+    assert f"to go on as before, give {flags}; to make" in str(caught.value)
+
+
 def test_another_model_is_named_with_the_one_before(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
     old, new = Fake(weights="abc", dtype="float32"), Fake(weights="xyz", dtype="float32")
     sketch(images, derived, encoders=given(dinov3=old))
     make_images(tmp_path / "images", 3)
-    with pytest.raises(ProvenanceError, match=r"settings \(weights was abc, now xyz\)"):
+    with pytest.raises(ProvenanceError, match=r"\(dinov3: weights was abc, now xyz\)"):
         sketch(images, derived, encoders=given(dinov3=new))
     assert sketch(images, derived, encoders=given(dinov3=new), recompute=["dinov3"]).derived == 3
     assert provenance(derived)["dinov3"]["settings"]["weights"] == "xyz"
@@ -501,18 +544,6 @@ def test_recompute_keeps_the_arrays_of_images_that_cannot_be_derived(tmp_path: P
     assert arrays(derived) == before
 
 
-def test_recompute_with_other_settings_refuses_if_an_image_cannot_be_derived(
-    tmp_path: Path,
-) -> None:
-    images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
-    sketch(images, derived)
-    before = contents(derived)
-    (images / "img001.png").write_bytes(b"")
-    with pytest.raises(ProvenanceError, match=r"img001\.npy: its image cannot be derived"):
-        sketch(images, derived, fit="bucket", recompute=["vae"])
-    assert contents(derived) == before
-
-
 def test_arrays_made_elsewhere_are_accepted_and_noted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -584,6 +615,9 @@ def test_no_captions_at_all_is_an_error_that_names_the_cure(tmp_path: Path) -> N
         ({"model": {"clip": "x"}}, "--model clip: no such component"),
         ({"model": {"vae": "x"}}, "a sketch has no model"),
         ({"encoders": "best"}, "choose from pretrained, sketch"),
+        ({"device": "gpu"}, "--device gpu: choose from auto, cpu, cuda, cuda:N and mps"),
+        ({"dtype": "float16"}, "--dtype float16: overflows in these models"),
+        ({"dtype": "int8"}, "--dtype int8: is not offered; choose from bfloat16 and float32"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(

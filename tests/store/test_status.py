@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,11 @@ import pytest
 
 import shardwright
 from shardwright import BucketStatus, ComponentStatus
+from shardwright.derive import provenance
+from shardwright.derive.provenance import Entry
 from shardwright.errors import InputMissingError, UsageError
+from tests.commands import run
+from tests.derive.pictures import array_path, make_images, sketch
 from tests.store.whole import FOLDERS, WholeStore, whole_store
 
 
@@ -205,3 +210,43 @@ def test_looking_changes_nothing(store: WholeStore) -> None:
     shardwright.status(derived_dir=store.root)
     after = {path: path.read_bytes() for path in store.root.rglob("*") if path.is_file()}
     assert after == before
+
+
+def test_the_next_command_has_the_flags_that_the_store_was_made_with(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "data/approved", 2), tmp_path / "data/derived"
+    sketch(images, derived, fit="bucket")
+    array_path(derived, "vae", "img001").unlink()
+    command = shardwright.status(derived_dir=derived).next_command
+    assert command == f"shardwright derive --encoders sketch --fit bucket --derived-dir {derived}"
+    done = run(*shlex.split(command)[1:], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert shardwright.status(derived_dir=derived).next_command.startswith("shardwright pack")
+
+
+def test_the_next_command_names_models_that_are_not_the_default(store: WholeStore) -> None:
+    provenance.write(
+        store.root,
+        {
+            "vae": Entry({"encoders": "pretrained", "fit": "original"}, "", model="/my models/v"),
+            "t5": Entry({"encoders": "pretrained"}, ""),
+        },
+    )
+    store.array("t5", "img1").unlink()
+    status = shardwright.status(derived_dir=store.root)
+    assert status.next_command == (
+        f"shardwright derive --model 'vae=/my models/v' --derived-dir {store.root}"
+    )
+
+
+def test_a_recompute_that_was_cut_short_comes_before_packing(store: WholeStore) -> None:
+    entry = Entry({"encoders": "sketch"}, "", recompute="replacing")
+    provenance.write(store.root, {"vae": entry})
+    status = shardwright.status(derived_dir=store.root)
+    assert status.next_command.startswith("shardwright derive --encoders sketch")
+    assert status.next_reason == "a run that made vae anew was interrupted"
+
+
+def test_a_provenance_that_cannot_be_read_does_not_stop_status(store: WholeStore) -> None:
+    provenance.write(store.root, {})
+    (store.root / ".shardwright/provenance.json").write_text("{")
+    assert shardwright.status(derived_dir=store.root).next_command.startswith("shardwright pack")

@@ -1,0 +1,102 @@
+"""Captions beside images that were edited after their arrays were made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shardwright.progress import Lines
+from tests.derive.pictures import make_images, sketch, store_records
+from tests.faults import contents
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Three images, of a store that has been made; then a caption is edited."""
+    folder = make_images(tmp_path / "images", 3)
+    sketch(folder, tmp_path / "derived")
+    (folder / "img001.txt").write_text("edited since\n")
+    return folder
+
+
+@pytest.fixture
+def derived(images: Path, tmp_path: Path) -> Path:
+    return tmp_path / "derived"
+
+
+def captions(derived: Path) -> list[str]:
+    return [record["caption"] for record in store_records(derived)]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_it_is_told_with_the_cure_and_the_old_one_is_kept(
+    images: Path, derived: Path, capsys: pytest.CaptureFixture[str], dry_run: bool
+) -> None:
+    before = contents(derived)
+    summary = sketch(images, derived, dry_run=dry_run, progress=Lines())
+    assert (summary.already_complete, summary.kept_captions) == (3, 1)
+    assert summary.replaced_captions == 0
+    said = capsys.readouterr().err
+    assert "1 captions given or beside the images are not those that arrays were made of" in said
+    assert "--recompute t5 takes the new" in said
+    assert contents(derived) == before
+
+
+def test_recompute_takes_it(
+    images: Path, derived: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for dry_run in (True, False):
+        summary = sketch(images, derived, recompute=["t5"], dry_run=dry_run, progress=Lines())
+        assert (summary.kept_captions, summary.replaced_captions) == (0, 1)
+        assert "1 captions on record give way to those given or beside" in capsys.readouterr().err
+    assert captions(derived) == [
+        "a soft gradient, number 0",
+        "edited since",
+        "a soft gradient, number 2",
+    ]
+    fresh = derived.with_name("fresh")
+    sketch(images, fresh)
+    assert contents(derived) == contents(fresh)
+
+
+def test_recompute_of_something_else_does_not(images: Path, derived: Path) -> None:
+    summary = sketch(images, derived, recompute=["vae"])
+    assert (summary.kept_captions, summary.replaced_captions) == (1, 0)
+    assert captions(derived)[1] == "a soft gradient, number 1"
+
+
+def test_a_file_of_captions_goes_before_it(images: Path, derived: Path, tmp_path: Path) -> None:
+    file = tmp_path / "captions.csv"
+    file.write_text("file_name,text\nimg001.png,from the file\n")
+    sketch(images, derived, recompute=["t5"], captions=file)
+    assert captions(derived)[1] == "from the file"
+    summary = sketch(images, derived, recompute=["t5"], dry_run=True)
+    assert summary.replaced_captions == 1, "though it is older than the array"
+
+
+def test_a_blank_one_leaves_the_caption_on_record(images: Path, derived: Path) -> None:
+    (images / "img001.txt").write_text(" \n")
+    assert sketch(images, derived).kept_captions == 0
+    assert sketch(images, derived, recompute=["t5"]).failed == 0
+    assert captions(derived)[1] == "a soft gradient, number 1"
+
+
+def test_one_that_cannot_be_read_leaves_array_and_record(images: Path, derived: Path) -> None:
+    (images / "img001.txt").write_bytes(b"\xff\xfe")
+    before = contents(derived)
+    assert sketch(images, derived).kept_captions == 0
+    summary = sketch(images, derived, recompute=["t5"])
+    assert summary.failed_by_reason["caption_not_utf8"].count == 1
+    after = contents(derived)
+    after.pop(".shardwright/failures.jsonl")
+    assert after == before
+
+
+def test_texts_older_than_their_arrays_are_not_read_when_there_is_nothing_to_do(
+    images: Path, derived: Path
+) -> None:
+    for path in images.glob("*.txt"):
+        os.utime(path, (1, 1))
+    assert sketch(images, derived).kept_captions == 0
