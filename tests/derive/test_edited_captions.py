@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.progress import Lines
-from tests.derive.pictures import make_images, sketch, store_records
+from tests.derive.pictures import array_path, make_images, sketch, store_records
 from tests.faults import contents
 
 
@@ -39,8 +39,18 @@ def test_it_is_told_with_the_cure_and_the_old_one_is_kept(
     assert (summary.already_complete, summary.kept_captions) == (3, 1)
     assert summary.replaced_captions == 0
     said = capsys.readouterr().err
-    assert "1 captions given or beside the images are not those that arrays were made of" in said
+    assert "1 captions given or beside the images are not those on record" in said
     assert "--recompute t5 takes the new" in said
+    assert contents(derived) == before
+
+
+def test_the_one_on_record_is_also_kept_for_an_array_that_is_missing(
+    images: Path, derived: Path
+) -> None:
+    before = contents(derived)
+    array_path(derived, "t5", "img001").unlink()
+    summary = sketch(images, derived)
+    assert (summary.derived, summary.kept_captions) == (1, 1)
     assert contents(derived) == before
 
 

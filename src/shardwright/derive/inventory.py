@@ -44,7 +44,10 @@ class Inventory:
         self.jsonl = jsonl
         self.captions = captions
         self.problems = images_found.problems(sources)  # reason and detail, by number
-        self.other_captions = 0  # given or beside an image, and not what its array was made of
+        self.other_captions = 0  # given or beside an image, and not the one on record
+        self._text_folders = [
+            os.path.join(derived_dir, c.folder, "") for c in COMPONENTS if c.source == "caption"
+        ]
         self._read_texts = any(component.source == "caption" for component in recompute)
         self._numbers = {
             source.image_id: number
@@ -140,9 +143,10 @@ class Inventory:
         caption = recorded_caption(record)
         self._sound[number] = _is_sound(record)
         self._captioned[number] |= caption is not None
-        if caption is not None and self._there[number] & _TEXT_BITS:
-            other = self._edited(number) if given is None else given
-            self.other_captions += other is not None and other != caption.strip()
+        if caption is not None and given is None:
+            self.other_captions += self._edited(number) not in (None, caption.strip())
+        elif caption is not None and self._there[number] & _TEXT_BITS:  # else the given is taken
+            self.other_captions += given != caption
         if not _INLINE.isdisjoint(record):
             detail = "its record holds inline arrays; run shardwright migrate first"
             self.problems[number] = ("not_migrated", detail)
@@ -152,23 +156,22 @@ class Inventory:
     def _edited(self, number: int) -> str | None:
         """Read the caption beside an image, if it may have changed since its array was made.
 
-        Those that are older than the array are only read if they are going to be used: to open
-        every one would take longer than all else when there is nothing to do.
+        One that is older than the array is read only if it is going to be used: to open them all
+        would take longer than all else when there is nothing to do.
         """
         source = self.sources[number]
+        made = self._there[number] & _TEXT_BITS and not self._read_texts
         try:
-            if source.has_sidecar and (self._read_texts or self._is_newer(source)):
+            if source.has_sidecar and not (made and self._is_older(source)):
                 return caption_files.beside(source)
         except (CaptionError, OSError):
             pass  # it will be a failure if it is needed
         return None
 
-    def _is_newer(self, source: Source) -> bool:
+    def _is_older(self, source: Source) -> bool:
         written = os.stat(source.sidecar).st_mtime_ns
-        arrays = (self.derived_dir / c.folder for c in COMPONENTS if c.source == "caption")
-        return any(
-            written > os.stat(folder / (source.image_id + SUFFIX)).st_mtime_ns for folder in arrays
-        )
+        name = source.image_id + SUFFIX
+        return all(written < os.stat(folder + name).st_mtime_ns for folder in self._text_folders)
 
 
 def array_ids(derived_dir: Path, component: Component) -> Iterator[str]:

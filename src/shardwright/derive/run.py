@@ -184,8 +184,8 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
     if summary.kept_captions:
         names = [c.name for c in COMPONENTS if c.source == "caption"]
         progress.warn(
-            f"{summary.kept_captions:,} captions given or beside the images are not those that "
-            f"arrays were made of, so the old are kept; --recompute {names[0]} takes the new"
+            f"{summary.kept_captions:,} captions given or beside the images are not those on "
+            f"record, and the old are kept; --recompute {names[0]} takes the new"
         )
     if summary.replaced_captions:
         progress.warn(
