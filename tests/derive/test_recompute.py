@@ -40,7 +40,7 @@ def test_an_image_that_fails_keeps_its_array_of_the_same_settings(tmp_path: Path
     assert (summary.derived, summary.failed, summary.components["vae"].made) == (3, 1, 3)
     (failure,) = failures(derived)
     assert (failure["image_id"], failure["reason"]) == ("img001", "broken_image")
-    assert failure["detail"].endswith("; its old vae stays as it was")
+    assert failure["detail"].endswith("; kept as it was: vae")
     after = arrays(derived)
     assert {path for path in before if after[path] != before[path]} == {"vae_latents/img002.npy"}
     assert "recompute" not in provenance(derived)["vae"]
@@ -56,7 +56,7 @@ def test_what_an_encoder_fails_at_stays_with_the_caption_it_has(tmp_path: Path, 
         (images / f"{number:03}.txt").write_text(f"another {number}")
     summary = sketch(images, derived, encoders=given(dinov3=bad), recompute=["dinov3", "t5"])
     assert (summary.derived, summary.failed) == (3, 1)
-    assert failures(derived)[0]["detail"].endswith("; its old dinov3 and t5 stays as it was")
+    assert failures(derived)[0]["detail"].endswith("; kept as it was: dinov3, t5")
     captions = [record["caption"] for record in store_records(derived)]
     assert captions == ["another 0", "another 1", "flat 2", "another 3"]
     after = arrays(derived)

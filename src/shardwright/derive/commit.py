@@ -71,7 +71,7 @@ class Committer:
                 reason, detail = sample.failure
                 names = [component.name for component in sample.task.make]
                 if kept := self._kept(sample):
-                    detail += f"; its old {' and '.join(kept)} stays as it was"
+                    detail += f"; kept as it was: {', '.join(kept)}"
                 self.books.fail_at_work(sample.task.source, reason, detail, names)
             else:
                 self.books.succeed(was_changed)

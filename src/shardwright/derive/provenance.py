@@ -89,15 +89,12 @@ def require_same(
     }
     if not changed:
         return
-    listed = "; ".join(
-        f"{name}: "
-        + ", ".join(
-            f"{key} was {_shown(entries[name].settings.get(key))}, "
-            f"now {_shown(wanted[name].get(key))}"
-            for key in keys
-        )
-        for name, keys in changed.items()
-    )
+    names: dict[str, list[str]] = {}  # by what differs, as it is mostly the same for several
+    for name, keys in changed.items():
+        old, new = entries[name].settings, wanted[name]
+        what = (f"{key} was {_shown(old.get(key))}, now {_shown(new.get(key))}" for key in keys)
+        names.setdefault(", ".join(what), []).append(name)
+    listed = "; ".join(f"{', '.join(those)}: {what}" for what, those in names.items())
     before = _flags_before(entries, changed)
     go_on = shlex.join(before) if before else "the settings it was made with"
     raise ProvenanceError(
