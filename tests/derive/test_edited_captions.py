@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shardwright.progress import Lines
+from tests.derive.fakes import Fake, Spoils, given
 from tests.derive.pictures import array_path, make_images, sketch, store_records
+from tests.derive.test_derive import flat
 from tests.faults import contents
 
 
@@ -110,3 +113,13 @@ def test_texts_older_than_their_arrays_are_not_read_when_there_is_nothing_to_do(
     for path in images.glob("*.txt"):
         os.utime(path, (1, 1))
     assert sketch(images, derived).kept_captions == 0
+
+
+def test_an_image_that_failed_has_no_array_of_a_caption_that_no_record_has(tmp_path: Path) -> None:
+    images, derived = flat(tmp_path / "images", 3), tmp_path / "derived"
+    assert sketch(images, derived, encoders=given(dinov3=Spoils(2, np.nan))).failed == 1
+    (images / "002.txt").write_text("edited before it was mended")
+    sketch(images, derived, encoders=given(dinov3=Fake()))
+    fresh = tmp_path / "fresh"
+    sketch(images, fresh, encoders=given(dinov3=Fake()))
+    assert contents(derived) == contents(fresh)
