@@ -5,38 +5,29 @@ what ``shardwright pack --output-dir data/shards`` does, and gives back a summar
 training: it reads shards.
 """
 
-try:
-    from shardwright.derive import ComponentSummary, DeriveSummary, FailedReason, derive
-    from shardwright.errors import (
-        DamageError,
-        InputMissingError,
-        LockedError,
-        MissingExtraError,
-        NoSpaceError,
-        ProvenanceError,
-        ShardExistsError,
-        ShardwrightError,
-        SourceChangedError,
-        StorageError,
-        TooManyFailuresError,
-        UsageError,
-    )
-    from shardwright.migrate import MigrateSummary, migrate
-    from shardwright.pack import BucketSummary, PackSummary, SkippedReason, pack
-    from shardwright.progress import Progress
-    from shardwright.shards.indexing import IndexSummary, index
-    from shardwright.shards.opening import open  # noqa: A004 - for shardwright.open, as gzip.open
-    from shardwright.status import BucketStatus, ComponentStatus, StoreStatus, status
-    from shardwright.verify import Finding, VerifyReport, verify
-    from shardwright.version import __version__
-except KeyboardInterrupt:
-    # Ctrl-C while the command starts has nothing to end yet and needs no traceback. A program that
-    # imports the package gets its own interrupt.
-    import sys
-
-    if "".join(sys.argv[:1]).rpartition("/")[2] in ("-m", "shardwright"):
-        sys.exit(130)
-    raise
+from shardwright.derive import ComponentSummary, DeriveSummary, FailedReason, derive
+from shardwright.errors import (
+    DamageError,
+    InputMissingError,
+    LockedError,
+    MissingExtraError,
+    NoSpaceError,
+    ProvenanceError,
+    ShardExistsError,
+    ShardwrightError,
+    SourceChangedError,
+    StorageError,
+    TooManyFailuresError,
+    UsageError,
+)
+from shardwright.migrate import MigrateSummary, migrate
+from shardwright.pack import BucketSummary, PackSummary, SkippedReason, pack
+from shardwright.progress import Progress
+from shardwright.shards.indexing import IndexSummary, index
+from shardwright.shards.opening import open  # noqa: A004 - for shardwright.open, as gzip.open
+from shardwright.status import BucketStatus, ComponentStatus, StoreStatus, status
+from shardwright.verify import Finding, VerifyReport, verify
+from shardwright.version import __version__
 
 __all__ = [
     "BucketStatus",
