@@ -1,8 +1,6 @@
 """Other loaders on our shards: the index files we write for them, and the libraries themselves.
 
-webdataset and Hugging Face datasets always run. Megatron-Energon and Ray Data run where they are
-installed, which is not in the dev extra, as they bring torch and hundreds of megabytes. DALI, wids
-(webdataset 0.2) and webshart cannot stand beside these; for them the format is tested.
+webdataset and Hugging Face datasets are in the dev extra; ``peers`` runs the others.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import pytest
 import shardwright
 from shardwright import files
 from shardwright.shards.loaders import LOADERS
+from tests.shards import peers
 from tests.shards.packed import assert_same, assert_sample, expected, packed
 
 SAMPLES = 12
@@ -84,46 +83,15 @@ def test_hugging_face_reads_the_shards_as_files_as_a_folder_and_by_bucket(shards
     assert_hf(hf_samples(str(shards), "96x64"), odd)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_energon_reads_the_shards_with_our_index(shards: Path) -> None:
-    energon = pytest.importorskip("megatron.energon")
-    shardwright.index(shards, for_=["energon"])
-
-    class Encoder(energon.DefaultTaskEncoder):  # type: ignore[misc, name-defined, unused-ignore]
-        cookers = [energon.Cooker(energon.stateless(lambda sample: dict(sample)))]  # noqa: RUF012
-
-        def batch(self, samples: Any) -> Any:  # noqa: ANN401
-            return samples
-
-        def encode_batch(self, batch: Any) -> Any:  # noqa: ANN401
-            return batch
-
-    dataset = energon.get_train_dataset(
-        str(shards),
-        worker_config=energon.WorkerConfig(rank=0, world_size=1, num_workers=0),
-        batch_size=1,
-        shuffle_buffer_size=None,
-        max_samples_per_sequence=None,
-        task_encoder=Encoder(),
-        repeat=False,
-    )
-    samples = [sample for batch in energon.get_loader(dataset) for sample in batch]
+@pytest.mark.parametrize("name", peers.LOADERS)
+def test_others_read_the_shards_with_the_index_written_for_them(shards: Path, name: str) -> None:
+    if not (peers.FOLDER / name).is_dir():
+        pytest.skip("make test installs it")
+    shardwright.index(shards, for_=ALL)
+    samples = peers.run(name, shards, shards.parent / "samples")
     for sample in samples:
-        assert_sample(sample, sample["__key__"].rpartition("/")[2])
-    assert {sample["json"]["image_id"] for sample in samples} == IDS
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_ray_reads_the_shards(made: Path) -> None:
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        rows = ray.data.read_webdataset(tars(made)).take_all()
-    finally:
-        ray.shutdown()
-    for row in rows:
-        assert_sample(row, row["json"]["image_id"])
-    assert {row["json"]["image_id"] for row in rows} == IDS
+        assert_sample(sample, sample["json"]["image_id"])
+    assert sorted(sample["json"]["image_id"] for sample in samples) == sorted(IDS)
 
 
 def read_member(shard: Path, offset: int, size: int) -> bytes:
