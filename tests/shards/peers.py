@@ -65,7 +65,8 @@ def energon(shards: Path) -> Samples:
 
 
 def ray(shards: Path) -> Samples:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # before it is imported: it calls home
+    # It would call home, and leave a token there for clusters of several machines.
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     import ray
 
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
@@ -88,28 +89,25 @@ def wids(shards: Path) -> Samples:
 
 
 def dali(shards: Path) -> Samples:
-    from nvidia.dali import fn, pipeline_def
+    from nvidia.dali import Pipeline, fn
 
     indexes = sorted(map(str, shards.glob(".dali/bucket_*/*.idx")))
 
-    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
-    def reading() -> tuple[Any, ...]:
-        return tuple(
-            fn.readers.webdataset(
-                paths=tars(shards),
-                index_paths=indexes,
-                ext=FIELDS,
-                missing_component_behavior="error",
-                name="shards",
-            )
+    pipeline = Pipeline(batch_size=1, num_threads=1, device_id=None)
+    with pipeline:
+        members = fn.readers.webdataset(
+            paths=tars(shards),
+            index_paths=indexes,
+            ext=FIELDS,
+            missing_component_behavior="error",
+            name="shards",
         )
-
-    pipeline = reading()
+        pipeline.set_outputs(*members)
     pipeline.build()
     samples = []
     for _ in range(pipeline.epoch_size("shards")):
-        members = [bytes(output.at(0)) for output in pipeline.run()]
-        samples.append({f: decoded(f, m) for f, m in zip(FIELDS, members, strict=True)})
+        found = [bytes(output.at(0)) for output in pipeline.run()]
+        samples.append({f: decoded(f, data) for f, data in zip(FIELDS, found, strict=True)})
     return samples
 
 
