@@ -50,7 +50,9 @@ def test_workers_hand_their_tensors_over_without_a_copy(shards: Path) -> None:
     from torch.utils.data import get_worker_info
 
     batch = next(iter(loader(shardwright.open(shards).batches(4).torch(), 1)))
-    assert batch["vae.npy"].is_shared()
+    tensors = [batch[name] for name in expected("img0")]
+    assert all(tensor.is_shared() and tensor.data_ptr() % 64 == 0 for tensor in tensors)
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 1
     assert get_worker_info() is None
     assert not next(iter(shardwright.open(shards).batches(4).torch()))["vae.npy"].is_shared()
 
@@ -65,6 +67,13 @@ def test_a_loader_resumes_after_any_batch(shards: Path, workers: int) -> None:
         resumed.load_state_dict(states[number])
         assert resumed.epoch == 1
         assert order(loader(resumed, workers)) == whole[number + 1 :]
+
+
+def test_a_batch_without_arrays_comes_from_workers_too(shards: Path) -> None:
+    batches = shardwright.open(shards).fields("json").batches(4)
+    found = list(loader(batches.torch(), 1))
+    assert order(found) == order(batches)
+    assert all(not torch.is_tensor(value) for batch in found for value in batch.values())
 
 
 def test_without_workers_the_state_is_that_of_the_last_batch(shards: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import UsageError
-from shardwright.schema import JSON_SUFFIX, Shape
+from shardwright.schema import JSON_SUFFIX
 from shardwright.shards import members
 from shardwright.shards.catalog import Numbers
 from shardwright.shards.members import BadMemberError
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 Batch = dict[str, Any]
 State = dict[str, Any]
-Empty = Callable[[Shape, np.dtype[Any]], NDArray[Any]]
+Arrays = dict[str, list[NDArray[Any]]]  # of one batch, by field
+Stack = Callable[[Arrays], dict[str, Any]]
 SmallBuckets = Literal["drop", "keep", "refuse"]
 
 
@@ -126,14 +127,17 @@ class Batches:
         return int(state["epoch"]), int(state["batch"])
 
     def iterate(
-        self, epoch: int, start: int, step: int = 1, empty: Empty = np.empty
+        self, epoch: int, start: int, step: int = 1, stack: Stack | None = None
     ) -> Iterator[tuple[int, Batch]]:
         """Read batches of an epoch, all or every second and so on; give the place after each."""
         mine = self._plan(epoch)[self.rank :: self.settings.world_size][start::step]
         for count, numbers in enumerate(self.dataset.ahead(mine)):
             after = start + count * step + 1
-            batch = stack(self.dataset, numbers, empty)
-            yield after, batch | {"__state__": self.state(epoch, after)}
+            batch, arrays = gather(self.dataset, numbers)
+            yield (
+                after,
+                batch | (stack or stacked)(arrays) | {"__state__": self.state(epoch, after)},
+            )
 
     def _plan(self, epoch: int) -> list[Numbers]:
         if self._planned is None or self._planned[0] != epoch:
@@ -157,19 +161,29 @@ def plan(buckets: Mapping[str, Numbers], settings: Settings, epoch: int) -> list
     return batches[: len(batches) - len(batches) % settings.world_size]
 
 
-def stack(dataset: Dataset, numbers: Numbers, empty: Empty = np.empty) -> Batch:
-    """Read samples into one array a field: one allocation, and one copy of each sample."""
+def gather(dataset: Dataset, numbers: Numbers) -> tuple[Batch, Arrays]:
+    """Read samples of one bucket; their arrays still map the shards, and can be stacked."""
     found = list(dataset.read(numbers.tolist()))
     batch: Batch = {"bucket": found[0].shard.bucket, "__key__": [one.key for one in found]}
+    arrays: Arrays = {}
     for column, field in enumerate(dataset.field_names):
-        values = _values(dataset, found, column, field)
-        batch[field] = _stacked(values, found, field, empty) if _is_array(field) else list(values)
+        values = list(_values(dataset, found, column, field))
+        if field.endswith(".npy"):
+            _require_one_shape(values, found, field)
+            arrays[field] = values
+        else:
+            batch[field] = values
     if JSON_SUFFIX in batch:
         batch |= {
             name: [fields.get(name) for fields in batch[JSON_SUFFIX]]
             for name in ("image_id", "caption")
         }
-    return batch
+    return batch, arrays
+
+
+def stacked(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Stack each field: one allocation, and one copy of each sample."""
+    return {field: np.stack(found, dtype=found[0].dtype) for field, found in arrays.items()}
 
 
 def _values(dataset: Dataset, found: list[Found], column: int, field: str) -> Iterator[Any]:
@@ -180,27 +194,17 @@ def _values(dataset: Dataset, found: list[Found], column: int, field: str) -> It
             raise dataset.damaged(one, field, error) from None
 
 
-def _stacked(
-    arrays: Iterator[NDArray[Any]], found: list[Found], field: str, empty: Empty
-) -> NDArray[Any]:
-    first = next(arrays)
-    stacked = empty((len(found), *first.shape), first.dtype)
-    stacked[0] = first
-    for row, array in enumerate(arrays, 1):
+def _require_one_shape(arrays: list[NDArray[Any]], found: list[Found], field: str) -> None:
+    first = arrays[0]
+    for array, one in zip(arrays, found, strict=True):
         if (array.shape, array.dtype) != (first.shape, first.dtype):
             raise UsageError(
-                f"{found[row].key}.{field} is {array.dtype} {array.shape}, and {found[0].key}."
+                f"{one.key}.{field} is {array.dtype} {array.shape}, and {found[0].key}."
                 f"{field} of the same bucket {first.dtype} {first.shape}; {_ONE_SHAPE}"
             )
-        stacked[row] = array
-    return stacked
 
 
 _ONE_SHAPE = "a batch needs one shape a bucket, which derive with --fit bucket gives"
-
-
-def _is_array(field: str) -> bool:
-    return field.endswith(".npy")
 
 
 def _shuffle(draw: np.random.PCG64, count: int) -> Numbers:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import math
+import os
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from shardwright.schema import Shape
-from shardwright.shards.batches import Batch, Batches, State
+from shardwright.errors import StorageError
+from shardwright.shards.batches import Arrays, Batch, Batches, State, stacked
+
+_ALIGNED = 64
 
 
 class TorchBatches(IterableDataset[Batch]):
     """The batches with tensors for arrays; give it to a ``DataLoader`` with ``batch_size=None``.
 
-    With several workers every batch comes once, and in the same order as without. The workers read
+    With several workers every batch comes once, and in the same order as without; its tensors then
+    lie in one piece of memory, which is freed when the last of them is. The workers read
     ahead of the training loop, so only a batch itself knows where the loop is: to resume after a
     batch, keep its ``__state__`` and give it to ``load_state_dict`` before iterating again.
     ``state_dict`` says how far this very process has read, which is what torchdata's
@@ -41,13 +42,13 @@ class TorchBatches(IterableDataset[Batch]):
         first, step = (worker.id, worker.num_workers) if worker else (0, 1)
         epoch, start = self._own or self._place.tolist()
         self._own = None
-        allocate = _Allocate(shared=worker is not None)
+        # Without memfd_create torch itself copies what a worker gives into shared memory.
+        stack = _shared if worker and hasattr(os, "memfd_create") else _tensors
         self._read = epoch, start
-        for after, batch in self._batches.iterate(epoch, start + first, step, allocate):
+        for after, batch in self._batches.iterate(epoch, start + first, step, stack):
             # All workers count from the same start, so that each finds its own batches again.
             self._read = epoch, after - first - 1 + step
-            yield {name: allocate.tensor(value) for name, value in batch.items()}
-            allocate.tensors.clear()
+            yield batch
 
     @property
     def epoch(self) -> int:
@@ -76,26 +77,35 @@ class TorchBatches(IterableDataset[Batch]):
         self._read = None
 
 
-class _Allocate:
-    """Allocates tensors and lends them as arrays.
+def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
+    return {field: torch.from_numpy(array) for field, array in stacked(arrays).items()}
 
-    A worker's tensors live in shared memory, so that the trainer gets them without another copy.
+
+def _shared(arrays: Arrays) -> dict[str, torch.Tensor]:
+    """Stack all fields in one piece of shared memory, which the trainer maps without a copy.
+
+    It is written as a file, because filling fresh memory page by page takes twice as long; and it
+    is no file of /dev/shm, which is very small in many containers. One piece for all fields means
+    one file descriptor to hand over.
     """
-
-    def __init__(self, shared: bool) -> None:
-        self.shared = shared
-        self.tensors: dict[int, torch.Tensor] = {}
-
-    def __call__(self, shape: Shape, dtype: np.dtype[Any]) -> NDArray[Any]:
-        kind = torch.from_numpy(np.empty(0, dtype)).dtype
-        tensor = torch.empty(0 if self.shared else shape, dtype=kind)
-        if self.shared:  # as torch's own collate function does
-            storage = torch.UntypedStorage._new_shared(math.prod(shape) * dtype.itemsize)
-            tensor.set_(storage, 0, shape)
-        array: NDArray[Any] = tensor.numpy()
-        self.tensors[id(array)] = tensor
-        return array
-
-    def tensor(self, value: Any) -> Any:  # noqa: ANN401 - whatever a batch holds
-        """Give the tensor that was lent as this array; anything else as it is."""
-        return self.tensors.get(id(value), value)
+    if not arrays:
+        return {}
+    fd = os.memfd_create("shardwright")
+    try:
+        end = 0
+        places = {}
+        for field, found in arrays.items():
+            places[field] = end = -(-end // _ALIGNED) * _ALIGNED
+            for array in found:
+                if os.pwrite(fd, array.data, end) != array.nbytes:
+                    raise StorageError("no memory left to share a batch; take smaller batches")
+                end += array.nbytes
+        storage = torch.UntypedStorage._new_shared_fd_cpu(fd, end)
+    finally:
+        os.close(fd)
+    tensors = {}
+    for field, found in arrays.items():
+        tensor = torch.from_numpy(np.empty(0, found[0].dtype))
+        shape = (len(found), *found[0].shape)
+        tensors[field] = tensor.set_(storage, places[field] // tensor.itemsize, shape)
+    return tensors
