@@ -122,6 +122,25 @@ def webshart(shards: Path) -> Samples:
     return list(found.values())
 
 
+def s3(shards: Path) -> Samples:
+    """Read with our own reader, from a server that speaks S3."""
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    import shardwright
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
+    system = s3fs.S3FileSystem(**options)
+    system.mkdir("ours")
+    system.put(str(shards), "ours/shards", recursive=True)
+    samples = list(shardwright.open("s3://ours/shards", storage_options=options))
+    server.stop()
+    return samples
+
+
 # By the folder each is installed in.
 LOADERS: dict[str, Callable[[Path], Samples]] = {
     "megatron/energon": energon,
@@ -142,4 +161,4 @@ def decoded(field: str, data: bytes) -> Any:  # noqa: ANN401 - a dict or an arra
 
 if __name__ == "__main__":
     _, name, shards, out = sys.argv
-    Path(out).write_bytes(pickle.dumps(LOADERS[name](Path(shards))))
+    Path(out).write_bytes(pickle.dumps((LOADERS | {"s3": s3})[name](Path(shards))))

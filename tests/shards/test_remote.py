@@ -1,9 +1,10 @@
-"""Shards behind an fsspec URL. Skipped where fsspec is not installed: it is an extra."""
+"""Shards behind an fsspec URL: a web server, S3, memory. Skipped without fsspec: it is an extra."""
 
 from __future__ import annotations
 
 import multiprocessing
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 
 import shardwright
+from tests.shards import peers
 from tests.shards.packed import assert_sample, expected, file_order, packed
+from tests.shards.webserver import Manner, WebServer, serving
 
 fsspec = pytest.importorskip("fsspec")
 from fsspec.implementations.local import LocalFileSystem  # noqa: E402
@@ -116,3 +119,99 @@ def test_a_dataset_in_use_can_go_to_another_process(shards: Path, method: str) -
     assert keys(dataset) == file_order(SAMPLES)
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply(keys, (dataset,)) == file_order(SAMPLES)
+
+
+@pytest.fixture
+def server(shards: Path) -> Iterator[WebServer]:
+    pytest.importorskip("aiohttp")
+    with serving(shards) as server:
+        yield server
+
+
+def test_a_web_server_gives_the_same_samples(server: WebServer) -> None:
+    dataset = shardwright.open(server.url)
+    for sample, image_id in zip(dataset, file_order(SAMPLES), strict=True):
+        assert_sample(sample, image_id)
+    assert_sample(dataset.by_id("img7"), "img7")
+
+
+def test_of_a_web_server_only_ranges_are_read(server: WebServer) -> None:
+    dataset = shardwright.open(f"{server.url}/")
+    assert {name.rpartition(".")[2] for name, _ in server.served} == {"json", "idx"}
+    server.served.clear()
+    for batch in dataset.fields("dinov3.npy", "t5m.npy").batches(3):
+        for row, image_id in enumerate(batch["__key__"]):
+            np.testing.assert_array_equal(
+                batch["dinov3.npy"][row], expected(image_id)["dinov3.npy"]
+            )
+    assert sorted(size for _, size in server.served) == sorted([4736, 717] * SAMPLES)
+    server.served.clear()
+    list(dataset)
+    headers_and_ends = SAMPLES * 5 * 512 + 4 * 1024
+    shards = sum(path.stat().st_size for path in server.folder.glob("bucket_*/*.tar"))
+    assert shards - headers_and_ends < sum(size for _, size in server.served) < shards
+
+
+@pytest.mark.parametrize(
+    ("manner", "message"),
+    [
+        (
+            "whole",
+            r"shard-000000\.tar: gave 676864 bytes where .* asked for; .* does not serve ran",
+        ),
+        ("cut off", r"shard-000000\.tar: cannot be read \(ClientPayloadError"),
+        ("refused", r"shard-000000\.tar: cannot be read \(ClientResponseError: 503"),
+    ],
+)
+def test_a_web_server_that_misbehaves_is_an_error(
+    server: WebServer, manner: Manner, message: str
+) -> None:
+    dataset = shardwright.open(server.url)
+    assert_sample(dataset[0], "img0")
+    server.manner = manner
+    with pytest.raises(shardwright.StorageError, match=message):
+        dataset[0]
+    with pytest.raises(shardwright.StorageError, match=r"shard-\d+\.tar: "):
+        list(dataset.batches(3))
+    server.manner = "ranges"
+    assert_sample(dataset[0], "img0")
+
+
+def test_a_shard_that_is_gone_or_short_on_a_web_server_is_named(server: WebServer) -> None:
+    dataset = shardwright.open(server.url)
+    path = server.folder / "bucket_64x64" / "shard-000000.tar"
+    data = path.read_bytes()
+    path.write_bytes(data[:5000])
+    with pytest.raises(shardwright.DamageError, match=r"shard-000000\.tar: is shorter than its"):
+        dataset[0]
+    with pytest.raises(shardwright.ShardwrightError, match=r"shard-000000\.tar: "):
+        dataset[1]
+    path.unlink()
+    with pytest.raises(shardwright.InputMissingError, match=r"shard-000000\.tar: not there"):
+        dataset[0]
+
+
+def test_a_web_server_that_is_not_there_is_an_error(server: WebServer) -> None:
+    with serving(server.folder) as gone:
+        url = gone.url
+    with pytest.raises(shardwright.StorageError, match=r"manifest\.json: cannot be read \(Client"):
+        shardwright.open(url)
+    with pytest.raises(shardwright.InputMissingError, match=r"so copy \.shardwright along"):
+        shardwright.open(f"{server.url}/elsewhere")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_connections_are_not_taken_to_another_process(server: WebServer, method: str) -> None:
+    dataset = shardwright.open(server.url)
+    assert keys(dataset) == file_order(SAMPLES)
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.map(keys, [dataset] * 2) == [file_order(SAMPLES)] * 2
+    assert keys(dataset) == file_order(SAMPLES)
+
+
+def test_s3_gives_the_same_samples(shards: Path, tmp_path: Path) -> None:
+    if not (peers.FOLDER / "moto").is_dir():
+        pytest.skip("make test installs it")
+    samples = peers.run("s3", shards, tmp_path / "samples")
+    for sample, image_id in zip(samples, file_order(SAMPLES), strict=True):
+        assert_sample(sample, image_id)

@@ -39,7 +39,7 @@ class RemoteFolder:
                 elif isinstance(data, bytes):
                     yield data
                 else:
-                    raise StorageError(f"{self.name}/{path}: cannot be read ({data})")
+                    raise StorageError(f"{self.name}/{path}: cannot be read ({_told(data)})")
 
     def stamp(self, path: str) -> Stamp | None:
         return None
@@ -66,8 +66,13 @@ class RemoteFolder:
         if isinstance(data, FileNotFoundError):
             raise InputMissingError(f"{name}: not there; copy it there again")
         if not isinstance(data, bytes):
-            raise StorageError(f"{name}: cannot be read ({data})")
-        if len(data) != wanted.size:
+            raise StorageError(f"{name}: cannot be read ({_told(data)})")
+        if len(data) > wanted.size:
+            raise StorageError(
+                f"{name}: gave {len(data)} bytes where {wanted.size} were asked for; its server "
+                "does not serve ranges, so copy the shards elsewhere"
+            )
+        if len(data) < wanted.size:
             raise DamageError(f"{name}: is shorter than its index says; copy it there again")
         return memoryview(data)
 
@@ -101,3 +106,7 @@ def _holds(whole: Piece, piece: Piece) -> bool:
         and whole.offset <= piece.offset
         and piece.offset + piece.size <= whole.offset + whole.size
     )
+
+
+def _told(error: object) -> str:
+    return f"{type(error).__name__}: {error}"  # the message of some is empty
