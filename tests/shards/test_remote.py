@@ -144,7 +144,9 @@ def test_of_a_web_server_only_ranges_are_read(server: WebServer) -> None:
             np.testing.assert_array_equal(
                 batch["dinov3.npy"][row], expected(image_id)["dinov3.npy"]
             )
-    assert sorted(size for _, size in server.served) == sorted([4736, 717] * SAMPLES)
+    asked = SAMPLES * (512 + 128 + 4096 + 512 + 128 + 77)
+    between = SAMPLES * 2048  # a JSON member is sooner fetched too than a second range
+    assert asked <= sum(size for _, size in server.served) < asked + between
     server.served.clear()
     list(dataset)
     headers_and_ends = SAMPLES * 5 * 512 + 4 * 1024
