@@ -81,6 +81,8 @@ def test_positions_count_from_both_ends_and_no_further(made: Path) -> None:
     for beyond in (SAMPLES, -SAMPLES - 1):
         with pytest.raises(IndexError, match=f"sample {beyond} of {SAMPLES}"):
             dataset[beyond]
+    with pytest.raises(TypeError, match="slice"):
+        dataset[0:1]  # type: ignore[index]
 
 
 def owner(array: Array) -> object:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +94,46 @@ def test_workers_that_persist_learn_of_another_epoch(shards: Path) -> None:
         assert order(persistent) == order(dataset.batches(4, epoch=epoch))
 
 
-def test_a_stateful_loader_resumes_each_worker(shards: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2, 3])
+def test_a_stateful_loader_resumes_in_mid_epoch_and_goes_on_to_the_next(
+    shards: Path, workers: int
+) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
-    whole = order(shardwright.open(shards).batches(2))
-    options = {"batch_size": None, "num_workers": 2}
-    first = stateful(shardwright.open(shards).batches(2).torch(), **options)
+    dataset = shardwright.open(shards)
+    whole, following = (order(dataset.batches(2, epoch=epoch)) for epoch in (0, 1))
+    options = {"batch_size": None, "num_workers": workers}
+    first = stateful(dataset.batches(2).torch(), **options)
     iterator = iter(first)
-    begun = order(next(iterator) for _ in range(5))
-    second = stateful(shardwright.open(shards).batches(2).torch(), **options)
-    second.load_state_dict(first.state_dict())
-    assert begun + order(second) == whole
+    begun: list[list[str]] = []
+    for stop in (1, 4, 9):
+        begun += order(next(iterator) for _ in range(stop - len(begun)))
+        state = pickle.loads(pickle.dumps(first.state_dict()))
+        batches = dataset.batches(2).torch()
+        second = stateful(batches, **options)
+        second.load_state_dict(state)
+        assert begun + order(second) == whole
+        batches.set_epoch(1)
+        assert order(second) == following
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_shard_that_changes_underneath_is_noticed_in_workers_too(
+    shards: Path, tmp_path: Path, workers: int
+) -> None:
+    folder = shutil.copytree(shards, tmp_path / "shards")
+    batches = shardwright.open(folder).batches(4).torch()
+    os.truncate(folder / "bucket_64x64" / "shard-000000.tar", 10)
+    with pytest.raises(shardwright.SourceChangedError, match=r"shard-000000\.tar: was replaced or"):
+        list(loader(batches, workers))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_have_different_samples_whatever_their_workers(shards: Path, workers: int) -> None:
+    dataset = shardwright.open(shards)
+    ranks = [
+        order(loader(dataset.batches(3, rank=rank, world_size=3).torch(), workers))
+        for rank in range(3)
+    ]
+    assert [len(batches) for batches in ranks] == [3, 3, 3]
+    seen = [image_id for batches in ranks for batch in batches for image_id in batch]
+    assert len(set(seen)) == len(seen) == 27

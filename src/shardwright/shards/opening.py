@@ -16,8 +16,9 @@ def open(  # noqa: A001 - for shardwright.open, as gzip.open
     """Open a shard folder for reading: a dataset of samples whose arrays map the files.
 
     With the ``remote`` extra the path may be a URL for fsspec, and ``storage_options`` go to it.
-    Shards without a manifest are scanned once by their headers, with a warning. Damaged ones are
-    refused.
+    Shards without a manifest are scanned once by their headers, with a warning. Shards that are
+    missing, cut off, replaced, or without the samples of their index are refused; only
+    ``shardwright verify --read-data`` looks at every byte.
     """
     from shardwright.shards.reader import open_shards
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -82,7 +83,7 @@ class Dataset:
 
     def __getitem__(self, position: int) -> Sample:
         try:
-            number = self._numbers[position]
+            number = self._numbers[operator.index(position)]
         except IndexError:
             raise IndexError(f"sample {position} of {len(self)}") from None
         return next(self._samples([int(number)]))
