@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,29 @@ def test_workers_hand_their_tensors_over_without_a_copy(shards: Path) -> None:
     assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 1
     assert get_worker_info() is None
     assert not next(iter(shardwright.open(shards).batches(4).torch()))["vae.npy"].is_shared()
+
+
+def test_workers_need_hardly_any_room_in_dev_shm(shards: Path) -> None:
+    script = (
+        "import sys, shardwright\n"
+        "from torch.utils.data import DataLoader\n"
+        "batches = shardwright.open(sys.argv[1]).batches(4).torch()\n"
+        "print(len(list(DataLoader(batches, batch_size=None, num_workers=1))))\n"
+    )
+    own = ["unshare", "--mount", "--map-root-user", "sh", "-c"]  # a /dev/shm of its own, as Docker
+    small = "mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "
+    if (
+        not shutil.which("unshare")
+        or subprocess.run([*own, f"{small} true"], capture_output=True).returncode
+    ):
+        pytest.skip("mounting is not allowed here")
+    done = subprocess.run(
+        [*own, f'{small} "$@"', "sh", sys.executable, "-W", "ignore", "-c", script, str(shards)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.stdout, done.stderr) == ("7\n", "")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
