@@ -25,14 +25,16 @@ FOLDER = Path(sys.prefix, "peers")
 FIELDS = ["json", "dinov3.npy", "vae.npy", "t5h.npy", "t5m.npy"]
 
 
-def run(name: str, shards: Path | str, out: Path) -> Samples:
+def run(name: str, shards: Path, out: Path) -> Samples:
     """Read shards with a loader; give its samples."""
+    ours = os.environ.get("PYTHONPATH", "")
     done = subprocess.run(
         [sys.executable, "-m", "tests.shards.peers", name, str(shards), str(out)],
         capture_output=True,
         text=True,
         timeout=100,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER), *sys.path])},
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"PYTHONPATH": f"{FOLDER}{os.pathsep}{ours}"},
     )
     assert done.returncode == 0, done.stderr
     samples: Samples = pickle.loads(out.read_bytes())
@@ -65,7 +67,7 @@ def energon(shards: Path) -> Samples:
 
 
 def ray(shards: Path) -> Samples:
-    # It would call home, and leave a token there for clusters of several machines.
+    # It would report to its makers, and put a password for clusters into the home folder.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     import ray
 
@@ -92,7 +94,6 @@ def dali(shards: Path) -> Samples:
     from nvidia.dali import Pipeline, fn
 
     indexes = sorted(map(str, shards.glob(".dali/bucket_*/*.idx")))
-
     pipeline = Pipeline(batch_size=1, num_threads=1, device_id=None)
     with pipeline:
         members = fn.readers.webdataset(

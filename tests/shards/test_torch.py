@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import shutil
 import subprocess
 import sys
@@ -83,6 +84,17 @@ def test_workers_need_hardly_any_room_in_dev_shm(shards: Path) -> None:
         timeout=100,
     )
     assert (done.stdout, done.stderr) == ("7\n", "")
+
+
+def allow_little(worker: int) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+
+
+def test_a_batch_that_cannot_be_shared_whole_is_an_error(shards: Path) -> None:
+    batches = shardwright.open(shards).batches(4).torch()
+    with pytest.raises(shardwright.StorageError, match="no memory left to share a batch"):
+        list(loader(batches, 1, worker_init_fn=allow_little))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

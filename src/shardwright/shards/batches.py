@@ -32,6 +32,11 @@ Stack = Callable[[Arrays], dict[str, Any]]
 SmallBuckets = Literal["drop", "keep", "refuse"]
 
 
+def stacked(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Stack each field: one allocation, and one copy of each sample."""
+    return {field: np.stack(found, dtype=found[0].dtype) for field, found in arrays.items()}
+
+
 @dataclass(frozen=True)
 class Settings:
     """What decides the batches of every epoch, and so what a state belongs to."""
@@ -127,17 +132,14 @@ class Batches:
         return int(state["epoch"]), int(state["batch"])
 
     def iterate(
-        self, epoch: int, start: int, step: int = 1, stack: Stack | None = None
+        self, epoch: int, start: int, step: int = 1, stack: Stack = stacked
     ) -> Iterator[tuple[int, Batch]]:
         """Read batches of an epoch, all or every second and so on; give the place after each."""
         mine = self._plan(epoch)[self.rank :: self.settings.world_size][start::step]
         for count, numbers in enumerate(self.dataset.ahead(mine)):
             after = start + count * step + 1
             batch, arrays = gather(self.dataset, numbers)
-            yield (
-                after,
-                batch | (stack or stacked)(arrays) | {"__state__": self.state(epoch, after)},
-            )
+            yield after, batch | stack(arrays) | {"__state__": self.state(epoch, after)}
 
     def _plan(self, epoch: int) -> list[Numbers]:
         if self._planned is None or self._planned[0] != epoch:
@@ -179,11 +181,6 @@ def gather(dataset: Dataset, numbers: Numbers) -> tuple[Batch, Arrays]:
             for name in ("image_id", "caption")
         }
     return batch, arrays
-
-
-def stacked(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Stack each field: one allocation, and one copy of each sample."""
-    return {field: np.stack(found, dtype=found[0].dtype) for field, found in arrays.items()}
 
 
 def _values(dataset: Dataset, found: list[Found], column: int, field: str) -> Iterator[Any]:
