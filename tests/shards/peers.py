@@ -32,7 +32,7 @@ def run(name: str, shards: Path, out: Path) -> Samples:
         [sys.executable, "-m", "tests.shards.peers", name, str(shards), str(out)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         cwd=Path(__file__).parents[2],
         env=os.environ | {"PYTHONPATH": f"{FOLDER}{os.pathsep}{ours}"},
     )

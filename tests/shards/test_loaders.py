@@ -83,6 +83,7 @@ def test_hugging_face_reads_the_shards_as_files_as_a_folder_and_by_bucket(shards
     assert_hf(hf_samples(str(shards), "96x64"), odd)
 
 
+@pytest.mark.timeout(300)  # Ray starts ten processes, which takes a minute on a busy machine
 @pytest.mark.parametrize("name", peers.LOADERS)
 def test_others_read_the_shards_with_the_index_written_for_them(shards: Path, name: str) -> None:
     if not (peers.FOLDER / name).is_dir():
