@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.durability.soak import Tally, properties, summed
 from tests.stores import Store, make_store, record
 
 
@@ -20,3 +21,21 @@ def store(tmp_path: Path) -> Store:
 def output(tmp_path: Path) -> Path:
     """Where shards go; not there yet."""
     return tmp_path / "shards"
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Tally:
+    """A count of what a test has tried."""
+
+    def count(**counts: int) -> None:
+        request.node.user_properties += properties(counts)
+
+    return count
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = terminalreporter.getreports("passed")
+    if counts := summed(entry for report in reports for entry in report.user_properties):
+        terminalreporter.section("tried, and survived")
+        for name, count in sorted(counts.items()):
+            terminalreporter.line(f"{count:9,} {name}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.files import Disk
@@ -13,104 +15,131 @@ class Killed(BaseException):
     """The process is gone: nothing after this may reach the disk."""
 
 
-class Counting(Disk):
-    """Notes the calls; ``meet`` is asked before each.
+@dataclass(frozen=True)
+class Call:
+    """One call of the disk: its name, and the path it is about."""
 
-    It does not really sync: what was written survives everything but a power cut anyway.
+    name: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.path}"
+
+
+class WatchedDisk(Disk):
+    """Remembers its calls and lets a subclass step in before each of them.
+
+    It does not wait for the real disk: what a power cut would lose is another test's business.
     """
 
     def __init__(self) -> None:
-        self.calls: list[str] = []
+        self.calls: list[Call] = []
+        self.open: dict[int, str] = {}
         self._lock = threading.Lock()  # arrays are written by many threads
 
-    def meet(self, count: int, call: str) -> None:
+    @property
+    def names(self) -> list[str]:
+        """Name the calls."""
+        return [call.name for call in self.calls]
+
+    def before(self, call: Call) -> None:
         """Let the call pass, or raise."""
 
-    def _meet(self, call: str) -> None:
+    def tears(self, call: Call) -> bool:
+        """Whether a write that does not pass is done in part."""
+        return False
+
+    def _meet(self, name: str, path: Path | str) -> None:
+        call = Call(name, str(path))
         with self._lock:
             self.calls.append(call)
-            self.meet(len(self.calls), call)
+            self.before(call)
 
     def create(self, path: Path) -> int:
-        self._meet("create")
-        return super().create(path)
+        self._meet("create", path)
+        fd = super().create(path)
+        self.open[fd] = str(path)
+        return fd
 
     def append(self, path: Path) -> int:
-        self._meet("append")
-        return super().append(path)
+        self._meet("append", path)
+        fd = super().append(path)
+        self.open[fd] = str(path)
+        return fd
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
         try:
-            self._meet("write")
-        except BaseException as fault:
-            if self.tears(fault):
+            self._meet("write", self.open[fd])
+        except BaseException:
+            if self.tears(Call("write", self.open[fd])):
                 super().write(fd, data[: len(data) // 2])
             raise
         return super().write(fd, data)
 
-    def tears(self, fault: BaseException) -> bool:
-        """Whether the write at which this happens is done in part."""
-        return False
+    def bypass_cache(self, fd: int, bypass: bool) -> bool:
+        self._meet("bypass_cache", self.open[fd])
+        return super().bypass_cache(fd, bypass)
 
     def fsync(self, fd: int) -> None:
-        self._meet("fsync")
+        self._meet("fsync", self.open[fd])
 
     def rename(self, source: Path, target: Path) -> None:
-        self._meet("rename")
+        self._meet("rename", target)
         super().rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        self._meet("link")
+        self._meet("link", target)
         super().link(source, target)
 
     def unlink(self, path: Path) -> None:
-        self._meet("unlink")
+        self._meet("unlink", path)
         super().unlink(path)
 
     def mkdir(self, path: Path) -> None:
-        self._meet("mkdir")
+        self._meet("mkdir", path)
         super().mkdir(path)
 
     def fsync_folder(self, path: Path) -> None:
-        self._meet("fsync_folder")
+        self._meet("fsync_folder", path)
 
 
-class KilledAt(Counting):
-    """Dies at the nth call, in the midst of it if it is a write, and stays dead."""
+class KillingDisk(WatchedDisk):
+    """Kills the process at its nth call, in the midst of it if it is a write; it stays dead."""
 
-    def __init__(self, nth: int) -> None:
+    def __init__(self, at: int) -> None:
         super().__init__()
-        self.nth = nth
+        self.at = at
 
-    def meet(self, count: int, call: str) -> None:
-        if count >= self.nth:
-            raise Killed(count)
+    def before(self, call: Call) -> None:
+        if len(self.calls) >= self.at:
+            raise Killed(str(call))
 
-    def tears(self, fault: BaseException) -> bool:
-        return fault.args == (self.nth,)
+    def tears(self, call: Call) -> bool:
+        return call == self.calls[self.at - 1]
 
 
-class FailsAt(Counting):
-    """Fails the nth call once with an error of the system."""
+class FailingDisk(WatchedDisk):
+    """Fails at its nth call, once or from then on, with an error of the file system.
 
-    def __init__(self, nth: int, number: int) -> None:
+    A full disk still lets files be removed. To bypass the cache never fails: it answers no.
+    """
+
+    def __init__(self, at: int, number: int, *, once: bool) -> None:
         super().__init__()
-        self.nth, self.number = nth, number
+        self.at, self.number, self.once = at, number, once
+        self.failed: list[Call] = []
 
-    def meet(self, count: int, call: str) -> None:
-        if count == self.nth:
-            raise OSError(self.number, os.strerror(self.number))
+    def before(self, call: Call) -> None:
+        now = len(self.calls)
+        if now < self.at or (self.once and now > self.at):
+            return
+        if call.name == "bypass_cache" or (self.number == errno.ENOSPC and call.name == "unlink"):
+            return
+        self.failed.append(call)
+        raise OSError(self.number, os.strerror(self.number))
 
-    def tears(self, fault: BaseException) -> bool:
+    def tears(self, call: Call) -> bool:
         return True
-
-
-class FullFrom(FailsAt):
-    """Has no room left from the nth call on; names can still be removed."""
-
-    def meet(self, count: int, call: str) -> None:
-        if count >= self.nth and call in ("create", "append", "write", "link", "mkdir"):
-            raise OSError(self.number, os.strerror(self.number))
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

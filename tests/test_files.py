@@ -14,52 +14,24 @@ import pytest
 
 from shardwright import LockedError, NoSpaceError, StorageError, files
 from shardwright.files import Disk, GatheredFile, NewFile, using
+from tests.faults import Call, WatchedDisk
 from tests.tars import listing
 
 BUFFER = 1 << 22  # what a GatheredFile gathers before it writes
 
 
-class Failing(Disk):
-    """Fails one kind of call, always or from the nth on, and remembers the calls."""
+class Failing(WatchedDisk):
+    """Fails one kind of call, always or from the nth on."""
 
     def __init__(self, call: str, number: int, *, nth: int = 1) -> None:
+        super().__init__()
         self.call, self.number, self.left = call, number, nth
-        self.calls: list[str] = []
 
-    def _meet(self, call: str) -> None:
-        self.calls.append(call)
-        if call == self.call:
+    def before(self, call: Call) -> None:
+        if call.name == self.call:
             self.left -= 1
             if self.left <= 0:
                 raise OSError(self.number, os.strerror(self.number))
-
-    def create(self, path: Path) -> int:
-        self._meet("create")
-        return super().create(path)
-
-    def write(self, fd: int, data: bytes | memoryview) -> int:
-        self._meet("write")
-        return super().write(fd, data)
-
-    def fsync(self, fd: int) -> None:
-        self._meet("fsync")
-        super().fsync(fd)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._meet("rename")
-        super().rename(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._meet("unlink")
-        super().unlink(path)
-
-    def mkdir(self, path: Path) -> None:
-        self._meet("mkdir")
-        super().mkdir(path)
-
-    def fsync_folder(self, path: Path) -> None:
-        self._meet("fsync_folder")
-        super().fsync_folder(path)
 
 
 # Writing a file whole
@@ -81,7 +53,7 @@ def test_a_written_file_replaces_an_older_one(tmp_path: Path) -> None:
 def test_a_file_is_synced_before_it_is_named_and_its_folder_after(tmp_path: Path) -> None:
     with using(disk := Failing("", 0)):
         files.write_whole(tmp_path / "a", b"hello")
-    assert disk.calls == ["create", "write", "fsync", "rename", "fsync_folder"]
+    assert disk.names == ["create", "write", "fsync", "rename", "fsync_folder"]
 
 
 @pytest.mark.parametrize("call", ["create", "write", "fsync", "rename"])
@@ -183,14 +155,14 @@ def test_a_failed_fsync_is_never_retried_and_the_file_is_discarded(tmp_path: Pat
     class Once(Failing):
         """Would succeed if it were asked again, as a kernel that dropped the pages does."""
 
-        def _meet(self, call: str) -> None:
-            super()._meet(call)
+        def before(self, call: Call) -> None:
+            super().before(call)
             assert self.left >= 0
 
     disk = Once("fsync", errno.EIO)
     with using(disk), pytest.raises(StorageError, match="Input/output error"):
         files.write_whole(tmp_path / "a", b"hello")
-    assert disk.calls == ["create", "write", "fsync", "unlink"]
+    assert disk.names == ["create", "write", "fsync", "unlink"]
     assert listing(tmp_path) == []
 
 
@@ -368,7 +340,7 @@ def test_folders_are_made_with_their_parents_and_each_is_synced(tmp_path: Path) 
         files.make_folder(tmp_path / "a" / "b")
         files.make_folder(tmp_path / "a" / "b")
     assert listing(tmp_path) == ["a", "a/b"]
-    assert disk.calls == ["mkdir", "fsync_folder"] * 2
+    assert disk.names == ["mkdir", "fsync_folder"] * 2
 
 
 def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:

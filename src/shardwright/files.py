@@ -151,8 +151,7 @@ class NewFile:
 class Hasher(Protocol):
     """What hashlib and xxhash have in common."""
 
-    def update(self, data: memoryview, /) -> None:
-        """Take in some bytes."""
+    def update(self, data: memoryview, /) -> None: ...  # take in some bytes
 
 
 class GatheredFile(NewFile):
@@ -293,6 +292,13 @@ def remove(path: Path) -> None:
     """Remove a file if it is there."""
     with explained(path), suppress(FileNotFoundError):
         _disk.unlink(path)
+
+
+def withdraw(path: Path) -> None:
+    """Remove a file that is read if it is there, so that no power cut brings it back."""
+    if path.exists():
+        remove(path)
+        sync_folder(path.parent)
 
 
 def make_folder(path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import xxhash
 
+from shardwright.schema import JSONL_NAME
 from shardwright.shards import manifest
+from shardwright.store.journal import journal_path
 from tests.faults import contents
 
 Contents = dict[str, bytes | None]
+JOURNAL = journal_path(Path(JSONL_NAME)).name
 
 
 def restore(folder: Path, held: Contents) -> None:
@@ -26,6 +30,25 @@ def restore(folder: Path, held: Contents) -> None:
 def shard_names(held: Contents) -> set[str]:
     """Name the shards."""
     return {name for name in held if name.endswith(".tar")}
+
+
+def record_ids(lines: bytes) -> set[str]:
+    """Name the images that have a whole record among these lines."""
+    return {found.decode() for found in re.findall(rb'^{"image_id":"(\w+)".*}\n', lines, re.M)}
+
+
+def held(left: Contents | None) -> set[str]:
+    """Name all that a folder has of what can be reported: its files, and the records in them."""
+    if left is None:
+        return set()
+    return set(left).union(*(record_ids(left.get(name) or b"") for name in (JSONL_NAME, JOURNAL)))
+
+
+def assert_arrays_are_whole(folder: Path, start: Contents | None, expected: Contents) -> None:
+    """At any moment: an array is an old one or a new one, and nothing in between."""
+    for name, data in contents(folder).items():
+        if name.endswith(".npy"):
+            assert data in ((start or {}).get(name), expected[name]), name
 
 
 def assert_manifest_speaks_true(folder: Path) -> None:

@@ -12,11 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardwright import Progress
-from tests.durability.disks import KillingDisk
-from tests.durability.folders import Contents
+from tests.durability.folders import JOURNAL, Contents, held, record_ids
+from tests.faults import KillingDisk
 
 Names = dict[str, "int | None"]  # a name to an inode, to _FOLDER, or to nothing
 _FOLDER = -1
+# By what is left of a temporary name.
+_KINDS = {
+    ".tar": "shard",
+    ".idx": "index",
+    "": "array",
+    ".jsonl": "JSONL",
+    ".merge": "merged JSONL",
+}
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,11 @@ class RecordingDisk(KillingDisk):
         self.log.append(Operation("create", path))
         return fd
 
+    def append(self, path: Path) -> int:
+        fd = super().append(path)
+        self.log.append(Operation("append", path))
+        return fd
+
     def write(self, fd: int, data: bytes | memoryview) -> int:
         count = super().write(fd, data)
         self.log.append(Operation("write", Path(self.open[fd]), data=bytes(data[:count])))
@@ -54,12 +67,16 @@ class RecordingDisk(KillingDisk):
     def fsync(self, fd: int) -> None:
         super().fsync(fd)
         path = Path(self.open[fd])
-        kind = {".tar": "shard", ".idx": "index"}.get(path.with_suffix("").suffix, "document")
+        kind = _KINDS.get(path.with_suffix("").suffix, "document")
         self.log.append(Operation("fsync", path, site=f"{_caller()} of a {kind}"))
 
     def rename(self, source: Path, target: Path) -> None:
         super().rename(source, target)
         self.log.append(Operation("rename", source, target))
+
+    def link(self, source: Path, target: Path) -> None:
+        super().link(source, target)
+        self.log.append(Operation("link", source, target))
 
     def unlink(self, path: Path) -> None:
         super().unlink(path)
@@ -75,7 +92,7 @@ class RecordingDisk(KillingDisk):
 
 
 class Listener(Progress):
-    """Writes down, among the operations, which shards are reported to be written."""
+    """Writes down, among the operations, what is reported to be done: shards, and records."""
 
     def __init__(self, disk: RecordingDisk, output: Path) -> None:
         self.disk, self.output = disk, output
@@ -83,7 +100,16 @@ class Listener(Progress):
     def note(self, text: str) -> None:
         name = text.split()[0]
         if name.endswith(".tar"):
-            self.disk.log.append(Operation("told", self.output / name))
+            self._tell(name)
+
+    def advance(self, count: int) -> None:
+        journal = self.output / JOURNAL
+        if journal.exists():
+            for image_id in record_ids(journal.read_bytes()):
+                self._tell(image_id)
+
+    def _tell(self, what: str) -> None:
+        self.disk.log.append(Operation("told", self.output / what))
 
 
 def _caller() -> str:
@@ -120,7 +146,7 @@ class PowerCut:
 
     def __init__(self, output: Path, start: Contents | None) -> None:
         self.output = output
-        self.told: set[str] = set()  # shards that were reported to be written
+        self.told: set[str] = set()  # shards and records that were reported to be written
         self.inodes: list[_Inode] = []
         self.folders: dict[Path, _Folder] = {output.parent: _Folder()}
         if start is not None:
@@ -147,9 +173,10 @@ class PowerCut:
             return
         parent = self.folders[path.parent]
         match operation.name:
-            case "create":
-                self.inodes.append(_Inode())
-                parent.change({path.name: len(self.inodes) - 1})
+            case "create" | "append":
+                if parent.names.get(path.name) is None:
+                    self.inodes.append(_Inode())
+                    parent.change({path.name: len(self.inodes) - 1})
             case "write":
                 self._inode(path).written += operation.data
             case "fsync":
@@ -157,6 +184,9 @@ class PowerCut:
             case "rename":
                 assert operation.target is not None
                 parent.change({path.name: None, operation.target.name: parent.names[path.name]})
+            case "link":
+                assert operation.target is not None
+                parent.change({operation.target.name: parent.names[path.name]})
             case "unlink":
                 parent.change({path.name: None})
             case "mkdir":
@@ -176,8 +206,8 @@ class PowerCut:
         for one in unsafe:
             ways.append(lambda path, _, one=one: path == one)  # type: ignore[misc]
             ways.append(lambda path, _, one=one: path != one)  # type: ignore[misc]
-            if len(self.folders[one].pending) > 1:  # the later without the earlier
-                ways.append(lambda path, n, one=one: path != one or n > 0)  # type: ignore[misc]
+            for lost in range(len(self.folders[one].pending) - 1):  # the later without this one
+                ways.append(lambda path, n, one=one, lost=lost: (path, n) != (one, lost))  # type: ignore[misc]
         for kept in ways:
             for data in (_kept, _dropped, _garbled):
                 yield self._left(kept, data)
@@ -224,22 +254,27 @@ def _garbled(inode: _Inode) -> bytes:
 
 @dataclass(frozen=True)
 class Cut:
-    """A power cut: after how many operations, what is left, and which reported shards are not."""
+    """A power cut: after how many operations, what is left, and what was reported and is not."""
 
     length: int
     left: Contents | None
     lost: frozenset[str]
 
 
-def replay(output: Path, start: Contents | None, log: Sequence[Operation]) -> Iterator[Cut]:
+def replay(
+    output: Path,
+    start: Contents | None,
+    log: Sequence[Operation],
+    seen: set[int] | None = None,
+) -> Iterator[Cut]:
     """Cut the power after every operation of a log, in every way that leaves something new."""
     disk = PowerCut(output, start)
-    seen: set[int] = set()
+    seen = set() if seen is None else seen
     for length in range(len(log) + 1):
         if length:
             disk.do(log[length - 1])
         for left in disk.outcomes():
-            lost = frozenset(disk.told.difference(left or ()))
+            lost = frozenset(disk.told - held(left))
             fingerprint = hash((frozenset(left.items()) if left is not None else None, lost))
             if fingerprint not in seen:
                 seen.add(fingerprint)

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import pytest
+
+import shardwright
 from shardwright import Progress, pack
 from shardwright.files import using
-from tests.durability.disks import KillingDisk, WatchedDisk
+from tests import stage1
+from tests.derive.pictures import make_images, sketch
 from tests.durability.folders import Contents, restore
-from tests.faults import Killed, contents
+from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 from tests.stores import Record, Store, make_store, record
 
 BUCKETS = ("24x16", "32x16")
 GONE = "16x24"  # a bucket that had samples once
+TINY = ((24, 16), (16, 24), (16, 16))  # pictures
 Options = dict[str, Any]
+Command = Callable[..., object]
+Build = Callable[[Path, Path], tuple[Command, Options, Options]]
 
 
 @dataclass(frozen=True)
 class Scenario:
     """A command on a folder, the command that follows a fault, and what must come of it."""
 
-    store: Store
+    command: Command
     output: Path
     start: Contents | None  # what the folder holds before; None where it is not there
     first: Options
@@ -39,13 +50,7 @@ class Scenario:
 
     def run(self, options: Options, progress: Progress | None = None) -> None:
         """Run one command."""
-        pack(
-            derived_dir=self.store.root,
-            output_dir=self.output,
-            workers=1,
-            progress=progress,
-            **options,
-        )
+        self.command(progress=progress, **options)
 
 
 def twenty(count: int = 20) -> list[Record]:
@@ -60,14 +65,12 @@ def small_store(root: Path, records: list[Record]) -> Store:
 
 def scenario(name: str, folder: Path) -> Scenario:
     """Set up one of ``NAMES``."""
-    build = _BUILD[name]
-    store = small_store(folder / "derived", twenty())
-    output = folder / "shards"
-    first, again = build(store, output)
+    output = folder / "output"
+    command, first, again = _BUILD[name](folder, output)
     start = contents(output) if output.exists() else None
     with using(disk := WatchedDisk()):
-        pack(derived_dir=store.root, output_dir=output, workers=1, **first)
-    return Scenario(store, output, start, first, again, contents(output), len(disk.calls))
+        command(**first)
+    return Scenario(command, output, start, first, again, contents(output), len(disk.calls))
 
 
 def _pack(store: Store, output: Path) -> tuple[Options, Options]:
@@ -133,7 +136,84 @@ def _resume_overwrite(store: Store, output: Path) -> tuple[Options, Options]:
     return options, options
 
 
-_BUILD = {
+def _packing(build: Callable[[Store, Path], tuple[Options, Options]]) -> Build:
+    def built(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+        store = small_store(folder / "derived", twenty())
+        command = partial(pack, derived_dir=store.root, output_dir=output, workers=1)
+        return command, *build(store, output)
+
+    return built
+
+
+def _migrate(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+    """Migrate lines of which most are sound, while one array is there already."""
+    lines = [stage1.record(f"img{number:02}", seed=number) for number in range(7)]
+    lines[4]["vae_latent"] = [[[0.5]]] * 16
+    stage1.write(output, lines[1])
+    command = partial(_migrate_in_small_groups, derived_dir=output, backup=False)
+    with using(WatchedDisk()):
+        command()
+    short = stage1.record("short", dinov3_embedding=[])
+    stage1.write(output, *lines[:3], "not json", *lines[3:], short)
+    return command, {"backup": True}, {"backup": True}
+
+
+def _migrate_in_small_groups(**options: Any) -> None:  # noqa: ANN401
+    # Groups of hundreds are for speed; here several of them must fit into a few records.
+    with mock.patch.object(importlib.import_module("shardwright.migrate"), "_GROUP_ARRAYS", 3):
+        shardwright.migrate(**options)
+
+
+def _derive(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+    """Derive four images in two groups; one of them is broken."""
+    images = make_images(folder / "images", 4, TINY)
+    (images / "img002.png").write_bytes(b"broken")
+    return partial(sketch, images, output, batch_size=2), {}, {}
+
+
+def _derive_more(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+    """Derive two images into a store that has two others, and an old failure that is mended."""
+    command, *options = _derive(folder, output)
+    hidden = (folder / "images/img001.png").rename(folder / "hidden")
+    (folder / "images/img003.png").rename(folder / "img003.png")
+    with using(WatchedDisk()):
+        command()
+    (folder / "img003.png").rename(folder / "images/img003.png")
+    shutil.copy(hidden, folder / "images/img002.png")
+    hidden.rename(folder / "images/img001.png")
+    return command, *options
+
+
+def _recompute(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+    """Make two components anew, with another fit and another caption."""
+    images = make_images(folder / "images", 3, TINY)
+    captions = folder / "captions.csv"
+    captions.write_text("file_name,text\nimg001.png,quite another caption\n")
+    with using(WatchedDisk()):
+        sketch(images, output, fit="bucket")
+    options = {"recompute": ["vae", "t5"], "captions": captions}
+    return partial(sketch, images, output, batch_size=3), options, options
+
+
+def _after_a_kill(build: Build, call: str, more: int) -> Build:
+    """Go on with a run that was killed so many calls after its first one of a kind."""
+
+    def built(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+        command, first, again = build(folder, output)
+        start = contents(output) if output.exists() else None
+        with using(disk := WatchedDisk()):
+            command(**first)
+        shutil.rmtree(output)
+        if start is not None:
+            restore(output, start)
+        with using(KillingDisk(disk.names.index(call) + more)), pytest.raises(Killed):
+            command(**first)
+        return command, again, again
+
+    return built
+
+
+_PACK = {
     "pack": _pack,
     "pack one large shard": _pack_one_large_shard,
     "append": _append,
@@ -142,7 +222,19 @@ _BUILD = {
     "resume": _resume,
     "resume an overwrite": _resume_overwrite,
 }
-NAMES = tuple(_BUILD)
+_STORE: dict[str, Build] = {
+    "migrate": _migrate,
+    "resume a migration": _after_a_kill(_migrate, "rename", 5),
+    "derive": _derive,
+    "derive more": _derive_more,
+    "resume a derive": _after_a_kill(_derive, "append", 10),
+    "recompute": _recompute,
+    "resume a recompute": _after_a_kill(_recompute, "unlink", 4),
+}
+_BUILD = {name: _packing(build) for name, build in _PACK.items()} | _STORE
+PACKING = tuple(_PACK)
+STORING = tuple(_STORE)
+NAMES = PACKING + STORING
 
 
 def _quietly(store: Store, output: Path, **options: Any) -> None:  # noqa: ANN401
@@ -151,9 +243,5 @@ def _quietly(store: Store, output: Path, **options: Any) -> None:  # noqa: ANN40
 
 
 def _killed_at(store: Store, output: Path, call: int, options: Options) -> None:
-    try:
-        with using(KillingDisk(call)):
-            pack(derived_dir=store.root, output_dir=output, workers=1, **options)
-    except Killed:
-        return
-    raise AssertionError("the run ended before it was killed")
+    with using(KillingDisk(call)), pytest.raises(Killed):
+        pack(derived_dir=store.root, output_dir=output, workers=1, **options)

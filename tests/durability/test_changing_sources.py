@@ -17,8 +17,7 @@ import pytest
 
 from shardwright import Progress, ShardwrightError, SourceChangedError, pack, verify
 from shardwright.files import using
-from tests.durability.disks import Call, WatchedDisk
-from tests.faults import contents
+from tests.faults import Call, WatchedDisk, contents
 from tests.stores import Store, array, line, make_store, npy, record
 
 LARGE = (16, 160, 320)  # 1.6 MB: three of them are more than a buffer, so one is copied in parts
@@ -77,7 +76,7 @@ class AtCall(WatchedDisk):
         self.when, self.act = call, act
         self.done = False
 
-    def before(self, call: Call, data: bytes | memoryview = b"", fd: int = -1) -> None:
+    def before(self, call: Call) -> None:
         if call.name == self.when and call.path.endswith(".tar.tmp") and not self.done:
             self.done = True
             self.act()

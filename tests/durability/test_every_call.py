@@ -12,11 +12,10 @@ import pytest
 
 from shardwright import NoSpaceError, StorageError
 from shardwright.files import using
-from tests.durability.disks import FailingDisk, KillingDisk, WatchedDisk
 from tests.durability.folders import assert_manifest_speaks_true, shard_names
 from tests.durability.scenarios import NAMES, Scenario, scenario
 from tests.durability.soak import SOAK
-from tests.faults import Killed, contents
+from tests.faults import FailingDisk, Killed, KillingDisk, WatchedDisk, contents
 
 FAULTS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 # The four commands get every fault; what varies them gets the likeliest, and all under soak.

@@ -11,8 +11,7 @@ from shardwright import PackSummary, UsageError, pack, verify
 from shardwright.files import using
 from shardwright.shards import manifest
 from tests import commands
-from tests.durability.disks import KillingDisk, WatchedDisk
-from tests.faults import Killed, contents
+from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 from tests.stores import Record, Store, line, make_store, record
 from tests.tars import all_ids, ids_by_shard, listing
 

@@ -10,9 +10,8 @@ import pytest
 from shardwright import PackSummary, pack, verify
 from shardwright.files import using
 from shardwright.shards import manifest
-from tests.durability.disks import Call, KillingDisk, WatchedDisk
 from tests.durability.folders import shard_names
-from tests.faults import Killed, contents
+from tests.faults import Call, Killed, KillingDisk, WatchedDisk, contents
 from tests.stores import Store
 from tests.tars import ids_by_shard
 
@@ -33,7 +32,7 @@ class Watcher(WatchedDisk):
         self.output, self.old = output, old
         self.mixed: list[str] = []
 
-    def before(self, call: Call, data: bytes | memoryview = b"", fd: int = -1) -> None:
+    def before(self, call: Call) -> None:
         held = contents(self.output)
         for bucket in (ONE, OTHER):
             names = {name for name in shard_names(held) if bucket in name}
@@ -141,7 +140,7 @@ def test_a_failure_before_the_new_shards_are_whole_leaves_the_old_ones(
     before = contents(output)
 
     class Full(WatchedDisk):
-        def before(self, call: Call, data: bytes | memoryview = b"", fd: int = -1) -> None:
+        def before(self, call: Call) -> None:
             if call.name == "fsync" and "shard-000001.tar" in call.path:
                 raise OSError(28, "No space left on device")
 

@@ -12,8 +12,7 @@ from shardwright.errors import DamageError
 from shardwright.files import using
 from shardwright.shards import manifest
 from tests import commands
-from tests.durability.disks import KillingDisk
-from tests.faults import Killed, contents
+from tests.faults import Killed, KillingDisk, contents
 from tests.stores import Store, line, make_store, record, records
 
 OPTIONS: dict[str, Any] = {"shard_size": 2, "workers": 1}

@@ -24,8 +24,7 @@ from shardwright.files import using
 from shardwright.progress import Lines
 from shardwright.verify import Finding
 from tests import commands
-from tests.durability.disks import KillingDisk
-from tests.faults import Killed, contents
+from tests.faults import Killed, KillingDisk, contents
 from tests.stores import Record, Store, line, make_store, npy, record
 from tests.tars import read_members, shards
 

@@ -17,7 +17,7 @@ from shardwright import files, schema
 from shardwright.errors import NoSpaceError, StorageError
 from shardwright.store.arrays import Array, read_array, write_arrays
 from shardwright.store.npy import BadArrayError
-from tests.faults import Counting, FailsAt, FullFrom, Killed, KilledAt, contents
+from tests.faults import FailingDisk, Killed, KillingDisk, WatchedDisk, contents
 
 DINO, VAE, T5 = schema.COMPONENTS
 
@@ -87,20 +87,20 @@ def test_the_longest_id_has_room_for_its_temporary_name(tmp_path: Path) -> None:
 
 
 def test_arrays_appear_only_when_the_whole_group_is_on_the_disk(tmp_path: Path) -> None:
-    with files.using(disk := Counting()):
+    with files.using(disk := WatchedDisk()):
         write_arrays(group(tmp_path))
-    assert "rename" not in disk.calls[:-6]
-    assert disk.calls.count("fsync") == 5
-    assert disk.calls[-6:] == ["rename"] * 5 + ["fsync_folder"]
+    assert "rename" not in disk.names[:-6]
+    assert disk.names.count("fsync") == 5
+    assert disk.names[-6:] == ["rename"] * 5 + ["fsync_folder"]
 
 
 def test_an_array_is_whole_or_not_there_wherever_the_group_is_killed(tmp_path: Path) -> None:
-    with files.using(counting := Counting()):
+    with files.using(watched := WatchedDisk()):
         write_arrays(group(_made(tmp_path / "unbroken")))
     expected = contents(tmp_path / "unbroken")
-    for nth in range(1, len(counting.calls) + 1):
+    for nth in range(1, len(watched.calls) + 1):
         folder = _made(tmp_path / str(nth))
-        with files.using(KilledAt(nth)), pytest.raises(Killed):
+        with files.using(KillingDisk(nth)), pytest.raises(Killed):
             write_arrays(group(folder))
         for name, data in contents(folder).items():
             assert name.endswith(".tmp") or data == expected[name]
@@ -112,12 +112,13 @@ def test_an_array_is_whole_or_not_there_wherever_the_group_is_killed(tmp_path: P
 def test_a_failed_group_leaves_no_temporary_file_and_can_be_written_again(
     tmp_path: Path, number: int
 ) -> None:
-    with files.using(counting := Counting()):
+    with files.using(watched := WatchedDisk()):
         write_arrays(group(_made(tmp_path / "unbroken")))
     expected = contents(tmp_path / "unbroken")
-    for nth in range(1, len(counting.calls) + 1):
+    for nth in range(1, len(watched.calls) + 1):
         folder = _made(tmp_path / str(nth))
-        with files.using(FailsAt(nth, number)), pytest.raises(StorageError) as raised:
+        disk = FailingDisk(nth, number, once=True)
+        with files.using(disk), pytest.raises(StorageError) as raised:
             write_arrays(group(folder))
         assert str(folder) in str(raised.value)
         assert contents(folder).items() <= expected.items()
@@ -126,7 +127,7 @@ def test_a_failed_group_leaves_no_temporary_file_and_can_be_written_again(
 
 
 def test_a_full_disk_is_named_and_temporary_files_are_removed(tmp_path: Path) -> None:
-    disk = FullFrom(7, errno.ENOSPC)
+    disk = FailingDisk(7, errno.ENOSPC, once=False)
     with files.using(disk), pytest.raises(NoSpaceError, match=f"{tmp_path}.*disk is full.*free"):
         write_arrays(group(tmp_path))
     assert contents(tmp_path) == {}

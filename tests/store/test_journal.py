@@ -18,7 +18,7 @@ from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
 from shardwright.files import Disk
 from shardwright.schema import RECORD_FIELDS
 from shardwright.store.journal import Journal, Recovered, journal_path, merge
-from tests.faults import Counting, FailsAt, FullFrom, Killed, KilledAt, contents
+from tests.faults import FailingDisk, Killed, KillingDisk, WatchedDisk, contents
 
 Lines = list[bytes]
 
@@ -205,16 +205,16 @@ def test_a_kill_at_any_call_loses_nothing_and_the_rerun_ends_in_the_same_bytes(
     jsonl: Path, tmp_path: Path
 ) -> None:
     before = jsonl.read_bytes()
-    with files.using(counting := Counting()):
+    with files.using(watched := WatchedDisk()):
         run(jsonl)
     after = jsonl.read_bytes()
-    for nth in range(1, len(counting.calls) + 1):
+    for nth in range(1, len(watched.calls) + 1):
         jsonl.write_bytes(before)
-        with files.using(KilledAt(nth)), pytest.raises(Killed):
+        with files.using(KillingDisk(nth)), pytest.raises(Killed):
             run(jsonl)
         assert jsonl.read_bytes() in (before, after)
         for again in range(1, 9):  # and again while it recovers from that
-            with files.using(KilledAt(again)), suppress(Killed):
+            with files.using(KillingDisk(again)), suppress(Killed):
                 run(jsonl)
             assert all(json.loads(found) for found in lines(jsonl))
         run(jsonl)
@@ -226,12 +226,15 @@ def test_an_error_at_any_call_names_the_file_and_the_rerun_is_fine(
     jsonl: Path, tmp_path: Path, number: int
 ) -> None:
     before = jsonl.read_bytes()
-    with files.using(counting := Counting()):
+    with files.using(watched := WatchedDisk()):
         run(jsonl)
     after = jsonl.read_bytes()
-    for nth in range(1, len(counting.calls) + 1):
+    for nth, name in enumerate(watched.names, 1):
+        if (name, number) == ("unlink", errno.ENOSPC):
+            continue  # a full disk lets files be removed
         jsonl.write_bytes(before)
-        with files.using(FailsAt(nth, number)), pytest.raises(StorageError) as raised:
+        disk = FailingDisk(nth, number, once=True)
+        with files.using(disk), pytest.raises(StorageError) as raised:
             run(jsonl)
         assert str(tmp_path) in str(raised.value)
         assert jsonl.read_bytes() in (before, after)
@@ -249,7 +252,7 @@ def test_a_full_disk_keeps_what_was_committed_until_there_is_room(jsonl: Path) -
     before = jsonl.read_bytes()
     # remove, append, sync folder, write, fsync: the next write finds no room
     with (
-        files.using(FullFrom(6, errno.ENOSPC)),
+        files.using(FailingDisk(6, errno.ENOSPC, once=False)),
         pytest.raises(NoSpaceError, match=r"a\.jsonl\.tmp"),
     ):
         work()
@@ -266,10 +269,10 @@ def test_a_failed_fsync_of_the_journal_is_not_retried(jsonl: Path) -> None:
             journal.append({"image_id": "d"})
             journal.commit()
 
-    disk = FailsAt(5, errno.EIO)
+    disk = FailingDisk(5, errno.EIO, once=True)
     with files.using(disk), pytest.raises(StorageError, match="Input/output error"):
         work()
-    assert disk.calls == ["unlink", "append", "fsync_folder", "write", "fsync"]
+    assert disk.names == ["unlink", "append", "fsync_folder", "write", "fsync"]
 
 
 def test_a_jsonl_that_somebody_else_writes_to_meanwhile_is_not_replaced(jsonl: Path) -> None:

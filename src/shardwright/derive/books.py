@@ -142,7 +142,7 @@ def write_failures(
     if lines:
         files.write_whole(path, b"".join(lines))
     else:
-        files.remove(path)
+        files.withdraw(path)
 
 
 def _read(path: Path) -> list[Failure]:

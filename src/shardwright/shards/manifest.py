@@ -111,12 +111,12 @@ def save_unfinished(output_dir: Path, unfinished: Unfinished) -> None:
 
 def remove_manifest(output_dir: Path) -> None:
     """Withdraw the manifest, because shards it speaks of are about to be replaced."""
-    _remove(output_dir / STATE_FOLDER / MANIFEST_NAME)
+    files.withdraw(output_dir / STATE_FOLDER / MANIFEST_NAME)
 
 
 def remove_unfinished(output_dir: Path) -> None:
     """Note that the run has ended."""
-    _remove(output_dir / STATE_FOLDER / UNFINISHED_NAME)
+    files.withdraw(output_dir / STATE_FOLDER / UNFINISHED_NAME)
 
 
 def save_sha256(output_dir: Path, manifest: Manifest) -> None:
@@ -124,7 +124,7 @@ def save_sha256(output_dir: Path, manifest: Manifest) -> None:
     path = output_dir / STATE_FOLDER / SHA256_NAME
     data = sha256_sums(manifest)
     if data is None:
-        _remove(path)
+        files.withdraw(path)
     else:
         files.write_whole(path, data)
 
@@ -160,9 +160,3 @@ def _decode(data: bytes, path: Path | str, kind: type[Document]) -> Document:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamageError(f"{path}: this version cannot read it ({error})") from None
-
-
-def _remove(path: Path) -> None:
-    if path.exists():
-        files.remove(path)
-        files.sync_folder(path.parent)

@@ -113,7 +113,7 @@ def merge(jsonl: Path) -> Recovered:
             with Rewrite(jsonl) as rewrite:
                 _apply(journal, offsets, rewrite)
                 rewrite.publish()
-    files.remove(path)
+    files.withdraw(path)
     return Recovered(len(offsets), torn_lines)
 
 
