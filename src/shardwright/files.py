@@ -247,9 +247,14 @@ class AppendFile:
 
 
 def publish(tmp: Path, path: Path) -> None:
-    """Give a sealed file its name. Follow with ``sync_folder``, once for all files of a folder."""
+    """Give a sealed file its name, or discard it. Follow with ``sync_folder``, once a folder."""
     with explained(path):
-        _disk.rename(tmp, path)
+        try:
+            _disk.rename(tmp, path)
+        except OSError:
+            with suppress(OSError):  # the error that brought us here is the one to report
+                _disk.unlink(tmp)
+            raise
 
 
 def sync_folder(folder: Path) -> None:
@@ -263,12 +268,7 @@ def write_whole(path: Path, data: bytes) -> None:
     with NewFile(path) as file:
         file.write(data)
         file.seal(len(data))
-    try:
-        publish(file.tmp, path)
-    except StorageError:
-        with suppress(OSError):
-            _disk.unlink(file.tmp)
-        raise
+    publish(file.tmp, path)
     sync_folder(path.parent)
 
 

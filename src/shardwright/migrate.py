@@ -20,6 +20,7 @@ from shardwright.errors import InputMissingError
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity
 from shardwright.schema import Component
+from shardwright.store.folders import make_folders
 from shardwright.store.journal import Recovered, journal_path, recover
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Line, counted
@@ -93,6 +94,7 @@ def migrate(
             summary = _Migration(path, derived, True, report).run(backup)
         else:
             with files.lock(derived):
+                make_folders(derived, path)
                 recovered = recover(path)
                 summary = _Migration(path, derived, False, report).run(backup)
                 summary.recovered = recovered
@@ -113,9 +115,6 @@ class _Migration:
 
     def run(self, backup: bool) -> MigrateSummary:
         summary = self.summary
-        if not self.dry_run:
-            for component in schema.COMPONENTS:
-                files.make_folder(self.derived / component.folder)
         with Rewrite(self.jsonl) as rewrite:
             summary.jsonl_bytes_before = summary.jsonl_bytes_after = rewrite.size
             repeated = repeated_ids(self._counted("read", rewrite))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from shardwright import Progress
@@ -206,8 +207,8 @@ class PowerCut:
         for one in unsafe:
             ways.append(lambda path, _, one=one: path == one)  # type: ignore[misc]
             ways.append(lambda path, _, one=one: path != one)  # type: ignore[misc]
-            for lost in range(len(self.folders[one].pending) - 1):  # the later without this one
-                ways.append(lambda path, n, one=one, lost=lost: (path, n) != (one, lost))  # type: ignore[misc]
+            earlier = range(len(self.folders[one].pending) - 1)
+            ways += [partial(_all_but, one, number) for number in earlier]
         for kept in ways:
             for data in (_kept, _dropped, _garbled):
                 yield self._left(kept, data)
@@ -238,6 +239,11 @@ class PowerCut:
             for path, held in left.items()
             if path != self.output
         }
+
+
+def _all_but(one: Path, lost: int, path: Path, number: int) -> bool:
+    """Whether a change of names is another than this one."""
+    return (path, number) != (one, lost)
 
 
 def _kept(inode: _Inode) -> bytes:

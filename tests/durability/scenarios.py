@@ -173,7 +173,7 @@ def _derive(folder: Path, output: Path) -> tuple[Command, Options, Options]:
 
 def _derive_more(folder: Path, output: Path) -> tuple[Command, Options, Options]:
     """Derive two images into a store that has two others, and an old failure that is mended."""
-    command, *options = _derive(folder, output)
+    command, first, again = _derive(folder, output)
     hidden = (folder / "images/img001.png").rename(folder / "hidden")
     (folder / "images/img003.png").rename(folder / "img003.png")
     with using(WatchedDisk()):
@@ -181,7 +181,7 @@ def _derive_more(folder: Path, output: Path) -> tuple[Command, Options, Options]
     (folder / "img003.png").rename(folder / "images/img003.png")
     shutil.copy(hidden, folder / "images/img002.png")
     hidden.rename(folder / "images/img001.png")
-    return command, *options
+    return command, first, again
 
 
 def _recompute(folder: Path, output: Path) -> tuple[Command, Options, Options]:

@@ -27,6 +27,7 @@ from shardwright.derive.sources import Source
 from shardwright.errors import StorageError
 from shardwright.progress import Progress, size
 from shardwright.schema import COMPONENTS, Component
+from shardwright.store.folders import make_folders
 from shardwright.store.journal import Journal, journal_path
 
 
@@ -104,9 +105,7 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journal | None]:
         yield None
         return
     with files.lock(request.derived_dir):
-        files.make_folder(request.jsonl.parent)
-        for component in COMPONENTS:
-            files.make_folder(request.derived_dir / component.folder)
+        make_folders(request.derived_dir, request.jsonl)
         with Journal(request.jsonl) as journal:
             if journal.recovered is not None:
                 count = journal.recovered.records

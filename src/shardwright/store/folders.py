@@ -1,0 +1,23 @@
+"""The folders of a store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shardwright import files
+from shardwright.schema import COMPONENTS, STATE_FOLDER
+
+
+def make_folders(derived_dir: Path, jsonl: Path) -> None:
+    """Make the folders of a store, and durable what a killed run has left in them to be synced.
+
+    This run will build on it, and syncs nothing that it finds. The caller holds the store's lock.
+    """
+    arrays = [derived_dir / component.folder for component in COMPONENTS]
+    for folder in (jsonl.parent, *arrays):
+        files.make_folder(folder)
+    for folder in dict.fromkeys((derived_dir, jsonl.parent, derived_dir / STATE_FOLDER, *arrays)):
+        files.sync_folder(folder)
+    if os.access(derived_dir.parent, os.R_OK):  # if not, it is hardly we who made a folder there
+        files.sync_folder(derived_dir.parent)
