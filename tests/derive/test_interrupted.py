@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import random
 import shutil
 import signal
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from shardwright.errors import NoSpaceError
-from shardwright.files import Disk, using
+from shardwright.files import using
 from shardwright.schema import JSONL_NAME
 from tests.commands import run, start, wait_until
 from tests.derive.pictures import make_images, sketch, store_records
-from tests.faults import Counting, FailsAt, FullFrom, Killed, KilledAt, contents
+from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 
 SMALL = ((24, 16), (16, 24), (16, 16))
 
@@ -44,19 +38,6 @@ def unbroken(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def arrays(derived: Path) -> int:
     folder = derived / "t5_hidden"
     return sum(path.suffix == ".npy" for path in folder.iterdir()) if folder.is_dir() else 0
-
-
-def cut_short(disk: Disk, images: Path, derived: Path, **options: Any) -> bool:  # noqa: ANN401
-    """Derive on a disk that fails; say whether it did before the run was through.
-
-    Groups are as large as the threads happen to make them, so no two runs have the same calls.
-    """
-    try:
-        with using(disk):
-            sketch(images, derived, **options)
-    except (Killed, NoSpaceError):
-        return True
-    return False
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -118,122 +99,18 @@ def test_scenario_updates_are_written_to_temporary_file_first(tmp_path: Path, im
     assert not journal.exists()
 
 
-def test_killed_runs_resume_to_the_bytes_of_an_unbroken_one(
-    tmp_path: Path, images: Path, unbroken: dict[str, bytes | None]
-) -> None:
-    derived = tmp_path / "derived"
-    draw = random.Random(4)
-    command = (
-        "derive",
-        images,
-        "--derived-dir",
-        derived,
-        "--encoders",
-        "sketch",
-        "--batch-size",
-        "2",
-    )
-    killed = 0
-    for _ in range(6):
-        before = arrays(derived)
-        process = start(*command)
-        wait_until(lambda: arrays(derived) > before or process.poll() is not None)  # noqa: B023
-        time.sleep(draw.uniform(0, 0.15))
-        process.kill()
-        process.communicate(timeout=30)
-        killed += process.returncode == -signal.SIGKILL
-    assert killed >= 3
-    assert run(*command).returncode == 3
-    assert contents(derived) == unbroken
-
-
-def test_a_kill_at_every_call_of_a_run_and_of_its_recovery(tmp_path: Path) -> None:
-    images = make_images(tmp_path / "images", 5, SMALL)
-    (images / "img003.txt").unlink()
-    whole = tmp_path / "whole"
-    counting = Counting()
-    with using(counting):
-        sketch(images, whole, batch_size=2)
-    calls = len(counting.calls)
-    assert calls > 60
-    kills = 0
-    for nth in range(1, calls + 1):
-        derived = tmp_path / f"killed{nth}"
-        kills += cut_short(KilledAt(nth), images, derived, batch_size=2)
-        kills += cut_short(KilledAt(1 + nth % 25), images, derived, batch_size=2)  # as it resumes
-        with using(Counting()):
-            sketch(images, derived, batch_size=2)
-        assert contents(derived) == contents(whole), f"killed at call {nth}"
-    assert kills > calls
-
-
-def test_a_kill_at_every_call_of_a_recompute(tmp_path: Path) -> None:
-    images = make_images(tmp_path / "images", 3, SMALL)
-    captions = tmp_path / "captions.csv"
-    captions.write_text("file_name,text\nimg001.png,quite another caption\n")
-    before = tmp_path / "before"
-    sketch(images, before, fit="bucket")
-    again = {"recompute": ["vae", "t5"], "captions": captions, "batch_size": 2}
-    whole = shutil.copytree(before, tmp_path / "whole")
-    counting = Counting()
-    with using(counting):
-        sketch(images, whole, **again)
-    assert [r["caption"] for r in store_records(whole)][1] == "quite another caption"
-    assert all("crop" not in record for record in store_records(whole))
-    kills = 0
-    for nth in range(1, len(counting.calls) + 1):
-        derived = shutil.copytree(before, tmp_path / f"killed{nth}")
-        kills += cut_short(KilledAt(nth), images, derived, **again)
-        with using(Counting()):
-            sketch(images, derived, **again)
-        assert contents(derived) == contents(whole), f"killed at call {nth}"
-    assert kills > len(counting.calls) // 2
-
-
 def test_a_recompute_that_was_cut_short_goes_on_and_does_not_begin_again(tmp_path: Path) -> None:
     images, before = make_images(tmp_path / "images", 8, SMALL), tmp_path / "before"
     sketch(images, before, fit="bucket")
-    counting = Counting()
-    with using(counting):
+    with using(watched := WatchedDisk()):
         whole = shutil.copytree(before, tmp_path / "whole")
         sketch(images, whole, recompute=["vae"], batch_size=1)
-    first_record = counting.calls.index("append")  # by then the first group's arrays are there
+    first_record = watched.names.index("append")  # by then the first group's arrays are there
     derived = shutil.copytree(before, tmp_path / "derived")
-    with using(KilledAt(first_record + 1)), pytest.raises(Killed):
+    with using(KillingDisk(first_record + 1)), pytest.raises(Killed):
         sketch(images, derived, recompute=["vae"], batch_size=1)
     left = len(list((derived / "vae_latents").glob("*.npy")))
     assert 0 < left < 8
     summary = sketch(images, derived, recompute=["vae"])
     assert summary.components["vae"].made == 8 - left
     assert contents(derived) == contents(whole)
-
-
-def test_a_full_disk_loses_nothing_and_the_run_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    images = make_images(tmp_path / "images", 5, SMALL)
-    whole = tmp_path / "whole"
-    counting = Counting()
-    with using(counting):
-        sketch(images, whole, batch_size=2)
-    times = 0
-    for nth in range(1, len(counting.calls), 4):
-        derived = tmp_path / f"full{nth}"
-        times += cut_short(FullFrom(nth, errno.ENOSPC), images, derived, batch_size=2)
-        assert not [p for p in derived.rglob("*.tmp") if p.parent != derived], "temporary files"
-        with using(Counting()):
-            sketch(images, derived, batch_size=2)
-        assert contents(derived) == contents(whole), f"full from call {nth}"
-    assert times > len(counting.calls) // 8
-
-
-def test_a_failed_sync_stops_the_run(tmp_path: Path) -> None:
-    images = make_images(tmp_path / "images", 2, SMALL)
-    counting = Counting()
-    with using(counting):
-        sketch(images, tmp_path / "whole")
-    nth = counting.calls.index("fsync", counting.calls.index("fsync") + 1) + 1
-    with using(FailsAt(nth, errno.EIO)), pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        sketch(images, tmp_path / "derived")
-    assert not (tmp_path / "derived" / JSONL_NAME).exists()
-    with using(Counting()):
-        sketch(images, tmp_path / "derived")
-    assert contents(tmp_path / "derived") == contents(tmp_path / "whole")

@@ -16,7 +16,7 @@ from shardwright import DamageError, pack
 from shardwright.shards import index, manifest
 from shardwright.shards.check import Checker, Seen, Task
 from tests.durability.scenarios import small_store
-from tests.durability.soak import times
+from tests.durability.soak import Tally, times
 from tests.stores import record
 
 SHARD = "bucket_24x16/shard-000000.tar"
@@ -77,7 +77,7 @@ def spread(parts: list[tuple[int, str, str | None, str | None]], size: int) -> I
         yield from (draw.randrange(start, end) for _ in range(each))
 
 
-def test_every_flip_in_a_shard_is_found_and_placed(shard_folder: Path) -> None:
+def test_every_flip_in_a_shard_is_found_and_placed(shard_folder: Path, tally: Tally) -> None:
     listed = manifest.load_manifest(shard_folder)
     assert listed is not None
     task = Task(SHARD, listed.shards[0], "")
@@ -96,12 +96,15 @@ def test_every_flip_in_a_shard_is_found_and_placed(shard_folder: Path) -> None:
         found = [[finding.kind, finding.sample, finding.member] for finding in seen.findings]
         assert found == [["differs", None, None], place], position
     assert flips >= IN_SHARD
+    tally(flips=flips)
     *_, seen = checker.check(task)
     assert isinstance(seen, Seen)
     assert seen.findings == []
 
 
-def test_every_flip_in_the_manifest_and_the_index_is_found(shard_folder: Path) -> None:
+def test_every_flip_in_the_manifest_and_the_index_is_found(
+    shard_folder: Path, tally: Tally
+) -> None:
     state = shard_folder / ".shardwright"
     draw = random.Random(0)
     flips = 0
@@ -119,9 +122,10 @@ def test_every_flip_in_the_manifest_and_the_index_is_found(shard_folder: Path) -
             file.mend(position)
             flips += 1
     assert flips >= IN_DOCUMENTS
+    tally(flips=flips)
 
 
-def test_the_whole_of_verify_misses_no_flip_anywhere(shard_folder: Path) -> None:
+def test_the_whole_of_verify_misses_no_flip_anywhere(shard_folder: Path, tally: Tally) -> None:
     draw = random.Random(1)
     paths = [
         shard_folder / SHARD,
@@ -130,6 +134,7 @@ def test_the_whole_of_verify_misses_no_flip_anywhere(shard_folder: Path) -> None
         shard_folder / ".shardwright/index/bucket_24x16/shard-000000.idx",
     ]
     files = [Flipped(path) for path in paths]
+    tally(flips=times(ALL))
     for number in range(times(ALL)):
         file = files[number % len(files)]
         position = draw.randrange(len(file.whole))

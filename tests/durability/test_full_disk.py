@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from shardwright import NoSpaceError, Progress, pack, verify
+from shardwright.files import using
 from tests.commands import run
-from tests.durability.folders import shard_names
-from tests.durability.scenarios import small_store, twenty
-from tests.faults import contents
+from tests.durability.folders import JOURNAL, assert_arrays_are_whole, shard_names
+from tests.durability.scenarios import scenario, small_store, twenty
+from tests.faults import Call, WatchedDisk, contents
 from tests.stores import Store
 
 
@@ -102,3 +103,39 @@ def test_a_disk_without_room_for_a_single_byte_is_told(small_disk: Path, store: 
     done = run("pack", "--derived-dir", store.root, "--output-dir", small_disk / "shards")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: ")
+
+
+class Crowd(WatchedDisk):
+    """A real disk of which another program takes all the room at the nth call."""
+
+    def __init__(self, disk: Path, at: int) -> None:
+        super().__init__()
+        self.disk, self.at = disk, at
+
+    def before(self, call: Call) -> None:
+        if len(self.calls) == self.at:
+            free = shutil.disk_usage(self.disk).free
+            (self.disk / "filler").write_bytes(bytes(free))
+
+
+@pytest.mark.parametrize("name", ["migrate", "derive", "derive more", "recompute"])
+def test_a_store_on_a_disk_that_fills_up_loses_nothing(name: str, small_disk: Path) -> None:
+    resize(small_disk, "8m")
+    case = scenario(name, small_disk)
+    told = 0
+    for at in range(1, case.calls + 1, 3):
+        case.reset()
+        try:
+            with using(Crowd(small_disk, at)):
+                case.run(case.first)
+        except NoSpaceError as error:
+            assert str(case.output) in str(error)
+            assert "the disk is full" in str(error)
+            told += 1
+        assert_arrays_are_whole(case.output, case.start, case.expected)
+        left = {name for name in contents(case.output) if name.endswith(".tmp")}
+        assert left <= {*(case.start or ()), JOURNAL}
+        (small_disk / "filler").unlink()
+        case.run(case.again)
+        assert contents(case.output) == case.expected
+    assert told > case.calls // 6

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from shardwright import pack
+from tests import stage1
 from tests.commands import COMMAND, children, is_alive, wait_until
-from tests.durability.scenarios import small_store, twenty
-from tests.durability.soak import times
+from tests.derive.pictures import make_images
+from tests.durability import processes
+from tests.durability.folders import Contents, assert_arrays_are_whole, restore
+from tests.durability.scenarios import TINY, small_store, twenty
+from tests.durability.soak import Tally, times
 from tests.faults import contents
 
 KILLS = 12
@@ -23,7 +29,7 @@ KILLS = 12
 @pytest.mark.timeout(60 * times(2))
 @pytest.mark.parametrize("workers", [1, 2])
 def test_after_any_number_of_kills_the_bytes_are_those_of_an_unbroken_run(
-    workers: int, tmp_path: Path
+    workers: int, tmp_path: Path, tally: Tally
 ) -> None:
     store = small_store(tmp_path / "derived", twenty(60))
     pack(derived_dir=store.root, output_dir=tmp_path / "unbroken", shard_size=3, workers=1)
@@ -52,10 +58,13 @@ def test_after_any_number_of_kills_the_bytes_are_those_of_an_unbroken_run(
         shutil.rmtree(tmp_path / "shards")  # there was nothing left to kill: begin anew
     subprocess.run(command, check=True, capture_output=True)
     assert contents(tmp_path / "shards") == contents(tmp_path / "unbroken")
+    tally(kills_of_a_process=kills)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's children")
-def test_an_overwrite_that_is_killed_again_and_again_ends_right(tmp_path: Path) -> None:
+def test_an_overwrite_that_is_killed_again_and_again_ends_right(
+    tmp_path: Path, tally: Tally
+) -> None:
     store = small_store(tmp_path / "derived", twenty(40))
     pack(derived_dir=store.root, output_dir=tmp_path / "unbroken", shard_size=4, workers=1)
     pack(derived_dir=store.root, output_dir=tmp_path / "shards", shard_size=3, workers=1)
@@ -69,7 +78,79 @@ def test_an_overwrite_that_is_killed_again_and_again_ends_right(tmp_path: Path) 
         time.sleep(draw.uniform(0.1, 0.5))
         offspring = children(process.pid) if process.poll() is None else []
         process.kill()
-        process.wait()
+        tally(kills_of_a_process=process.wait() == -signal.SIGKILL)
         wait_until(lambda left=offspring: not any(map(is_alive, left)))  # type: ignore[misc]
     subprocess.run(command, check=True, capture_output=True)
     assert contents(tmp_path / "shards") == contents(tmp_path / "unbroken")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A command that makes a store and takes a while, and what must come of it."""
+
+    command: list[str | Path]
+    output: Path
+    told: Path  # the file that has what the command tells
+    start: Contents
+    expected: Contents
+    done: int  # its exit code
+    seconds: float  # that it takes
+
+    def reset(self) -> None:
+        """Begin anew."""
+        shutil.rmtree(self.output)
+        restore(self.output, self.start)
+
+    def finish(self) -> None:
+        """Let it come to its end, and compare."""
+        process = processes.start(self.command, self.told)
+        process.join()
+        assert process.exitcode == self.done, self.told.read_text()
+        assert contents(self.output) == self.expected
+
+
+def work(name: str, folder: Path) -> Work:
+    """Set up a migration or a derivation, and measure it."""
+    output, told = folder / "output", folder / "told"
+    command: list[str | Path] = [name, "--derived-dir", output]
+    if name == "derive":
+        output.mkdir()
+        images = make_images(folder / "images", 24, TINY)
+        (images / "img007.png").write_bytes(b"broken")
+        command += [images, "--encoders", "sketch", "--batch-size", "2"]
+    else:
+        stage1.write(output, *(stage1.record(f"img{n:03}", seed=n) for n in range(120)), "no json")
+    start = contents(output)
+    processes.start(["--version"], told).join()  # the first takes longer
+    began = time.monotonic()
+    process = processes.start(command, told)
+    process.join()
+    seconds = time.monotonic() - began
+    assert process.exitcode == 3, told.read_text()
+    work = Work(command, output, told, start, contents(output), 3, seconds)
+    work.reset()
+    return work
+
+
+@pytest.mark.timeout(60 * times(2))
+@pytest.mark.parametrize("name", ["migrate", "derive"])
+def test_a_store_ends_in_the_same_bytes_after_any_number_of_kills(
+    name: str, tmp_path: Path, tally: Tally
+) -> None:
+    job = work(name, tmp_path)
+    draw = random.Random(3)
+    kills = 0
+    while kills < times(KILLS):
+        process = processes.start(job.command, job.told)
+        time.sleep(job.seconds * draw.uniform(0.1, 1.1))
+        process.kill()
+        process.join()
+        if process.exitcode == -signal.SIGKILL:
+            kills += 1
+            assert_arrays_are_whole(job.output, job.start, job.expected)
+        else:  # there was nothing left to kill
+            assert process.exitcode == job.done, job.told.read_text()
+            assert contents(job.output) == job.expected
+            job.reset()
+    job.finish()
+    tally(kills_of_a_process=kills)

@@ -62,14 +62,20 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         try:
-            # After a failed write nobody knows what the disk holds: the next run reads and judges.
-            if not self._failed:
-                self.commit()
-                if self._file is not None:
-                    merge(self.jsonl)
+            self._end()
+        except KeyboardInterrupt:  # the store comes first; whoever asks again is heard
+            self._end()
+            raise
         finally:
             if self._file is not None:
                 self._file.close()
+
+    def _end(self) -> None:
+        # After a failed write nobody knows what the disk holds: the next run reads and judges.
+        if not self._failed:
+            self.commit()
+            if journal_path(self.jsonl).exists():
+                merge(self.jsonl)
 
     def append(self, record: Record) -> None:
         """Queue a record, to be added to the JSONL or to take its old place there."""

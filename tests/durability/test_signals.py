@@ -1,0 +1,134 @@
+"""SIGINT and SIGTERM at every call of the disk, and at any moment of a real process.
+
+What was made is merged, the exit code tells, and the next run ends in the bytes of an unbroken one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from shardwright.cli.main import main
+from shardwright.files import using
+from shardwright.schema import STATE_FOLDER
+from tests.commands import wait_until
+from tests.durability import processes
+from tests.durability.folders import JOURNAL, Contents, assert_arrays_are_whole
+from tests.durability.scenarios import scenario
+from tests.durability.soak import SOAK, Tally, times
+from tests.durability.test_kills import work
+from tests.faults import Call, WatchedDisk, contents
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+NAMES = ("migrate", "resume a migration", "derive", "derive more", "resume a derive", "recompute")
+SIGNALS = 6
+
+
+class SignallingDisk(WatchedDisk):
+    """Has a signal sent to the process at its nth call."""
+
+    def __init__(self, at: int, number: signal.Signals) -> None:
+        super().__init__()
+        self.at, self.number = at, number
+
+    def before(self, call: Call) -> None:
+        if len(self.calls) == self.at:
+            ident = threading.main_thread().ident
+            assert ident is not None
+            signal.pthread_kill(ident, self.number)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """The handlers with which a process begins; what a test sets is undone."""
+    before = {number: signal.getsignal(number) for number in CODES}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def command(name: str, folder: Path) -> list[str]:
+    """Say a scenario's command as a user would."""
+    if "migrat" in name:
+        return ["migrate", "--derived-dir", f"{folder}/output"]
+    words = ["derive", f"{folder}/images", "--derived-dir", f"{folder}/output"]
+    words += ["--encoders", "sketch", "--batch-size", "2"]
+    if name == "recompute":
+        words += ["--captions", f"{folder}/captions.csv", "--recompute", "vae", "--recompute", "t5"]
+    return words
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_signal_at_any_call_ends_the_run_in_good_order(
+    name: str, folder: Path, tally: Tally
+) -> None:
+    case = scenario(name, folder)
+    words = command(name, folder)
+    case.reset()
+    with using(unbroken := WatchedDisk()):
+        done = main(words)
+    assert contents(case.output) == case.expected
+    for at in range(1, len(unbroken.calls) + 1):
+        for number in CODES if SOAK else [tuple(CODES)[at % 2]]:
+            case.reset()
+            with using(disk := SignallingDisk(at, number)):
+                code = main(words)
+            label = f"{number.name} at call {at}, {disk.calls[at - 1]}"
+            assert code == CODES[number], label
+            assert_merged(case.output, case.start)
+            assert_arrays_are_whole(case.output, case.start, case.expected)
+            with using(WatchedDisk()):
+                assert main(words) == done, label
+            assert contents(case.output) == case.expected, label
+            tally(signals_at_a_call=1)
+
+
+def assert_merged(output: Path, start: Contents | None) -> None:
+    """There is no journal, unless one was there and the run was not yet done with it."""
+    assert JOURNAL not in contents(output) or JOURNAL in (start or ())
+
+
+def is_at_work(process: BaseProcess, output: Path) -> bool:
+    """Whether a process has the lock, or has ended already."""
+    lock = output / STATE_FOLDER / "lock"
+    return not process.is_alive() or (lock.exists() and f" {process.pid} " in lock.read_text())
+
+
+@pytest.mark.timeout(60 * times(2))
+@pytest.mark.parametrize("name", ["migrate", "derive"])
+def test_a_signal_at_any_moment_of_a_real_process(name: str, tmp_path: Path, tally: Tally) -> None:
+    job = work(name, tmp_path)
+    draw = random.Random(7)
+    sent = 0
+    while sent < times(SIGNALS):
+        number = tuple(CODES)[sent % 2]
+        before = contents(job.output)
+        process = processes.start(job.command, job.told)
+        wait_until(partial(is_at_work, process, job.output))
+        time.sleep(job.seconds * draw.uniform(0, 0.8))
+        assert process.pid is not None
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+        process.join()
+        told = job.told.read_text()
+        assert "Traceback" not in told, told
+        if process.exitcode == job.done:  # it had ended before
+            assert contents(job.output) == job.expected
+            job.reset()
+            continue
+        assert process.exitcode == CODES[number], told
+        assert_merged(job.output, before)
+        sent += 1
+    job.finish()
+    tally(signals_to_a_process=sent)
