@@ -1,0 +1,242 @@
+"""What may become of any bytes: an answer, or an error of ours. Anything else is a bug.
+
+A target takes the bytes of one file. What it lets pass must be read alike by the library that
+trainers will use, lie within the bytes there are, and survive being read by everything after it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import xxhash
+
+import shardwright
+from shardwright import ShardwrightError, VerifyReport
+from shardwright.errors import DamageError
+from shardwright.schema import COMPONENTS, Component, Side
+from shardwright.shards import index, manifest, tarread
+from shardwright.shards.tarread import BadTarError, Entry
+from shardwright.store import npy, records, values
+from shardwright.store.npy import BadArrayError
+from shardwright.store.records import BadRecordError
+from shardwright.store.stage1 import repeated_ids, to_stage2
+from tests import stage1, stores
+
+SHARD = "bucket_24x16/shard-000000.tar"
+SMALL = Component("small", "small", "small.npy", "<f2", (3, Side("width", 8)))
+
+
+def record_lines(data: bytes) -> None:
+    """A JSONL of either stage."""
+    read = list(records.lines(io.BytesIO(data)))
+    repeated = repeated_ids(read)
+    for line in read:
+        try:
+            record = records.parse(line.data)
+        except BadRecordError as error:
+            assert error.reason.isidentifier()
+        else:
+            assert records.parse(records.line(record)) == record
+            for problem in (records.image_id_problem(record.get("image_id")), records.problem(record)):
+                assert problem is None or problem.isidentifier()
+        try:
+            become = to_stage2(line, repeated)
+        except BadRecordError as error:
+            assert error.reason.isidentifier()
+        else:
+            assert become is None or records.parse(become.line)["image_id"] == become.image_id
+
+
+def array_file(data: bytes, components: tuple[Component, ...] = (SMALL, *COMPONENTS)) -> None:
+    """An array file, whose header may claim anything."""
+    fd = on_disk(data)
+    for component in components:
+        try:
+            size, shape = npy.check(fd, component)
+        except BadArrayError as error:
+            assert error.reason.isidentifier()
+            continue
+        # What we let pass, NumPy must read as we did: it is what trainers will use.
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+        assert (array.dtype.str, array.shape, size) == (component.dtype, shape, len(data))
+        nbytes = component.nbytes(shape)
+        try:
+            values.check(fd, size - nbytes, nbytes, component.dtype)
+        except BadArrayError as error:
+            assert error.reason in ("nan", "infinite", "constant")
+
+
+def tar(data: bytes) -> None:
+    """A tar of another tool: its members, its check, and reading from it."""
+    tar_members(data)
+    folder = scratch() / "foreign"
+    (folder / SHARD).parent.mkdir(parents=True, exist_ok=True)
+    (folder / SHARD).write_bytes(data)
+    assert looked_at(folder) is not None
+    opened(folder)
+
+
+def tar_members(data: bytes) -> list[Entry]:
+    """Read the headers of a tar; none if they are damaged."""
+    try:
+        found = list(tarread.entries(on_disk(data)))
+    except BadTarError as error:
+        assert error.reason
+        return []
+    for entry in found:
+        assert 512 <= entry.offset <= len(data)
+        assert 0 <= entry.size <= len(data) - entry.offset
+    return found
+
+
+def manifest_file(data: bytes) -> None:
+    """A manifest: as it is, and with the right checksum, so that what it says is looked at."""
+    path = packed() / ".shardwright" / manifest.MANIFEST_NAME
+    for document in (data, signed_manifest(data)):
+        try:
+            manifest.decode_manifest(document, path)
+        except DamageError:
+            continue
+        whole = path.read_bytes()
+        path.write_bytes(document)
+        looked_at(packed())
+        opened(packed())
+        path.write_bytes(whole)
+
+
+def index_file(data: bytes) -> None:
+    """An index: as it is, and with the right checksum, beside the shard and the manifest."""
+    path = index.index_path(packed(), SHARD)
+    for document in (data, signed_index(data)):
+        try:
+            index.decode(document, path)
+        except DamageError:
+            continue
+        whole = path.read_bytes()
+        path.write_bytes(document)
+        report = looked_at(packed())
+        assert document == whole or (report is not None and report.damaged)
+        opened(packed())
+        path.write_bytes(whole)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "record_lines": record_lines,
+    "array_file": array_file,
+    "tar": tar,
+    "manifest_file": manifest_file,
+    "index_file": index_file,
+}
+
+
+def corpus(name: str) -> list[bytes]:
+    """Give real files to begin with."""
+    match name:
+        case "record_lines":
+            stage2 = [stores.line(stores.record(f"img{n}")) for n in range(2)]
+            inline = json.dumps(stage1.record("one", vae_latent=[[[0.5]]] * 16)).encode()
+            return [b"\n".join(stage2), b"\xef\xbb\xbf" + stage2[0] + b"\r\n", inline, b"{}\n\n[]"]
+        case "array_file":
+            small = np.arange(12, dtype="<f2").reshape(3, 4)
+            mask = stores.npy(np.ones(77, np.uint8))
+            embedding = stores.npy(stores.array("dinov3", "one"))
+            return [stores.npy(small), stores.npy(small.astype(">f2")), mask, embedding]
+        case "tar":
+            members = ("one.json", stores.line(stores.record("one", "24x16")))
+            mask = ("one.t5m.npy", stores.npy(np.ones(77, np.uint8)))
+            layouts = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+            long = ("folder/" * 20 + "key.json", b"{}")
+            return [made_tar(members, mask, long, layout=layout)[:8192] for layout in layouts]
+        case "manifest_file":
+            whole = (packed() / ".shardwright" / manifest.MANIFEST_NAME).read_bytes()
+            return [whole, whole.rpartition(b',\n  "xxh3": "')[0]]
+        case _:
+            whole = index.index_path(packed(), SHARD).read_bytes()
+            return [whole, whole[:-8]]
+
+
+def made_tar(
+    *members: tarfile.TarInfo | tuple[str, bytes], layout: int = tarfile.USTAR_FORMAT
+) -> bytes:
+    """Make a tar with Python's own writer."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=layout) as tar:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                tar.addfile(member)
+            else:
+                info = tarfile.TarInfo(member[0])
+                info.size = len(member[1])
+                tar.addfile(info, io.BytesIO(member[1]))
+    return file.getvalue()
+
+
+def signed_manifest(body: bytes) -> bytes:
+    """Give any bytes the checksum with which a document of ours ends."""
+    return body + b',\n  "xxh3": "' + xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n'
+
+
+def signed_index(body: bytes) -> bytes:
+    """Give any bytes the checksum that an index must have."""
+    return body + xxhash.xxh3_64_digest(body)[::-1]
+
+
+def looked_at(folder: Path) -> VerifyReport | None:
+    """Verify a shard folder; None if it cannot be, for a reason of ours."""
+    try:
+        report = shardwright.verify(folder, read_data=True, workers=1)
+    except ShardwrightError:
+        return None
+    json.dumps(report.to_dict())
+    return report
+
+
+def opened(folder: Path) -> None:
+    """Open a shard folder and read from it; an error of ours is fine."""
+    try:
+        for sample in shardwright.open(folder):
+            assert sample["__key__"]
+    except ShardwrightError:
+        return
+
+
+def on_disk(data: bytes) -> int:
+    """Write bytes to a file that is used again and again; give it open."""
+    fd = _file().fileno()
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, data, 0)
+    return fd
+
+
+@cache
+def _file() -> BinaryIO:
+    return open(scratch() / "file", "w+b")
+
+
+@cache
+def scratch() -> Path:
+    """Make a folder that goes with the process; in memory, where there is such a place."""
+    memory = Path("/dev/shm")
+    made = Path(tempfile.mkdtemp(prefix="shardwright-", dir=memory if memory.is_dir() else None))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+@cache
+def packed() -> Path:
+    """Pack a shard of two samples."""
+    samples = [stores.record("one", "24x16"), stores.record("two", "24x16")]
+    store = stores.make_store(scratch() / "derived", samples)
+    shardwright.pack(derived_dir=store.root, output_dir=scratch() / "shards", workers=1)
+    return scratch() / "shards"

@@ -1,0 +1,26 @@
+"""The targets of the fuzzer on a handful of inputs, so that they never rot."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.durability.soak import Tally
+from tests.fuzz.targets import TARGETS, corpus
+
+EACH = 20
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_real_files_and_what_is_near_them(name: str, tally: Tally) -> None:
+    draw = random.Random(name)
+    for whole in corpus(name):
+        TARGETS[name](whole)
+        for _ in range(EACH):
+            damaged = bytearray(whole)
+            at = draw.randrange(len(whole))
+            damaged[at : at + draw.randrange(3)] = draw.randbytes(draw.randrange(3))
+            TARGETS[name](bytes(damaged))
+            TARGETS[name](whole[:at])
+            tally(fuzz_executions=2)
