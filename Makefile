@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SOAK ?= 20
+SOAK_TESTS := tests/durability tests/fuzz tests/shards/test_tarread.py tests/shards/test_verify_fuzz.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: demo test lint soak bench bench-quick clean
@@ -21,8 +23,9 @@ lint: $(VENV)/dev.stamp   ## mend what ruff can mend, then say what is left
 	$(BIN)/ruff format .
 	$(BIN)/mypy
 
-soak: $(VENV)/dev.stamp   ## the tests of faults, kills, power cuts and fuzzing, many times longer
-	SHARDWRIGHT_SOAK=20 $(BIN)/pytest -n 2 --dist worksteal --timeout 3600 tests/durability tests/shards
+soak: $(VENV)/soak.stamp  ## the tests of faults, kills, power cuts and fuzzing, many times longer: twenty minutes
+	SHARDWRIGHT_SOAK=$(SOAK) $(BIN)/pytest -n 2 --dist worksteal --timeout 3600 $(SOAK_TESTS)
+	$(BIN)/python -m tests.fuzz --seconds $$(( $(SOAK) * 6 ))
 
 bench: $(VENV)/bench.stamp  ## every figure side by side with what people use now, about twelve minutes
 	$(BIN)/python -m benchmarks
@@ -50,4 +53,8 @@ $(VENV)/bench.stamp: $(VENV)/dev.stamp
 $(VENV)/peers.stamp: tests/peers.txt $(VENV)/dev.stamp
 	rm -rf $(VENV)/peers
 	$(PIP) install --no-deps --no-compile --target $(VENV)/peers -r tests/peers.txt
+	touch $@
+
+$(VENV)/soak.stamp: $(VENV)/dev.stamp
+	$(PIP) install -c constraints.txt -e '.[soak]'
 	touch $@

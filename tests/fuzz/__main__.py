@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def run(name: str, seconds: int, keep: Path) -> tuple[int, int, str]:
-    """Fuzz one target; give its exit code, the number of executions, and the end of what it told."""
+    """Fuzz one target; give its exit code, its executions, and the end of what it told."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.fuzz.one", name, *_LIMITS, folder]
         command += [f"-max_total_time={seconds}", f"-artifact_prefix={keep}/{name}-"]

@@ -45,17 +45,22 @@ def record_lines(data: bytes) -> None:
         try:
             record = records.parse(line.data)
         except BadRecordError as error:
-            assert error.reason.isidentifier()
+            require_name(error.reason)
         else:
             assert records.parse(records.line(record)) == record
-            for problem in (records.image_id_problem(record.get("image_id")), records.problem(record)):
-                assert problem is None or problem.isidentifier()
+            require_name(records.image_id_problem(record.get("image_id")))
+            require_name(records.problem(record))
         try:
             become = to_stage2(line, repeated)
         except BadRecordError as error:
-            assert error.reason.isidentifier()
+            require_name(error.reason)
         else:
             assert become is None or records.parse(become.line)["image_id"] == become.image_id
+
+
+def require_name(problem: str | None) -> None:
+    """A problem has a name that can be counted by."""
+    assert problem is None or problem.isidentifier()
 
 
 def array_file(data: bytes, components: tuple[Component, ...] = (SMALL, *COMPONENTS)) -> None:
@@ -65,7 +70,7 @@ def array_file(data: bytes, components: tuple[Component, ...] = (SMALL, *COMPONE
         try:
             size, shape = npy.check(fd, component)
         except BadArrayError as error:
-            assert error.reason.isidentifier()
+            require_name(error.reason)
             continue
         # What we let pass, NumPy must read as we did: it is what trainers will use.
         array = np.load(io.BytesIO(data), allow_pickle=False)
@@ -74,7 +79,7 @@ def array_file(data: bytes, components: tuple[Component, ...] = (SMALL, *COMPONE
         try:
             values.check(fd, size - nbytes, nbytes, component.dtype)
         except BadArrayError as error:
-            assert error.reason in ("nan", "infinite", "constant")
+            require_name(error.reason)
 
 
 def tar(data: bytes) -> None:
@@ -91,8 +96,7 @@ def tar_members(data: bytes) -> list[Entry]:
     """Read the headers of a tar; none if they are damaged."""
     try:
         found = list(tarread.entries(on_disk(data)))
-    except BadTarError as error:
-        assert error.reason
+    except BadTarError:
         return []
     for entry in found:
         assert 512 <= entry.offset <= len(data)
@@ -153,11 +157,13 @@ def corpus(name: str) -> list[bytes]:
             embedding = stores.npy(stores.array("dinov3", "one"))
             return [stores.npy(small), stores.npy(small.astype(">f2")), mask, embedding]
         case "tar":
-            members = ("one.json", stores.line(stores.record("one", "24x16")))
-            mask = ("one.t5m.npy", stores.npy(np.ones(77, np.uint8)))
+            members = [
+                ("one.json", stores.line(stores.record("one", "24x16"))),
+                ("one.t5m.npy", stores.npy(np.ones(77, np.uint8))),
+                ("folder/" * 20 + "key.json", b"{}"),
+            ]
             layouts = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
-            long = ("folder/" * 20 + "key.json", b"{}")
-            return [made_tar(members, mask, long, layout=layout)[:8192] for layout in layouts]
+            return [made_tar(*members, layout=layout)[:8192] for layout in layouts]
         case "manifest_file":
             whole = (packed() / ".shardwright" / manifest.MANIFEST_NAME).read_bytes()
             return [whole, whole.rpartition(b',\n  "xxh3": "')[0]]

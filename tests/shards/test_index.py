@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shardwright import DamageError, InputMissingError, pack
 from shardwright.shards import index
 from shardwright.shards.index import Member
+from tests.fuzz.targets import signed_index
 from tests.stores import Store
 from tests.tars import shards
 
@@ -32,11 +33,6 @@ def encode(ids: list[str], table: list[int], members: tuple[str, ...] = ("json",
         ids=ids,
         table=array("Q", table),
     )
-
-
-def signed(body: bytes) -> bytes:
-    """Give any bytes the checksum that an index must have."""
-    return body + xxhash.xxh3_64_digest(body)[::-1]
 
 
 @given(st.data(), st.lists(NAMES, max_size=8))
@@ -73,7 +69,7 @@ def test_any_cut_is_found() -> None:
 @given(st.binary(max_size=300))
 @settings(deadline=None, max_examples=100)
 def test_nothing_but_our_errors_come_of_any_bytes(body: bytes) -> None:
-    for data in (body, signed(body), signed(b'{"format":"shardwright-index",' + body)):
+    for data in (body, signed_index(body), signed_index(b'{"format":"shardwright-index",' + body)):
         with pytest.raises(DamageError):
             index.decode(data, PATH)
 
@@ -92,7 +88,7 @@ def test_an_index_of_another_kind_is_refused(change: tuple[bytes, bytes]) -> Non
     body = encode(["a"], list(range(6)))[:-8]
     assert change[0] in body
     with pytest.raises(DamageError, match="is not an index"):
-        index.decode(signed(body.replace(*change)), PATH)
+        index.decode(signed_index(body.replace(*change)), PATH)
 
 
 def test_every_offset_size_and_checksum_is_that_of_the_tar(store: Store, output: Path) -> None:

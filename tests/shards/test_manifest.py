@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from shardwright import DamageError, __version__, pack
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Manifest, Run, Settings, ShardEntry, Unfinished
+from tests.fuzz.targets import signed_manifest
 from tests.stores import Store
 from tests.tars import shards
 
@@ -72,11 +73,6 @@ def state(folder: Path) -> Path:
     return path
 
 
-def signed(body: bytes) -> bytes:
-    """Give any bytes the checksum with which a document of ours ends."""
-    return body + b',\n  "xxh3": "' + xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n'
-
-
 @given(MANIFESTS, UNFINISHED)
 @settings(deadline=None, max_examples=40)
 def test_what_is_written_is_read_back(
@@ -96,7 +92,7 @@ def test_nothing_but_our_errors_come_of_any_bytes(
     tmp_path_factory: pytest.TempPathFactory, body: bytes
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
-    for data in (body, signed(body), signed(b'{"runs":[],"shards":[' + body)):
+    for data in (body, signed_manifest(body), signed_manifest(b'{"runs":[],"shards":[' + body)):
         (state(folder) / manifest.MANIFEST_NAME).write_bytes(data)
         with pytest.raises(DamageError, match=r"manifest\.json"):
             manifest.load_manifest(folder)
@@ -115,7 +111,7 @@ def test_nothing_but_our_errors_come_of_any_bytes(
 def test_a_document_that_only_has_the_right_checksum_is_refused(
     body: bytes, tmp_path: Path
 ) -> None:
-    (state(tmp_path) / manifest.MANIFEST_NAME).write_bytes(signed(body))
+    (state(tmp_path) / manifest.MANIFEST_NAME).write_bytes(signed_manifest(body))
     with pytest.raises(DamageError):
         manifest.load_manifest(tmp_path)
 

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import shardwright
-from shardwright import ShardwrightError, VerifyReport, pack
+from shardwright import pack
 from tests.durability.soak import times
+from tests.fuzz.targets import SHARD, looked_at, signed_index, signed_manifest
 from tests.stores import make_store, record
 
-SHARD = "bucket_24x16/shard-000000.tar"
 ODD = st.one_of(
     st.none(),
     st.booleans(),
@@ -49,15 +47,6 @@ def folder(pristine: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(pristine, tmp_path / "shards"))
 
 
-def looked_at(folder: Path) -> VerifyReport | None:
-    try:
-        report = shardwright.verify(folder, read_data=True, workers=1)
-    except ShardwrightError:
-        return None
-    json.dumps(report.to_dict())
-    return report
-
-
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401
     """Give the way to every value within a JSON document."""
     yield path
@@ -84,7 +73,7 @@ def test_a_manifest_that_is_signed_and_wrong(folder: Path, data: st.DataObject) 
     document = json.loads(whole)
     document.pop("xxh3")
     body = json.dumps(changed(document, data)).encode()[:-1]
-    path.write_bytes(body + b',\n  "xxh3": "' + xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n')
+    path.write_bytes(signed_manifest(body))
     looked_at(folder)
     path.write_bytes(whole)
 
@@ -104,7 +93,7 @@ def test_an_index_that_is_signed_and_wrong(
         start = data.draw(st.integers(0, len(table) // 8 - 1)) * 8
         table[start : start + 8] = data.draw(st.binary(min_size=8, max_size=8))
     body = line + b"\n" + bytes(table)
-    path.write_bytes(body + xxhash.xxh3_64_digest(body)[::-1])
+    path.write_bytes(signed_index(body))
     listed = folder / ".shardwright/manifest.json"
     kept = listed.read_bytes()
     if without_manifest:
