@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 NAMES = ("record_lines", "array_file", "tar", "manifest_file", "index_file")
-_LIMITS = ("-rss_limit_mb=1500", "-timeout=20", "-max_len=16384", "-print_final_stats=1")
+_LIMITS = ("-rss_limit_mb=1500", "-timeout=20", "-max_len=32768", "-print_final_stats=1")
 
 
 def main() -> int:
@@ -39,10 +39,16 @@ def run(name: str, seconds: int, keep: Path) -> tuple[int, int, str]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.fuzz.one", name, *_LIMITS, folder]
         command += [f"-max_total_time={seconds}", f"-artifact_prefix={keep}/{name}-"]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    found = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+    found = re.search(r"number_of_executed_units: (\d+)", done.stdout)
     executions = int(found[1]) if found else 0
-    return done.returncode or int(not executions), executions, done.stderr[-4000:]
+    return done.returncode or int(not executions), executions, done.stdout[-8000:]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["shardwright"]):
+with atheris.instrument_imports(include=["shardwright", "tests.fuzz"]):
     from tests.fuzz.targets import TARGETS, corpus
 
 name = sys.argv.pop(1)
