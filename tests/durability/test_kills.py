@@ -115,7 +115,7 @@ def work(name: str, folder: Path) -> Work:
     command: list[str | Path] = [name, "--derived-dir", output]
     if name == "derive":
         output.mkdir()
-        images = make_images(folder / "images", 24, TINY)
+        images = make_images(folder / "images", 16, TINY)
         (images / "img007.png").write_bytes(b"broken")
         command += [images, "--encoders", "sketch", "--batch-size", "2"]
     else:
@@ -135,9 +135,9 @@ def work(name: str, folder: Path) -> Work:
 @pytest.mark.timeout(60 * times(2))
 @pytest.mark.parametrize("name", ["migrate", "derive"])
 def test_a_store_ends_in_the_same_bytes_after_any_number_of_kills(
-    name: str, tmp_path: Path, tally: Tally
+    name: str, folder: Path, tally: Tally
 ) -> None:
-    job = work(name, tmp_path)
+    job = work(name, folder)
     draw = random.Random(3)
     kills = 0
     while kills < times(KILLS):
