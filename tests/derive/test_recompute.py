@@ -15,7 +15,7 @@ from shardwright.files import using
 from tests.derive.fakes import Chokes, Fake, Spoils, given
 from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
 from tests.derive.test_derive import arrays, balance, failures, flat, provenance
-from tests.faults import Counting, Killed, KilledAt, contents
+from tests.faults import Call, Killed, KillingDisk, WatchedDisk, contents
 
 SMALL = ((24, 16), (16, 24), (16, 16))
 
@@ -92,40 +92,39 @@ def test_a_kill_at_every_call_of_a_recompute_of_a_part_of_a_store(tmp_path: Path
     (images / "img003.png").unlink()
     again = {"recompute": ["vae", "t5"], "batch_size": 2}
     whole = shutil.copytree(before, tmp_path / "whole")
-    counting = Counting()
-    with using(counting):
+    with using(watched := WatchedDisk()):
         sketch(images, whole, **again)
     old, new = arrays(before), arrays(whole)
     changed = {path for path in old if old[path] != new[path]}
     assert changed == {"vae_latents/img001.npy", "t5_hidden/img001.npy"}
     kills = 0
-    for nth in range(1, len(counting.calls) + 1):
+    for nth in range(1, len(watched.calls) + 1):
         derived = shutil.copytree(before, tmp_path / f"killed{nth}")
         for at in (nth, 1 + nth % 25):  # and again as it resumes
             try:
-                with using(KilledAt(at)):
+                with using(KillingDisk(at)):
                     sketch(images, derived, **again)
             except Killed:
                 kills += 1
             left = arrays(derived)
             assert left.keys() >= old.keys(), f"an array is gone, killed at call {nth}"
             assert all(left[path] in (old[path], new[path]) for path in old)
-        with using(Counting()):
+        with using(WatchedDisk()):
             sketch(images, derived, **again)
         assert contents(derived) == contents(whole), f"killed at call {nth}"
-    assert kills > len(counting.calls)
+    assert kills > len(watched.calls)
 
 
-class KilledOnce(Counting):
+class KilledOnce(WatchedDisk):
     """Dies when the next file is begun after there is something in this one, and stays dead."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path, self.dead = path, False
 
-    def meet(self, count: int, call: str) -> None:
+    def before(self, call: Call) -> None:
         written = self.path.exists() and self.path.stat().st_size > 0
-        self.dead = self.dead or (written and call == "create")
+        self.dead = self.dead or (written and call.name == "create")
         if self.dead:
             raise Killed
 
@@ -133,7 +132,7 @@ class KilledOnce(Counting):
 def cut_short(images: Path, derived: Path) -> None:
     """Begin a recompute of the captions, and have it killed when the first group is done."""
     again = {"recompute": ["t5"], "batch_size": 1}
-    with using(Counting()):
+    with using(WatchedDisk()):
         sketch(images, shutil.copytree(derived, derived.with_name("unbroken")), **again)
     done = derived / ".shardwright/remade-t5.jsonl"
     with using(KilledOnce(done)), pytest.raises(Killed):
