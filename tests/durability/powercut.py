@@ -68,7 +68,8 @@ class RecordingDisk(KillingDisk):
     def fsync(self, fd: int) -> None:
         super().fsync(fd)
         path = Path(self.open[fd])
-        kind = _KINDS.get(path.with_suffix("").suffix, "document")
+        final = path.with_suffix("") if path.suffix == ".tmp" else path
+        kind = _KINDS.get(final.suffix, "document")
         self.log.append(Operation("fsync", path, site=f"{_caller()} of a {kind}"))
 
     def rename(self, source: Path, target: Path) -> None:
