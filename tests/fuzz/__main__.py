@@ -8,6 +8,7 @@ installs it.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -36,11 +37,16 @@ def main() -> int:
 
 def run(name: str, seconds: int, keep: Path) -> tuple[int, int, str]:
     """Fuzz one target; give its exit code, its executions, and the end of what it told."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.fuzz.one", name, *_LIMITS, folder]
+    # All that it writes goes into memory, and goes away: libFuzzer ends without a goodbye.
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="shardwright-", dir=memory) as folder:
+        seeds = os.path.join(folder, "seeds")
+        os.mkdir(seeds)
+        command = [sys.executable, "-m", "tests.fuzz.one", name, *_LIMITS, seeds]
         command += [f"-max_total_time={seconds}", f"-artifact_prefix={keep}/{name}-"]
         done = subprocess.run(
             command,
+            env=os.environ | {"TMPDIR": folder},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -232,9 +232,8 @@ def _file() -> BinaryIO:
 
 @cache
 def scratch() -> Path:
-    """Make a folder that goes with the process; in memory, where there is such a place."""
-    memory = Path("/dev/shm")
-    made = Path(tempfile.mkdtemp(prefix="shardwright-", dir=memory if memory.is_dir() else None))
+    """Make a folder that goes with the process."""
+    made = Path(tempfile.mkdtemp(prefix="shardwright-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return made
 
