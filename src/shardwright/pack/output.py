@@ -172,8 +172,10 @@ def remove_shards(output: Path, bucket: str, keep: Iterable[str] = ()) -> None:
 
 def sync(output: Path) -> None:
     """Make every name in the folder durable, also those that a killed run left to be synced."""
-    for folder in (output.parent, output, output / STATE_FOLDER / index.INDEX_FOLDER):
+    for folder in (output, output / STATE_FOLDER / index.INDEX_FOLDER):
         files.sync_folder(folder)
+    if os.access(output.parent, os.R_OK):  # if not, it is hardly we who made a folder there
+        files.sync_folder(output.parent)
     for bucket in existing_buckets(output):
         for folder in _folders(output, bucket):
             if folder.is_dir():
