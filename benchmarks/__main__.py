@@ -59,12 +59,10 @@ def main() -> None:
         kept = HERE / "results" / f"{datetime.date.today()}{'-quick' * options.quick}.json"
         for name in options.questions or QUESTIONS:
             results = keep(run(name, sizes, options.folder), kept, options.folder)
-        print(report.targets_table([Answer.from_dict(one) for one in results["answers"]]))
-        print(f"\n{time.monotonic() - began:.0f} s in all; the figures are kept in {kept}")
-        if options.quick:
-            print("the sizes of a quick run are too small to hold the targets against")
-        else:
+        if not options.quick:  # whose sizes are too small to hold targets against
+            print(report.targets_table([Answer.from_dict(one) for one in results["answers"]]))
             draw(results)
+        print(f"\n{time.monotonic() - began:.0f} s in all; the figures are kept in {kept}")
 
 
 def run(name: str, sizes: Sizes, folder: Path) -> list[Answer]:

@@ -11,7 +11,7 @@ from benchmarks.sizes import Sizes
 from benchmarks.stores import cool, real_store, shard_set, warm
 
 WEBDATASET, LOOSE, SEQUENTIAL = "webdataset", "loose .npy files", "sequential read"
-HUGGING_FACE = "Hugging Face datasets"
+HUGGING_FACE = "Hugging Face datasets (reckoned from one shard)"
 WAYS: dict[str, tuple[str, Role]] = {
     OURS: ("shardwright", "ours"),
     WEBDATASET: ("webdataset", "peer"),
