@@ -22,7 +22,7 @@ NaN, infinities and arrays of one value. Arrays without a record are only noted.
 Checks a shard folder: every shard of the manifest is there under its name and of its size, with its
 index, and no other. With --read-data every byte is held against its checksum, and what differs is
 named down to the member. --against also holds each member against the store, byte for byte. Shards
-that another tool made are checked as loaders would read them. --loaders says which loaders can read
+without a manifest, such as another tool's, are checked as loaders would read them. --loaders says which loaders can read
 the folder, by running their own splitting and grouping rules over all headers and JSON members.
 
 Each finding names the file and the cure. Nothing is changed."""
@@ -34,7 +34,7 @@ EXAMPLE = """\
 """
 EXIT_STATUS = """\
 exit status:
-  0    whole; there may be notes
+  0    no damage; there may be notes
   1    failed
   2    wrong usage, or there is neither a store nor a shard
   12   damaged
@@ -42,6 +42,7 @@ exit status:
 """
 _LISTED = 20  # findings of each kind
 _DAMAGED = 12
+_UNPROVEN = {"no_manifest", "part"}  # notes with which nobody knows what should be there
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,6 +107,8 @@ def _verdict(report: VerifyReport) -> str:
     damage = sum(finding.damage for finding in report.findings)
     notes = len(report.findings) - damage
     verdict = "DAMAGED" if damage else "whole"
+    if not damage and _UNPROVEN & report.counts.keys():
+        verdict = "sound, as far as can be told without a manifest"
     checked = ", ".join(quantity(count, what) for what, count in report.checked.items())
     read = "every byte read" if report.read_data else "only headers and sizes read"
     return (

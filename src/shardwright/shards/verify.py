@@ -1,7 +1,8 @@
 """Proof that a shard folder is what was packed: every shard there, and with --read-data every byte.
 
 First the names and sizes against the manifest, then each shard on its own, on all cores. A folder
-that has no manifest, because another tool made it, is checked as loaders would read it.
+that has no manifest, because another tool made it or because it was not copied along, is checked as
+loaders would read it.
 """
 
 from __future__ import annotations
@@ -122,6 +123,13 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
         what = "is part of a packing, whose manifest is not looked at from here"
         cure = f"verify {shown(above)}, which finds lost and changed shards too"
         findings.append(Finding("part", shown(folder), None, what, cure, damage=False))
+    elif not (state / manifest.MANIFEST_NAME).exists():
+        what = (
+            "no manifest: whether shards are missing, and whether bytes are as they were written, "
+            "cannot be told from the shards alone"
+        )
+        cure = f"copy {STATE_FOLDER} along with the shards, or pack again"
+        findings.append(Finding("no_manifest", shown(folder), None, what, cure, damage=False))
     return whole, unfinished, findings
 
 
