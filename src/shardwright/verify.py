@@ -29,10 +29,10 @@ def verify(
     """Check a store or a shard folder, and list all that is wrong with its cure.
 
     Without ``read_data``, a store's records and array headers and sizes are checked, and a shard
-    folder's names, sizes and indexes; with it every byte. ``against`` names the store that shards
-    were packed from, and each member is held against its source. ``loaders`` runs the rules of
-    every loader over the shards. Nothing is changed, and damage is reported, not raised: look at
-    ``damaged`` and ``findings``.
+    folder's names, sizes and indexes, and the first and last header of each shard; with it every
+    byte. ``against`` names the store that shards were packed from, and each member is held against
+    its source. ``loaders`` runs the rules of every loader over the shards. Nothing is changed, and
+    damage is reported, not raised: look at ``damaged`` and ``findings``.
     """
     # Here, because the package and its --help are to be imported quickly.
     from shardwright.shards.compat import check_loaders, findings_of

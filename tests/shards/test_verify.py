@@ -123,18 +123,16 @@ def long(folder: Path) -> None:
         file.write(bytes(512))
 
 
+def in_the_first_header(folder: Path) -> None:
+    flip(folder / FIRST, 3)
+
+
 def foreign(folder: Path) -> None:
     (folder / "bucket_24x16/shard-000009.tar").write_bytes(b"of another set")
 
 
 def renamed(folder: Path) -> None:
     (folder / FIRST).rename(folder / "bucket_24x16/shard-000009.tar")
-
-
-def swapped(folder: Path) -> None:
-    (folder / FIRST).rename(folder / "x")
-    (folder / OTHER).rename(folder / FIRST)
-    (folder / "x").rename(folder / OTHER)
 
 
 def a_whole_bucket_missing(folder: Path) -> None:
@@ -175,6 +173,7 @@ WITHOUT_READING: list[tuple[Callable[[Path], None], list[tuple[str, ...]]]] = [
     (missing, [("missing", FIRST)]),
     (short, [("short", FIRST)]),
     (long, [("long", FIRST)]),
+    (in_the_first_header, [("header_differs", FIRST)]),
     (foreign, [("foreign", "bucket_24x16/shard-000009.tar")]),
     (renamed, [("renamed", "bucket_24x16/shard-000009.tar")]),
     (a_whole_bucket_missing, [("missing", FIRST), ("missing", SECOND)]),
@@ -231,22 +230,36 @@ def test_a_missing_shard_says_how_many_samples_went_and_how_to_get_them_back(
     assert places(folder, read_data=True) == []
 
 
-def test_shards_of_equal_size_that_were_swapped_are_found_by_reading(
-    tmp_path: Path, output: Path
+def swap(one: Path, other: Path) -> None:
+    one.rename(one.with_name("x"))
+    other.rename(one)
+    one.with_name("x").rename(other)
+
+
+@pytest.mark.parametrize("read_data", [False, True])
+@pytest.mark.parametrize("second", [SECOND, OTHER], ids=["one bucket", "two buckets"])
+def test_shards_that_were_swapped_say_which_they_are(
+    second: str, read_data: bool, tmp_path: Path, output: Path
 ) -> None:
     four = [record(f"img{number}", "24x16") for number in range(4)]
-    store = make_store(tmp_path / "derived", four, latent=latent)
+    two = [record(f"img{number}", "32x16") for number in range(4, 6)]
+    # With latents of one shape all shards are of one size.
+    store = make_store(tmp_path / "derived", four + two, latent=lambda _: (16, 2, 3))
     pack(derived_dir=store.root, output_dir=output, shard_size=2, workers=1)
-    one, other = shards(output)
-    one.rename(tmp_path / "x")
-    other.rename(one)
-    (tmp_path / "x").rename(other)
-    assert places(output) == []
-    found = places(output, read_data=True)
-    assert [place for place in found if place[0] == "differs"] == [
-        ("differs", FIRST),
-        ("differs", SECOND),
+    swap(output / FIRST, output / second)
+    found = shardwright.verify(output, read_data=read_data, workers=1).findings
+    assert [str(finding) for finding in found if finding.damage] == [
+        f"{FIRST}: is {second} under another name; rename it to {second}",
+        f"{second}: is {FIRST} under another name; rename it to {FIRST}",
     ]
+
+
+@pytest.mark.parametrize("read_data", [False, True])
+def test_a_shard_of_another_size_in_the_place_of_one_says_which_it_is(
+    read_data: bool, folder: Path
+) -> None:
+    shutil.copy(folder / SECOND, folder / FIRST)
+    assert places(folder, read_data=read_data) == [("renamed", FIRST)]
 
 
 # Every byte

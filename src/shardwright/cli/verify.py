@@ -20,10 +20,11 @@ the schema, the picture and the bucket demand. With --read-data every value is r
 NaN, infinities and arrays of one value. Arrays without a record are only noted.
 
 Checks a shard folder: every shard of the manifest is there under its name and of its size, with its
-index, and no other. With --read-data every byte is held against its checksum, and what differs is
-named down to the member. --against also holds each member against the store, byte for byte. Shards
-without a manifest, such as another tool's, are checked as loaders would read them. --loaders says which loaders can read
-the folder, by running their own splitting and grouping rules over all headers and JSON members.
+index, and no other; the first and last header of each are looked at. With --read-data every byte is
+held against its checksum, and what differs is named down to the member. --against also holds each
+member against the store, byte for byte. Shards without a manifest, such as another tool's, are
+checked as loaders would read them. --loaders says which loaders can read the folder, by running
+their own splitting and grouping rules over all headers and JSON members.
 
 Each finding names the file and the cure. Nothing is changed."""
 EXAMPLE = """\
@@ -107,10 +108,13 @@ def _verdict(report: VerifyReport) -> str:
     damage = sum(finding.damage for finding in report.findings)
     notes = len(report.findings) - damage
     verdict = "DAMAGED" if damage else "whole"
-    if not damage and _UNPROVEN & report.counts.keys():
+    unproven = _UNPROVEN & report.counts.keys()
+    if unproven and not damage:
         verdict = "sound, as far as can be told without a manifest"
     checked = ", ".join(quantity(count, what) for what, count in report.checked.items())
     read = "every byte read" if report.read_data else "only headers and sizes read"
+    if not (report.read_data or unproven) and "shards" in report.checked:
+        read = "only sizes, indexes and the first and last header of each shard read"
     return (
         f"{report.path}: {verdict} (damage: {damage:,}, notes: {notes:,})\n"
         f"  {checked} ({size(report.bytes)}), {read} [{report.seconds:.1f} s]"

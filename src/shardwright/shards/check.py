@@ -9,8 +9,9 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +62,17 @@ class _Sample(NamedTuple):
     places: dict[str, Place]
 
 
+class _Outline(NamedTuple):
+    """What tells a shard from any other at a glance: its size, and its first and last header."""
+
+    size: int
+    headers: tuple[tuple[int, bytes], ...]  # each with its offset
+
+    def fits(self, fd: int) -> bool:
+        """Whether an open shard is of this outline."""
+        return os.fstat(fd).st_size == self.size and all(_is(fd, *part) for part in self.headers)
+
+
 @dataclass(frozen=True)
 class Checker:
     """Checks shards of a folder; made before the workers are, so that they share it."""
@@ -106,7 +118,7 @@ class Checker:
     ) -> Generator[int | tuple[str | None, Fault], None, None]:
         """Give progress, and each fault with its sample."""
         seen.bytes = os.fstat(fd).st_size
-        shard, entry = None, task.entry
+        shard, entry, fits = None, task.entry, True
         try:
             shard = self._index(task)
         except ShardwrightError as error:
@@ -116,10 +128,17 @@ class Checker:
         if shard is not None:
             seen.keys = [key(image_id) for image_id in shard.head.ids]
             seen.samples = len(seen.keys)
+            fits = _outline(shard).fits(fd)
+            if not fits and (other := self._other(fd)) is not None:
+                what = f"is {other} under another name"
+                yield None, Fault("renamed", None, what, cure=f"rename it to {other}")
+                return
         if seen.bytes != size:
             short = "short" if seen.bytes < size else "long"
             yield None, Fault(short, None, f"has {seen.bytes} bytes and should have {size}")
         if shard is not None and not self.read_data:
+            if not fits and seen.bytes == size:
+                yield None, Fault("header_differs", None, "its first or last header is damaged")
             return
         digest = None
         if self.read_data:
@@ -145,6 +164,20 @@ class Checker:
                 if self.source and jsonl and image_id is not None:
                     for fault in self.source.faults(fd, image_id, item.places, jsonl):
                         yield item.name, fault._replace(cure=_ANEW)
+
+    def _other(self, fd: int) -> str | None:
+        """Say which shard this is that is not its own, if it is one."""
+        return next((path for path, outline in self._outlines if outline.fits(fd)), None)
+
+    @cached_property
+    def _outlines(self) -> list[tuple[str, _Outline]]:
+        """Outline all shards of the folder; read only if one is met that is not its own."""
+        outlines = []
+        for path in index.shards(self.folder):
+            with suppress(ShardwrightError):  # a damaged index is told with its own shard
+                shard = index.load(self.folder, path)
+                outlines += [(path, _outline(shard))] if _is_consecutive(shard) else []
+        return outlines
 
     def _index(self, task: Task) -> ShardIndex | None:
         path = index.index_path(self.folder, task.path)
@@ -223,6 +256,18 @@ def _hash(fd: int) -> Generator[int, None, str]:
     return hasher.hexdigest()
 
 
+def _outline(shard: ShardIndex) -> _Outline:
+    head = shard.head
+    if not head.ids or not head.members:
+        return _Outline(head.bytes, ())
+    headers = []
+    for sample, column in ((0, 0), (len(head.ids) - 1, len(head.members) - 1)):
+        offset, size, _ = shard.member(sample, column)
+        expected = _header(f"{key(head.ids[sample])}.{head.members[column]}", size)
+        headers.append((offset - tar.BLOCK, expected))
+    return _Outline(head.bytes, tuple(headers))
+
+
 def _is_consecutive(shard: ShardIndex) -> bool:
     """Whether an index describes members one after the other, and nothing beyond the shard."""
     position = 0
@@ -259,10 +304,15 @@ def _locate(fd: int, shard: ShardIndex) -> Iterator[tuple[str | None, Fault]]:
 
 
 def _same_header(fd: int, name: str, offset: int, size: int) -> bool:
+    return _is(fd, offset - tar.BLOCK, _header(name, size))
+
+
+def _header(name: str, size: int) -> bytes:
+    """Give the header that a member must have; if none can say this, one that no file has."""
     try:
-        return _is(fd, offset - tar.BLOCK, tar.header(name, size))
-    except ValueError:  # no header of ours can say this
-        return False
+        return tar.header(name, size)
+    except ValueError:
+        return b"\xff" * tar.BLOCK
 
 
 def _same_data(fd: int, offset: int, size: int, checksum: int) -> bool:

@@ -63,6 +63,13 @@ def index_path(output_dir: Path, shard: str) -> Path:
     return output_dir / STATE_FOLDER / INDEX_FOLDER / Path(shard).with_suffix(INDEX_SUFFIX)
 
 
+def shards(output_dir: Path) -> list[str]:
+    """List the shards that have an index, as their paths below the output folder."""
+    root = output_dir / STATE_FOLDER / INDEX_FOLDER
+    found = sorted(root.rglob(f"*{INDEX_SUFFIX}"))
+    return [path.relative_to(root).with_suffix(".tar").as_posix() for path in found]
+
+
 def encode(
     *, shard: str, size: int, xxh3: str, sha256: str | None, members: tuple[str, ...],
     ids: list[str], table: array[int],
