@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,41 @@ def test_wrong_usage_is_exit_2(arguments: tuple[str, ...]) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("usage: shardwright")
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "usage: shardwright"),
+        (("unknown",), "shardwright: error: argument COMMAND: invalid choice: 'unknown'"),
+        (("pack", "--limit", "x"), "shardwright pack: error: argument --limit: invalid int value"),
+        (("pack", "--over"), "shardwright pack: error: unrecognized arguments: --over"),
+    ],
+)
+def test_wrong_usage_is_one_object_too(arguments: tuple[str, ...], message: str) -> None:
+    done = commands.run(*arguments, "--json")
+    assert done.returncode == 2
+    told = json.loads(done.stdout)
+    assert told["error"] == "UsageError"
+    assert told["message"].startswith(message)
+    assert done.stderr.startswith("usage: shardwright")
+
+
+def test_an_error_that_nobody_foresaw_is_one_object_too() -> None:
+    name = "x" * 300  # longer than a name can be
+    done = commands.run("verify", name, "--json")
+    assert done.returncode == 1
+    told = {"error": "OSError", "message": f"{name}: File name too long"}
+    assert json.loads(done.stdout) == told
+    assert done.stderr == f"error: {told['message']}\n"
+
+
+def test_an_error_that_cannot_be_written_still_has_its_exit_code(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        command = [*commands.COMMAND, "status", "--json"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, cwd=tmp_path, text=True)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_traceback_is_shown_only_when_asked_for(tmp_path: Path) -> None:

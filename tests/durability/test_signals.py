@@ -5,6 +5,7 @@ What was made is merged, the exit code tells, and the next run ends in the bytes
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -92,6 +93,19 @@ def test_a_signal_at_any_call_ends_the_run_in_good_order(
                 assert main(words) == done, label
             assert contents(case.output) == case.expected, label
             tally(signals_at_a_call=1)
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+def test_a_signal_is_told_as_one_object(
+    number: signal.Signals, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = scenario("migrate", folder)
+    case.reset()
+    with using(SignallingDisk(5, number)):
+        assert main([*command("migrate", folder), "--json"]) == CODES[number]
+    told = capsys.readouterr()
+    assert json.loads(told.out)["message"] == "interrupted"
+    assert told.err.splitlines()[-1] == "interrupted"
 
 
 def assert_merged(output: Path, start: Contents | None) -> None:

@@ -8,13 +8,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
 import shardwright
 from shardwright.cli import demo, derive, index, migrate, pack, status, verify
 from shardwright.cli.output import print_json
-from shardwright.errors import ShardwrightError
+from shardwright.errors import ShardwrightError, UsageError
 
 COMMANDS = (demo, derive, migrate, status, pack, verify, index)
 
@@ -34,10 +35,18 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM: ends work as Ctrl-C does, with another exit code."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """One whose errors can be told as JSON too."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        raise UsageError(f"{self.prog}: error: {message}")
+
+
 def parser() -> argparse.ArgumentParser:
     """Build the parser of all commands."""
     formatter = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="shardwright",
         description=shardwright.__doc__.splitlines()[0] if shardwright.__doc__ else None,
         epilog=EPILOG,
@@ -72,13 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # an id may have characters the terminal has not
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    top = parser()
-    options, unknown = top.parse_known_args(arguments)
-    if options.command is None:
-        top.print_help(sys.stderr)
-        return 2
-    if unknown:  # so that the usage shown is that of the command
-        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    given = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in given
+    try:
+        options = _parse(given)
+    except UsageError as error:
+        return _failed(error, str(error), 2, as_json)
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = options.run(options)
@@ -86,14 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ShardwrightError as error:
         if options.debug:
             raise
-        if options.json:
-            print_json({"error": type(error).__name__, "message": str(error)})
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return _failed(error, f"error: {error}", error.exit_code, as_json)
     except KeyboardInterrupt as interrupt:
         how_to_go_on = getattr(interrupt, "__notes__", [])
-        print("; ".join(["interrupted", *how_to_go_on]), file=sys.stderr)
-        return 143 if isinstance(interrupt, Terminated) else 130
+        code = 143 if isinstance(interrupt, Terminated) else 130
+        return _failed(interrupt, "; ".join(["interrupted", *how_to_go_on]), code, as_json)
     except BrokenPipeError:  # whoever read our output has gone; there is nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -101,9 +106,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             raise
         where = error.filename or "standard output"
-        print(f"error: {where}: {error.strerror}", file=sys.stderr)
-        return 1
+        return _failed(error, f"error: {where}: {error.strerror}", 1, as_json)
     assert isinstance(code, int)
+    return code
+
+
+def _parse(given: Sequence[str]) -> argparse.Namespace:
+    """Read the arguments, or say by UsageError what is wrong with them."""
+    top = parser()
+    options, unknown = top.parse_known_args(given)
+    if options.command is None:
+        raise UsageError(top.format_help().rstrip())
+    if unknown:  # so that the usage shown is that of the command
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options
+
+
+def _failed(error: BaseException, words: str, code: int, as_json: bool) -> int:
+    """Tell people, and programs if one asked for JSON, why there is no result."""
+    if as_json:
+        with suppress(OSError):  # if it cannot be told, the exit code is left
+            message = words.removeprefix("error: ")
+            print_json({"error": type(error).__name__, "message": message})
+            sys.stdout.flush()
+    with suppress(OSError):
+        print(words, file=sys.stderr, flush=True)
     return code
 
 
