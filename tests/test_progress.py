@@ -45,6 +45,21 @@ def test_a_line_before_any_progress_has_no_rate() -> None:
     assert stream.getvalue() == "scan: total_records=0\n"
 
 
+class Interrupted(io.StringIO):
+    """A log in the midst of whose first write Ctrl-C is pressed."""
+
+    def write(self, text: str) -> int:
+        super().write(text)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_leaves_no_line_without_its_end() -> None:
+    stream = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        Lines(stream).say("1/2 shards")
+    assert stream.getvalue() == "1/2 shards\n"
+
+
 def test_a_bar_is_drawn_over_itself_and_gone_at_the_end() -> None:
     stream = io.StringIO()
     bar = Bar(stream)

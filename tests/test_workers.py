@@ -210,3 +210,17 @@ def test_a_script_without_a_main_guard_works(tmp_path: Path) -> None:
 
 def test_cores_are_those_this_process_may_use() -> None:
     assert cores() == len(os.sched_getaffinity(0))
+
+
+def test_ctrl_c_in_the_midst_of_a_fork_is_not_the_workers_to_handle() -> None:
+    script = (
+        "import os, signal\n"
+        "from shardwright.workers import run\n"
+        "os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "print(list(run(lambda task: iter([task]), [1, 2], 2)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout in ("[1, 2]\n", "[2, 1]\n")

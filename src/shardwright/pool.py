@@ -25,6 +25,7 @@ Message = TypeVar("Message")
 _DONE = "done"
 _FAILED = "failed"
 _SAID = "said"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Pool(Generic[Task, Message]):
@@ -69,9 +70,15 @@ class Pool(Generic[Task, Message]):
             args=(self.function, theirs, [ours, *self.processes], os.getpid()),
             daemon=True,
         )
-        process.start()
+        # A signal waits until the worker stands on its own: what the parent makes of it is not for
+        # a worker to do, nor to be lost in the midst of a fork.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            process.start()
+            self.processes[ours] = process
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
-        self.processes[ours] = process
         return ours
 
     def _listen(self) -> tuple[Connection | None, list[Message]]:
@@ -99,7 +106,9 @@ def _work(
     parent: int,
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # and so is a lost session
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     _die_with(parent)
     for other in others:  # the parent's ends: held open here, they would hide the parent's death
         other.close()

@@ -62,7 +62,8 @@ class Lines(Progress):
 
     def say(self, text: str) -> None:
         with suppress(OSError, ValueError):  # a log that cannot be written must not stop the work
-            print(text, file=self.stream, flush=True)
+            # In one piece, so that Ctrl-C leaves no line without its end.
+            print(f"{text}\n", end="", file=self.stream, flush=True)
 
     def warn(self, text: str) -> None:
         self.say(f"warning: {text}")
