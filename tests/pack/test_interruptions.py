@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import signal
 import subprocess
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +77,8 @@ def assert_only_whole_shards(output: Path, unbroken: dict[str, str]) -> None:
         (signal.SIGINT, 130, "2"),
         (signal.SIGTERM, 143, "1"),
         (signal.SIGTERM, 143, "2"),
+        (signal.SIGHUP, 129, "1"),
+        (signal.SIGHUP, 129, "2"),
     ],
 )
 def test_a_signal_ends_the_run_without_half_a_shard(
@@ -96,6 +101,49 @@ def test_a_signal_ends_the_run_without_half_a_shard(
     assert "Traceback" not in err
     assert not any(map(commands.is_alive, children))
     assert_only_whole_shards(output, unbroken)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_lost_terminal_ends_the_run_as_a_signal_does(
+    workers: str,
+    many: Store,
+    output: Path,
+    unbroken: dict[str, str],
+    ended: list[subprocess.Popen[str]],
+) -> None:
+    """As when ssh breaks off: all processes get SIGHUP, and nothing can be written any more."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*commands.COMMAND, *map(str, flags(many, output, "--workers", workers))],
+        stdin=theirs,
+        stderr=theirs,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    ended.append(process)
+    os.close(theirs)
+    commands.wait_until(lambda: len(shards(output)) > 2)
+    os.close(ours)
+    assert process.wait(20) == 129
+    assert_only_whole_shards(output, unbroken)
+    assert commands.run(*flags(many, output, "--resume")).returncode == 0
+    assert digests(output) == unbroken
+
+
+def test_nohup_keeps_a_run_going(
+    many: Store, output: Path, unbroken: dict[str, str], ended: list[subprocess.Popen[str]]
+) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = started(many, output, 3)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    ended.append(process)
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert digests(output) == unbroken
 
 
 @pytest.mark.parametrize("given", ["--overwrite", "--append"])

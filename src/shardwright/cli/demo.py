@@ -20,7 +20,7 @@ exit status:
   2    wrong usage, or the folder is in use for something else
   11   another run is writing there
   12   what was made is damaged, so the disk is not to be trusted
-  130  interrupted (143 when terminated); the same command goes on
+  130  interrupted (terminated: 143, hung up: 129); the same command goes on
 """
 
 

@@ -37,7 +37,7 @@ exit status:
   2    wrong usage, no images, no captions at all, or no such model
   3    done, but some images failed
   11   another run is writing to the same store
-  130  interrupted (143 when terminated); what was made is kept, the same command goes on
+  130  interrupted (terminated: 143, hung up: 129); what was made is kept, the same command goes on
 """
 
 

@@ -35,7 +35,7 @@ exit status:
   2    wrong usage, or there are no packed shards
   11   another run is writing there
   12   the manifest or an index is damaged
-  130  interrupted (143 when terminated); the same command goes on
+  130  interrupted (terminated: 143, hung up: 129); the same command goes on
 """
 
 

@@ -27,12 +27,16 @@ exit status:
   3    done, but some inputs failed
   11   another run is writing to the same folder
   12   verify found damage
-  130  interrupted (143 when terminated)
+  130  interrupted (terminated: 143, hung up: 129)
 """
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: ends work as Ctrl-C does, with another exit code."""
+    """SIGTERM, or SIGHUP of a lost session: ends work as Ctrl-C does, with another exit code."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__()
+        self.exit_code = 128 + signum
 
 
 class _Parser(argparse.ArgumentParser):
@@ -88,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return _failed(error, str(error), 2, as_json)
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is by nohup
+        signal.signal(signal.SIGHUP, _terminate)
     try:
         code = options.run(options)
         sys.stdout.flush()
@@ -97,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(error, f"error: {error}", error.exit_code, as_json)
     except KeyboardInterrupt as interrupt:
         how_to_go_on = getattr(interrupt, "__notes__", [])
-        code = 143 if isinstance(interrupt, Terminated) else 130
+        code = interrupt.exit_code if isinstance(interrupt, Terminated) else 130
         return _failed(interrupt, "; ".join(["interrupted", *how_to_go_on]), code, as_json)
     except BrokenPipeError:  # whoever read our output has gone; there is nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -135,4 +141,4 @@ def _failed(error: BaseException, words: str, code: int, as_json: bool) -> int:
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated
+    raise Terminated(signum)

@@ -36,7 +36,7 @@ exit status:
   2    wrong usage, or the JSONL is missing
   3    done, but some lines could not be migrated
   11   another run is writing to the same store
-  130  interrupted (143 when terminated); the same command goes on
+  130  interrupted (terminated: 143, hung up: 129); the same command goes on
 """
 _LINES_LISTED = 10
 

@@ -33,7 +33,7 @@ exit status:
   2    wrong usage, or the JSONL or a component's folder is missing
   11   another run is packing into the same folder
   12   the manifest or an index of earlier shards is damaged, or a shard is missing
-  130  interrupted (143 when terminated); whole shards are kept, and --resume goes on
+  130  interrupted (terminated: 143, hung up: 129); whole shards are kept, and --resume goes on
 """
 _SHARDS_LISTED = 10
 

@@ -39,7 +39,7 @@ exit status:
   1    failed
   2    wrong usage, or there is neither a store nor a shard
   12   damaged
-  130  interrupted (143 when terminated)
+  130  interrupted (terminated: 143, hung up: 129)
 """
 _LISTED = 20  # findings of each kind
 _DAMAGED = 12
