@@ -640,3 +640,22 @@ def test_another_jsonl_can_be_named(derived: Path, tmp_path: Path) -> None:
     assert read(elsewhere)[0]["image_id"] == "a"
     assert (tmp_path / "mine.jsonl.stage1.bak").exists()
     assert os.listdir(derived / "dinov3") == ["a.npy"]
+
+
+def test_a_link_to_the_jsonl_stays_one_and_its_target_is_migrated(
+    derived: Path, tmp_path: Path
+) -> None:
+    real = stage1.write(tmp_path / "elsewhere", record("a"))
+    before = real.read_bytes()
+    derived.mkdir(parents=True)
+    link = derived / schema.JSONL_NAME
+    link.symlink_to(real)
+    summary = migrate(derived)
+    assert link.is_symlink()
+    assert DINO not in json.loads(real.read_bytes())
+    assert summary.backup is not None
+    assert Path(summary.backup).read_bytes() == before
+    assert sorted(path.name for path in real.parent.iterdir()) == [
+        real.name,
+        f"{real.name}.stage1.bak",
+    ]

@@ -24,7 +24,7 @@ from shardwright.store.folders import make_folders
 from shardwright.store.journal import Recovered, journal_path, recover
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Line, counted
-from shardwright.store.rewrite import Rewrite
+from shardwright.store.rewrite import Rewrite, target
 from shardwright.store.stage1 import Repeated, Stage2, repeated_ids, to_stage2
 
 if TYPE_CHECKING:
@@ -203,6 +203,7 @@ class _Migration:
 
 def _keep_original(jsonl: Path) -> Path:
     """Keep the file as it is now under another name; never replace one that is kept already."""
+    jsonl = target(jsonl)
     number = 1
     while True:
         backup = jsonl.with_name(jsonl.name + _BACKUP_SUFFIX + (f".{number}" if number > 1 else ""))

@@ -104,6 +104,19 @@ def test_a_half_written_merge_of_a_killed_run_is_removed(jsonl: Path) -> None:
     assert journal.recovered is None
 
 
+def test_a_link_stays_a_link_and_what_it_leads_to_gets_the_records(
+    jsonl: Path, tmp_path: Path
+) -> None:
+    link = tmp_path / "store" / "b.jsonl"
+    link.parent.mkdir()
+    link.symlink_to(jsonl)
+    with Journal(link) as journal:
+        journal.append({"image_id": "d"})
+    assert link.is_symlink()
+    assert lines(jsonl)[3:] == [line("d")]
+    assert contents(tmp_path).keys() == {"a.jsonl", "store", "store/b.jsonl"}
+
+
 def test_an_updated_record_takes_its_old_place_and_the_last_update_wins(jsonl: Path) -> None:
     with Journal(jsonl) as journal:
         journal.append({"image_id": "d", "try": 1})

@@ -18,8 +18,14 @@ _SUFFIX = ".merge" + files.TMP_SUFFIX  # the plain one is the journal's
 _PIECE = 1 << 20
 
 
+def target(jsonl: Path) -> Path:
+    """Say which file is to be replaced: where the path is a link, the one it leads to."""
+    return jsonl.resolve() if jsonl.is_symlink() else jsonl
+
+
 def unfinished(jsonl: Path) -> Path:
     """Name the file in which a new version is written."""
+    jsonl = target(jsonl)
     return jsonl.with_name(jsonl.name + _SUFFIX)
 
 
@@ -31,7 +37,7 @@ class Rewrite:
     """
 
     def __init__(self, jsonl: Path) -> None:
-        self.jsonl = jsonl
+        self.jsonl = jsonl = target(jsonl)
         self._there = jsonl.exists()
         with files.explained(jsonl):
             self._fd = os.open(jsonl if self._there else os.devnull, os.O_RDONLY)
