@@ -146,6 +146,17 @@ def test_a_null_that_the_first_samples_never_settle_fails_hugging_face(tmp_path:
     assert failing(check_loaders(tmp_path)) == {"json_differs": {"hf"}}
 
 
+def test_records_of_unlike_fields_are_to_be_made_alike_before_packing_anew(tmp_path: Path) -> None:
+    tagged = [m for n in range(9) for m in sample(f"a{n}", **({"tag": "x"} if n == 8 else {}))]
+    write(tmp_path, tagged)
+    (finding,) = compat.findings_of(check_loaders(tmp_path))
+    assert finding.kind == "loader_json_differs"
+    assert finding.cure == (
+        "give all records of the store the same fields, each of one type, then pack with "
+        "--overwrite"
+    )
+
+
 def test_pax_headers_fail_the_loaders_that_map_the_file(tmp_path: Path) -> None:
     webdataset = pytest.importorskip("webdataset")
     (tmp_path / "bucket_64x64").mkdir()

@@ -53,6 +53,10 @@ RULES: dict[str, tuple[str, ...]] = {
     "webshart": (*_ALL, "extended", "long", "stale"),
 }
 _CURES = {
+    "json_differs": (
+        "give all records of the store the same fields, each of one type, then pack with "
+        "--overwrite"
+    ),
     "visible": "write a card with shardwright index --for hf, or remove it",
     "stale": "run shardwright index again for these loaders",
 }
