@@ -14,10 +14,11 @@ from shardwright.verify import Finding, VerifyReport
 
 HELP = "prove that a store or a shard folder is whole, or list what is not"
 DESCRIPTION = """\
-Checks a Stage 2 store: every record has its fields, rightly spelt, and a mask that agrees with its
-caption; no image and no image_id is there twice; every array is there with the dtype and shape that
-the schema, the picture and the bucket demand. With --read-data every value is read as well, to find
-NaN, infinities and arrays of one value. Arrays without a record are only noted.
+Checks a Stage 2 store: every record has its fields, rightly spelt, and a mask of zeros and ones,
+with ones where there is a caption, and only there; no image and no image_id is there twice; every
+array is there with the dtype and shape that the schema, the picture and the bucket demand. With
+--read-data every value is read as well, to find NaN, infinities and arrays of one value. Arrays
+without a record are only noted.
 
 Checks a shard folder: every shard of the manifest is there under its name and of its size, with its
 index, and no other; the first and last header of each are looked at. With --read-data every byte is
