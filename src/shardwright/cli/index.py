@@ -16,7 +16,8 @@ is read. Plain webdataset and Ray Data need nothing. For the others, --for
 
   energon   .nv-meta/ and a .tar.idx beside each shard: Megatron-Energon
   dali      .dali/BUCKET/SHARD.idx, for index_paths of fn.readers.webdataset: NVIDIA DALI
-  wids      .wids.json, for ShardListDataset: webdataset 0.2
+  wids      .wids.json, for ShardListDataset: webdataset 0.2; give it WIDS_CACHE, not
+            cache_dir=, which knows shards by file name alone and mixes up the buckets
   webshart  a .json beside each shard; give webshart one bucket's folder
   hf        README.md, a dataset card that makes load_dataset(SHARDS) work: Hugging Face
 
