@@ -22,7 +22,7 @@ shuffled, then limited, then grouped by bucket and cut into shards. The store is
 Memory: a few hundred bytes a record, so about 450 MB for 1,000,000 records."""
 EXAMPLE = """\
   shardwright pack --dry-run --limit 100
-  shardwright pack --limit 100 --shuffle --output-dir data/shards/validation
+  shardwright pack --limit 100 --shuffle --output-dir data/shards/trial
   shardwright pack --output-dir data/shards/train
 """
 EXIT_STATUS = """\
