@@ -21,6 +21,18 @@ needs to catch one class. Where a built-in exception says the same thing, ours i
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_CURES = {
+    errno.EACCES: "allow it, or work in another folder",
+    errno.EPERM: "allow it, or work in another folder",
+    errno.EROFS: "mount it for writing, or work in another folder",
+    errno.EISDIR: "a file belongs there, so move that folder away",
+}
+
 
 class ShardwrightError(Exception):
     """What happened, to which file, and the cure."""
@@ -80,3 +92,19 @@ class LockedError(ShardwrightError):
     """Another run is writing here."""
 
     exit_code = 11
+
+
+def refusal(path: Path, error: OSError) -> StorageError:
+    """Say in our words what the file system refused, with the cure where there is one."""
+    if error.errno in _FULL:
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+        space = os.statvfs(there)
+        room = f"{space.f_bavail * space.f_frsize} bytes free"
+        if space.f_files and not space.f_favail:
+            room = "no inodes free, one of which every file needs"
+        return NoSpaceError(
+            f"{path}: the disk is full ({room}); make room and run the same command again"
+        )
+    words = f"{path}: {error.strerror or error}"
+    cure = _CURES.get(error.errno or 0)
+    return StorageError(f"{words}; {cure}" if cure else words)

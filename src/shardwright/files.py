@@ -17,14 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, Self
 
-from shardwright.errors import LockedError, NoSpaceError, ShardwrightError, StorageError
+from shardwright.errors import LockedError, ShardwrightError, StorageError, refusal
 from shardwright.schema import STATE_FOLDER
 
 TMP_SUFFIX = ".tmp"
 _DIRECT = getattr(os, "O_DIRECT", 0)  # Linux has it; elsewhere the cache is used
 _ALIGNMENT = 4096  # of what bypasses the cache
 _GATHERED = 1 << 22  # bytes at a time: large enough that a disk is never idle between two
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -391,9 +390,4 @@ def explained(path: Path | None = None) -> Iterator[None]:
         raise
     except OSError as error:
         path = path or Path(os.fsdecode(error.filename or "disk"))
-        if error.errno in _FULL:
-            raise NoSpaceError(
-                f"{path}: the disk is full ({free_bytes(path.parent)} bytes free); "
-                "make room and run the same command again"
-            ) from error
-        raise StorageError(f"{path}: {error.strerror or error}") from error
+        raise refusal(path, error) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright import NoSpaceError, Progress, pack, verify
+from shardwright import NoSpaceError, Progress, files, pack, verify
 from shardwright.files import using
 from tests.commands import run
 from tests.durability.folders import JOURNAL, assert_arrays_are_whole, shard_names
@@ -52,6 +52,14 @@ def test_shards_that_cannot_fit_are_refused_before_anything_is_written(
     with pytest.raises(NoSpaceError, match=r"the shards need 3\.\d+ MB and the disk has"):
         pack(derived_dir=store.root, output_dir=small_disk / "shards", workers=1)
     assert list(small_disk.iterdir()) == []
+
+
+def test_a_disk_without_inodes_is_told_from_one_without_bytes(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,nr_inodes=3", str(small_disk)], check=True)
+    files.write_whole(small_disk / "a", b"")
+    files.write_whole(small_disk / "b", b"")
+    with pytest.raises(NoSpaceError, match=r"c\.tmp: the disk is full \(no inodes free"):
+        files.write_whole(small_disk / "c", b"")
 
 
 class Filler(Progress):

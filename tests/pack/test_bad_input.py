@@ -453,7 +453,18 @@ def test_what_may_not_be_read_or_written_is_a_clear_error(
     else:
         assert done.returncode == 1
         assert str(closed) in done.stderr
-        assert "Permission denied" in done.stderr
+        assert done.stderr.endswith("Permission denied; allow it, or work in another folder\n")
+
+
+def test_a_folder_in_the_place_of_a_shard_is_told_with_the_cure(store: Store, output: Path) -> None:
+    pack(derived_dir=store.root, output_dir=output)
+    path = shards(output)[0]
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StorageError) as caught:
+        pack(derived_dir=store.root, output_dir=output, resume=True)
+    cure = "a file belongs there, so move that folder away"
+    assert str(caught.value) == f"{path}: Is a directory; {cure}"
 
 
 def test_an_output_that_cannot_be_a_folder_is_a_clear_error(store: Store, tmp_path: Path) -> None:
