@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardwright.files import using
 from shardwright.progress import Lines
+from shardwright.schema import JSONL_NAME
 from tests.derive.fakes import Fake, Spoils, given
 from tests.derive.pictures import array_path, make_images, sketch, store_records
 from tests.derive.test_derive import flat
-from tests.faults import contents
+from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 
 
 @pytest.fixture
@@ -123,3 +125,52 @@ def test_an_image_that_failed_has_no_array_of_a_caption_that_no_record_has(tmp_p
     fresh = tmp_path / "fresh"
     sketch(images, fresh, encoders=given(dinov3=Fake()))
     assert contents(derived) == contents(fresh)
+
+
+@pytest.mark.parametrize("lost", ["record", "caption"])
+def test_an_array_whose_caption_is_not_on_record_is_made_again(
+    images: Path, derived: Path, lost: str
+) -> None:
+    lines = (derived / JSONL_NAME).read_bytes().splitlines(keepends=True)
+    blank = lines[1].replace(b"a soft gradient, number 1", b" ")
+    lines[1:2] = [] if lost == "record" else [blank]
+    (derived / JSONL_NAME).write_bytes(b"".join(lines))
+    summary = sketch(images, derived)
+    assert {name: part.made for name, part in summary.components.items()} == {
+        "dinov3": 0,
+        "vae": 0,
+        "t5": 1,
+    }
+    fresh = derived.with_name("fresh")
+    sketch(images, fresh)
+    made = contents(derived), contents(fresh)
+    assert made[0].keys() == made[1].keys()
+    assert made[0]["t5_hidden/img001.npy"] == made[1]["t5_hidden/img001.npy"]
+    assert sorted(captions(derived)) == sorted(captions(fresh))
+
+
+def test_one_edited_after_a_kill_at_any_call_is_that_of_its_array(tmp_path: Path) -> None:
+    images = make_images(tmp_path / "images", 2, ((16, 16),))
+    with using(watched := WatchedDisk()):
+        sketch(images, tmp_path / "whole")
+    (images / "img001.txt").write_text("edited after the kill")
+    fresh = tmp_path / "fresh"
+    sketch(images, fresh)
+    old, new = (
+        dict(zip(captions(store), _texts(store), strict=True))
+        for store in (tmp_path / "whole", fresh)
+    )
+    for nth in range(1, len(watched.calls) + 1):
+        (images / "img001.txt").write_text("a soft gradient, number 1")
+        derived = tmp_path / f"killed{nth}"
+        with using(KillingDisk(nth)), pytest.raises(Killed):
+            sketch(images, derived)
+        (images / "img001.txt").write_text("edited after the kill")
+        sketch(images, derived)
+        for caption, array in zip(captions(derived), _texts(derived), strict=True):
+            assert array == {**old, **new}[caption], nth
+
+
+def _texts(derived: Path) -> list[bytes]:
+    ids = [record["image_id"] for record in store_records(derived)]
+    return [array_path(derived, "t5", image_id).read_bytes() for image_id in ids]

@@ -57,9 +57,13 @@ class Inventory:
         self._there = bytearray(len(sources))  # a bit for each component
         self._line = array("Q", bytes(8 * len(sources)))  # where its record begins, plus one; or 0
         self._sound = bytearray(len(sources))  # whether that record has all it should
+        self._recorded = bytearray(len(sources))  # whether that record has a caption
         self._captioned = bytearray(source.has_sidecar for source in sources)
         self._list_arrays()
         self._read_records(progress)
+        for number, recorded in enumerate(self._recorded):
+            if not recorded:  # nobody can tell of which caption these arrays were made
+                self._there[number] &= ~_TEXT_BITS
 
     def missing(self, number: int, components: Iterable[Component]) -> tuple[Component, ...]:
         """Name the arrays that an image does not have."""
@@ -142,6 +146,7 @@ class Inventory:
     def _judge(self, number: int, record: Record, given: str | None) -> None:
         caption = recorded_caption(record)
         self._sound[number] = _is_sound(record)
+        self._recorded[number] = caption is not None
         self._captioned[number] |= caption is not None
         if caption is not None and given is None:
             self.other_captions += self._edited(number) not in (None, caption.strip())
