@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.buckets import Bucket, is_bucket
-from shardwright.derive import provenance
 from shardwright.errors import InputMissingError, ProvenanceError
 from shardwright.files import explained
 from shardwright.pack.summary import SkippedReason
 from shardwright.progress import Progress
 from shardwright.schema import COMPONENTS, JSONL_NAME
-from shardwright.store import listing, npy, records
+from shardwright.store import listing, npy, provenance, records
 from shardwright.store.journal import journal_path
 from shardwright.store.listing import shown
 from shardwright.store.npy import BadArrayError
@@ -260,7 +259,7 @@ def _next(
     if jsonl is not None:
         where += ["--jsonl", shown(jsonl)]
     missing = sum(state.missing for state in components.values())
-    derive, recomputed = _derive(derived)
+    derive, recomputed = _derive(derived), provenance.under_way(derived)
     if stage1:
         words = ["migrate", *where]
         why = (  # only migrate can tell which it cannot take
@@ -284,11 +283,10 @@ def _next(
     return shlex.join(["shardwright", *words]), why
 
 
-def _derive(derived: Path) -> tuple[list[str], list[str]]:
-    """Spell derive as this store was made, and name the components that it was making anew."""
+def _derive(derived: Path) -> list[str]:
+    """Spell derive as this store was made."""
     try:
         entries = provenance.read(derived)
     except ProvenanceError:  # derive will say what is wrong with it
         entries = {}
-    recomputed = [name for name, entry in entries.items() if entry.recompute]
-    return ["derive", *provenance.flags(entries)], recomputed
+    return ["derive", *provenance.flags(entries)]

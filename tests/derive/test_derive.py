@@ -14,7 +14,6 @@ from PIL import Image
 
 from shardwright.derive import DeriveSummary, derive
 from shardwright.derive.encoders.sketch import decode
-from shardwright.derive.provenance import Entry, require_same
 from shardwright.errors import (
     InputMissingError,
     LockedError,
@@ -27,6 +26,7 @@ from shardwright.files import lock
 from shardwright.pack import pack
 from shardwright.progress import Lines
 from shardwright.schema import COMPONENTS, JSONL_NAME
+from shardwright.store.provenance import Entry, require_same
 from tests.derive.fakes import Chokes, Fake, SmallDevice, Spoils, given
 from tests.derive.pictures import (
     array_path,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardwright import pack, verify
 from shardwright.errors import ProvenanceError
 from shardwright.files import using
 from tests.derive.fakes import Chokes, Fake, Spoils, given
@@ -206,3 +207,31 @@ def test_arrays_made_elsewhere_are_of_other_settings(tmp_path: Path) -> None:
     assert sketch(images, derived, recompute=["dinov3"]).failed == 1
     assert not path.exists()
     assert "unknown_arrays" not in provenance(derived)["dinov3"]
+
+
+@pytest.mark.parametrize("mode", ["fresh", "dry_run", "append", "resume"])
+def test_a_store_in_the_midst_of_one_is_neither_packed_nor_called_whole(
+    tmp_path: Path, mode: str
+) -> None:
+    images, derived = make_images(tmp_path / "images", 3, SMALL), tmp_path / "derived"
+    sketch(images, derived)
+    pack(derived_dir=derived, output_dir=tmp_path / "shards")
+    (images / "img001.txt").write_text("edited")
+    with using(watched := WatchedDisk()):
+        sketch(images, shutil.copytree(derived, tmp_path / "whole"), recompute=["t5"])
+    journal = watched.names.index("append", watched.names.index("rename"))
+    with using(KillingDisk(journal + 1)), pytest.raises(Killed):
+        sketch(images, derived, recompute=["t5"])
+    (finding,) = [f for f in verify(derived).findings if f.damage]
+    assert finding.kind == "recompute_unfinished"
+    assert "makes t5 anew" in finding.what
+    assert "shardwright derive again" in finding.cure
+    output = tmp_path / ("other" if mode == "fresh" else "shards")
+    flags: dict[str, Any] = {} if mode == "fresh" else {mode: True}
+    before = contents(tmp_path)
+    with pytest.raises(ProvenanceError, match=f"{derived}: a run that makes t5 anew .* derive"):
+        pack(derived_dir=derived, output_dir=output, **flags)
+    assert contents(tmp_path) == before
+    sketch(images, derived)
+    assert not verify(derived).damaged
+    assert pack(derived_dir=derived, output_dir=tmp_path / "new").written_samples == 3

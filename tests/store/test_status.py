@@ -12,9 +12,9 @@ import pytest
 
 import shardwright
 from shardwright import BucketStatus, ComponentStatus
-from shardwright.derive import provenance
-from shardwright.derive.provenance import Entry
 from shardwright.errors import InputMissingError, UsageError
+from shardwright.store import provenance
+from shardwright.store.provenance import Entry
 from tests.commands import run
 from tests.derive.pictures import array_path, make_images, sketch
 from tests.store.whole import FOLDERS, WholeStore, whole_store

@@ -9,13 +9,14 @@ from typing import Literal
 from msgspec.structs import replace
 
 from shardwright import files
-from shardwright.derive import encoders, provenance, remade
+from shardwright.derive import encoders, remade
 from shardwright.derive.encoders.base import Encoder, Options
 from shardwright.derive.inventory import Inventory, array_ids
-from shardwright.derive.provenance import Entry, Settings
 from shardwright.errors import ProvenanceError
 from shardwright.schema import COMPONENTS, Component
+from shardwright.store import provenance
 from shardwright.store.arrays import SUFFIX
+from shardwright.store.provenance import Entry, Settings
 
 
 class Making:

@@ -15,6 +15,7 @@ from shardwright.pack.plan import Plan
 from shardwright.schema import STATE_FOLDER
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Manifest, Run, ShardEntry
+from shardwright.store import provenance
 from shardwright.version import __version__
 
 
@@ -60,7 +61,7 @@ def _run(layout: Plan, digest: str, append: bool) -> Run:
 
 def _provenance(derived_dir: Path) -> Any:  # noqa: ANN401 - whatever the store says of itself
     try:
-        return msgspec.json.decode((derived_dir / STATE_FOLDER / "provenance.json").read_bytes())
+        return msgspec.json.decode((derived_dir / STATE_FOLDER / provenance.NAME).read_bytes())
     except (OSError, msgspec.MsgspecError):
         return None
 

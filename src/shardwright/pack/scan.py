@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shardwright import files, schema
-from shardwright.errors import InputMissingError, SourceChangedError
+from shardwright.errors import InputMissingError, ProvenanceError, SourceChangedError
 from shardwright.files import explained
 from shardwright.pack.summary import Skipped
 from shardwright.progress import Progress
-from shardwright.store import records
+from shardwright.store import provenance, records
 from shardwright.store.listing import ARRAY_SUFFIX
 from shardwright.store.records import BadRecordError, Line, Record
 
@@ -189,7 +189,7 @@ def _image(record: Record) -> object:
 
 
 def require_inputs(jsonl: Path, derived_dir: Path) -> None:
-    """Raise if a part of the store is not there at all."""
+    """Raise if a part of the store is not there at all, or is being made anew."""
     if not jsonl.is_file():
         raise InputMissingError(
             f"{jsonl}: no such file; give the Stage 2 metadata with --jsonl, or its folder with "
@@ -202,3 +202,9 @@ def require_inputs(jsonl: Path, derived_dir: Path) -> None:
                 f"{folder}: no such folder; {component.name} arrays are looked for there, below "
                 "--derived-dir"
             )
+    if names := provenance.under_way(derived_dir):
+        raise ProvenanceError(
+            f"{derived_dir}: a run that makes {' and '.join(names)} anew has not ended, so its "
+            "arrays may not be those of their records; run that derive again (shardwright status "
+            "says how), then pack"
+        )

@@ -18,8 +18,8 @@ from typing import Any
 from shardwright.buckets import is_bucket
 from shardwright.files import explained
 from shardwright.progress import Progress, quantity
-from shardwright.schema import COMPONENTS, JSONL_NAME
-from shardwright.store import array_faults, listing, record_faults, records
+from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
+from shardwright.store import array_faults, listing, provenance, record_faults, records
 from shardwright.store.array_faults import Checked, Picture, Task
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.journal import journal_path
@@ -45,6 +45,7 @@ def verify_store(
         samples, findings = _read_records(derived_dir / JSONL_NAME, progress)
         rows, missing = _folders(derived_dir, samples)
         checked = _check_arrays(derived_dir, samples, rows, read_data, workers, progress)
+        findings += _recomputed(derived_dir)
         findings += missing
         findings += [fault.finding(derived_dir) for fault in checked.faults]
         findings += _notes(derived_dir, samples.ids)
@@ -162,6 +163,19 @@ def _folders(derived_dir: Path, samples: _Samples) -> tuple[tuple[int, ...], lis
             kind, what = f"{component.name}_folder_missing", "not there, but every record needs it"
             missing.append(Finding(kind, shown(folder), None, what, "run shardwright derive"))
     return tuple(rows), missing
+
+
+def _recomputed(derived_dir: Path) -> Iterator[Finding]:
+    """Find what is being made anew: sound as it looks, an array may be another caption's."""
+    for name in provenance.under_way(derived_dir):
+        yield Finding(
+            "recompute_unfinished",
+            shown(derived_dir / STATE_FOLDER / provenance.NAME),
+            None,
+            f"a run that makes {name} anew has not ended, so its arrays may not be those of their "
+            "records",
+            "run that shardwright derive again; shardwright status says how",
+        )
 
 
 def _notes(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:

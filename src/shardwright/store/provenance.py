@@ -59,6 +59,18 @@ def read(derived_dir: Path) -> dict[str, Entry]:
         ) from None
 
 
+def under_way(derived_dir: Path) -> list[str]:
+    """Name the components that a run was making anew when it ended, or still is.
+
+    Until that is done, an array need not be the one of its record.
+    """
+    try:
+        entries = read(derived_dir)
+    except ProvenanceError:  # derive will say what is wrong with it
+        entries = {}
+    return [name for name, entry in entries.items() if entry.recompute]
+
+
 def write(derived_dir: Path, entries: dict[str, Entry]) -> None:
     """Write all entries."""
     files.make_folder(derived_dir / STATE_FOLDER)
