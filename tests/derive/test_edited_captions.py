@@ -171,6 +171,28 @@ def test_one_edited_after_a_kill_at_any_call_is_that_of_its_array(tmp_path: Path
             assert array == {**old, **new}[caption], nth
 
 
+def test_a_recompute_that_goes_on_counts_only_the_captions_it_takes(tmp_path: Path) -> None:
+    images = make_images(tmp_path / "images", 4, ((16, 16),))
+    whole, derived = tmp_path / "whole", tmp_path / "derived"
+    for store in (whole, derived):
+        sketch(images, store)
+    with using(watched := WatchedDisk()):
+        sketch(images, whole, recompute=["t5"], batch_size=1)
+    noted = [
+        nth
+        for nth, call in enumerate(watched.calls, 1)
+        if call.name == "write" and call.path.endswith("remade-t5.jsonl")
+    ]
+    with using(KillingDisk(noted[1])), pytest.raises(Killed):
+        sketch(images, derived, recompute=["t5"], batch_size=1)
+    for number in range(4):
+        (images / f"img{number:03}.txt").write_text(f"edited {number}")
+    summary = sketch(images, derived, recompute=["t5"])
+    taken = sum(caption.startswith("edited") for caption in captions(derived))
+    assert 0 < taken < 4
+    assert (summary.replaced_captions, summary.kept_captions) == (taken, 4 - taken)
+
+
 def _texts(derived: Path) -> list[bytes]:
     ids = [record["image_id"] for record in store_records(derived)]
     return [array_path(derived, "t5", image_id).read_bytes() for image_id in ids]

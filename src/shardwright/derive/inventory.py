@@ -44,7 +44,7 @@ class Inventory:
         self.jsonl = jsonl
         self.captions = captions
         self.problems = images_found.problems(sources)  # reason and detail, by number
-        self.other_captions = 0  # given or beside an image, and not the one on record
+        self.other_captions: set[int] = set()  # images with one given or beside, not on record
         self._text_folders = [
             os.path.join(derived_dir, c.folder, "") for c in COMPONENTS if c.source == "caption"
         ]
@@ -148,10 +148,14 @@ class Inventory:
         self._sound[number] = _is_sound(record)
         self._recorded[number] = caption is not None
         self._captioned[number] |= caption is not None
-        if caption is not None and given is None:
-            self.other_captions += self._edited(number) not in (None, caption.strip())
-        elif caption is not None and self._there[number] & _TEXT_BITS:  # else the given is taken
-            self.other_captions += given != caption
+        self.other_captions.discard(number)
+        if caption is not None:
+            if given is None:
+                differs = self._edited(number) not in (None, caption.strip())
+            else:  # without an array, the given is taken
+                differs = given != caption and bool(self._there[number] & _TEXT_BITS)
+            if differs:
+                self.other_captions.add(number)
         if not _INLINE.isdisjoint(record):
             detail = "its record holds inline arrays; run shardwright migrate first"
             self.problems[number] = ("not_migrated", detail)

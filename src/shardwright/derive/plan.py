@@ -76,6 +76,15 @@ class Plan:
             if c.source == "caption"
         )
 
+    def replaced_captions(self) -> int:
+        """Count the captions on record that give way to others, as their arrays are made anew."""
+        anew = [c for c in self.renewed | self.replaced if c.source == "caption"]
+        others = self.inventory.other_captions.intersection(self.numbers) if anew else ()
+        return sum(
+            not self.renewed.isdisjoint(anew) or bool(self.inventory.missing(number, anew))
+            for number in others
+        )
+
     def bytes_needed(self, fit: str) -> dict[Component, int]:
         """Estimate the room that the missing arrays will take, from the sizes of some images."""
         needed = {}

@@ -132,9 +132,7 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
     with images.strict():
         needed = layout.bytes_needed(request.fit)
     devices = sorted({encoder.device for encoder in making.encoders.values()})
-    recomputed = making.renewed | making.replaced
-    takes_texts = any(component.source == "caption" for component in recomputed)
-    others = layout.inventory.other_captions
+    replaced = layout.replaced_captions()
     return DeriveSummary(
         images_found=len(layout.inventory.sources),
         derived=len(layout.numbers),
@@ -152,8 +150,8 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
             for component in request.components
         },
         failed_by_reason=books.by_reason(),
-        kept_captions=0 if takes_texts else others,
-        replaced_captions=others if takes_texts else 0,
+        kept_captions=len(layout.inventory.other_captions) - replaced,
+        replaced_captions=replaced,
         recovered_records=0,
         bytes_needed=sum(needed.values()),
         free_bytes=files.free_bytes(request.derived_dir),
