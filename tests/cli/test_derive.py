@@ -92,6 +92,32 @@ def test_an_edited_caption_is_counted_in_the_summary(images: Path, tmp_path: Pat
     assert "replaced_captions: 1\n" in done.stdout
 
 
+def test_rows_of_captions_that_come_to_nothing_are_told(images: Path, tmp_path: Path) -> None:
+    captions = tmp_path / "captions.jsonl"
+    captions.write_text(
+        '{"file_name": "nope.png", "caption": "of nothing"}\n'
+        '{"file_name": "img000.png", "caption": "the first"}\n'
+        '{"file_name": "img000.png", "caption": "the last"}\n'
+        '{"file_name": "img001.png", "caption": 5}\n'
+        '{"file_name": "img002.png", "caption": " "}\n'
+    )
+    words = ("--derived-dir", tmp_path / "d", "--encoders", "sketch", "--captions", captions)
+    done = run("derive", images, *words, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["unused_rows"] == {
+        "no_such_image": {"count": 1, "example": "nope.png"},
+        "no_caption": {"count": 2, "example": "img001.png"},
+        "repeated": {"count": 1, "example": "img000.png"},
+    }
+    assert f"{captions}: 1 row of no image here, such as nope.png\n" in done.stderr
+    assert "2 rows without a caption, such as img001.png\n" in done.stderr
+    assert "1 row replaced by a later one of the same image, such as img000.png" in done.stderr
+    assert store_records(tmp_path / "d")[0]["caption"] == "the last"
+    captions.write_text("")
+    done = run("derive", images, *words)
+    assert f"{captions}: holds no caption\n" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

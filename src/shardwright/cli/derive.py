@@ -11,6 +11,7 @@ from shardwright.derive import DeriveSummary
 from shardwright.errors import UsageError
 from shardwright.progress import size
 from shardwright.schema import COMPONENTS, STATE_FOLDER
+from shardwright.store.listing import shown
 
 HELP = "Stage 2: make the arrays and records of a folder of images and captions"
 DESCRIPTION = f"""\
@@ -184,6 +185,8 @@ def _counts(summary: DeriveSummary) -> str:
         lines.append(f"kept_captions: {summary.kept_captions} (others are given or beside images)")
     if summary.replaced_captions:
         lines.append(f"replaced_captions: {summary.replaced_captions}")
+    for reason, rows in summary.unused_rows.items():
+        lines.append(f"unused_rows, {reason}: {rows.count} (such as {shown(rows.example)})")
     for reason, failed in summary.failed_by_reason.items():
         lines.append(f"  {reason}: {failed.count} (such as {failed.example})")
     return "\n".join(lines)

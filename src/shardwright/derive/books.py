@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from shardwright import files
+from shardwright.derive.captions import UnusedRows
 from shardwright.derive.sources import Source
 from shardwright.errors import TooManyFailuresError
 from shardwright.schema import STATE_FOLDER
@@ -63,6 +64,7 @@ class DeriveSummary:
     failed_by_reason: dict[str, FailedReason]
     kept_captions: int  # on record, though others are given or beside the images
     replaced_captions: int  # on record, by those given or beside the images
+    unused_rows: dict[str, UnusedRows]  # of --captions, by reason
     recovered_records: int  # that a killed run had left in its journal
     bytes_needed: int
     free_bytes: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,24 @@ class CaptionError(ValueError):
     """An image whose caption cannot be told; ``args`` are the reason's name and a detail."""
 
 
+@dataclass
+class UnusedRows:
+    """How many rows of a file of captions came to nothing for one reason, and an image of one."""
+
+    count: int
+    example: str
+
+
 @dataclass(frozen=True)
 class Captions:
     """The captions of a file, by the name of the image file and then by its whole path."""
 
+    path: Path
     root: str  # the folder of the images
     by_name: dict[str, dict[str, str]]
+    blank: list[str] = field(default_factory=list)  # of which images, as the rows name them
+    repeated: list[str] = field(default_factory=list)
+    _met: set[str] = field(default_factory=set)  # the paths that some image could be
 
     def of(self, source: Source) -> str | None:
         """Find the caption of an image.
@@ -42,18 +54,29 @@ class Captions:
         within = os.path.relpath(source.path, self.root)
         near = [path for path in rows if _ends_with(whole, path)]
         if near:  # the longest says most
+            self._met.update(near)
             return rows[max(near, key=len)]
-        far = {rows[path] for path in rows if _ends_with(path, within)}
-        if len(far) > 1:
+        far = [path for path in rows if _ends_with(path, within)]
+        self._met.update(far)
+        different = {rows[path] for path in far}
+        if len(different) > 1:
             raise CaptionError("caption_ambiguous", "several rows of the captions could be its own")
-        return far.pop() if far else None
+        return different.pop() if different else None
+
+    def unused(self) -> dict[str, UnusedRows]:
+        """Sum up the rows that came to nothing, once every image has been asked for."""
+        strange = [path for rows in self.by_name.values() for path in rows if path not in self._met]
+        reasons = {"no_such_image": strange, "no_caption": self.blank, "repeated": self.repeated}
+        return {
+            reason: UnusedRows(len(paths), paths[0]) for reason, paths in reasons.items() if paths
+        }
 
 
 def read(path: Path, root: Path) -> Captions:
     """Read a JSONL or CSV of image paths and captions; of two rows for one path the later wins."""
     if not path.is_file():
         raise InputMissingError(f"{path}: no such file; --captions is a JSONL or CSV file")
-    by_name: dict[str, dict[str, str]] = {}
+    captions = Captions(path, str(root), {})
     rows = _csv_rows(path) if path.suffix.lower() == ".csv" else _jsonl_rows(path)
     for number, row in rows:
         image = _first(row, _PATH_FIELDS)
@@ -62,11 +85,16 @@ def read(path: Path, root: Path) -> Captions:
                 f"{path}, line {number}: names no image; each row needs {_either(_PATH_FIELDS)} "
                 f"and {_either(_CAPTION_FIELDS)}"
             )
+        image = os.path.normpath(image)
         caption = _first(row, _CAPTION_FIELDS)
-        if isinstance(caption, str) and caption.strip():
-            image = os.path.normpath(image)
-            by_name.setdefault(os.path.basename(image), {})[image] = caption.strip()
-    return Captions(str(root), by_name)
+        if not isinstance(caption, str) or not caption.strip():
+            captions.blank.append(image)
+            continue
+        same_name = captions.by_name.setdefault(os.path.basename(image), {})
+        if same_name.get(image, caption.strip()) != caption.strip():
+            captions.repeated.append(image)
+        same_name[image] = caption.strip()
+    return captions
 
 
 def beside(source: Source) -> str | None:

@@ -110,11 +110,11 @@ class Inventory:
     def _read_records(self, progress: Progress) -> None:
         given: dict[int, str] = {}
         if self.captions:
-            for number in self._numbers.values():
+            for number in range(len(self.sources)):
                 try:
                     caption = self.given_caption(number)
                 except CaptionError as error:
-                    self.problems[number] = (error.args[0], error.args[1])
+                    self.problems.setdefault(number, (error.args[0], error.args[1]))
                     continue
                 if caption is not None:
                     given[number] = caption

@@ -25,10 +25,17 @@ from shardwright.derive.plan import Plan, plan
 from shardwright.derive.remade import Remade
 from shardwright.derive.sources import Source
 from shardwright.errors import StorageError
-from shardwright.progress import Progress, size
+from shardwright.progress import Progress, quantity, size
 from shardwright.schema import COMPONENTS, Component
 from shardwright.store.folders import make_folders
 from shardwright.store.journal import Journal, journal_path
+from shardwright.store.listing import shown
+
+_UNUSED = {
+    "no_such_image": "of no image here",
+    "no_caption": "without a caption",
+    "repeated": "replaced by a later one of the same image",
+}
 
 
 @dataclass(frozen=True)
@@ -152,6 +159,7 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
         failed_by_reason=books.by_reason(),
         kept_captions=len(layout.inventory.other_captions) - replaced,
         replaced_captions=replaced,
+        unused_rows=layout.inventory.captions.unused() if layout.inventory.captions else {},
         recovered_records=0,
         bytes_needed=sum(needed.values()),
         free_bytes=files.free_bytes(request.derived_dir),
@@ -178,6 +186,12 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
     for component in layout.components:
         if unknown := making.unknown_arrays(component):
             progress.warn(f"{unknown:,} {component.name} arrays were made elsewhere; they are kept")
+    if captions := layout.inventory.captions:
+        for reason, rows in summary.unused_rows.items():
+            what = f"{quantity(rows.count, 'rows')} {_UNUSED[reason]}"
+            progress.warn(f"{captions.path}: {what}, such as {shown(rows.example)}")
+        if not captions.by_name:
+            progress.warn(f"{captions.path}: holds no caption")
     if summary.kept_captions:
         names = [c.name for c in COMPONENTS if c.source == "caption"]
         progress.warn(
