@@ -9,6 +9,7 @@ import pytest
 
 from tests.commands import run
 from tests.derive.pictures import make_images, store_records
+from tests.faults import contents
 
 
 @pytest.fixture
@@ -139,6 +140,32 @@ def test_mistakes_are_told_in_one_line(
     assert done.stderr.count("\n") <= 2
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "data").rglob("*.npy"))
+
+
+def test_a_place_where_no_store_can_be_is_refused_before_any_work(
+    images: Path, tmp_path: Path
+) -> None:
+    store = ("--derived-dir", tmp_path / "d", "--encoders", "sketch")
+    assert run("derive", images, *store).returncode == 0
+    shards = tmp_path / "shards"
+    assert run("pack", "--derived-dir", tmp_path / "d", "--output-dir", shards).returncode == 0
+    (tmp_path / "file").write_text("")
+    before = contents(tmp_path)
+    for words, message in (
+        (["--derived-dir", shards], f"--derived-dir {shards}: holds shards; give the store"),
+        (["--derived-dir", tmp_path / "file"], "file: is not a folder; give another to write to"),
+        (["--jsonl", tmp_path], f"--jsonl {tmp_path}: is a folder; give the metadata file"),
+    ):
+        done = run("derive", images, *store, *words)
+        assert done.returncode == 2
+        assert message in done.stderr
+    assert contents(tmp_path) == before
+
+
+def test_the_images_and_their_store_may_share_a_folder(images: Path, tmp_path: Path) -> None:
+    for derived in (3, 0):
+        done = run("derive", images, "--derived-dir", images, "--encoders", "sketch", "--json")
+        assert json.loads(done.stdout)["derived"] == derived
 
 
 def test_other_settings_are_told_with_the_cure(images: Path, tmp_path: Path) -> None:

@@ -24,10 +24,11 @@ from shardwright.derive.pipeline import Pipeline
 from shardwright.derive.plan import Plan, plan
 from shardwright.derive.remade import Remade
 from shardwright.derive.sources import Source
-from shardwright.errors import StorageError
+from shardwright.errors import StorageError, UsageError
+from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity, size
 from shardwright.schema import COMPONENTS, Component
-from shardwright.store.folders import make_folders
+from shardwright.store.folders import holds_shards, make_folders
 from shardwright.store.journal import Journal, journal_path
 from shardwright.store.listing import shown
 
@@ -58,6 +59,7 @@ class Request:
 def run(request: Request, progress: Progress) -> DeriveSummary:
     """Do what was asked for, and sum it up."""
     started = time.monotonic()
+    _require_place(request)
     found = sources.find(request.images, progress)
     captions = caption_files.read(request.captions, request.images) if request.captions else None
     with _opened(request, progress) as journal:
@@ -100,6 +102,17 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     summary.failed, summary.failed_by_reason = len(books.failures), books.by_reason()
     summary.seconds = round(time.monotonic() - started, 3)
     return summary
+
+
+def _require_place(request: Request) -> None:
+    """Raise if a store cannot be where it is asked for; before any work, so it is known at once."""
+    derived, jsonl = request.derived_dir, request.jsonl
+    for folder in (derived, jsonl.parent):
+        require_writable(folder)
+    if jsonl.is_dir():
+        raise UsageError(f"--jsonl {jsonl}: is a folder; give the metadata file of the store")
+    if holds_shards(derived):
+        raise UsageError(f"--derived-dir {derived}: holds shards; give the store, or a new folder")
 
 
 @contextmanager

@@ -9,6 +9,12 @@ from shardwright import files
 from shardwright.schema import COMPONENTS, STATE_FOLDER
 
 
+def holds_shards(folder: Path) -> bool:
+    """Whether a folder is one that shards were packed to, where no store can be."""
+    manifest = folder / STATE_FOLDER / "manifest.json"
+    return manifest.exists() or any(folder.glob("bucket_*/*.tar"))
+
+
 def make_folders(derived_dir: Path, jsonl: Path) -> None:
     """Make the folders of a store, and durable what a killed run has left in them to be synced.
 
