@@ -151,15 +151,29 @@ def test_a_place_where_no_store_can_be_is_refused_before_any_work(
     assert run("pack", "--derived-dir", tmp_path / "d", "--output-dir", shards).returncode == 0
     (tmp_path / "file").write_text("")
     before = contents(tmp_path)
-    for words, message in (
-        (["--derived-dir", shards], f"--derived-dir {shards}: holds shards; give the store"),
-        (["--derived-dir", tmp_path / "file"], "file: is not a folder; give another to write to"),
-        (["--jsonl", tmp_path], f"--jsonl {tmp_path}: is a folder; give the metadata file"),
+    for flag, path, message in (
+        ("--derived-dir", shards, f"--derived-dir {shards}: holds shards; give the store"),
+        ("--derived-dir", tmp_path / "file", "file: is not a folder; give another to write to"),
+        ("--jsonl", tmp_path, f"--jsonl {tmp_path}: is a folder; give the metadata file"),
     ):
-        done = run("derive", images, *store, *words)
+        done = run("derive", images, *store, flag, path)
         assert done.returncode == 2
         assert message in done.stderr
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("why", ["no such encoders", "no caption"])
+def test_a_run_that_never_begins_its_work_leaves_no_trace(
+    images: Path, tmp_path: Path, why: str
+) -> None:
+    if why == "no caption":
+        for path in images.glob("*.txt"):
+            path.unlink()
+    encoders = "foo" if why == "no such encoders" else "sketch"
+    done = run("derive", images, "--derived-dir", tmp_path / "d", "--encoders", encoders)
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert not (tmp_path / "d").exists()
 
 
 def test_the_images_and_their_store_may_share_a_folder(images: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,10 @@ from shardwright.derive.pipeline import Pipeline
 from shardwright.derive.plan import Plan, plan
 from shardwright.derive.remade import Remade
 from shardwright.derive.sources import Source
-from shardwright.errors import StorageError, UsageError
+from shardwright.errors import SourceChangedError, StorageError, UsageError
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity, size
-from shardwright.schema import COMPONENTS, Component
+from shardwright.schema import COMPONENTS, STATE_FOLDER, Component
 from shardwright.store.folders import holds_shards, make_folders
 from shardwright.store.journal import Journal, journal_path
 from shardwright.store.listing import shown
@@ -62,7 +62,10 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     _require_place(request)
     found = sources.find(request.images, progress)
     captions = caption_files.read(request.captions, request.images) if request.captions else None
-    with _opened(request, progress) as journal:
+    # What is not there yet is made when the work begins: a run that cannot begin leaves no trace.
+    new = not _is_begun(request)
+    with ExitStack() as opened:
+        journal = None if new else opened.enter_context(_opened(request, progress))
         inventory = Inventory(
             found,
             request.derived_dir,
@@ -82,11 +85,18 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         layout = _plan(request, inventory, making, books)
         summary = _outlook(request, layout, making, books)
         _announce(summary, layout, making, progress)
-        if journal is not None:
-            recovered = journal.recovered
-            summary.recovered_records = recovered.records if recovered is not None else 0
+        if not request.dry_run:
             for component in layout.work:
                 try_out(making.encoders[component])
+            if new and _is_begun(request):
+                files.require_unlocked(request.derived_dir)
+                raise SourceChangedError(
+                    f"{request.derived_dir}: another run has written here; run again"
+                )
+            journal = journal or opened.enter_context(_opened(request, progress))
+            assert journal is not None
+            recovered = journal.recovered
+            summary.recovered_records = recovered.records if recovered is not None else 0
             making.begin(layout.work, layout.image_ids)
             with (
                 Remade(request.derived_dir, making.replaced) as remade,
@@ -113,6 +123,11 @@ def _require_place(request: Request) -> None:
         raise UsageError(f"--jsonl {jsonl}: is a folder; give the metadata file of the store")
     if holds_shards(derived):
         raise UsageError(f"--derived-dir {derived}: holds shards; give the store, or a new folder")
+
+
+def _is_begun(request: Request) -> bool:
+    """Whether any run has ever written to the store."""
+    return (request.derived_dir / STATE_FOLDER).exists() or journal_path(request.jsonl).exists()
 
 
 @contextmanager
