@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from shardwright import pack, verify
+from shardwright.errors import InputMissingError
 from shardwright.files import using
 from shardwright.schema import JSONL_NAME
 from tests.commands import run, start, wait_until
@@ -114,3 +116,17 @@ def test_a_recompute_that_was_cut_short_goes_on_and_does_not_begin_again(tmp_pat
     summary = sketch(images, derived, recompute=["vae"])
     assert summary.components["vae"].made == 8 - left
     assert contents(derived) == contents(whole)
+
+
+def test_a_first_run_that_was_killed_is_told_by_whoever_needs_its_records(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 2, SMALL), tmp_path / "derived"
+    with using(watched := WatchedDisk()):
+        sketch(images, tmp_path / "whole")
+    merged = [call.path.endswith(JSONL_NAME) for call in watched.calls].index(True)
+    with using(KillingDisk(merged + 1)), pytest.raises(Killed):
+        sketch(images, derived)
+    for look in (verify, lambda path: pack(derived_dir=path, output_dir=tmp_path / "shards")):
+        with pytest.raises(InputMissingError, match=r"left its records .* derive again"):
+            look(derived)
+    sketch(images, derived)
+    assert verify(derived).findings == []

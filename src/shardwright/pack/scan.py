@@ -22,6 +22,7 @@ from shardwright.files import explained
 from shardwright.pack.summary import Skipped
 from shardwright.progress import Progress
 from shardwright.store import provenance, records
+from shardwright.store.journal import require_merged
 from shardwright.store.listing import ARRAY_SUFFIX
 from shardwright.store.records import BadRecordError, Line, Record
 
@@ -190,6 +191,7 @@ def _image(record: Record) -> object:
 
 def require_inputs(jsonl: Path, derived_dir: Path) -> None:
     """Raise if a part of the store is not there at all, or is being made anew."""
+    require_merged(jsonl)
     if not jsonl.is_file():
         raise InputMissingError(
             f"{jsonl}: no such file; give the Stage 2 metadata with --jsonl, or its folder with "

@@ -22,7 +22,7 @@ from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
 from shardwright.store import array_faults, listing, provenance, record_faults, records
 from shardwright.store.array_faults import Checked, Picture, Task
 from shardwright.store.findings import Finding, VerifyReport
-from shardwright.store.journal import journal_path
+from shardwright.store.journal import journal_path, require_merged
 from shardwright.store.listing import shown
 from shardwright.store.records import BadRecordError, Record
 from shardwright.workers import run
@@ -32,8 +32,8 @@ _NOTE_EVERY = 100  # batches between two lines of a log
 
 
 def is_store(path: Path) -> bool:
-    """Whether a folder holds a store's metadata."""
-    return (path / JSONL_NAME).is_file()
+    """Whether a folder holds a store's metadata, merged or not."""
+    return (path / JSONL_NAME).is_file() or journal_path(path / JSONL_NAME).is_file()
 
 
 def verify_store(
@@ -41,6 +41,7 @@ def verify_store(
 ) -> VerifyReport:
     """Check every record and every array of a store."""
     started = time.monotonic()
+    require_merged(derived_dir / JSONL_NAME)
     try:
         samples, findings = _read_records(derived_dir / JSONL_NAME, progress)
         rows, missing = _folders(derived_dir, samples)
