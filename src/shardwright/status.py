@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.buckets import Bucket, is_bucket
-from shardwright.errors import InputMissingError, ProvenanceError
+from shardwright.derive.books import FAILURES_NAME
+from shardwright.errors import InputMissingError, ProvenanceError, UsageError
 from shardwright.files import explained
 from shardwright.pack.summary import SkippedReason
-from shardwright.progress import Progress
-from shardwright.schema import COMPONENTS, JSONL_NAME
+from shardwright.progress import Progress, quantity
+from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
 from shardwright.store import listing, npy, provenance, records
+from shardwright.store.folders import holds_shards
 from shardwright.store.journal import journal_path
 from shardwright.store.listing import shown
 from shardwright.store.npy import BadArrayError
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 StrPath = str | os.PathLike[str]
 
 _DEFAULT_DIR = "data/derived"
+_DEFAULT_IMAGES = "data/approved"
 _NOTE_EVERY = 100_000  # ready records between two lines of a log
 _BATCH = 1000  # arrays a worker checks at a time
 _SHARD_SIZE = 1000  # what pack takes by default, since every shard adds a few bytes
@@ -75,6 +78,8 @@ class StoreStatus:
     shards: int  # that packing would write,
     shard_bytes: int  # exactly
     leftovers: list[str]
+    failures: int  # images that could not be derived
+    failures_file: str | None  # where they are listed, if there are any
     next_command: str
     next_reason: str
     seconds: float
@@ -98,9 +103,16 @@ def status(
     """
     workers = count(workers)
     derived = Path(derived_dir)
-    if not derived.is_dir():
+    if not derived.exists():
         raise InputMissingError(
             f"{derived}: no such folder; shardwright derive makes it, or give another --derived-dir"
+        )
+    if not derived.is_dir():
+        raise UsageError(f"{derived}: is a file; give the folder of a store")
+    if holds_shards(derived):
+        raise UsageError(
+            f"{derived}: is a shard folder; give the store it was packed from, or run shardwright "
+            "verify on it"
         )
     report = progress or Progress()
     try:
@@ -141,7 +153,11 @@ def _status(derived: Path, jsonl: Path | None, workers: int, progress: Progress)
             state.bytes += nbytes
     components = {row.name: state for row, state in zip(COMPONENTS, states, strict=True)}
     leftovers = listing.leftovers(derived)
+    failures_file = derived / STATE_FOLDER / FAILURES_NAME
+    failures = _lines(failures_file)
     command, reason = _next(derived, jsonl, found, stage1, components, leftovers)
+    if failures:
+        reason += f"; but {quantity(failures, 'images')} could not be derived"
     return StoreStatus(
         derived_dir=shown(derived),
         jsonl=shown(metadata),
@@ -157,6 +173,8 @@ def _status(derived: Path, jsonl: Path | None, workers: int, progress: Progress)
         shards=len(layout.shards),
         shard_bytes=layout.bytes,
         leftovers=[shown(path) for path in leftovers],
+        failures=failures,
+        failures_file=shown(failures_file) if failures else None,
         next_command=command,
         next_reason=reason,
         seconds=round(time.monotonic() - started, 3),
@@ -259,34 +277,71 @@ def _next(
     if jsonl is not None:
         where += ["--jsonl", shown(jsonl)]
     missing = sum(state.missing for state in components.values())
-    derive, recomputed = _derive(derived), provenance.under_way(derived)
+    recomputed = provenance.under_way(derived)
     if stage1:
         words = ["migrate", *where]
         why = (  # only migrate can tell which it cannot take
-            f"{stage1:,} records are still of Stage 1; if migrate cannot take them, mend or delete "
-            "their lines"
+            f"{quantity(stage1, 'records')} of Stage 1; what migrate cannot take, mend or delete "
+            "its lines"
         )
     elif journal_path(found.jsonl) in leftovers:
-        words, why = [*derive, *where], "an interrupted run left records to be merged"
+        words, why = (
+            [*_derive(derived, found.jsonl), *where],
+            "an interrupted run left records to be merged",
+        )
     elif not found.total_records:
-        words, why = [*derive, *where], "there is no record yet"
+        words, why = [*_derive(derived, found.jsonl), *where], "there is no record yet"
     elif missing:
-        words, why = [*derive, *where], f"{missing:,} arrays are missing"
+        words, why = (
+            [*_derive(derived, found.jsonl), *where],
+            f"{quantity(missing, 'arrays')} missing",
+        )
     elif recomputed:
-        words = [*derive, *where]
+        words = [*_derive(derived, found.jsonl), *where]
         why = f"a run that made {' and '.join(recomputed)} anew was interrupted"
     elif found.skipped:
         words = ["verify", shown(derived)]
-        why = f"it names what is wrong with {found.skipped.total:,} records, and the cure"
+        wrong = quantity(found.skipped.total, "records")
+        why = f"it names what is wrong with {wrong}, and the cure"
     else:
         words, why = ["pack", *where], "every record is ready"
     return shlex.join(["shardwright", *words]), why
 
 
-def _derive(derived: Path) -> list[str]:
+def _derive(derived: Path, jsonl: Path) -> list[str]:
     """Spell derive as this store was made."""
+    images = _images(jsonl)
     try:
         entries = provenance.read(derived)
     except ProvenanceError:  # derive will say what is wrong with it
         entries = {}
-    return ["derive", *provenance.flags(entries)]
+    given = [] if images == _DEFAULT_IMAGES else [images]
+    return ["derive", *given, *provenance.flags(entries)]
+
+
+def _images(jsonl: Path) -> str:
+    """Name the folder that all images of the records are below, or a word in its place."""
+    folders: set[str] = set()
+    for path in (jsonl, journal_path(jsonl)):
+        if path.is_file():
+            with explained(path), path.open("rb", buffering=1 << 20) as file:
+                for line in records.lines(file):
+                    with suppress(BadRecordError):
+                        image: Any = records.parse(line.data).get("image_path")
+                        if isinstance(image, str):
+                            folders.add(os.path.dirname(image))
+    if not folders and os.path.isdir(_DEFAULT_IMAGES):
+        return _DEFAULT_IMAGES
+    with suppress(ValueError):  # there are none, or some are relative and some are not
+        common = os.path.commonpath(folders)
+        if os.path.isdir(common):
+            return common
+    return "IMAGES"
+
+
+def _lines(path: Path) -> int:
+    """Count the lines of a file that may not be there."""
+    if not path.is_file():
+        return 0
+    with explained(path), path.open("rb") as file:
+        return sum(1 for _ in file)

@@ -51,7 +51,7 @@ def test_status_tells_a_person_everything(store: WholeStore) -> None:
     assert rows["96x64"][:2] == ["1", "1"]
     assert rows["96x64"][-1] == "█" * 20 + "░" * 20
     assert f"  {store.root}/half.npy.tmp" in done.stdout
-    assert f"next: shardwright derive --derived-dir {store.root}" in done.stdout
+    assert f"next: shardwright derive IMAGES --derived-dir {store.root}" in done.stdout
     assert "Traceback" not in done.stderr
 
 

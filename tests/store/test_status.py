@@ -13,6 +13,7 @@ import pytest
 import shardwright
 from shardwright import BucketStatus, ComponentStatus
 from shardwright.errors import InputMissingError, UsageError
+from shardwright.schema import JSONL_NAME
 from shardwright.store import provenance
 from shardwright.store.provenance import Entry
 from tests.commands import run
@@ -110,8 +111,8 @@ def test_a_store_whose_arrays_are_still_to_be_made_shows_its_buckets(tmp_path: P
     assert status.components["vae"].complete == 4
     assert status.buckets == {"64x64": BucketStatus(0, 2, 0), "96x64": BucketStatus(0, 2, 0)}
     assert status.shard_bytes == 0
-    assert status.next_command == f"shardwright derive --derived-dir {store.root}"
-    assert status.next_reason == "4 arrays are missing"
+    assert status.next_command == f"shardwright derive IMAGES --derived-dir {store.root}"
+    assert status.next_reason == "4 arrays missing"
 
 
 def test_two_records_of_one_image_count_as_one(store: WholeStore) -> None:
@@ -132,7 +133,7 @@ def test_stage_1_records_call_for_migration(tmp_path: Path) -> None:
     assert status.components == dict.fromkeys(FOLDERS, ComponentStatus())
     assert status.next_command == f"shardwright migrate --derived-dir {tmp_path}"
     assert status.next_reason == (
-        "2 records are still of Stage 1; if migrate cannot take them, mend or delete their lines"
+        "2 records of Stage 1; what migrate cannot take, mend or delete its lines"
     )
 
 
@@ -143,7 +144,7 @@ def test_a_journal_calls_for_a_run_that_merges_it(store: WholeStore) -> None:
     half.write_bytes(b"half")
     status = shardwright.status(derived_dir=store.root)
     assert status.leftovers == [str(journal), str(half)]
-    assert status.next_command == f"shardwright derive --derived-dir {store.root}"
+    assert status.next_command == f"shardwright derive IMAGES --derived-dir {store.root}"
     assert status.next_reason == "an interrupted run left records to be merged"
 
 
@@ -159,7 +160,7 @@ def test_a_folder_without_metadata_calls_for_derive(tmp_path: Path) -> None:
     status = shardwright.status(derived_dir=tmp_path)
     assert status.total_records == 0
     assert status.components["dinov3"] == ComponentStatus(orphaned=1, bytes=3)
-    assert status.next_command == f"shardwright derive --derived-dir {tmp_path}"
+    assert status.next_command == f"shardwright derive IMAGES --derived-dir {tmp_path}"
 
 
 def test_metadata_elsewhere_is_read_there(store: WholeStore, tmp_path: Path) -> None:
@@ -188,6 +189,11 @@ def test_what_is_not_there_is_refused(store: WholeStore, tmp_path: Path) -> None
         shardwright.status(derived_dir=tmp_path / "nothing")
     with pytest.raises(InputMissingError, match=r"no\.jsonl: no such file"):
         shardwright.status(derived_dir=store.root, jsonl=tmp_path / "no.jsonl")
+    shardwright.pack(derived_dir=store.root, output_dir=tmp_path / "shards")
+    with pytest.raises(UsageError, match="shards: is a shard folder; give the store"):
+        shardwright.status(derived_dir=tmp_path / "shards")
+    with pytest.raises(UsageError, match=r"jsonl: is a file; give the folder of a store"):
+        shardwright.status(derived_dir=store.jsonl)
     with pytest.raises(UsageError, match="--workers is -1"):
         shardwright.status(derived_dir=store.root, workers=-1)
 
@@ -217,10 +223,38 @@ def test_the_next_command_has_the_flags_that_the_store_was_made_with(tmp_path: P
     sketch(images, derived, fit="bucket")
     array_path(derived, "vae", "img001").unlink()
     command = shardwright.status(derived_dir=derived).next_command
-    assert command == f"shardwright derive --encoders sketch --fit bucket --derived-dir {derived}"
+    assert command == (
+        f"shardwright derive {images} --encoders sketch --fit bucket --derived-dir {derived}"
+    )
     done = run(*shlex.split(command)[1:], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert shardwright.status(derived_dir=derived).next_command.startswith("shardwright pack")
+
+
+def test_the_next_command_finds_the_images_also_in_a_journal(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "my images", 2), tmp_path / "derived"
+    sketch(images, derived)
+    (derived / JSONL_NAME).rename(derived / (JSONL_NAME + ".tmp"))
+    command = shardwright.status(derived_dir=derived).next_command
+    assert shlex.split(command)[:3] == ["shardwright", "derive", str(images)]
+    done = run(*shlex.split(command)[1:])
+    assert done.returncode == 0, done.stderr
+    images.rename(tmp_path / "moved")
+    array_path(derived, "vae", "img001").unlink()
+    assert " IMAGES " in shardwright.status(derived_dir=derived).next_command
+
+
+def test_images_that_failed_are_told(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
+    (images / "img001.png").write_bytes(b"broken")
+    sketch(images, derived)
+    status = shardwright.status(derived_dir=derived)
+    listed = derived / ".shardwright/failures.jsonl"
+    assert (status.failures, status.failures_file) == (1, str(listed))
+    assert status.next_reason == "every record is ready; but 1 image could not be derived"
+    done = run("status", "--derived-dir", derived)
+    assert f"could not be derived: 1 image, listed in {listed}" in done.stdout
+    assert f"{derived}: 1 record, 1 ready" in done.stdout
 
 
 def test_the_next_command_names_models_that_are_not_the_default(store: WholeStore) -> None:
@@ -234,7 +268,7 @@ def test_the_next_command_names_models_that_are_not_the_default(store: WholeStor
     store.array("t5", "img1").unlink()
     status = shardwright.status(derived_dir=store.root)
     assert status.next_command == (
-        f"shardwright derive --model 'vae=/my models/v' --derived-dir {store.root}"
+        f"shardwright derive IMAGES --model 'vae=/my models/v' --derived-dir {store.root}"
     )
 
 
@@ -242,7 +276,7 @@ def test_a_recompute_that_was_cut_short_comes_before_packing(store: WholeStore) 
     entry = Entry({"encoders": "sketch"}, "", recompute="replacing")
     provenance.write(store.root, {"vae": entry})
     status = shardwright.status(derived_dir=store.root)
-    assert status.next_command.startswith("shardwright derive --encoders sketch")
+    assert status.next_command.startswith("shardwright derive IMAGES --encoders sketch")
     assert status.next_reason == "a run that made vae anew was interrupted"
 
 

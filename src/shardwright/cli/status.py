@@ -8,7 +8,7 @@ import sys
 import shardwright
 from shardwright.cli.options import add_store, add_workers
 from shardwright.cli.output import progress, table, tell
-from shardwright.progress import size
+from shardwright.progress import quantity, size
 from shardwright.status import StoreStatus
 from shardwright.store.listing import shown
 
@@ -21,9 +21,10 @@ next command. Reads the metadata and the header of every array, and changes noth
 EXAMPLE = "  shardwright status\n  shardwright status --derived-dir data/derived --json\n"
 EXIT_STATUS = """\
 exit status:
-  0   done, however the store stands
-  1   failed
-  2   wrong usage, or the store is missing
+  0    done, however the store stands
+  1    failed
+  2    wrong usage, or the store is missing
+  130  interrupted (143 when terminated)
 """
 _BAR = 40  # characters for the largest bucket
 _LEFTOVERS_LISTED = 10
@@ -53,6 +54,9 @@ def describe(status: StoreStatus) -> str:
     if status.buckets:
         parts.append(_buckets(status))
     parts.append(_bytes(status))
+    if status.failures:
+        failed = quantity(status.failures, "images")
+        parts.append(f"could not be derived: {failed}, listed in {status.failures_file}")
     if status.leftovers:
         parts.append(_leftovers(status))
     parts.append(f"next: {status.next_command}\n      ({status.next_reason})")
@@ -60,8 +64,9 @@ def describe(status: StoreStatus) -> str:
 
 
 def _records(status: StoreStatus) -> str:
+    total = quantity(status.total_records, "records")
     lines = [
-        f"{status.derived_dir}: {status.total_records:,} records, {status.ready_records:,} ready, "
+        f"{status.derived_dir}: {total}, {status.ready_records:,} ready, "
         f"{status.skipped_incomplete:,} not [{status.seconds:.1f} s]"
     ]
     for reason, skipped in status.skipped_by_reason.items():
@@ -107,7 +112,7 @@ def _bytes(status: StoreStatus) -> str:
         f"store:  {status.store_bytes:,} bytes ({size(status.store_bytes)}), of them "
         f"{status.jsonl_bytes:,} metadata\n"
         f"shards: {status.shard_bytes:,} bytes ({size(status.shard_bytes)}) predicted, in "
-        f"{status.shards:,} shards"
+        f"{quantity(status.shards, 'shards')}"
     )
 
 
