@@ -123,6 +123,8 @@ def test_rows_of_captions_that_come_to_nothing_are_told(images: Path, tmp_path: 
     ("arguments", "code", "message"),
     [
         (["nowhere"], 2, "nowhere: no such folder"),
+        (["data/approved/img000.png"], 2, "img000.png: is a file; give the folder"),
+        (["data/approved", "--captions", "data"], 2, "data: is a folder; --captions is a JSONL"),
         (["data/approved", "--model", "vae"], 2, "--model vae: write COMPONENT=ID"),
         (["data/approved", "--components", "clip"], 2, "no such component; choose from dinov3"),
         (["data/approved", "--recompute", "t5,clip"], 2, "--recompute clip: no such component"),

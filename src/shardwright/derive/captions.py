@@ -74,6 +74,8 @@ class Captions:
 
 def read(path: Path, root: Path) -> Captions:
     """Read a JSONL or CSV of image paths and captions; of two rows for one path the later wins."""
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; --captions is a JSONL or CSV file")
     if not path.is_file():
         raise InputMissingError(f"{path}: no such file; --captions is a JSONL or CSV file")
     captions = Captions(path, str(root), {})

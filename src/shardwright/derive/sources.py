@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwright.errors import InputMissingError, StorageError
+from shardwright.errors import InputMissingError, StorageError, UsageError
 from shardwright.progress import Progress
 from shardwright.store.records import image_id_of, image_id_problem
 
@@ -37,6 +37,8 @@ def find(folder: Path, progress: Progress) -> list[Source]:
     Links to files are followed. Hidden files and folders are passed over, and so, with a warning,
     are links to folders, which might lead in circles.
     """
+    if folder.is_file():
+        raise UsageError(f"{folder}: is a file; give the folder of your images")
     if not folder.is_dir():
         raise InputMissingError(f"{folder}: no such folder; give the folder of your images")
     progress.phase("look for images", 0, "images")
