@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from shardwright.cli import derive, pack, verify
+from shardwright.cli.options import path
 from shardwright.cli.output import print_json, progress
 
 HELP = "run the whole flow on made-up pictures, in seconds"
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
         "folder",
+        type=path,
         nargs="?",
         default="shardwright-demo",
         metavar="DIR",

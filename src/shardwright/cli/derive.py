@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import add_store, names
+from shardwright.cli.options import add_store, names, path
 from shardwright.cli.output import progress, table, tell
 from shardwright.derive import DeriveSummary
 from shardwright.errors import UsageError
@@ -45,10 +45,18 @@ exit status:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add = parser.add_argument
-    add("images", nargs="?", default="data/approved", metavar="IMAGES", help="(%(default)s)")
+    add(
+        "images",
+        type=path,
+        nargs="?",
+        default="data/approved",
+        metavar="IMAGES",
+        help="(%(default)s)",
+    )
     add_store(parser)
     add(
         "--captions",
+        type=path,
         metavar="FILE",
         help="JSONL or CSV with image_path or file_name, and caption or text",
     )

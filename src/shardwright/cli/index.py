@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import names
+from shardwright.cli.options import names, path
 from shardwright.cli.output import tell
 from shardwright.shards.indexing import IndexSummary
 
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "shards",
+        type=path,
         nargs="?",
         default="data/shards",
         metavar="SHARDS",

@@ -10,10 +10,17 @@ from shardwright.schema import JSONL_NAME
 def add_store(parser: argparse.ArgumentParser) -> None:
     """Declare where the store is."""
     add = parser.add_argument
-    add("--derived-dir", default="data/derived", metavar="DIR", help="the store (%(default)s)")
+    add(
+        "--derived-dir",
+        type=path,
+        default="data/derived",
+        metavar="DIR",
+        help="the store (%(default)s)",
+    )
     add(
         "--jsonl",
         "--input-jsonl",
+        type=path,
         metavar="FILE",
         help=f"its metadata (DERIVED_DIR/{JSONL_NAME})",
     )
@@ -22,6 +29,13 @@ def add_store(parser: argparse.ArgumentParser) -> None:
 def add_workers(parser: argparse.ArgumentParser) -> None:
     """Declare how many processes may work at a time."""
     parser.add_argument("--workers", type=int, metavar="N", help="processes (as many as cores)")
+
+
+def path(text: str) -> str:
+    """Take a path; one that is empty is an unset variable, and must not come to mean here."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; give a path, or . for the current folder")
+    return text
 
 
 def names(text: str) -> list[str]:

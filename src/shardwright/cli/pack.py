@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import add_store, add_workers, names
+from shardwright.cli.options import add_store, add_workers, names, path
 from shardwright.cli.output import progress, table, tell
 from shardwright.pack import PackSummary
 from shardwright.progress import quantity, size
@@ -42,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add = parser.add_argument
     add_store(parser)
-    add("--output-dir", default="data/shards", metavar="DIR", help="for the shards (%(default)s)")
+    add(
+        "--output-dir",
+        type=path,
+        default="data/shards",
+        metavar="DIR",
+        help="for the shards (%(default)s)",
+    )
     add(
         "--bucket",
         type=names,

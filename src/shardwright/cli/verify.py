@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 import shardwright
-from shardwright.cli.options import add_workers
+from shardwright.cli.options import add_workers, path
 from shardwright.cli.output import progress, tell
 from shardwright.progress import quantity, size
 from shardwright.store.findings import FAIL, NEEDS_INDEX
@@ -52,13 +52,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "path",
+        type=path,
         nargs="?",
         default="data/derived",
         metavar="PATH",
         help="what to check (%(default)s)",
     )
     add("--read-data", action="store_true", help="read every byte too")
-    add("--against", metavar="DERIVED_DIR", help="hold shards against this store; reads every byte")
+    add(
+        "--against",
+        type=path,
+        metavar="DERIVED_DIR",
+        help="hold shards against this store; reads every byte",
+    )
     add("--loaders", action="store_true", help="also say which loaders can read the shards")
     add_workers(parser)
 
