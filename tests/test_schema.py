@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from shardwright import schema
 from shardwright.schema import Component, Side
 
@@ -16,6 +19,14 @@ def test_the_components_are_those_of_the_specification() -> None:
         "vae": ("vae_latents", "<f2", (16, 104, 152)),
         "t5": ("t5_hidden", "<f2", (77, 1024)),
     }
+
+
+def test_the_formats_list_every_field_that_may_hold_an_array() -> None:
+    text = (Path(__file__).parents[1] / "FORMAT.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    for component in schema.COMPONENTS:
+        (row,) = [row for row in rows if f"`{component.inline[0]}`" in row]
+        assert tuple(re.findall("`([^`]+)`", row)) == (component.name, *component.inline)
 
 
 def test_suffixes_can_be_told_apart_by_every_loader() -> None:
