@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -191,6 +192,30 @@ def test_a_recompute_that_goes_on_counts_only_the_captions_it_takes(tmp_path: Pa
     taken = sum(caption.startswith("edited") for caption in captions(derived))
     assert 0 < taken < 4
     assert (summary.replaced_captions, summary.kept_captions) == (taken, 4 - taken)
+
+
+def test_one_edited_after_a_kill_of_a_recompute_with_other_settings(tmp_path: Path) -> None:
+    images, before = make_images(tmp_path / "images", 2, ((16, 16),)), tmp_path / "before"
+    sketch(images, before)
+    again = {"encoders": given(), "components": ["t5"], "recompute": ["t5"], "batch_size": 1}
+    with using(watched := WatchedDisk()):
+        sketch(images, shutil.copytree(before, tmp_path / "whole"), **again)
+    texts = dict(zip(captions(before), _texts(before), strict=True))
+    for number in range(2):
+        (images / f"img00{number}.txt").write_text(f"edited {number}")
+    sketch(images, tmp_path / "fresh")
+    texts |= zip(captions(tmp_path / "fresh"), _texts(tmp_path / "fresh"), strict=True)
+    for nth in range(1, len(watched.calls) + 1):
+        make_images(images, 2, ((16, 16),))
+        derived = shutil.copytree(before, tmp_path / f"killed{nth}")
+        with using(KillingDisk(nth)), pytest.raises(Killed):
+            sketch(images, derived, **again)
+        for number in range(2):
+            (images / f"img00{number}.txt").write_text(f"edited {number}")
+        sketch(images, derived, **again)
+        for caption, array in zip(captions(derived), _texts(derived), strict=True):
+            assert array == texts[caption], f"killed at call {nth}"
+        assert not list((derived / ".shardwright").glob("remade*"))
 
 
 def _texts(derived: Path) -> list[bytes]:

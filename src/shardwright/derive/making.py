@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 from pathlib import Path
 from typing import Literal
 
@@ -73,6 +73,11 @@ class Making:
         kept = {c.name: settings for c, settings in self.settings.items() if c not in anew}
         provenance.require_same(self._entries, kept, self._derived_dir)
 
+    @property
+    def noted(self) -> set[Component]:
+        """Name the components whose new arrays are noted, as to look at them does not tell."""
+        return self.replaced | {c for c in self.renewed if c.source == "caption"}
+
     def fits(self) -> dict[Component, str]:
         """Say how each component that follows the picture was fitted, as far as that is known."""
         known = {}
@@ -105,7 +110,7 @@ class Making:
                         "new; give the folder of all images, all sound, or move the array away"
                     )
 
-    def begin(self, components: Iterable[Component], image_ids: Collection[str]) -> None:
+    def begin(self, components: Iterable[Component], image_ids: Set[str]) -> None:
         """Say what the arrays of these images are made with, and remove those they replace."""
         entries = dict(self._entries)
         for component in components:
@@ -125,6 +130,9 @@ class Making:
         if fresh := self._outdated | self.replaced - self._begun:
             remade.remove(self._derived_dir, fresh)
         self._write(entries)
+        for component in self.noted & self.renewed - self._outdated:
+            for image_id in image_ids - remade.read(self._derived_dir, component):
+                files.remove(self._path(component, image_id))
         if self._outdated:
             for component in self._outdated:
                 for image_id in image_ids:
@@ -135,8 +143,8 @@ class Making:
     def finish(self) -> None:
         """Say that what was to be made anew has been."""
         self._mark(self.renewed | self.replaced, None)
-        if self.replaced:
-            remade.remove(self._derived_dir, self.replaced)
+        if self.noted:
+            remade.remove(self._derived_dir, self.noted)
 
     def _load(self, component: Component) -> None:
         encoder = encoders.load(self.choice, component, self.options)
@@ -147,6 +155,8 @@ class Making:
         under_way = entry.recompute if entry is not None and same else None
         if under_way == "making":
             self.renewed.add(component)
+            if component.source == "caption":  # what is not noted may be of a caption since edited
+                self.inventory.forget(component, but=remade.read(self._derived_dir, component))
         elif under_way == "replacing":
             self.replaced.add(component)
             self._begun.add(component)

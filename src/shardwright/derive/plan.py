@@ -58,7 +58,7 @@ class Plan:
             make = self.inventory.missing(number, self.components)
             record = self.inventory.record(number)
             recorded, given = recorded_caption(record), self.inventory.given_caption(number)
-            fresh = {c for c in {*make, *self.renewed} if c.source == "caption"}
+            fresh = {c for c in make if c.source == "caption"}
             if fresh & (self.renewed | self.replaced):
                 caption = given  # or the text beside it, which may be why it is made anew
             elif fresh:
@@ -71,7 +71,7 @@ class Plan:
     def wants_text(self, number: int, make: Collection[Component]) -> bool:
         """Whether an image's caption is to be tokenized: for an array, or for its record."""
         return any(
-            c in make or c in self.renewed or not self.inventory.has_sound_record(number)
+            c in make or not self.inventory.has_sound_record(number)
             for c in self.components
             if c.source == "caption"
         )
@@ -79,11 +79,8 @@ class Plan:
     def replaced_captions(self) -> int:
         """Count the captions on record that give way to others, as their arrays are made anew."""
         anew = [c for c in self.renewed | self.replaced if c.source == "caption"]
-        others = self.inventory.other_captions.intersection(self.numbers) if anew else ()
-        return sum(
-            not self.renewed.isdisjoint(anew) or bool(self.inventory.missing(number, anew))
-            for number in others
-        )
+        others = self.inventory.other_captions.intersection(self.numbers)
+        return sum(1 for number in others if self.inventory.missing(number, anew))
 
     def bytes_needed(self, fit: str) -> dict[Component, int]:
         """Estimate the room that the missing arrays will take, from the sizes of some images."""

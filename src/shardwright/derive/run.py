@@ -99,7 +99,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             summary.recovered_records = recovered.records if recovered is not None else 0
             making.begin(layout.work, layout.image_ids)
             with (
-                Remade(request.derived_dir, making.replaced) as remade,
+                Remade(request.derived_dir, making.noted) as remade,
                 _failures_kept(request, books, found),
             ):
                 pipeline = _pipeline(
