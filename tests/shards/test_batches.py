@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,23 @@ def test_a_state_of_other_batches_is_refused(shards: Path) -> None:
         dataset.batches(4).load_state_dict(state)
     with pytest.raises(shardwright.UsageError, match="other batches: samples was"):
         dataset.bucket("64x64").batches(5).load_state_dict(state)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no manifest")
+@pytest.mark.parametrize("manifest", [True, False])
+def test_a_state_of_another_packing_of_the_same_samples_is_refused(
+    shards: Path, tmp_path: Path, manifest: bool
+) -> None:
+    options = {"derived_dir": shards.parent / "derived", "output_dir": tmp_path / "other"}
+    shardwright.pack(**options, shard_size=4, shuffle=True, seed=1, workers=1)  # type: ignore[arg-type]
+    shutil.copytree(shards, tmp_path / "same")
+    if not manifest:
+        shutil.rmtree(tmp_path / "other" / ".shardwright")
+        shutil.rmtree(tmp_path / "same" / ".shardwright")
+    state = shardwright.open(shards).batches(5).state_dict()
+    shardwright.open(tmp_path / "same").batches(5).load_state_dict(state)
+    with pytest.raises(shardwright.UsageError, match="other batches: samples was"):
+        shardwright.open(tmp_path / "other").batches(5).load_state_dict(state)
 
 
 def test_small_buckets_are_dropped_with_a_warning(shards: Path) -> None:

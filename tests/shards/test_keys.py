@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardwright import schema
-from shardwright.shards.keys import key
+from shardwright.shards.keys import key, keys
 
 # Whatever a file may be called; half of them of the characters that matter.
 IDS = st.one_of(
@@ -74,3 +74,12 @@ def test_escapes_are_never_cut_in_two() -> None:
 
 def test_a_long_key_begins_readably() -> None:
     assert key("holiday-" + "x" * 200).startswith("holiday-xxx")
+
+
+@given(st.lists(st.one_of(IDS, st.text("ab_", max_size=95))))
+@example(["a", "__b"])
+@example(["a\nb"])
+@example(["a", ""])
+@example(["x" * 91])
+def test_many_ids_are_spelt_as_each_is(ids: list[str]) -> None:
+    assert list(keys(ids)) == [key(image_id) for image_id in ids]

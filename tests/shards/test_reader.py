@@ -199,6 +199,28 @@ def test_a_damaged_header_is_refused(shards: Path) -> None:
         shardwright.open(without_manifest(shards))
 
 
+def test_shards_of_another_packing_are_refused(shards: Path) -> None:
+    other = shards.parent / "other"
+    derived = whole_store(shards.parent / "derived", SAMPLES).root
+    shardwright.pack(
+        derived_dir=derived, output_dir=other, shard_size=4, shuffle=True, seed=1, workers=1
+    )
+    order = [sample["__key__"] for sample in shardwright.open(other)]
+    assert order != file_order(SAMPLES)
+    for path in other.glob("bucket_*/*.tar"):
+        shutil.copy(path, shards / path.relative_to(other))
+    dataset = shardwright.open(shards)  # all sizes agree
+    for position, (here, there) in enumerate(zip(file_order(SAMPLES), order, strict=True)):
+        if here == there:
+            continue
+        with pytest.raises(shardwright.DamageError, match="or of another packing; copy the shards"):
+            dataset[position]
+        with pytest.raises(shardwright.DamageError, match="or of another packing"):
+            dataset.fields("vae.npy").by_id(here)
+    with pytest.raises(shardwright.DamageError, match="or of another packing"):
+        list(dataset.batches(2))
+
+
 def test_a_damaged_index_is_refused_when_the_folder_is_opened(shards: Path) -> None:
     path = index.index_path(shards, "bucket_96x64/shard-000001.tar")
     overwrite(path, path.stat().st_size - 20, b"\xff")

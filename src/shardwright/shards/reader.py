@@ -14,10 +14,10 @@ import numpy as np
 import xxhash
 
 from shardwright.errors import DamageError, UsageError
-from shardwright.schema import JSON_SUFFIX
+from shardwright.schema import JSON_SUFFIX, STATE_FOLDER
 from shardwright.shards import members
 from shardwright.shards.batches import Batches, Settings, SmallBuckets
-from shardwright.shards.catalog import Catalog, Numbers, open_catalog, read_ids
+from shardwright.shards.catalog import Catalog, Numbers, mark, open_catalog, read_ids
 from shardwright.shards.folder import Folder, LocalFolder, Piece, Shard
 from shardwright.shards.keys import LONGEST_NAME
 from shardwright.shards.members import BadMemberError
@@ -188,15 +188,19 @@ class Dataset:
         pieces = self._pieces(numbers)
         views = self._folder.views(pieces)
         width = len(self._fields)
-        for start in range(0, len(views), width):
+        marks = self._catalog.marks[numbers].tolist()
+        for start, wanted in zip(range(0, len(views), width), marks, strict=True):
             found = views[start : start + width]
             shard = pieces[start].shard
             names = [bytes(view[:LONGEST_NAME]).rstrip(b"\0").lower() for view in found]
             key = bytes(found[0][: len(names[0]) - len(self._suffixes[0])])
-            if names != [key.lower() + suffix for suffix in self._suffixes]:
+            alike = [key.lower() + suffix for suffix in self._suffixes]
+            if names != alike or mark(key) != wanted:
                 raise DamageError(
                     f"{self._folder.name}/{shard.path}: does not hold at byte "
-                    f"{pieces[start].offset} what its index says; {_CURE}"
+                    f"{pieces[start].offset} what its index says, so it is damaged or of another "
+                    f"packing; copy the shards and their {STATE_FOLDER} here again together, or "
+                    "pack again with --overwrite (shardwright verify finds all such shards)"
                 )
             yield Found(shard, key.decode(errors="backslashreplace"), found)
 
