@@ -298,6 +298,19 @@ def test_a_dataset_in_use_can_go_to_another_process(made: Path, method: str) -> 
     assert hashes(dataset) == here
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_relative_path_stays_good_in_another_working_folder(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.chdir(made.parent)
+    dataset = shardwright.open(made.name)
+    monkeypatch.chdir(tmp_path)
+    assert_sample(dataset.by_id("img7"), "img7")
+    assert_sample(pickle.loads(pickle.dumps(dataset))[0], "img0")
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(hashes, (dataset,)) == hashes(dataset)
+
+
 def test_a_pickle_holds_no_shard(made: Path) -> None:
     dataset = shardwright.open(made)
     before = len(pickle.dumps(dataset))

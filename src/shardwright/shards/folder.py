@@ -76,8 +76,8 @@ class LocalFolder:
     """A folder on a local file system."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.name = str(path)
+        self.path = path.absolute()  # so that the process may go elsewhere, or a worker start there
+        self.name = str(self.path)
         self._maps: OrderedDict[str, mmap.mmap] = OrderedDict()
         # Each mapped shard holds a file descriptor; half of those we may have are left to others.
         self._most = max(16, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 15) // 2)

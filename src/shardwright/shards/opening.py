@@ -16,9 +16,11 @@ def open(  # noqa: A001 - for shardwright.open, as gzip.open
     """Open a shard folder for reading: a dataset of samples whose arrays map the files.
 
     With the ``remote`` extra the path may be a URL for fsspec, and ``storage_options`` go to it.
-    Shards without a manifest are scanned once by their headers, with a warning. Shards that are
-    missing, cut off, replaced, or without the samples of their index are refused; only
-    ``shardwright verify --read-data`` looks at every byte.
+    Shards without a manifest are scanned once by their headers, with a warning: those in the
+    ``bucket_WIDTHxHEIGHT`` folders, or else all ``*.tar`` of the folder itself, as one bucket.
+    Shards that are missing or cut off are refused (at a URL when they are read), and so is a sample
+    that is not the one its index names; only ``shardwright verify --read-data`` looks at every
+    byte.
     """
     from shardwright.shards.reader import open_shards
 

@@ -47,6 +47,8 @@ def open_shards(
 
         folder: Folder = RemoteFolder(os.fspath(path), storage_options or {})
     else:
+        if Path(path).is_file():
+            raise UsageError(f"{path}: is a file; give the folder that holds the shards")
         folder = LocalFolder(Path(path))
     return Dataset(folder, open_catalog(folder))
 
@@ -56,8 +58,12 @@ class Dataset:
 
     ``dataset[i]`` is a dict: ``json`` (a dict), every array under its suffix (``vae.npy`` and so
     on) and ``__key__``. Arrays map the shard: nothing is copied, and nobody can write to them. A
-    dataset can be pickled and forked; every process maps the shards for itself. A shard that is
-    replaced while the dataset is in use is an error at the next read of it.
+    dataset can be pickled and forked; every process maps the shards for itself.
+
+    Every sample that is read is the one the index names. A local shard that is replaced or written
+    to while the dataset is in use is an error at the next read of it; at a URL only if it no longer
+    has this sample at this place. Shards must not be cut short in place while arrays map them: to
+    touch such an array ends the process, as with any mapped file.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """A shard folder behind an fsspec URL, read in ranges. The one module that needs fsspec.
 
-Nothing tells cheaply whether a remote object was replaced; but a range starts with the tar headers
-of what it holds, and the reader compares those with the index.
+Nothing tells cheaply, and for all file systems, whether a remote object was replaced. But a range
+starts with the tar headers of what it holds, and the reader compares those with the index: so what
+goes unnoticed is a shard with the same samples at the same places, and other contents.
 """
 
 from __future__ import annotations
