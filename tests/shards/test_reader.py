@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tarfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -177,6 +179,59 @@ def test_shards_of_another_writer_are_read(tmp_path: Path) -> None:
         ("a", [97] * 3, b"a"),
         ("b", [98] * 3, b"b"),
     ]
+
+
+def tar(path: Path, members: dict[str, bytes], form: int = tarfile.PAX_FORMAT) -> None:
+    path.parent.mkdir(exist_ok=True, parents=True)
+    with tarfile.open(path, "w", format=form) as file:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            file.addfile(info, io.BytesIO(data))
+
+
+@pytest.mark.filterwarnings("ignore:.*has no manifest")
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_keys_that_no_plain_header_can_hold_are_given_whole(tmp_path: Path, form: int) -> None:
+    names = ["äa", "folder/b", "c" * 150, f"{'d' * 60}/{'d' * 60}"]
+    tar(tmp_path / "any.tar", {f"{name}.txt": name.encode() for name in names}, form)
+    found = [(sample["__key__"], sample["txt"].decode()) for sample in shardwright.open(tmp_path)]
+    assert found == [(name, name) for name in names]
+
+
+@pytest.mark.filterwarnings("ignore:.*has no manifest")
+def test_a_folder_of_nothing_but_tars_is_one_bucket(shards: Path, tmp_path: Path) -> None:
+    dataset = shardwright.open(shards / "bucket_96x64")
+    assert dataset.buckets == {"96x64": 6}
+    assert [sample["__key__"] for sample in dataset] == file_order(SAMPLES)[6:]
+    tar(tmp_path / "flat" / "any.tar", {"a.json": b"{}"})
+    tar(tmp_path / "flat" / ".hidden.tar", {"b.json": b"{}"})
+    assert shardwright.open(tmp_path / "flat").buckets == {"flat": 1}
+    with pytest.raises(shardwright.UsageError, match=r"any\.tar: is a file; give the folder that"):
+        shardwright.open(tmp_path / "flat" / "any.tar")
+
+
+@pytest.mark.filterwarnings("ignore:.*has no manifest")
+def test_shards_of_another_writer_that_make_no_sense_are_errors_of_ours(tmp_path: Path) -> None:
+    tar(tmp_path / "empty" / "any.tar", {})
+    with pytest.raises(shardwright.DamageError, match=r"any\.tar: no samples at byte 0; .*remove"):
+        shardwright.open(tmp_path / "empty")
+    tar(tmp_path / "list" / "any.tar", {"a.json": b"[]"})
+    dataset = shardwright.open(tmp_path / "list")
+    with pytest.raises(shardwright.DamageError, match=r"a\.json is damaged \(not a JSON object"):
+        list(dataset.batches(1))
+    tar(tmp_path / "nameless" / "any.tar", {"a.json": b"{}"})
+    with pytest.raises(shardwright.UsageError, match=r"a\.json: names no image_id"):
+        shardwright.open(tmp_path / "nameless").by_id("a")
+    tar(tmp_path / "bare" / "any.tar", {"a.txt": b"a"})
+    with pytest.raises(shardwright.UsageError, match="bare: its samples have no JSON"):
+        shardwright.open(tmp_path / "bare").by_id("a")
+    record = b'{"image_id": "same"}'
+    tar(tmp_path / "twice" / "any.tar", dict.fromkeys(("a.json", "b.json", "c.json"), record))
+    dataset = shardwright.open(tmp_path / "twice")
+    assert len(list(dataset)) == 3
+    with pytest.raises(shardwright.UsageError, match="several samples have the id 'same'"):
+        dataset.by_id("same")
 
 
 @pytest.mark.parametrize(

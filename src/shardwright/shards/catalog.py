@@ -10,7 +10,7 @@ import os
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from shardwright.schema import STATE_FOLDER
 from shardwright.shards import index, manifest, tarread
 from shardwright.shards.folder import Folder, LocalFolder, Shard
 from shardwright.shards.index import Member, ShardIndex
-from shardwright.shards.keys import LONGEST_NAME, keys
+from shardwright.shards.keys import keys
 from shardwright.shards.names import bucket_folder, existing_buckets, existing_shards
 from shardwright.shards.tarread import BadTarError
 
@@ -33,7 +33,7 @@ Numbers = NDArray[np.int64]  # of samples
 Places = NDArray[np.int64]
 Marks = NDArray[np.uint64]
 
-Contents = tuple[Shard, tuple[str, ...], Places, Marks]  # with the names of the members
+Contents = tuple[Shard, tuple[str, ...], Places, Sequence[str]]  # with its members and keys
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Catalog:
     members: tuple[str, ...]
     places: Places  # by sample and member: the offset of its data, and its size
     marks: Marks  # by sample: the mark of its key
+    keys: list[str] | None = None  # where they were scanned: not every header has the whole of it
 
     def shard_of(self, number: int) -> Shard:
         """Find the shard of a sample."""
@@ -100,7 +101,7 @@ def open_catalog(folder: Folder) -> Catalog:
     return _catalog(
         folder,
         (
-            (shard, found.head.members, _places(found), _marks(keys(found.head.ids)))
+            (shard, found.head.members, _places(found), keys(found.head.ids))
             for shard, found in _indexes(folder, shards)
         ),
     )
@@ -143,7 +144,7 @@ def _catalog(folder: Folder, found: Iterable[Contents]) -> Catalog:
     firsts, samples = [], 0
     tables, marks = [], []
     members: tuple[str, ...] = ()
-    for shard, names, places, known in found:
+    for shard, names, places, known_as in found:
         members = members or names
         if names != members:
             raise DamageError(
@@ -153,11 +154,12 @@ def _catalog(folder: Folder, found: Iterable[Contents]) -> Catalog:
         shards.append(shard)
         firsts.append(samples)
         tables.append(places)
-        marks.append(known)
+        marks.append(_marks(known_as))
         samples += shard.samples
     if not samples:
         raise InputMissingError(
-            f"{folder.name}: no shards there; give the folder that holds the bucket_* folders"
+            f"{folder.name}: no shards there, neither bucket_WIDTHxHEIGHT/shard-NNNNNN.tar nor "
+            "*.tar; give the --output-dir of a pack"
         )
     return Catalog(tuple(shards), firsts, members, np.concatenate(tables), np.concatenate(marks))
 
@@ -171,7 +173,12 @@ def _scan(folder: LocalFolder) -> Catalog:
         for bucket in existing_buckets(folder.path)
         for path in existing_shards(folder.path / bucket_folder(bucket)).values()
     ]
-    catalog = _catalog(folder, (_scan_shard(folder, *shard) for shard in shards))
+    if not shards:  # one bucket's folder, or tars that nobody sorted
+        bucket = folder.path.name.removeprefix(bucket_folder(""))
+        paths = [path for path in sorted(folder.path.glob("[!.]*.tar")) if path.is_file()]
+        shards = [(bucket, path.name) for path in paths]
+    found = [_scan_shard(folder, *shard) for shard in shards]
+    catalog = replace(_catalog(folder, found), keys=[key for *_, keys in found for key in keys])
     warnings.warn(
         f"{folder.name}: has no manifest, so the headers of its {len(shards):,} shards were "
         "scanned; shards packed by shardwright open at once and are checked against their index",
@@ -193,11 +200,7 @@ def _scan_shard(folder: LocalFolder, bucket: str, path: str) -> Contents:
             if entry.kind == tarread.FOLDER:
                 continue
             named = tarread.split(entry.name)
-            if (
-                entry.kind != tarread.FILE
-                or named is None
-                or len(entry.name.encode()) > LONGEST_NAME
-            ):
+            if entry.kind != tarread.FILE or named is None:
                 raise BadTarError(f"{entry.name!r} is no member of a sample", entry.offset)
             key, field = named
             sample = samples.setdefault(key, {})
@@ -205,14 +208,18 @@ def _scan_shard(folder: LocalFolder, bucket: str, path: str) -> Contents:
                 raise BadTarError(f"{entry.name!r} comes a second time or too late", entry.offset)
             sample[field] = (entry.offset, entry.size)
             latest = key
-        members = tuple(next(iter(samples.values()), ()))
+        if not samples:
+            raise BadTarError("no samples", 0)
+        members = tuple(next(iter(samples.values())))
         for key, sample in samples.items():
             if sample.keys() != set(members):
                 raise BadTarError(f"{key!r} lacks members that others have", 0)
     except BadTarError as error:
-        raise DamageError(f"{folder.name}/{path}: {error.reason}; pack it again") from None
+        raise DamageError(
+            f"{folder.name}/{path}: {error.reason}; pack it again, or remove it"
+        ) from None
     finally:
         os.close(fd)
     places = np.array([[sample[m] for m in members] for sample in samples.values()], np.int64)
     shard = Shard(path, bucket, len(samples), before[2], None, before)
-    return shard, members, places.reshape(-1, len(members), 2), _marks(samples)
+    return shard, members, places, list(samples)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.schema import Shape
+from shardwright.schema import JSON_SUFFIX, Shape
 from shardwright.shards.tar import BLOCK
 from shardwright.store import npy
 from shardwright.store.npy import BadArrayError
@@ -29,9 +29,12 @@ def value(member: memoryview, field: str) -> Any:  # noqa: ANN401 - by the field
         return array(data)
     if field.endswith("json"):
         try:
-            return _decode_json(data)
+            found = _decode_json(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadMemberError(f"not JSON ({error})") from None
+        if field == JSON_SUFFIX and not isinstance(found, dict):
+            raise BadMemberError("not a JSON object")
+        return found
     return bytes(data)
 
 

@@ -27,6 +27,7 @@ Sample = dict[str, Any]
 
 _GROUP = 16  # samples read at a time when all are read in order
 _AHEAD = 2  # groups or batches that are on their way while one is used
+_SEVERAL = -1  # the number for an id of more than one sample
 _CURE = "copy the shard here again, or pack again"
 
 
@@ -122,6 +123,8 @@ class Dataset:
     def by_id(self, image_id: str) -> Sample:
         """Give the sample of an image; KeyError if there is none."""
         number = self._number_by_id[image_id]
+        if number == _SEVERAL:
+            raise UsageError(f"{self._folder.name}: several samples have the id {image_id!r}")
         position = int(np.searchsorted(self._numbers, number))
         if position == len(self) or self._numbers[position] != number:  # in another bucket
             raise KeyError(image_id)
@@ -198,6 +201,9 @@ class Dataset:
         for start, wanted in zip(range(0, len(views), width), marks, strict=True):
             found = views[start : start + width]
             shard = pieces[start].shard
+            if self._catalog.keys is not None:  # the headers themselves were scanned
+                yield Found(shard, self._catalog.keys[numbers[start // width]], found)
+                continue
             names = [bytes(view[:LONGEST_NAME]).rstrip(b"\0").lower() for view in found]
             key = bytes(found[0][: len(names[0]) - len(self._suffixes[0])])
             alike = [key.lower() + suffix for suffix in self._suffixes]
@@ -240,6 +246,18 @@ class Dataset:
     def _number_by_id(self) -> dict[str, int]:
         ids = read_ids(self._folder, self._catalog)
         if ids is None:  # no index: the samples themselves must be asked
+            if JSON_SUFFIX not in self._catalog.members:
+                raise UsageError(f"{self._folder.name}: its samples have no JSON to tell their id")
             whole = Dataset(self._folder, self._catalog, fields=(JSON_SUFFIX,))
-            ids = [sample[JSON_SUFFIX]["image_id"] for sample in whole]
-        return {image_id: number for number, image_id in enumerate(ids)}
+            ids = [_id_of(sample) for sample in whole]
+        numbers: dict[str, int] = {}
+        for number, image_id in enumerate(ids):
+            numbers[image_id] = _SEVERAL if image_id in numbers else number
+        return numbers
+
+
+def _id_of(sample: Sample) -> str:
+    image_id = sample[JSON_SUFFIX].get("image_id")
+    if not isinstance(image_id, str):
+        raise UsageError(f"{sample['__key__']}.{JSON_SUFFIX}: names no image_id to find it by")
+    return image_id
