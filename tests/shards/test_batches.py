@@ -173,12 +173,53 @@ def test_senseless_arguments_are_refused(shards: Path) -> None:
     for arguments, message in (
         ({"batch_size": 0}, "batch_size is 0; give 1 or more"),
         ({"batch_size": 2, "rank": 2, "world_size": 2}, "rank 2 of world_size 2: ranks count from"),
-        ({"batch_size": 2, "seed": -1}, "seed -1, epoch 0: give 0 or more"),
+        ({"batch_size": 2, "seed": -1}, "seed is -1; give 0 or more"),
+        ({"batch_size": "2"}, "batch_size is '2'; give a whole number"),
+        ({"batch_size": 2, "epoch": 1.5}, "epoch is 1.5; give a whole number"),
         ({"batch_size": 2, "small_buckets": "lose"}, "say drop, keep or refuse"),
         ({"batch_size": 8, "world_size": 4}, "not even one batch of 8 for each of 4 ranks"),
     ):
         with pytest.raises(shardwright.UsageError, match=message):
             dataset.batches(**arguments)
+
+
+@pytest.mark.filterwarnings("ignore:never used")
+def test_too_large_batches_are_refused_with_what_helps(shards: Path) -> None:
+    dataset = shardwright.open(shards)
+    with pytest.raises(shardwright.UsageError, match="smaller batches, or small_buckets='keep'"):
+        dataset.batches(100)
+    assert len(dataset.batches(100, small_buckets="keep")) == 2
+    with pytest.raises(shardwright.UsageError, match="smaller batches, or drop_last=False"):
+        dataset.batches(12, world_size=4)
+    assert len(dataset.batches(12, world_size=4, drop_last=False)) == 1
+
+
+@pytest.mark.parametrize("epoch", ["1", -1, 1.5, None])
+def test_senseless_epochs_are_refused(shards: Path, epoch: object) -> None:
+    batches = shardwright.open(shards).batches(5)
+    with pytest.raises(shardwright.UsageError, match=r"epoch is .*; give"):
+        batches.set_epoch(epoch)  # type: ignore[arg-type]
+    with pytest.raises(shardwright.UsageError, match=r"epoch is .*; give"):
+        batches.load_state_dict(batches.state_dict() | {"epoch": epoch})
+    assert batches.epoch == 0
+
+
+@pytest.mark.parametrize("batch", [-1, 1.5, "1", None, 7])
+def test_senseless_places_are_refused(shards: Path, batch: object) -> None:
+    batches = shardwright.open(shards).batches(5)
+    with pytest.raises(shardwright.UsageError, match=r"batch is .*; give|after batch 7, .* has 6"):
+        batches.load_state_dict(batches.state_dict() | {"batch": batch})
+    batches.load_state_dict(batches.state_dict() | {"batch": 6})
+    assert list(batches) == []
+
+
+def test_numbers_of_numpy_are_as_good(shards: Path) -> None:
+    one = np.int64(1)
+    batches = shardwright.open(shards).batches(np.int64(5), seed=one, epoch=one, world_size=one)  # type: ignore[arg-type]
+    assert json.loads(json.dumps(batches.state_dict()))["batch_size"] == 5
+    batches.set_epoch(np.int64(2))  # type: ignore[arg-type]
+    assert json.loads(json.dumps(batches.state_dict()))["epoch"] == 2
+    assert order(batches) == order(shardwright.open(shards).batches(5, seed=1, epoch=2))
 
 
 cases = {

@@ -153,8 +153,12 @@ def test_fields_leave_the_others_unread(shards: Path) -> None:
     np.testing.assert_array_equal(some[0]["dinov3.npy"], expected("img0")["dinov3.npy"])
     with pytest.raises(shardwright.DamageError, match=r"img0\.vae\.npy is damaged \(not npy\)"):
         dataset[0]
-    with pytest.raises(shardwright.UsageError, match=r"field x\.npy: not here; a sample has json"):
+    with pytest.raises(shardwright.UsageError, match=r"field x\.npy: not here; there are json"):
         dataset.fields("x.npy")
+    with pytest.raises(shardwright.UsageError, match=r"field json: not here; there are t5m\.npy"):
+        some.fields("json")
+    with pytest.raises(shardwright.UsageError, match=r"name at least one of t5m\.npy, dinov3"):
+        some.fields()
 
 
 def test_shards_without_a_manifest_are_scanned_and_that_is_said(shards: Path) -> None:

@@ -7,6 +7,7 @@ in turn. So a rank needs to know only its number, and a place in an epoch is one
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -49,6 +50,17 @@ class Settings:
     samples: str  # a digest of the dataset
 
 
+def whole(name: str, value: Any) -> int:  # noqa: ANN401 - whatever a caller or a file gives
+    """Give a number as a plain int, which JSON can hold; NumPy's are as welcome."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UsageError(f"{name} is {value!r}; give a whole number") from None
+    if number < 0:
+        raise UsageError(f"{name} is {number}; give 0 or more")
+    return number
+
+
 class Batches:
     """The batches of one epoch for one rank; iterating twice gives the same batches twice.
 
@@ -57,7 +69,8 @@ class Batches:
     comes at most once an epoch; all ranks get different samples, and equally many batches.
 
     ``drop_last`` leaves out what does not fill a batch: other samples in every epoch, since each
-    has its own order. Without it some batches are short, and nothing is left out. A bucket with
+    has its own order. Without it some batches are short, and nothing is left out but, where even
+    single samples cannot be dealt out evenly, less than one for each rank. A bucket with
     fewer samples than a batch would be left out for ever, so ``small_buckets`` asks what to do:
     ``"drop"`` it all the same and warn, ``"keep"`` it as one short batch, or ``"refuse"``.
 
@@ -67,7 +80,7 @@ class Batches:
     """
 
     def __init__(self, dataset: Dataset, settings: Settings, epoch: int, rank: int) -> None:
-        _require_sense(settings, epoch, rank)
+        _require_sense(settings, rank)
         self.dataset = dataset
         self.settings = settings
         self.epoch = epoch
@@ -79,9 +92,10 @@ class Batches:
         _require_stackable(dataset, buckets)
         self._buckets = _settle_small(buckets, settings)
         if not len(self):
+            other = "drop_last=False" if self._buckets else "small_buckets='keep'"
             raise UsageError(
                 f"{dataset.location}: has not even one batch of {settings.batch_size} for each of "
-                f"{settings.world_size} ranks; take smaller batches, or drop_last=False"
+                f"{settings.world_size} ranks; take smaller batches, or {other}"
             )
 
     def __len__(self) -> int:
@@ -97,6 +111,7 @@ class Batches:
 
     def set_epoch(self, epoch: int) -> None:
         """Go on to an epoch; nothing changes if it is the present one."""
+        epoch = whole("epoch", epoch)
         if epoch != self.epoch:
             self.epoch = epoch
             self._start = self._position = 0
@@ -120,8 +135,11 @@ class Batches:
         """Describe a place so that ``place`` finds it again."""
         return {"epoch": epoch, "batch": position, **asdict(self.settings)}
 
-    def place(self, state: State) -> tuple[int, int]:
-        """Give the epoch and the batch of a state, if it is a state of batches like these."""
+    def place(self, state: State, workers: int = 0) -> tuple[int, int]:
+        """Give the epoch and the batch of a state, if it is a state of batches like these.
+
+        Each of several workers reads every so many batches, and ends beyond the last one.
+        """
         differing = [
             f"{name} was {state.get(name)} and is {value}"
             for name, value in asdict(self.settings).items()
@@ -129,7 +147,11 @@ class Batches:
         ]
         if differing:
             raise UsageError(f"this state is of other batches: {'; '.join(differing)}")
-        return int(state["epoch"]), int(state["batch"])
+        epoch, batch = whole("epoch", state.get("epoch")), whole("batch", state.get("batch"))
+        count = len(self._plan(epoch)) // self.settings.world_size
+        if batch > count + workers:
+            raise UsageError(f"this state is after batch {batch}, and an epoch has {count}")
+        return epoch, batch
 
     def iterate(
         self, epoch: int, start: int, step: int = 1, stack: Stack = stacked
@@ -251,12 +273,10 @@ def _require_stackable(dataset: Dataset, buckets: dict[str, Numbers]) -> None:
                 )
 
 
-def _require_sense(settings: Settings, epoch: int, rank: int) -> None:
+def _require_sense(settings: Settings, rank: int) -> None:
     if settings.batch_size < 1:
         raise UsageError(f"batch_size is {settings.batch_size}; give 1 or more")
     if not 0 <= rank < settings.world_size:
         raise UsageError(f"rank {rank} of world_size {settings.world_size}: ranks count from 0")
-    if settings.seed < 0 or epoch < 0:
-        raise UsageError(f"seed {settings.seed}, epoch {epoch}: give 0 or more")
     if settings.small_buckets not in ("drop", "keep", "refuse"):
         raise UsageError(f"small_buckets is {settings.small_buckets!r}; say drop, keep or refuse")

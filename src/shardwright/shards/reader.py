@@ -16,7 +16,7 @@ import xxhash
 from shardwright.errors import DamageError, UsageError
 from shardwright.schema import JSON_SUFFIX, STATE_FOLDER
 from shardwright.shards import members
-from shardwright.shards.batches import Batches, Settings, SmallBuckets
+from shardwright.shards.batches import Batches, Settings, SmallBuckets, whole
 from shardwright.shards.catalog import Catalog, Numbers, mark, open_catalog, read_ids
 from shardwright.shards.folder import Folder, LocalFolder, Piece, Shard
 from shardwright.shards.keys import LONGEST_NAME
@@ -114,10 +114,11 @@ class Dataset:
 
     def fields(self, *names: str) -> Dataset:
         """View some members of every sample, so that the others are never read."""
+        if not names:
+            raise UsageError(f"fields: name at least one of {', '.join(self._fields)}")
         for name in names:
-            if name not in self._catalog.members:
-                known = ", ".join(self._catalog.members)
-                raise UsageError(f"field {name}: not here; a sample has {known}")
+            if name not in self._fields:
+                raise UsageError(f"field {name}: not here; there are {', '.join(self._fields)}")
         return Dataset(self._folder, self._catalog, self._numbers, names)
 
     def by_id(self, image_id: str) -> Sample:
@@ -143,14 +144,14 @@ class Dataset:
     ) -> Batches:
         """Give shuffled batches, each of one bucket, its arrays stacked; see ``Batches``."""
         settings = Settings(
-            batch_size=batch_size,
-            seed=seed,
-            world_size=world_size,
+            batch_size=whole("batch_size", batch_size),
+            seed=whole("seed", seed),
+            world_size=whole("world_size", world_size),
             drop_last=drop_last,
             small_buckets=small_buckets,
             samples=self.digest(),
         )
-        return Batches(self, settings, epoch, rank)
+        return Batches(self, settings, whole("epoch", epoch), whole("rank", rank))
 
     # The rest is what batches are made with.
 
@@ -248,8 +249,8 @@ class Dataset:
         if ids is None:  # no index: the samples themselves must be asked
             if JSON_SUFFIX not in self._catalog.members:
                 raise UsageError(f"{self._folder.name}: its samples have no JSON to tell their id")
-            whole = Dataset(self._folder, self._catalog, fields=(JSON_SUFFIX,))
-            ids = [_id_of(sample) for sample in whole]
+            everything = Dataset(self._folder, self._catalog, fields=(JSON_SUFFIX,))
+            ids = [_id_of(sample) for sample in everything]
         numbers: dict[str, int] = {}
         for number, image_id in enumerate(ids):
             numbers[image_id] = _SEVERAL if image_id in numbers else number

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from shardwright.errors import StorageError
-from shardwright.shards.batches import Arrays, Batch, Batches, State, stacked
+from shardwright.shards.batches import Arrays, Batch, Batches, State, stacked, whole
 
 _ALIGNED = 64
 
@@ -57,6 +57,7 @@ class TorchBatches(IterableDataset[Batch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Go on to an epoch; nothing changes if it is the present one."""
+        epoch = whole("epoch", epoch)
         if epoch != self.epoch:
             self._go(epoch, 0)
 
@@ -66,11 +67,11 @@ class TorchBatches(IterableDataset[Batch]):
 
     def load_state_dict(self, state: State) -> None:
         """Go to the place in an epoch that a state tells."""
-        place = self._batches.place(state)
-        if get_worker_info() is None:
-            self._go(*place)
+        worker = get_worker_info()
+        if worker is None:
+            self._go(*self._batches.place(state))
         else:  # a loader that keeps a state for each of its workers
-            self._own = place
+            self._own = self._batches.place(state, worker.num_workers)
 
     def _go(self, epoch: int, start: int) -> None:
         self._place[0], self._place[1] = epoch, start
