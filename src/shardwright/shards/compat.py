@@ -33,7 +33,9 @@ FAULTS = {
     "apart": "has members that do not stand together",
     "upper_case": "has a field that is not lower-case",
     "not_alike": "has other fields than the first sample",
-    "json_differs": "has other JSON keys or types than the first five samples",
+    "json_differs": "has other JSON types than the first five samples",
+    "json_new": "has JSON that the first five samples have not, or only as null, so it is dropped",
+    "json_large": "has a number in its JSON that 64 bits cannot hold",
     "key_twice": "has a key that another sample has too",
     "extended": "has a PAX or GNU header",
     "long": f"has a name longer than {LONGEST_NAME} bytes",
@@ -42,29 +44,33 @@ FAULTS = {
     "stale": "is not of these shards",
 }
 
+_JSON = ("json_differs", "json_new", "json_large")
 _ALL = ("unreadable", "empty", "not_a_file", "passed_over", "repeated", "apart")
 RULES: dict[str, tuple[str, ...]] = {
     "webdataset": (*_ALL, "reserved"),
-    "hf": (*_ALL, "reserved", "upper_case", "not_alike", "json_differs", "visible"),
+    "hf": (*_ALL, "reserved", "upper_case", "not_alike", *_JSON, "visible"),
     "energon": (*_ALL, "reserved", "key_twice", "stale"),
     "ray": (*_ALL, "not_alike"),
     "wids": (*_ALL, "extended", "long", "stale"),
     "dali": (*_ALL, "space", "not_alike", "stale"),
     "webshart": (*_ALL, "extended", "long", "stale"),
 }
+_SAME_FIELDS = (
+    "give all records of the store the same fields, each of one type, then pack with --overwrite"
+)
 _CURES = {
-    "json_differs": (
-        "give all records of the store the same fields, each of one type, then pack with "
-        "--overwrite"
-    ),
+    "json_differs": _SAME_FIELDS,
+    "json_new": _SAME_FIELDS,
+    "json_large": "write such numbers as text in all records, then pack with --overwrite",
     "visible": "write a card with shardwright index --for hf, or remove it",
     "stale": "run shardwright index again for these loaders",
 }
 _FIRST = 5  # samples from which Hugging Face infers the columns
 
-_NULL = "NoneType"
+_ITEM = 0  # in a path, stands for every item of a list; the keys of objects are str
 
-Types = dict[str, str]  # of a JSON object, by key
+Steps = tuple[str | int, ...]
+Types = dict[Steps, str]  # of all that is in a JSON object and not null
 
 
 @dataclass
@@ -185,25 +191,22 @@ class Check:
 
     def json(self, place: str, data: bytes) -> None:
         """Look at a JSON member."""
-        try:
-            value = msgspec.json.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
+        types = _types(data)
+        if types is None:
             self.faults.add("json_differs", place)
             return
-        types = {name: type(item).__name__ for name, item in value.items()}
-        first = not self.samples and len(self.keys) <= _FIRST
-        self.types = self.types or types
-        for name, kind in types.items():
-            known = self.types.get(name)
-            if first and known == _NULL:  # a null among the first is settled by the others
-                self.types[name] = kind
-            elif kind not in (known, _NULL):
-                self.faults.add("json_differs", place)
-                return
-        if types.keys() != self.types.keys():
-            self.faults.add("json_differs", place)
+        if not self.samples and len(self.keys) <= _FIRST:
+            self.types = types | self.types
+        else:  # from now on an int is taken for a float
+            ints = [path for path, kind in types.items() if kind == "int"]
+            types |= {path: "float" for path in ints if self.types.get(path) == "float"}
+        for fault, met in (
+            ("json_large", "large" in types.values()),
+            ("json_new", not types.keys() <= self.types.keys()),
+            ("json_differs", any(self.types.get(p, kind) != kind for p, kind in types.items())),
+        ):
+            if met:
+                self.faults.add(fault, place)
 
     def _name(self, entry: Entry, place: str) -> None:
         named = tarread.split(entry.name)
@@ -227,6 +230,36 @@ class Check:
             self.fields = frozenset(fields)
         elif self.fields != fields:
             self.faults.add("not_alike", f"{path}: {key}")
+
+
+def _types(data: bytes) -> Types | None:
+    """Name the types in a JSON object; None where it is none, or has lists of unlike items."""
+    types: Types = {}
+    try:
+        value = msgspec.json.decode(data)
+        for path, kind in _typed(value):
+            known = types.setdefault(path, kind)
+            if {known, kind} == {"int", "float"}:
+                types[path] = "float"
+            elif known != kind:
+                return None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return types if isinstance(value, dict) else None
+
+
+def _typed(value: object, path: Steps = ()) -> Iterator[tuple[Steps, str]]:
+    """Name the type of a JSON value and of all that is in it; a null is as good as nothing."""
+    if value is None:
+        return
+    large = isinstance(value, int) and not -(2**63) <= value < 2**63
+    yield path, "large" if large else type(value).__name__
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _typed(item, (*path, name))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _typed(item, (*path, _ITEM))
 
 
 def _check_file(check: Check, shard: Path, path: str) -> None:
