@@ -259,15 +259,18 @@ def test_visible_files_fail_hugging_face_unless_a_card_names_the_shards(tmp_path
     assert passed(check_loaders(shards))
 
 
-@pytest.mark.parametrize("loader", ["energon", "dali", "wids", "webshart"])
+@pytest.mark.parametrize("loader", ["energon", "dali", "wids", "webshart", "hf"])
 def test_an_index_of_an_earlier_packing_is_stale(tmp_path: Path, loader: str) -> None:
     shards = packed(tmp_path)
     shardwright.index(shards, for_=[loader, "hf"])
+    card = shards / "README.md"
+    card.write_text(card.read_text() + "My own words.\n")
+    assert passed(check_loaders(shards))
     shardwright.pack(
         derived_dir=tmp_path / "derived", output_dir=shards, shard_size=3, overwrite=True, workers=1
     )
-    assert failing(check_loaders(shards)) == {"stale": {loader}}
-    shardwright.index(shards, for_=[loader])
+    assert failing(check_loaders(shards)) == {"stale": {loader, "hf"}}
+    shardwright.index(shards, for_=[loader, "hf"])
     assert passed(check_loaders(shards))
 
 

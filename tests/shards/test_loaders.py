@@ -22,6 +22,7 @@ from shardwright import files
 from shardwright.shards.loaders import LOADERS
 from tests.shards import peers
 from tests.shards.packed import assert_same, assert_sample, expected, packed
+from tests.store.whole import whole_store
 
 SAMPLES = 12
 ALL = list(LOADERS)
@@ -39,8 +40,11 @@ def shards(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "shards"
 
 
+OURS = ("lock", "loaders.json")  # what index writes for itself
+
+
 def tree(folder: Path) -> dict[str, bytes]:
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name not in OURS]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
@@ -180,6 +184,94 @@ def test_a_card_of_somebody_else_is_left_alone(shards: Path) -> None:
         shardwright.index(shards, for_=["energon", "hf"])
     assert shardwright.index(shards, for_="hf", remove=True).removed == []
     assert tree(shards) == before
+
+
+CONFIG = "license: mit\nconfigs_of_mine: 1\n"
+
+
+def appended(shards: Path) -> None:
+    """Pack samples of another store too, so that every index changes."""
+    store = whole_store(shards.parent / "more", 16)
+    options = {"derived_dir": store.root, "output_dir": shards, "workers": 1}
+    shardwright.pack(**options, append=True)  # type: ignore[arg-type]
+
+
+def test_what_somebody_wrote_into_the_card_stays(shards: Path) -> None:
+    shardwright.index(shards, for_="hf")
+    path = shards / "README.md"
+    made = path.read_text()
+    title = f"# {shards.name}\n"
+    edited = made.replace("- text-to-image\n", f"- text-to-image\n{CONFIG}")
+    edited = edited.replace(title, "# Cats\n\nBy me.\n") + "\nThanks to all.\n"
+    path.write_text(edited)
+    shardwright.index(shards, for_="hf")
+    assert path.read_text() == edited
+    appended(shards)
+    assert shardwright.index(shards, for_="hf").written == ["README.md"]
+    renewed = path.read_text()
+    assert "16 samples of" in renewed
+    (shards / "README.md").unlink()
+    shardwright.index(shards, for_="hf")
+    fresh = path.read_text().replace("- text-to-image\n", f"- text-to-image\n{CONFIG}")
+    assert renewed == fresh.replace(title, "# Cats\n\nBy me.\n") + "\nThanks to all.\n"
+    path.write_text(renewed)
+    with pytest.raises(shardwright.UsageError, match=r"README\.md: .* or was changed since; move"):
+        shardwright.index(shards, for_="hf", remove=True)
+    assert path.read_text() == renewed
+
+
+def test_a_card_whose_own_part_was_edited_is_left_alone(shards: Path) -> None:
+    shardwright.index(shards, for_="hf")
+    path = shards / "README.md"
+    path.write_text(path.read_text().replace("12 samples", "A dozen samples"))
+    before = tree(shards)
+    for remove in (False, True):
+        with pytest.raises(shardwright.UsageError, match=r"README\.md: .* or was changed since"):
+            shardwright.index(shards, for_=["hf", "wids"], remove=remove)
+    assert tree(shards) == before
+
+
+@pytest.mark.parametrize(
+    ("loader", "name"),
+    [
+        ("webshart", "bucket_64x64/shard-000000.json"),
+        ("energon", ".nv-meta/dataset.yaml"),
+        ("energon", "bucket_64x64/shard-000000.tar.idx"),
+        ("wids", ".wids.json"),
+        ("dali", ".dali/bucket_64x64/shard-000000.idx"),
+    ],
+)
+def test_files_of_somebody_else_are_neither_replaced_nor_removed(
+    shards: Path, loader: str, name: str
+) -> None:
+    path = shards / name
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text("mine")
+    refused = f"{path.name}: was not written by shardwright index, or was changed since; move it"
+    with pytest.raises(shardwright.UsageError, match=refused):
+        shardwright.index(shards, for_=loader)
+    shardwright.index(shards, for_=loader, remove=True)
+    assert path.read_text() == "mine"
+    path.unlink()
+    shardwright.index(shards, for_=loader)
+    path.write_text("changed")
+    for remove in (False, True):
+        with pytest.raises(shardwright.UsageError, match=refused):
+            shardwright.index(shards, for_=loader, remove=remove)
+    assert path.read_text() == "changed"
+
+
+def test_files_beside_ours_stay(shards: Path) -> None:
+    shardwright.index(shards, for_=ALL)
+    own = [".nv-meta/index.sqlite", "bucket_64x64/shard-999999.json", "bucket_64x64/note.json"]
+    for name in own:
+        (shards / name).write_text("mine")
+    shardwright.index(shards, for_=ALL)
+    report = shardwright.verify(shards, loaders=True)
+    assert report.loaders is not None
+    assert set(report.loaders.values()) == {"pass"}
+    shardwright.index(shards, for_=ALL, remove=True)
+    assert [(shards / name).read_text() for name in own] == ["mine"] * 3
 
 
 @pytest.mark.parametrize("loader", ALL)

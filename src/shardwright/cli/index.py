@@ -21,9 +21,10 @@ is read. Plain webdataset and Ray Data need nothing. For the others, --for
   webshart  a .json beside each shard; give webshart one bucket's folder
   hf        README.md, a dataset card that makes load_dataset(SHARDS) work: Hugging Face
 
-After packing again, run it again; files left from shards that are gone are removed. Visible files
-of one loader can confuse another (Hugging Face's data_dir= opens each as a tar), so write only what
-you use; --remove takes them away again."""
+After packing again, run it again; files left from shards that are gone are removed. A file that is
+not as index wrote it is never replaced or removed; in the card, add what you like outside the two
+marked parts. Visible files of one loader can confuse another (Hugging Face's data_dir= opens each
+as a tar), so write only what you use; --remove takes them away again."""
 EXAMPLE = """\
   shardwright index data/shards --for hf
   shardwright index data/shards --for energon,wids

@@ -48,7 +48,7 @@ _JSON = ("json_differs", "json_new", "json_large")
 _ALL = ("unreadable", "empty", "not_a_file", "passed_over", "repeated", "apart")
 RULES: dict[str, tuple[str, ...]] = {
     "webdataset": (*_ALL, "reserved"),
-    "hf": (*_ALL, "reserved", "upper_case", "not_alike", *_JSON, "visible"),
+    "hf": (*_ALL, "reserved", "upper_case", "not_alike", *_JSON, "visible", "stale"),
     "energon": (*_ALL, "reserved", "key_twice", "stale"),
     "ray": (*_ALL, "not_alike"),
     "wids": (*_ALL, "extended", "long", "stale"),
@@ -125,8 +125,8 @@ def check_loaders(folder: Path, progress: Progress) -> list[LoaderCheck]:
         found = {name: check.faults[name] for name in rules if name in check.faults}
         there = None
         if "stale" in rules:
-            index = sorted(loaders.owned(folder, loader))
-            there = bool(index)
+            index = sorted(loaders.present(folder, loader))
+            there = bool(index) if loader != "hf" else None  # which can do without a card
             if stale := _stale(folder, loader, index):
                 found["stale"] = Fault(len(stale), stale[0])
         checks.append(LoaderCheck(loader, found, there))
@@ -295,5 +295,10 @@ def _stale(folder: Path, loader: str, there: list[str]) -> list[str]:
     except (DamageError, InputMissingError):  # of our own index, and for verify to tell
         return []
     missing = [name for name in wanted if name not in there]
-    other = [name for name in there if wanted.get(name) != (folder / name).read_bytes()]
-    return missing + other
+    old = [name for name in loaders.read_record(folder).get(loader, {}) if name not in wanted]
+    other = [
+        name
+        for name, data in wanted.items()
+        if name in there and loaders.renewed(folder / name, data) != (folder / name).read_bytes()
+    ]
+    return missing + other + [name for name in old if name in there]

@@ -31,7 +31,8 @@ def index(
 ) -> IndexSummary:
     """Write the index files that other loaders want of a shard folder, or remove them again.
 
-    Files left from an earlier packing are removed, and each new one is whole or not there.
+    Files left from an earlier packing are removed, and each new one is whole or not there. A file
+    that is not as we wrote it is an error and stays; in the card, text outside our parts stays too.
     """
     # Here, because the package and its --help are to be imported quickly.
     from shardwright.shards.loaders import write_indexes

@@ -11,16 +11,16 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import xxhash
 
 from shardwright import files
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.progress import quantity, size
-from shardwright.shards import manifest
+from shardwright.schema import STATE_FOLDER
+from shardwright.shards import card, manifest
 from shardwright.shards.index import Member, ShardIndex, load
 from shardwright.shards.indexing import IndexSummary
 from shardwright.shards.keys import key
@@ -31,11 +31,12 @@ ENERGON_FOLDER = ".nv-meta"
 DALI_FOLDER = ".dali"
 WIDS_NAME = ".wids.json"
 CARD_NAME = "README.md"
-CARD_MARK = "<!-- written by shardwright index; --remove removes it -->"
+_RECORD = f"{STATE_FOLDER}/loaders.json"
 _ENERGON_VERSION = "7.4.1"  # whose layout this is
 
 StrPath = str | os.PathLike[str]
 File = tuple[str, bytes]
+Record = dict[str, dict[str, str]]  # by loader and path: the xxh3 of what we wrote
 
 
 class _Member(NamedTuple):
@@ -60,7 +61,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Loader:
-    """What we write for a loader, and which files are ours to remove again."""
+    """What we write for a loader, and which files are its own."""
 
     write: Callable[[Packed], Iterator[File]]
     owns: tuple[str, ...]  # patterns, of the path below the shard folder
@@ -126,48 +127,8 @@ def webshart(packed: Packed) -> Iterator[File]:
 
 def hf(packed: Packed) -> Iterator[File]:
     """Hugging Face datasets: a dataset card whose ``configs`` name the shards."""
-    shards = packed.manifest.shards
-    buckets = {bucket: list(group) for bucket, group in groupby(shards, key=lambda e: e.bucket)}
-    configs = [_config("default", "bucket_*/*.tar")]
-    configs += [_config(bucket, f"bucket_{bucket}/*.tar") for bucket in buckets]
-    total = sum(entry.samples for entry in shards)
-    rows = [
-        f"| {bucket} | {sum(e.samples for e in group):,} | {len(group):,} | "
-        f"{size(sum(e.bytes for e in group))} |"
-        for bucket, group in buckets.items()
-    ]
-    members = load(packed.folder, shards[0].path).head.members
-    card = [
-        "---",
-        "configs:",
-        *configs,
-        "tags:",
-        "- webdataset",
-        "- text-to-image",
-        "---",
-        CARD_MARK,
-        f"# {packed.folder.resolve().name}",
-        "",
-        f"{quantity(total, 'samples')} of {', '.join(f'`{name}`' for name in members)} in "
-        f"{quantity(len(shards), 'WebDataset shards')} "
-        f"({size(sum(entry.bytes for entry in shards))}), by aspect bucket.",
-        "",
-        "```python",
-        "from datasets import load_dataset",
-        "",
-        f'load_dataset("PATH", "{shards[0].bucket}", split="train", streaming=True)  # one bucket',
-        'load_dataset("PATH", split="train", streaming=True)  # all',
-        "```",
-        "",
-        "| bucket | samples | shards | bytes |",
-        "|---|---:|---:|---:|",
-        *rows,
-        "",
-        "## How it was made",
-        "",
-        *_provenance(packed.manifest),
-    ]
-    yield CARD_NAME, "\n".join(card).encode() + b"\n"
+    members = load(packed.folder, packed.manifest.shards[0].path).head.members
+    yield CARD_NAME, card.make(packed.folder.resolve().name, packed.manifest, members)
 
 
 LOADERS: dict[str, Loader] = {
@@ -180,19 +141,33 @@ LOADERS: dict[str, Loader] = {
 
 
 def write_indexes(folder: Path, names: Iterable[str], remove: bool) -> IndexSummary:
-    """Write the files of some loaders, or remove them; those of an earlier packing go as well."""
+    """Write the files of some loaders, or remove them; those of an earlier packing go as well.
+
+    What we wrote is on record with its checksum. No other file is replaced or removed, nor one of
+    these that somebody has changed since.
+    """
     chosen = _chosen(names)
     packed = _packed(folder, needed=not remove)
+    written: list[str] = []
+    removed: list[str] = []
     with files.lock(folder):
-        old = {path for name in chosen for path in owned(folder, name)}
-        written: list[str] = []
-        if packed is not None and not remove:
-            _require_no_other_card(folder, chosen)
+        if "hf" in chosen and not remove:
+            _require_card_of_ours(folder)
+        record = read_record(folder)
+        before = msgspec.json.encode(record)
+        try:
             for name in chosen:
-                written += _write(folder, LOADERS[name].write(packed))
-        removed = sorted(old.difference(written))
-        _remove(folder, removed)
-    return IndexSummary(str(folder), chosen, written, removed)
+                known = record.setdefault(name, {})
+                old = set(known)
+                if packed is not None and not remove:
+                    new = _write(folder, LOADERS[name].write(packed), known)
+                    written += new
+                    old.difference_update(new)
+                removed += _remove(folder, sorted(old), known)
+        finally:
+            if msgspec.json.encode(record) != before:
+                _save_record(folder, record)
+    return IndexSummary(str(folder), chosen, written, sorted(removed))
 
 
 def _chosen(names: Iterable[str]) -> list[str]:
@@ -219,48 +194,88 @@ def _packed(folder: Path, needed: bool) -> Packed | None:
     )
 
 
-def owned(folder: Path, loader: str) -> Iterator[str]:
-    """Find the files of a loader that we wrote, now or when there were other shards."""
+def present(folder: Path, loader: str) -> Iterator[str]:
+    """Find the files that a loader would take for its own; a card only if it is ours."""
     for pattern in LOADERS[loader].owns:
         for path in folder.glob(pattern):
-            if path.name != CARD_NAME or _is_our_card(path):
+            if path.name != CARD_NAME or card.is_ours(path.read_bytes()):
                 yield path.relative_to(folder).as_posix()
 
 
-def _is_our_card(path: Path) -> bool:
-    return CARD_MARK.encode() in path.read_bytes()
+def read_record(folder: Path) -> Record:
+    """Read which files we wrote."""
+    try:
+        data = (folder / _RECORD).read_bytes()
+        return msgspec.json.decode(data, type=Record)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}  # then we touch nothing
 
 
-def _require_no_other_card(folder: Path, chosen: Iterable[str]) -> None:
+def renewed(path: Path, data: bytes) -> bytes:
+    """Give what a file is to hold now: of a card only our parts change."""
+    if path.name != CARD_NAME or not path.exists():
+        return data
+    return card.renewed(path.read_bytes(), data)
+
+
+def _save_record(folder: Path, record: Record) -> None:
+    kept = {loader: known for loader, known in record.items() if known}
+    if kept:
+        files.write_whole(folder / _RECORD, _json(kept))
+    else:
+        files.withdraw(folder / _RECORD)
+
+
+def _require_card_of_ours(folder: Path) -> None:
     path = folder / CARD_NAME
-    if "hf" in chosen and path.exists() and not _is_our_card(path):
-        raise UsageError(f"{path}: was not written by shardwright; move it away first")
+    if path.exists() and not card.is_ours(path.read_bytes()):
+        raise _not_ours(path)
 
 
-def _write(folder: Path, made: Iterable[File]) -> list[str]:
+def _not_ours(path: Path) -> UsageError:
+    return UsageError(
+        f"{path}: was not written by shardwright index, or was changed since; move it away first"
+    )
+
+
+def _write(folder: Path, made: Iterable[File], known: dict[str, str]) -> list[str]:
     written = []
-    for name, data in made:
+    for name, new in made:
         path = folder / name
+        data = renewed(path, new)
+        if name != CARD_NAME and path.exists():
+            there = path.read_bytes()
+            if there != data and xxhash.xxh3_64_hexdigest(there) != known.get(name):
+                raise _not_ours(path)
         files.make_folder(path.parent)
         with files.NewFile(path) as file:
             file.write(data)
             file.seal(len(data))
         files.publish(file.tmp, path)
+        known[name] = xxhash.xxh3_64_hexdigest(data)
         written.append(name)
     for parent in {(folder / name).parent for name in written}:
         files.sync_folder(parent)
     return written
 
 
-def _remove(folder: Path, names: Iterable[str]) -> None:
-    parents = set()
+def _remove(folder: Path, names: Iterable[str], known: dict[str, str]) -> list[str]:
+    removed = []
     for name in names:
-        files.remove(folder / name)
-        parents.add((folder / name).parent)
-    for parent in parents:
+        path = folder / name
+        if path.exists():
+            there = path.read_bytes()
+            ours = xxhash.xxh3_64_hexdigest(there) == known[name]
+            if not (card.is_untouched(there) if name == CARD_NAME else ours):
+                raise _not_ours(path)
+            files.remove(path)
+            removed.append(name)
+        del known[name]
+    for parent in {(folder / name).parent for name in removed}:
         files.sync_folder(parent)
     for top in (ENERGON_FOLDER, DALI_FOLDER):
         files.remove_empty_folders(folder / top)
+    return removed
 
 
 def _samples(found: ShardIndex) -> Iterator[list[_Member]]:
@@ -273,22 +288,6 @@ def _samples(found: ShardIndex) -> Iterator[list[_Member]]:
             _Member(suffix, f"{name}.{suffix}", next(offsets), next(sizes))
             for suffix in found.head.members
         ]
-
-
-def _config(name: str, pattern: str) -> str:
-    return f'- config_name: "{name}"\n  data_files:\n  - split: train\n    path: "{pattern}"'
-
-
-def _provenance(listed: Manifest) -> Iterator[str]:
-    for number, run in enumerate(listed.runs):
-        yield (
-            f"- run {number} ({run.tool}{', appended' if run.append else ''}): "
-            f"{quantity(run.samples, 'samples')} in {quantity(run.shards, 'shards')} from "
-            f"{quantity(run.total_records, 'records')} ({run.skipped_incomplete:,} skipped)"
-        )
-        yield f"  - settings: `{msgspec.json.encode(run.settings).decode()}`"
-        if run.provenance is not None:
-            yield f"  - provenance: `{msgspec.json.encode(run.provenance).decode()}`"
 
 
 def _json(value: object) -> bytes:
