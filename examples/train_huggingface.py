@@ -9,6 +9,8 @@ python examples/train_huggingface.py shardwright-demo/shards
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
 import numpy as np
 from datasets import get_dataset_config_names, load_dataset
@@ -21,6 +23,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=2)
     options = parser.parse_args()
 
+    if not Path(options.shards, "README.md").is_file():
+        sys.exit(f"{options.shards}: no dataset card there; run shardwright index --for hf")
     for bucket in get_dataset_config_names(options.shards):
         if bucket == "default":  # all buckets, which do not stack
             continue

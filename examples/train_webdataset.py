@@ -8,6 +8,7 @@ python examples/train_webdataset.py shardwright-demo/shards
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,10 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=2)
     options = parser.parse_args()
 
-    for folder in sorted(options.shards.glob("bucket_*")):
+    buckets = sorted(options.shards.glob("bucket_*"))
+    if not buckets:
+        sys.exit(f"{options.shards}: no bucket_* folders there; give the --output-dir of a pack")
+    for folder in buckets:
         urls = sorted(map(str, folder.glob("*.tar")))
         dataset = (
             wds.WebDataset(urls, shardshuffle=len(urls))

@@ -25,14 +25,18 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "shards"
 
 
-def run(name: str, shards: Path, *arguments: str) -> str:
-    done = subprocess.run(
+def started(name: str, shards: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, EXAMPLES / name, str(shards), *arguments],
         capture_output=True,
         text=True,
         timeout=100,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"},
     )
+
+
+def run(name: str, shards: Path, *arguments: str) -> str:
+    done = started(name, shards, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -71,3 +75,19 @@ def test_with_other_loaders(shards: Path, name: str, module: str) -> None:
     ids = seen(run(name, shards))
     assert len(ids) == 24
     assert set(ids) == IDS
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "told"),
+    [
+        ("train_webdataset.py", "webdataset", "no bucket_* folders there"),
+        ("train_huggingface.py", "datasets", "no dataset card there; run shardwright index"),
+    ],
+)
+def test_other_loaders_say_what_is_missing(
+    tmp_path: Path, name: str, module: str, told: str
+) -> None:
+    pytest.importorskip(module)
+    done = started(name, tmp_path / "nowhere")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{tmp_path}/nowhere: {told}" in done.stderr
