@@ -198,17 +198,17 @@ class Dataset:
         pieces = self._pieces(numbers)
         views = self._folder.views(pieces)
         width = len(self._fields)
-        marks = self._catalog.marks[numbers].tolist()
-        for start, wanted in zip(range(0, len(views), width), marks, strict=True):
+        known = self._catalog
+        for start, number in zip(range(0, len(views), width), numbers, strict=True):
             found = views[start : start + width]
             shard = pieces[start].shard
-            if self._catalog.keys is not None:  # the headers themselves were scanned
-                yield Found(shard, self._catalog.keys[numbers[start // width]], found)
+            if known.keys is not None:  # the headers themselves were scanned
+                yield Found(shard, known.keys[number], found)
                 continue
             names = [bytes(view[:LONGEST_NAME]).rstrip(b"\0").lower() for view in found]
             key = bytes(found[0][: len(names[0]) - len(self._suffixes[0])])
             alike = [key.lower() + suffix for suffix in self._suffixes]
-            if names != alike or mark(key) != wanted:
+            if names != alike or mark(key) != known.marks.item(number):
                 raise DamageError(
                     f"{self._folder.name}/{shard.path}: does not hold at byte "
                     f"{pieces[start].offset} what its index says, so it is damaged or of another "
