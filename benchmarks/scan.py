@@ -29,7 +29,8 @@ def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
             {"records": records},
             [
                 Contestant(OURS, [*ours, "--limit", "1"], "ours"),
-                Contestant(EVERY_ARRAY, ours, "variant"),
+                # A dry run says by 1 that shards of all these would not fit on the disk.
+                Contestant(EVERY_ARRAY, ours, "variant", exit_codes=(0, 1)),
                 Contestant(PLAIN, plain),
             ],
             records,

@@ -6,7 +6,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 
+_AHEAD = 4  # samples; a few MB
 _REPORT = 1 << 25  # bytes between two progress messages
 
 
@@ -39,6 +40,7 @@ class Task:
     jsonl: Path
     jsonl_state: tuple[int, int]
     derived_dir: Path
+    ids: list[str]
     offsets: array[int]
     lengths: array[int]
     sizes: array[int]
@@ -69,6 +71,7 @@ def make_task(plan: Plan, shard: Shard, output_dir: Path, sha256: bool) -> Task:
         jsonl=scan.jsonl,
         jsonl_state=scan.jsonl_state,
         derived_dir=scan.derived_dir,
+        ids=[scan.ids[sample] for sample in shard.samples],
         offsets=array("Q", [scan.offsets[sample] for sample in shard.samples]),
         lengths=array("I", [scan.lengths[sample] for sample in shard.samples]),
         sizes=sizes,
@@ -80,7 +83,6 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
     """Write one shard and its index; give the bytes written now and then, at last the result."""
     whole = xxhash.xxh3_128()
     secure = hashlib.sha256() if task.sha256 else None
-    ids: list[str] = []
     with (
         GatheredFile(task.output_dir / task.shard, [whole, secure] if secure else [whole]) as file,
         ExitStack() as stack,
@@ -93,7 +95,9 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
         ]
         planned = zip(task.sizes, task.times, strict=True)
         reported = 0
-        for offset, length in zip(task.offsets, task.lengths, strict=True):
+        ahead = _read_ahead(task.ids, folders)
+        for image_id, offset, length in zip(task.ids, task.offsets, task.lengths, strict=True):
+            next(ahead, None)
             line = os.pread(jsonl, length, offset)
             if files.state(jsonl) != task.jsonl_state:  # asked after reading, so it cannot be late
                 raise _changed(task.jsonl, "written to")
@@ -101,7 +105,6 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
                 record = records.parse(line)
             except BadRecordError:
                 raise _changed(task.jsonl, "written to") from None
-            image_id = record["image_id"]
             name = key(image_id)
             shard.add(f"{name}.{schema.JSON_SUFFIX}", json_member(record))
             for component, folder in folders:
@@ -115,7 +118,6 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
                     path = task.derived_dir / component.folder / f"{image_id}.npy"
                     raise _changed(path, error.reason.replace("_", " ")) from None
             shard.add(f"{name}.{schema.MASK.suffix}", mask_member(record))
-            ids.append(image_id)
             if file.written - reported >= _REPORT:
                 yield file.written - reported
                 reported = file.written
@@ -128,7 +130,7 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
         xxh3=whole.hexdigest(),
         sha256=secure.hexdigest() if secure else None,
         members=schema.suffixes(),
-        ids=ids,
+        ids=task.ids,
         table=shard.table,
     )
     with NewFile(index.index_path(task.output_dir, task.shard)) as index_file:
@@ -137,13 +139,27 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
     entry = ShardEntry(
         path=task.shard,
         bucket=task.bucket,
-        samples=len(ids),
+        samples=len(task.ids),
         bytes=task.bytes,
         xxh3=whole.hexdigest(),
         sha256=secure.hexdigest() if secure else None,
         index_xxh3=xxhash.xxh3_64_hexdigest(data),
     )
     yield Sealed(entry, ((index_file.tmp, index_file.path), (file.tmp, file.path)))
+
+
+def _read_ahead(ids: list[str], folders: list[tuple[schema.Component, int]]) -> Iterator[None]:
+    """Have the kernel read what is needed soon while we write, a sample further at each step."""
+    if not hasattr(os, "posix_fadvise"):  # as on macOS
+        return
+    for number, image_id in enumerate(ids):
+        for _, folder in folders:
+            with suppress(BadArrayError):  # which is told when its turn comes
+                fd = npy.open_array(f"{image_id}.npy", folder)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
+                os.close(fd)
+        if number >= _AHEAD:
+            yield
 
 
 def _changed(path: Path, how: str) -> SourceChangedError:
