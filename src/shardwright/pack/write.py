@@ -154,10 +154,12 @@ def _read_ahead(ids: list[str], folders: list[tuple[schema.Component, int]]) -> 
         return
     for number, image_id in enumerate(ids):
         for _, folder in folders:
-            with suppress(BadArrayError):  # which is told when its turn comes
+            with suppress(BadArrayError, OSError):  # which are told when its turn comes
                 fd = npy.open_array(f"{image_id}.npy", folder)
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
-                os.close(fd)
+                try:
+                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(fd)
         if number >= _AHEAD:
             yield
 
