@@ -29,7 +29,7 @@ USUAL = Sizes(
     read=1_000,
     verify=3_000,
     migrate=(10_000,),
-    derive=64,
+    derive=128,
 )
 QUICK = Sizes(
     rounds=1,

@@ -30,7 +30,7 @@ from shardwright.shards.tarread import BadTarError
 from shardwright.store.findings import Finding
 from shardwright.store.listing import shown
 
-_BUFFER = 1 << 22  # bytes read at a time: large enough that a disk is never idle between two
+_BUFFER = 1 << 18  # bytes read at a time: few enough to be hashed while the core has them at hand
 _REPORT = 1 << 25  # bytes between two progress messages
 _MEND = "mend the sample in the store (shardwright verify there), then pack with --overwrite"
 _ANEW = "if the store is right, pack anew with --overwrite"
@@ -246,6 +246,8 @@ def _hash(fd: int) -> Generator[int, None, str]:
     hasher = xxhash.xxh3_128()
     buffer = memoryview(mmap.mmap(-1, _BUFFER))
     unreported = 0
+    if hasattr(os, "posix_fadvise"):  # have the disk read further ahead; macOS cannot be told
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
     while count := os.readv(fd, [buffer]):
         hasher.update(buffer[:count])
         unreported += count
