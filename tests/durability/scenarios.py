@@ -145,9 +145,9 @@ def _packing(build: Callable[[Store, Path], tuple[Options, Options]]) -> Build:
     return built
 
 
-def _migrate(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+def _migrate(folder: Path, output: Path, count: int = 7) -> tuple[Command, Options, Options]:
     """Migrate lines of which most are sound, while one array is there already."""
-    lines = [stage1.record(f"img{number:02}", seed=number) for number in range(7)]
+    lines = [stage1.record(f"img{number:02}", seed=number) for number in range(count)]
     lines[4]["vae_latent"] = [[[0.5]]] * 16
     stage1.write(output, lines[1])
     command = partial(_migrate_in_small_groups, derived_dir=output, backup=False)
@@ -164,9 +164,9 @@ def _migrate_in_small_groups(**options: Any) -> None:  # noqa: ANN401
         shardwright.migrate(**options)
 
 
-def _derive(folder: Path, output: Path) -> tuple[Command, Options, Options]:
-    """Derive four images in two groups; one of them is broken."""
-    images = make_images(folder / "images", 4, TINY)
+def _derive(folder: Path, output: Path, count: int = 4) -> tuple[Command, Options, Options]:
+    """Derive images in groups of two; one of them is broken."""
+    images = make_images(folder / "images", count, TINY)
     (images / "img002.png").write_bytes(b"broken")
     return partial(sketch, images, output, batch_size=2), {}, {}
 
@@ -231,10 +231,16 @@ _STORE: dict[str, Build] = {
     "recompute": _recompute,
     "resume a recompute": _after_a_kill(_recompute, "unlink", 4),
 }
-_BUILD = {name: _packing(build) for name, build in _PACK.items()} | _STORE
+# As many records as packing has: too slow for every day.
+_LARGE: dict[str, Build] = {
+    "migrate twenty": partial(_migrate, count=20),
+    "derive twenty": partial(_derive, count=20),
+}
+_BUILD = {name: _packing(build) for name, build in _PACK.items()} | _STORE | _LARGE
 PACKING = tuple(_PACK)
 STORING = tuple(_STORE)
 NAMES = PACKING + STORING
+LARGE = tuple(_LARGE)
 
 
 def _quietly(store: Store, output: Path, **options: Any) -> None:  # noqa: ANN401

@@ -18,7 +18,7 @@ from tests.durability.folders import (
     assert_manifest_speaks_true,
     shard_names,
 )
-from tests.durability.scenarios import NAMES, PACKING, Scenario, scenario
+from tests.durability.scenarios import LARGE, NAMES, PACKING, Scenario, scenario
 from tests.durability.soak import SOAK, Tally
 from tests.faults import Call, FailingDisk, Killed, KillingDisk, WatchedDisk, contents
 
@@ -27,9 +27,10 @@ FAULTS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 COMMANDS = ("pack", "append", "overwrite", "resume", "migrate")
 LIKELIEST = {"derive": [("EIO", True), ("ENOSPC", False)]}
 LIKELIEST |= {name: [("ENOSPC", True)] for name in PACKING}
+EVERY = NAMES + LARGE if SOAK else NAMES
 TRIALS = [
     (name, error, once)
-    for name in NAMES
+    for name in EVERY
     for error in FAULTS
     for once in (True, False)
     if SOAK or name in COMMANDS or (error, once) in LIKELIEST.get(name, [])
@@ -51,7 +52,7 @@ def assert_ends_right(case: Scenario, label: str) -> None:
     assert found == case.expected, label
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_kill_at_any_call_is_made_good_by_the_next_run(
     name: str, folder: Path, tally: Tally
 ) -> None:
