@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.durability.soak import Tally, properties, summed
 from tests.stores import Store, make_store, record
+
+# In the background of a shell, or under nohup, these are ignored, and every process that a test
+# starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture
