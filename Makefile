@@ -23,7 +23,7 @@ lint: $(VENV)/dev.stamp   ## mend what ruff can mend, then say what is left
 	$(BIN)/ruff format .
 	$(BIN)/mypy
 
-soak: $(VENV)/soak.stamp  ## the tests of faults, kills, power cuts and fuzzing, many times longer: twenty minutes
+soak: $(VENV)/soak.stamp  ## the tests of faults, kills, power cuts and fuzzing, many times longer: half an hour
 	SHARDWRIGHT_SOAK=$(SOAK) $(BIN)/pytest -n 2 --dist worksteal --timeout 3600 $(SOAK_TESTS)
 	$(BIN)/python -m tests.fuzz --seconds $$(( $(SOAK) * 6 ))
 
