@@ -6,14 +6,20 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-from tests.durability.soak import Tally, properties, summed
+from tests.durability.soak import SOAK, Tally, properties, summed
 from tests.stores import Store, make_store, record
 
 # In the background of a shell, or under nohup, these are ignored, and every process that a test
 # starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# A normal run tries the same examples each time, so that it fails by a change and never by chance;
+# soak looks for new ones.
+settings.register_profile("shardwright", derandomize=not SOAK)
+settings.load_profile("shardwright")
 
 
 @pytest.fixture

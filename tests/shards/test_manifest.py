@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -91,11 +92,18 @@ def test_what_is_written_is_read_back(
 def test_nothing_but_our_errors_come_of_any_bytes(
     tmp_path_factory: pytest.TempPathFactory, body: bytes
 ) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    for data in (body, signed_manifest(body), signed_manifest(b'{"runs":[],"shards":[' + body)):
-        (state(folder) / manifest.MANIFEST_NAME).write_bytes(data)
-        with pytest.raises(DamageError, match=r"manifest\.json"):
-            manifest.load_manifest(folder)
+    path = state(tmp_path_factory.getbasetemp()) / manifest.MANIFEST_NAME
+    beginning = b'{"runs":[],"shards":['
+    for data in (body, signed_manifest(body), signed_manifest(beginning + body)):
+        with suppress(DamageError):
+            assert manifest.decode_manifest(data, path) == Manifest(runs=[], shards=[])
+            assert data.startswith(beginning), "nothing else is a manifest"
+
+
+def test_a_manifest_of_nothing_is_a_manifest(tmp_path: Path) -> None:
+    path = state(tmp_path) / manifest.MANIFEST_NAME
+    path.write_bytes(signed_manifest(b'{"runs":[],"shards":[]'))
+    assert manifest.load_manifest(tmp_path) == Manifest(runs=[], shards=[])
 
 
 @pytest.mark.parametrize(
@@ -105,8 +113,17 @@ def test_nothing_but_our_errors_come_of_any_bytes(
         b'{"runs":' + b"[" * 100_000,
         b'{"runs":[],"shards":[{"path":1}]',
         b'{"runs":[{"provenance":' + b'{"a":' * 5000 + b"1" + b"}" * 5000 + b"}]",
+        b'{"version":2,"runs":[],"shards":[]',
+        b'{"format":"another","runs":[],"shards":[]',
     ],
-    ids=["not UTF-8", "nested deep", "of another type", "provenance nested deep"],
+    ids=[
+        "not UTF-8",
+        "nested deep",
+        "of another type",
+        "provenance nested deep",
+        "of a later version",
+        "of another format",
+    ],
 )
 def test_a_document_that_only_has_the_right_checksum_is_refused(
     body: bytes, tmp_path: Path

@@ -7,7 +7,7 @@ It is published last, so a manifest speaks only of shards that are whole. While 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import xxhash
@@ -19,8 +19,6 @@ from shardwright.schema import STATE_FOLDER
 MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
 SHA256_NAME = "SHA256SUMS"
-_FORMAT = "shardwright-manifest"
-_VERSION = 1
 
 
 class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +63,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All shards of a folder and the runs that made them."""
 
-    format: str = _FORMAT
-    version: int = _VERSION
+    format: Literal["shardwright-manifest"] = "shardwright-manifest"
+    version: Literal[1] = 1
     runs: list[Run]
     shards: list[ShardEntry]
 
