@@ -15,10 +15,13 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from shardwright.errors import LockedError, ShardwrightError, StorageError, refusal
 from shardwright.schema import STATE_FOLDER
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 TMP_SUFFIX = ".tmp"
 _DIRECT = getattr(os, "O_DIRECT", 0)  # Linux has it; elsewhere the cache is used
@@ -154,20 +157,30 @@ class Hasher(Protocol):
 
 
 class GatheredFile(NewFile):
-    """A large new file, gathered piece by piece in one buffer that is written when it is full.
+    """A large new file, gathered piece by piece in a buffer; full ones are written by a thread.
 
     Bytes of other files are read straight to where they will be written from, and the hashers see
     all bytes as they pass. Full buffers bypass the cache where the file system allows it: what is
     written once and larger than memory only pushes out what is read again, and a final fsync of
-    gigabytes leaves the disk idle until then.
+    gigabytes leaves the disk idle until then. While one is on its way the next is filled, so that
+    neither the disk nor the reader waits for the other.
     """
 
     def __init__(self, path: Path, hashers: Sequence[Hasher] = (), tmp: Path | None = None) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # here, to keep the start light
+
         super().__init__(path, tmp)
         self._hashers = hashers
-        self._buffer = memoryview(mmap.mmap(-1, _GATHERED))  # on a page boundary, as it must be
+        # Memory maps begin on a page boundary, as what bypasses the cache must.
+        self._buffer, self._other = (memoryview(mmap.mmap(-1, _GATHERED)) for _ in range(2))
         self._used = 0
         self._direct: bool | None = None
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None  # the other buffer
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.shutdown()  # nobody may write to a file that is closed
+        super().__exit__()
 
     def put(self, data: bytes) -> None:
         """Append bytes."""
@@ -193,23 +206,34 @@ class GatheredFile(NewFile):
         return length - left
 
     def seal(self, length: int) -> None:
-        if self._direct and self._used % _ALIGNMENT:
-            self._direct = _disk.bypass_cache(self._fd, False)
         self._flush()
+        self._wait()
         super().seal(length)
 
     def _room(self) -> int:
         """Make room in the buffer and count it."""
         if self._used == _GATHERED:
-            if self._direct is None:
-                self._direct = _disk.bypass_cache(self._fd, True)
             self._flush()
         return _GATHERED - self._used
 
     def _flush(self) -> None:
-        gathered = self._buffer[: self._used]
+        """Have the buffer written, and go on with the other once that has been."""
+        self._wait()
+        self._writing = self._writer.submit(self._write_out, self._buffer[: self._used])
+        self._buffer, self._other = self._other, self._buffer
+        self._used = 0
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write_out(self, gathered: memoryview) -> None:
         for hasher in self._hashers:
             hasher.update(gathered)
+        if self._direct is None and len(gathered) == _GATHERED:
+            self._direct = _disk.bypass_cache(self._fd, True)
+        elif self._direct and len(gathered) % _ALIGNMENT:
+            self._direct = _disk.bypass_cache(self._fd, False)
         before = self.written
         try:
             self.write(gathered)
@@ -220,7 +244,6 @@ class GatheredFile(NewFile):
                 raise
             self._direct = _disk.bypass_cache(self._fd, False)
             self.write(gathered[self.written - before :])
-        self._used = 0
 
 
 class AppendFile:

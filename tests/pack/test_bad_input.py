@@ -404,6 +404,7 @@ PACK_AS_NOBODY = """
 import os, sys
 sys.path[:0] = {path!r}
 # While the interpreter's own files may still be read.
+import concurrent.futures.thread
 import multiprocessing.popen_fork
 import shardwright.pack.run
 import shardwright.pool
