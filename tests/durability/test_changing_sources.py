@@ -20,14 +20,14 @@ from shardwright.files import using
 from tests.faults import Call, WatchedDisk, contents
 from tests.stores import Store, array, line, make_store, npy, record
 
-LARGE = (16, 160, 320)  # 1.6 MB: three of them are more than a buffer, so one is copied in parts
-TARGET = "img2"
+LARGE = (16, 384, 704)  # 8.7 MB, more than two buffers: the first is written before the end is read
+TARGET = "img0"
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    four = [record(f"img{number}", "2560x1280") for number in range(4)]
-    return make_store(tmp_path / "derived", four, latent=LARGE)
+    two = [record(f"img{number}", "2560x1280") for number in range(2)]
+    return make_store(tmp_path / "derived", two, latent=LARGE)
 
 
 Change = Callable[[Path], None]
@@ -48,7 +48,7 @@ def replace(path: Path) -> None:
     if path.suffix == ".npy":
         new.write_bytes(npy(array("vae", "another", LARGE)))
     else:
-        fields = [record(f"img{number}", "2560x1280", caption="other") for number in range(4)]
+        fields = [record(f"img{number}", "2560x1280", caption="other") for number in range(2)]
         new.write_bytes(b"".join(line(f) + b"\n" for f in fields))
     new.rename(path)
 
@@ -142,7 +142,7 @@ def test_a_write_while_the_array_is_copied_stops_the_run(store: Store, output: P
     """The one case in which a shard would hold half of each, were it not looked for."""
     path = store.array("vae", TARGET)
     with pytest.raises(
-        SourceChangedError, match=r"img2\.npy: changed while packing \(written to or replaced\)"
+        SourceChangedError, match=r"img0\.npy: changed while packing \(written to or replaced\)"
     ):
         pack_with(store, output, MOMENTS[3], lambda: write_to(path))
 

@@ -18,7 +18,7 @@ from tests import commands
 from tests.stores import Store, make_store, records
 from tests.tars import digests, listing, shards
 
-SHARDS = 100
+SHARDS = 300
 INTERRUPTED = "interrupted; to go on, run the same pack with --resume"
 
 

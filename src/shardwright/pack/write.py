@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,9 +96,10 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
         ]
         planned = zip(task.sizes, task.times, strict=True)
         reported = 0
-        ahead = _read_ahead(task.ids, folders)
-        for image_id, offset, length in zip(task.ids, task.offsets, task.lengths, strict=True):
-            next(ahead, None)
+        opened = stack.enter_context(closing(_open_ahead(task.ids, folders)))
+        for image_id, offset, length, arrays in zip(
+            task.ids, task.offsets, task.lengths, opened, strict=True
+        ):
             line = os.pread(jsonl, length, offset)
             if files.state(jsonl) != task.jsonl_state:  # asked after reading, so it cannot be late
                 raise _changed(task.jsonl, "written to")
@@ -107,13 +109,11 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
                 raise _changed(task.jsonl, "written to") from None
             name = key(image_id)
             shard.add(f"{name}.{schema.JSON_SUFFIX}", json_member(record))
-            for component, folder in folders:
+            for (component, _), fd in zip(folders, arrays, strict=True):
                 try:
-                    fd = npy.open_array(f"{image_id}.npy", folder)
-                    try:
-                        shard.add_array(f"{name}.{component.suffix}", *next(planned), component, fd)
-                    finally:
-                        os.close(fd)
+                    if isinstance(fd, BadArrayError):
+                        raise fd
+                    shard.add_array(f"{name}.{component.suffix}", *next(planned), component, fd)
                 except BadArrayError as error:
                     path = task.derived_dir / component.folder / f"{image_id}.npy"
                     raise _changed(path, error.reason.replace("_", " ")) from None
@@ -148,20 +148,39 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
     yield Sealed(entry, ((index_file.tmp, index_file.path), (file.tmp, file.path)))
 
 
-def _read_ahead(ids: list[str], folders: list[tuple[schema.Component, int]]) -> Iterator[None]:
-    """Have the kernel read what is needed soon while we write, a sample further at each step."""
-    if not hasattr(os, "posix_fadvise"):  # as on macOS
-        return
-    for number, image_id in enumerate(ids):
-        for _, folder in folders:
-            with suppress(BadArrayError, OSError):  # which are told when its turn comes
-                fd = npy.open_array(f"{image_id}.npy", folder)
-                try:
-                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
-                finally:
-                    os.close(fd)
-        if number >= _AHEAD:
-            yield
+def _open_ahead(
+    ids: list[str], folders: list[tuple[schema.Component, int]]
+) -> Generator[list[int | BadArrayError], None, None]:
+    """Open the arrays of each sample, some samples ahead: the kernel reads them while we write."""
+    waiting: deque[list[int | BadArrayError]] = deque()
+    try:
+        for number in range(len(ids) + _AHEAD):
+            if number < len(ids):
+                waiting.append([_open_array(f"{ids[number]}.npy", folder) for _, folder in folders])
+            if number >= _AHEAD:
+                yield waiting[0]
+                _close(waiting.popleft())
+    finally:
+        for arrays in waiting:
+            _close(arrays)
+
+
+def _open_array(name: str, folder: int) -> int | BadArrayError:
+    """Open an array that is needed soon; what is wrong with it is told when its turn comes."""
+    try:
+        fd = npy.open_array(name, folder)
+    except BadArrayError as error:
+        return error
+    if hasattr(os, "posix_fadvise"):  # macOS has none
+        with suppress(OSError):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
+    return fd
+
+
+def _close(arrays: list[int | BadArrayError]) -> None:
+    for fd in arrays:
+        if isinstance(fd, int):
+            os.close(fd)
 
 
 def _changed(path: Path, how: str) -> SourceChangedError:
