@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import machine, report
 from benchmarks.contest import Answer, ask
-from benchmarks.sizes import FULL, QUICK, USUAL, Sizes
+from benchmarks.sizes import QUICK, USUAL, Sizes
 from benchmarks.stores import remove
 
 QUESTIONS = ("pack", "scan", "read", "verify", "migrate", "derive", "start")
@@ -30,11 +30,6 @@ def main() -> None:
     add = parser.add_argument
     add("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)} (all)")
     add("--quick", action="store_true", help="small and once, in about a minute")
-    add(
-        "--full",
-        action="store_true",
-        help="also a scan of 1,000,000 records and a migration of 60,000, about six minutes more",
-    )
     add("--rounds", type=int, metavar="N", help=f"of each contestant ({USUAL.rounds})")
     add("--folder", type=Path, default=HERE / "cache", metavar="DIR",
         help="for made-up data, which is kept: up to 10 GB (%(default)s)")  # fmt: skip
@@ -49,7 +44,7 @@ def main() -> None:
     elif options.plots:
         draw(json.loads(options.plots.read_text()))
     else:
-        sizes = QUICK if options.quick else FULL if options.full else USUAL
+        sizes = QUICK if options.quick else USUAL
         if options.rounds:
             sizes = replace(sizes, rounds=options.rounds)
         if (load := machine.load()) > machine.BUSY:
@@ -71,6 +66,7 @@ def run(name: str, sizes: Sizes, folder: Path) -> list[Answer]:
     answers = []
     for question in import_module(f"benchmarks.{name}").questions(folder, sizes):
         answer = ask(question, sizes.rounds)
+        answer.command = " ".join(["python -m benchmarks", *sys.argv[1:]])
         answer.commit = machine.commit()
         answers.append(answer)
         print(report.table(answer), end="\n\n", flush=True)
@@ -87,7 +83,7 @@ def keep(answers: Sequence[Answer], path: Path, folder: Path) -> dict[str, Any]:
     kept.sort(key=lambda one: QUESTIONS.index(one["question"]))
     results = {
         "date": str(datetime.date.today()),
-        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+        "command": " and ".join(dict.fromkeys(one["command"] for one in kept)),
         "commit": machine.commit(),
         "machine": machine.describe(folder),
         "versions": machine.versions(),

@@ -34,6 +34,7 @@ class Contestant:
     role: Role = "peer"
     times_itself: bool = False  # prints {"seconds": …}, which leaves its start out
     exit_codes: tuple[int, ...] = (0,)  # that are a success
+    rounds: int | None = None  # fewer than the others take part in, where a run takes a minute
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,6 @@ class Question:
     work: int  # how many of the unit are done in a run
     unit: str
     before: Callable[[], object] = lambda: None  # each run: remove output, warm or drop caches
-    rounds: int | None = None  # fewer than for others, where a run takes minutes
 
 
 @dataclass
@@ -75,6 +75,7 @@ class Answer:
     runs: dict[str, Runs]
     load: float  # of the machine just before, which tells whether others were at work
     took: float  # seconds in all, with preparing
+    command: str = ""  # of the run in which it was asked
     commit: str | None = None
 
     @classmethod
@@ -110,9 +111,10 @@ def ask(question: Question, rounds: int) -> Answer:
     answer = Answer(
         question.name, question.case, question.work, question.unit, results, round(load, 2), 0.0
     )
-    rounds = min(rounds, question.rounds or rounds)
     for number in range(rounds):
         for contestant in question.contestants:
+            if number >= (contestant.rounds or rounds):
+                continue
             question.before()
             _show(f"{answer.title}: round {number + 1} of {rounds}, {contestant.name}")
             for measure, value in timed(contestant).items():

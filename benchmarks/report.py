@@ -96,26 +96,25 @@ def readme(results: dict[str, Any], path: str) -> str:
 
 def _readme_row(answer: Answer, usual: int) -> str:
     runs, ours = answer.runs, answer.runs[OURS].median()
-    rounds = len(runs[OURS].seconds)
-    said = "" if rounds == usual else f", {_rounds(rounds)}"
 
     def told(role: str) -> str:
         return "<br>".join(
-            f"{name}: {_figures(one)} ({one.median() / ours:.2g})"
+            f"{name}: {_figures(one, usual)} ({one.median() / ours:.2g})"
             for name, one in runs.items()
             if one.role == role
         )
 
-    own = f"**{_figures(runs[OURS])}**"
+    own = f"**{_figures(runs[OURS], usual)}**"
     variants = told("variant").replace(f"{OURS}, ", "").replace(f"{OURS} ", "")
-    cells = [answer.title + said, "<br>".join(filter(None, [own, variants])), told("peer")]
+    cells = [answer.title, "<br>".join(filter(None, [own, variants])), told("peer")]
     return f"| {' | '.join([*cells, told('limit')])} |"
 
 
-def _figures(runs: Runs) -> str:
+def _figures(runs: Runs, usual: int) -> str:
     idle = f", idle {runs.median('idle'):.1%}" if runs.idle else ""
     memory = f", {_peak(runs)} MB" if runs.peak_mb else ""
-    return f"{runs.median():.3g} s{memory}{idle}"
+    rounds = "" if len(runs.seconds) == usual else f", {_rounds(len(runs.seconds))}"
+    return f"{runs.median():.3g} s{memory}{idle}{rounds}"
 
 
 def _outgrows(other: Answer, answer: Answer) -> bool:

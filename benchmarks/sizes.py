@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ USUAL = Sizes(
     rounds=5,
     asides=True,
     start=10,
-    scan=(10_000, 100_000),
+    scan=(10_000, 100_000, 1_000_000),
     pack=(300, 1_000, 3_000),
     read=1_000,
     verify=3_000,
-    migrate=(10_000,),
-    derive=128,
+    migrate=(10_000, 60_000),
+    derive=96,
 )
 QUICK = Sizes(
     rounds=1,
@@ -41,12 +41,4 @@ QUICK = Sizes(
     verify=300,
     migrate=(1_000,),
     derive=24,
-)
-# What takes minutes a run, so that it is asked for by itself, and run once.
-GIANT_SCAN = 1_000_000
-GIANT_MIGRATION = 60_000
-FULL = replace(
-    USUAL,
-    scan=(*USUAL.scan, GIANT_SCAN),
-    migrate=(*USUAL.migrate, GIANT_MIGRATION),
 )

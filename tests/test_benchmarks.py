@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +139,12 @@ def test_contestants_take_turns(tmp_path: Path) -> None:
         with log.open("a") as file:
             file.write("before\n")
 
-    question = Question("pack", {}, [writes("one"), writes("two")], 1, "words", before)
+    slow = replace(writes("slow"), rounds=1)
+    question = Question("pack", {}, [writes("one"), slow, writes("two")], 1, "words", before)
     answered = ask(question, rounds=2)
-    assert log.read_text().split() == ["before", "one", "before", "two"] * 2
-    assert [len(runs.seconds) for runs in answered.runs.values()] == [2, 2]
+    first, second = ["before", "one", "before", "slow"], ["before", "two", "before", "one"]
+    assert log.read_text().split() == [*first, *second, "before", "two"]
+    assert [len(runs.seconds) for runs in answered.runs.values()] == [2, 1, 2]
 
 
 def test_a_contestant_that_fails_ends_the_run() -> None:
@@ -152,9 +154,12 @@ def test_a_contestant_that_fails_ends_the_run() -> None:
 
 def test_questions_asked_again_replace_their_answers_and_leave_the_others(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    keep([answer({OURS: [1.0]}, "pack", 3), answer({OURS: [2.0]}, "verify")], path, tmp_path)
-    keep([answer({OURS: [3.0]}, "pack", 6)], path, tmp_path)
-    kept = [Answer.from_dict(one) for one in json.loads(path.read_text())["answers"]]
+    first = [answer({OURS: [1.0]}, "pack", 3), answer({OURS: [2.0]}, "verify")]
+    keep([replace(one, command="all") for one in first], path, tmp_path)
+    keep([replace(answer({OURS: [3.0]}, "pack", 6), command="pack")], path, tmp_path)
+    results = json.loads(path.read_text())
+    assert results["command"] == "pack and all"
+    kept = [Answer.from_dict(one) for one in results["answers"]]
     assert [(one.question, one.runs[OURS].seconds) for one in kept] == [
         ("pack", [3.0]),
         ("verify", [2.0]),
@@ -234,7 +239,7 @@ def test_the_readme_tells_the_largest_size_and_marks_single_runs() -> None:
     assert rows == [
         "| pack: 100 samples, warm, 2 workers | **2 s, 50 MB** | GNU tar: 4 s, 50 MB (2) | "
         "bare copy, synced: 1 s, 50 MB (0.5) |",
-        "| migrate: 100 samples, warm, 2 workers, 1 round | **7 s, 50 MB** |  |  |",
+        "| migrate: 100 samples, warm, 2 workers | **7 s, 50 MB, 1 round** |  |  |",
     ]
     assert "2 cores with 24 GiB, ext4, Python 3.11.7" in " ".join(told.split())
 

@@ -37,11 +37,15 @@ class Sleeper:
 
     def encode(self, batch: NDArray[Any], mask: NDArray[Any] | None = None) -> NDArray[Any]:
         began = time.perf_counter()
-        time.sleep(OVERHEAD + len(batch) * PER_IMAGE[self.component])
+        time.sleep(OVERHEAD + len(batch) * PER_IMAGE[self.component] * self.part(batch))
         shape = self.component.shape_for(batch.shape[-2], batch.shape[-3] if batch.ndim > 3 else 0)
         made = np.zeros((len(batch), *shape), np.float16)
         self.busy += time.perf_counter() - began
         return made.astype(self.component.dtype, copy=False)
+
+    def part(self, batch: NDArray[Any]) -> float:
+        """Say which part of the usual work one input is."""
+        return 1.0
 
     def describe(self) -> dict[str, Any]:
         return {"encoder": "sleeper"}
@@ -54,6 +58,9 @@ class DinoSleeper(Sleeper):
 
 
 class VaeSleeper(Sleeper):
+    def part(self, batch: NDArray[Any]) -> float:
+        return float(batch[0, ..., 0].size / 1024**2)
+
     def prepare(self, picture: Picture) -> NDArray[Any]:
         return picture
 
