@@ -50,7 +50,7 @@ class Source:
                 made[schema.MASK.suffix] = mask_member(record)
             for suffix in (schema.JSON_SUFFIX, schema.MASK.suffix):
                 place = places.get(suffix)
-                if place and made.get(suffix) != os.pread(fd, place.size, place.offset):
+                if place and made.get(suffix) != place.data(fd):
                     what = f"differs from the record in {self.jsonl}"
                     yield Fault("record_differs", suffix, what)
         for component in schema.COMPONENTS:

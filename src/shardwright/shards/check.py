@@ -17,16 +17,15 @@ from typing import NamedTuple
 
 import xxhash
 
-from shardwright import schema
 from shardwright.errors import ShardwrightError
 from shardwright.progress import quantity
-from shardwright.shards import contents, index, tar, tarread
+from shardwright.shards import contents, index, tar, walk
 from shardwright.shards.against import Source
-from shardwright.shards.contents import OWN_SIZE, Fault, Place
-from shardwright.shards.index import Member, ShardIndex
-from shardwright.shards.keys import key
+from shardwright.shards.contents import OWN_SIZE, Fault
+from shardwright.shards.index import ShardIndex
+from shardwright.shards.keys import key, keys
 from shardwright.shards.manifest import ShardEntry
-from shardwright.shards.tarread import BadTarError
+from shardwright.shards.walk import Sample, header
 from shardwright.store.findings import Finding
 from shardwright.store.listing import shown
 
@@ -52,14 +51,8 @@ class Seen:
 
     path: str
     bytes: int = 0
-    samples: int = 0
-    keys: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)  # of its samples
     findings: list[Finding] = field(default_factory=list)
-
-
-class _Sample(NamedTuple):
-    name: str
-    places: dict[str, Place]
 
 
 class _Outline(NamedTuple):
@@ -126,8 +119,7 @@ class Checker:
             yield None, Fault("index_damaged", None, what)
         size = entry.bytes if entry else shard.head.bytes if shard else seen.bytes
         if shard is not None:
-            seen.keys = [key(image_id) for image_id in shard.head.ids]
-            seen.samples = len(seen.keys)
+            seen.keys = list(keys(shard.head.ids))
             fits = _outline(shard).fits(fd)
             if not fits and (other := self._other(fd)) is not None:
                 what = f"is {other} under another name"
@@ -150,12 +142,12 @@ class Checker:
             if shard is not None:
                 yield from _locate(fd, shard)
                 return
-        samples = _indexed(fd, shard) if shard else _walked(fd, seen)
+        samples = walk.indexed(fd, shard, seen.keys) if shard else walk.walked(fd, seen.keys)
         bucket = entry.bucket if entry else None
         with ExitStack() as stack:
             jsonl = stack.enter_context(self.source.open_jsonl()) if self.source else None
             for item in samples:
-                if not isinstance(item, _Sample):
+                if not isinstance(item, Sample):
                     yield item
                     continue
                 image_id, faults = contents.check(fd, item.places, bucket)
@@ -183,7 +175,8 @@ class Checker:
         path = index.index_path(self.folder, task.path)
         if task.entry is None and not path.exists():
             return None
-        shard = index.load(self.folder, task.path)
+        data = index.read(path)
+        shard = index.decode(data, path)
         entry, head = task.entry, shard.head
         if not _is_consecutive(shard):
             raise ShardwrightError(f"{path}: does not describe a tar")
@@ -191,7 +184,7 @@ class Checker:
             said = (entry.path, entry.bytes, entry.xxh3, entry.samples)
             if said != (head.shard, head.bytes, head.xxh3, len(head.ids)):
                 raise ShardwrightError(f"{path}: is not the index of this shard")
-            if xxhash.xxh3_64_hexdigest(path.read_bytes()) != entry.index_xxh3:
+            if xxhash.xxh3_64_hexdigest(data) != entry.index_xxh3:
                 raise ShardwrightError(f"{path}: is not the one that the manifest speaks of")
         return shard
 
@@ -265,7 +258,7 @@ def _outline(shard: ShardIndex) -> _Outline:
     headers = []
     for sample, column in ((0, 0), (len(head.ids) - 1, len(head.members) - 1)):
         offset, size, _ = shard.member(sample, column)
-        expected = _header(f"{key(head.ids[sample])}.{head.members[column]}", size)
+        expected = header(f"{key(head.ids[sample])}.{head.members[column]}", size)
         headers.append((offset - tar.BLOCK, expected))
     return _Outline(head.bytes, tuple(headers))
 
@@ -273,8 +266,7 @@ def _outline(shard: ShardIndex) -> _Outline:
 def _is_consecutive(shard: ShardIndex) -> bool:
     """Whether an index describes members one after the other, and nothing beyond the shard."""
     position = 0
-    table, columns = shard.table, len(Member._fields)
-    for offset, size in zip(table[::columns], table[1::columns], strict=True):
+    for offset, size in shard.spots():
         if offset != position + tar.BLOCK:
             return False
         position += tar.member_bytes(size)
@@ -294,7 +286,9 @@ def _locate(fd: int, shard: ShardIndex) -> Iterator[tuple[str | None, Fault]]:
                 yield image_id, Fault("cut_off", suffix, "is cut off, or not there at all")
                 continue
             parts = {
-                "header": _same_header(fd, f"{name}.{suffix}", member.offset, member.size),
+                "header": _is(
+                    fd, member.offset - tar.BLOCK, header(f"{name}.{suffix}", member.size)
+                ),
                 "data": _same_data(fd, member.offset, member.size, member.xxh3),
                 "padding": _is(fd, member.offset + member.size, bytes(tar.padding(member.size))),
             }
@@ -303,18 +297,6 @@ def _locate(fd: int, shard: ShardIndex) -> Iterator[tuple[str | None, Fault]]:
                     yield image_id, Fault(f"{part}_differs", suffix, f"its {part} is damaged")
     if not _is(fd, position, tar.END) or os.pread(fd, 1, position + len(tar.END)):
         yield None, Fault("end_differs", None, f"it does not end as it should at byte {position}")
-
-
-def _same_header(fd: int, name: str, offset: int, size: int) -> bool:
-    return _is(fd, offset - tar.BLOCK, _header(name, size))
-
-
-def _header(name: str, size: int) -> bytes:
-    """Give the header that a member must have; if none can say this, one that no file has."""
-    try:
-        return tar.header(name, size)
-    except ValueError:
-        return b"\xff" * tar.BLOCK
 
 
 def _same_data(fd: int, offset: int, size: int, checksum: int) -> bool:
@@ -328,64 +310,3 @@ def _same_data(fd: int, offset: int, size: int, checksum: int) -> bool:
 
 def _is(fd: int, offset: int, expected: bytes) -> bool:
     return os.pread(fd, len(expected), offset) == expected
-
-
-def _indexed(fd: int, shard: ShardIndex) -> Iterator[_Sample | tuple[str | None, Fault]]:
-    """Give the samples of a shard by its index, which must speak of this very tar."""
-    for sample, image_id in enumerate(shard.head.ids):
-        name = key(image_id)
-        places = {}
-        for column, suffix in enumerate(shard.head.members):
-            offset, size, _ = shard.member(sample, column)
-            if not _same_header(fd, f"{name}.{suffix}", offset, size):
-                what = "is not where the index has it"
-                yield image_id, Fault("index_wrong", suffix, what)
-            places[suffix] = Place(offset, size)
-        yield _Sample(image_id, places)
-
-
-def _walked(fd: int, seen: Seen) -> Iterator[_Sample | tuple[str | None, Fault]]:
-    """Give the samples of any tar as loaders see them, and all that would make them stumble."""
-    suffixes = set(schema.suffixes())
-    before: set[str] = set()
-    current: _Sample | None = None
-    extended = 0
-    try:
-        for entry in tarread.entries(fd):
-            extended += entry.extended
-            if entry.kind != tarread.FILE:
-                damage = entry.kind != tarread.FOLDER
-                yield None, Fault("not_a_file", entry.name, f"is a {entry.kind}", damage)
-                continue
-            parts = tarread.split(entry.name)
-            if parts is None:
-                what = "has no key that ends at a dot, so loaders pass it over"
-                yield None, Fault("no_key", entry.name, what)
-                continue
-            name, suffix = parts
-            if current is None or name != current.name:
-                if current is not None:
-                    yield current
-                if name in before:
-                    what = "comes again in the same shard, apart from its other members"
-                    yield name, Fault("key_apart", None, what)
-                before.add(name)
-                seen.keys.append(name)
-                seen.samples += 1
-                current = _Sample(name, {})
-            true_suffix = next((s for s in suffixes if suffix.endswith(f".{s}")), None)
-            if true_suffix is not None and suffix not in suffixes:
-                what = f"{entry.name} splits at its first dot, so loaders see the field {suffix}"
-                yield name, Fault("splits_wrongly", true_suffix, what)
-            if suffix in current.places:
-                yield name, Fault("repeated_member", suffix, "is there twice")
-            current.places[suffix] = Place(entry.offset, entry.size)
-        if current is None:
-            yield None, Fault("no_samples", None, "has no samples, at which some loaders fail")
-    except BadTarError as error:
-        yield None, Fault("not_a_tar", None, error.reason)
-    if current is not None:
-        yield current
-    if extended:
-        what = f"{extended} members have PAX or GNU headers, which slow loaders or stop them"
-        yield None, Fault("extended_headers", None, what, damage=False)

@@ -15,12 +15,21 @@ from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Record
 
+START = 1024  # bytes: the header of any array of ours, all of its mask, and of most records
+
 
 class Place(NamedTuple):
-    """Where the data of a member is."""
+    """Where the data of a member is, and how it begins."""
 
     offset: int
     size: int
+    start: bytes  # at most START
+
+    def data(self, fd: int) -> bytes:
+        """Give all data of a small member."""
+        if len(self.start) == self.size:
+            return self.start
+        return os.pread(fd, self.size, self.offset)
 
 
 class Fault(NamedTuple):
@@ -34,13 +43,14 @@ class Fault(NamedTuple):
 
 
 OWN_SIZE = "own_size"  # told once for a shard, not for each sample
+_SUFFIXES = schema.suffixes()
 
 
 def check(
     fd: int, places: Mapping[str, Place], bucket: str | None
 ) -> tuple[str | None, list[Fault]]:
     """Read a sample's record, array headers and mask; give its image_id and what is wrong."""
-    missing = [suffix for suffix in schema.suffixes() if suffix not in places]
+    missing = [suffix for suffix in _SUFFIXES if suffix not in places]
     faults = [Fault("member_missing", None, f"has no {', '.join(missing)}")] if missing else []
     record: Record = {}
     if schema.JSON_SUFFIX in places:
@@ -61,7 +71,7 @@ def _record(fd: int, place: Place, bucket: str | None) -> tuple[Record, list[Fau
     if place.size > records.LONGEST_LINE:
         return {}, [Fault("json_too_long", member, f"is {place.size} bytes long")]
     try:
-        record = records.parse(os.pread(fd, place.size, place.offset))
+        record = records.parse(place.data(fd))
     except BadRecordError as error:
         return {}, [Fault(f"json_{error.reason}", member, f"is {_words(error.reason)}")]
     faults = []
@@ -77,18 +87,15 @@ def _record(fd: int, place: Place, bucket: str | None) -> tuple[Record, list[Fau
 
 def _array(fd: int, place: Place, component: Component, record: Record) -> list[Fault]:
     try:
-        _, shape = npy.check_part(fd, place.offset, place.size, component)
+        _, shape = npy.check_part(fd, place.offset, place.size, place.start, component)
     except BadArrayError as error:
         return [_bad_array(component, error.reason)]
     bucket = record.get("aspect_bucket")
-    if (
-        type(bucket) is not str
-        or not is_bucket(bucket)
-        or shape == _bucket_shape(component, bucket)
-    ):
+    wanted = _bucket_shape(component, bucket) if type(bucket) is str else None
+    if wanted is None or shape == wanted:
         return []
     width, height = record.get("width"), record.get("height")
-    fitting = f"is {shape}, and its bucket needs {_bucket_shape(component, bucket)}"
+    fitting = f"is {shape}, and its bucket needs {wanted}"
     if type(width) is int and type(height) is int and shape != component.shape_for(width, height):
         # Nothing was lost by packing, so it is a note; verifying the store names it damage.
         return [Fault(f"{component.name}_wrong_size", component.suffix, fitting, damage=False)]
@@ -97,11 +104,10 @@ def _array(fd: int, place: Place, component: Component, record: Record) -> list[
 
 def _mask(fd: int, place: Place) -> list[Fault]:
     try:
-        size, _ = npy.check_part(fd, place.offset, place.size, MASK_ARRAY)
+        npy.check_part(fd, place.offset, place.size, place.start, MASK_ARRAY)
     except BadArrayError as error:
         return [_bad_array(MASK_ARRAY, error.reason)]
-    length = schema.MASK.length
-    values = os.pread(fd, length, place.offset + size - length)
+    values = place.data(fd)[-schema.MASK.length :]
     if values.translate(None, b"\0\1"):
         return [Fault("mask_invalid", MASK_ARRAY.suffix, "has values other than 0 and 1")]
     return []
@@ -113,7 +119,9 @@ def _bad_array(component: Component, reason: str) -> Fault:
 
 
 @lru_cache(maxsize=256)
-def _bucket_shape(component: Component, bucket: str) -> Shape:
+def _bucket_shape(component: Component, bucket: str) -> Shape | None:
+    if not is_bucket(bucket):
+        return None
     size = Bucket.parse(bucket)
     return component.shape_for(size.width, size.height)
 

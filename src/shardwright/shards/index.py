@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +57,11 @@ class ShardIndex(msgspec.Struct, frozen=True):
         """Give one member of one sample."""
         start = (sample * len(self.head.members) + column) * len(Member._fields)
         return Member(*self.table[start : start + len(Member._fields)])
+
+    def spots(self) -> Iterator[tuple[int, int]]:
+        """Give the offset and size of every member, in the order of the shard."""
+        columns = len(Member._fields)
+        return zip(self.table[::columns], self.table[1::columns], strict=True)
 
 
 def index_path(output_dir: Path, shard: str) -> Path:
@@ -107,14 +113,18 @@ def decode(data: bytes, path: Path | str) -> ShardIndex:
     return ShardIndex(head, _little_endian(table))
 
 
+def read(path: Path) -> bytes:
+    """Read the file of an index."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputMissingError(f"{path}: {error.strerror}; pack again with --overwrite") from None
+
+
 def load(output_dir: Path, shard: str) -> ShardIndex:
     """Read the index of a shard."""
     path = index_path(output_dir, shard)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputMissingError(f"{path}: {error.strerror}; pack again with --overwrite") from None
-    return decode(data, path)
+    return decode(read(path), path)
 
 
 def _little_endian(table: array[int]) -> array[int]:

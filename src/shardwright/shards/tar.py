@@ -6,6 +6,8 @@ so the same input gives the same bytes anywhere.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 BLOCK = 512
 END = bytes(2 * BLOCK)
 LARGEST_MEMBER = 8**11 - 1  # what the size field of a plain header can say
@@ -26,7 +28,9 @@ def _template() -> bytes:
 
 
 _TEMPLATE = _template()
-_TEMPLATE_SUM = sum(_TEMPLATE)
+_BEFORE_SIZE = _TEMPLATE[_NAME:_SIZE_AT]
+_AFTER_SIZE = _TEMPLATE[_SIZE_AT + 12 : _CHECKSUM_AT]
+_REST = _TEMPLATE[_CHECKSUM_AT + 8 :]
 
 
 def header(name: str, size: int) -> bytes:
@@ -34,18 +38,15 @@ def header(name: str, size: int) -> bytes:
     raw = name.encode("ascii")
     if len(raw) > _NAME or size > LARGEST_MEMBER:
         raise ValueError(f"{name!r} of {size} bytes does not fit a plain tar header")
+    middle, checksum = _middle(size)
+    return b"%s%s%06o\0 %s" % (raw.ljust(_NAME, b"\0"), middle, checksum + sum(raw), _REST)
+
+
+@lru_cache(maxsize=1024)  # nearly all arrays of a bucket are of one size
+def _middle(size: int) -> tuple[bytes, int]:
+    """Give what stands between name and checksum, and the sum of all but the name."""
     digits = b"%011o\0" % size
-    checksum = _TEMPLATE_SUM + sum(raw) + sum(digits)
-    return b"".join(
-        (
-            raw.ljust(_NAME, b"\0"),
-            _TEMPLATE[_NAME:_SIZE_AT],
-            digits,
-            _TEMPLATE[_SIZE_AT + 12 : _CHECKSUM_AT],
-            b"%06o\0 " % checksum,
-            _TEMPLATE[_CHECKSUM_AT + 8 :],
-        )
-    )
+    return _BEFORE_SIZE + digits + _AFTER_SIZE, sum(_TEMPLATE) + sum(digits)
 
 
 def padding(size: int) -> int:

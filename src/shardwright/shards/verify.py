@@ -66,7 +66,7 @@ def verify_shards(
         read_data=read_data,
         checked={
             "shards": len(seen),
-            "samples": sum(shard.samples for shard in seen),
+            "samples": sum(len(shard.keys) for shard in seen),
         },
         bytes=sum(shard.bytes for shard in seen),
         findings=findings,

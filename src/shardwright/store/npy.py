@@ -58,13 +58,15 @@ def _check(fd: int, component: Component) -> tuple[int, Shape]:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise BadArrayError("not_a_file")  # a folder, a pipe, a device
-    return check_part(fd, 0, found.st_size, component)
+    start = os.pread(fd, min(HEADER_BYTES, found.st_size), 0)
+    return check_part(fd, 0, found.st_size, start, component)
 
 
-def check_part(fd: int, offset: int, size: int, component: Component) -> tuple[int, Shape]:
-    """Do the same for an array that is a part of an open file, such as a member of a tar."""
-    start = os.pread(fd, min(HEADER_BYTES, size), offset)
-    shape, expected = _judge(start, component)
+def check_part(
+    fd: int, offset: int, size: int, start: bytes, component: Component
+) -> tuple[int, Shape]:
+    """Do the same for a part of an open file, such as a member of a tar, given its first bytes."""
+    shape, expected = _judge(start[:HEADER_BYTES], component)
     if shape is None:  # another writer's longer header
         shape, expected = _judge(os.pread(fd, min(expected, size), offset), component)
         if shape is None:
