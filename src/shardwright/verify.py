@@ -35,7 +35,6 @@ def verify(
     damage is reported, not raised: look at ``damaged`` and ``findings``.
     """
     # Here, because the package and its --help are to be imported quickly.
-    from shardwright.shards.compat import check_loaders, findings_of
     from shardwright.shards.verify import is_shard_folder, verify_shards
     from shardwright.store.verify import is_store, verify_store
 
@@ -60,6 +59,8 @@ def verify(
         )
         if not loaders:
             return found
+        from shardwright.shards.compat import check_loaders, findings_of
+
         checks = check_loaders(target, report)
         return replace(
             found,

@@ -7,7 +7,6 @@ their own keys, and the ``.json`` member holds the true id of the others.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 
@@ -29,6 +28,8 @@ def key(image_id: str) -> str:
         pieces[0] = "%5F"
     if sum(map(len, pieces)) <= _LONGEST:
         return "".join(pieces)
+    import hashlib  # here, because few ids are as long, and it starts OpenSSL
+
     # "%-" cannot come from escaping, so a cut key never equals a whole one.
     tail = "%-" + hashlib.blake2b(image_id.encode(), digest_size=16).hexdigest()
     while sum(map(len, pieces)) > _LONGEST - len(tail):
