@@ -1,5 +1,6 @@
 """``python -m shardwright``, and where the ``shardwright`` command begins."""
 
+import gc
 import sys
 
 
@@ -8,7 +9,9 @@ def main() -> int:
     try:
         from shardwright.cli.main import main as command
 
-        return command()
+        code = command()
+        gc.freeze()  # all that is left ends with the process; to look it through takes longer
+        return code
     except KeyboardInterrupt:
         return 130
 

@@ -34,9 +34,9 @@ def verify(
     its source. ``loaders`` runs the rules of every loader over the shards. Nothing is changed, and
     damage is reported, not raised: look at ``damaged`` and ``findings``.
     """
-    # Here, because the package and its --help are to be imported quickly.
+    # Here, and each where it is needed, because a start is to be quick.
     from shardwright.shards.verify import is_shard_folder, verify_shards
-    from shardwright.store.verify import is_store, verify_store
+    from shardwright.store.folders import is_store
 
     target = Path(path)
     report = progress or Progress()
@@ -48,6 +48,8 @@ def verify(
         if against is not None or loaders:
             flag = "--loaders" if against is None else "--against"
             raise UsageError(f"{target}: is a store; {flag} is for a shard folder")
+        from shardwright.store.verify import verify_store
+
         return verify_store(target, read_data=read_data, workers=count(workers), progress=report)
     if is_shard_folder(target):
         found = verify_shards(

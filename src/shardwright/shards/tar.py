@@ -30,7 +30,6 @@ def _template() -> bytes:
 _TEMPLATE = _template()
 _BEFORE_SIZE = _TEMPLATE[_NAME:_SIZE_AT]
 _AFTER_SIZE = _TEMPLATE[_SIZE_AT + 12 : _CHECKSUM_AT]
-_REST = _TEMPLATE[_CHECKSUM_AT + 8 :]
 
 
 def header(name: str, size: int) -> bytes:
@@ -39,7 +38,7 @@ def header(name: str, size: int) -> bytes:
     if len(raw) > _NAME or size > LARGEST_MEMBER:
         raise ValueError(f"{name!r} of {size} bytes does not fit a plain tar header")
     middle, checksum = _middle(size)
-    return b"%s%s%06o\0 %s" % (raw.ljust(_NAME, b"\0"), middle, checksum + sum(raw), _REST)
+    return raw.ljust(_NAME, b"\0") + middle + _end(checksum + sum(raw))
 
 
 @lru_cache(maxsize=1024)  # nearly all arrays of a bucket are of one size
@@ -47,6 +46,11 @@ def _middle(size: int) -> tuple[bytes, int]:
     """Give what stands between name and checksum, and the sum of all but the name."""
     digits = b"%011o\0" % size
     return _BEFORE_SIZE + digits + _AFTER_SIZE, sum(_TEMPLATE) + sum(digits)
+
+
+@lru_cache(maxsize=4096)  # names of one length differ little in their sums
+def _end(checksum: int) -> bytes:
+    return b"%06o\0 " % checksum + _TEMPLATE[_CHECKSUM_AT + 8 :]
 
 
 def padding(size: int) -> int:

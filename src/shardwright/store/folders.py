@@ -6,7 +6,13 @@ import os
 from pathlib import Path
 
 from shardwright import files
-from shardwright.schema import COMPONENTS, STATE_FOLDER
+from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
+from shardwright.store.journal import journal_path
+
+
+def is_store(folder: Path) -> bool:
+    """Whether a folder holds a store's metadata, merged or not."""
+    return (folder / JSONL_NAME).is_file() or journal_path(folder / JSONL_NAME).is_file()
 
 
 def holds_shards(folder: Path) -> bool:

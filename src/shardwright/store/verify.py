@@ -31,11 +31,6 @@ _BATCH = 256  # samples a worker checks at a time
 _NOTE_EVERY = 100  # batches between two lines of a log
 
 
-def is_store(path: Path) -> bool:
-    """Whether a folder holds a store's metadata, merged or not."""
-    return (path / JSONL_NAME).is_file() or journal_path(path / JSONL_NAME).is_file()
-
-
 def verify_store(
     derived_dir: Path, *, read_data: bool, workers: int, progress: Progress
 ) -> VerifyReport:
