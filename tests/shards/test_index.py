@@ -47,6 +47,7 @@ def test_what_is_written_is_read_back(data: st.DataObject, ids: list[str]) -> No
         for column in range(2):
             start = (sample * 2 + column) * 3
             assert found.member(sample, column) == Member(*table[start : start + 3])
+    assert list(found.spots()) == list(zip(table[::3], table[1::3], strict=True))
 
 
 def test_any_flipped_bit_is_found() -> None:
