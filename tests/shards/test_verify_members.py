@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -176,3 +177,29 @@ def test_records_of_any_length_are_read_to_their_end(
     changed_store = [two[0], {**two[1], "caption": "x" * (length - 1) + "y"}]
     other = make_store(tmp_path / "other", changed_store, latent=(16, 2, 3))
     assert found(output, against=other.root) == [("record_differs", "two", "json")]
+
+
+def test_an_index_that_claims_more_than_a_file_can_have_is_not_followed(tmp_path: Path) -> None:
+    path, shard, huge = tmp_path / "x/0.tar", bytes(2048), 2**63
+    path.parent.mkdir()
+    path.write_bytes(shard)
+    listed = index.index_path(tmp_path, "x/0.tar")
+    listed.parent.mkdir(parents=True)
+    claim = index.encode(
+        shard="x/0.tar",
+        size=huge + 2560,
+        xxh3=xxhash.xxh3_128_hexdigest(shard),
+        sha256=None,
+        members=("json", "t5m.npy"),
+        ids=["one"],
+        table=array("Q", [512, huge, 0, huge + 1024, 512, 0]),
+    )
+    listed.write_bytes(claim)
+    assert found(tmp_path) == [
+        ("manifest_missing", None, None),
+        ("short", None, None),
+        ("differs", None, None),
+        ("cut_off", "one", "json"),
+        ("cut_off", "one", "t5m.npy"),
+        ("end_differs", None, None),
+    ]

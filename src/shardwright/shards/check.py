@@ -136,7 +136,7 @@ class Checker:
         if self.read_data:
             digest = yield from _hash(fd)
         written = entry.xxh3 if entry else shard.head.xxh3 if shard else None
-        if written is not None and digest is not None and digest != written:
+        if None not in (written, digest) and (digest, seen.bytes) != (written, size):
             what = "its bytes are not those that were written"
             yield None, Fault("differs", None, what)
             if shard is not None:
@@ -295,7 +295,7 @@ def _locate(fd: int, shard: ShardIndex) -> Iterator[tuple[str | None, Fault]]:
             for part, same in parts.items():
                 if not same:
                     yield image_id, Fault(f"{part}_differs", suffix, f"its {part} is damaged")
-    if not _is(fd, position, tar.END) or os.pread(fd, 1, position + len(tar.END)):
+    if size != position + len(tar.END) or not _is(fd, position, tar.END):
         yield None, Fault("end_differs", None, f"it does not end as it should at byte {position}")
 
 
