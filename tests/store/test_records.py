@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from shardwright.store import records
 from shardwright.store.records import LONGEST_LINE, BadRecordError
@@ -39,7 +40,7 @@ def test_lines_are_split_as_bytes_at_line_feeds(data: bytes) -> None:
         if text.strip():
             expected.append((number, offset + mark, text))
         offset += len(piece) + 1
-    assert [tuple(line) for line in records.lines(io.BytesIO(data))] == expected
+    assert [astuple(line) for line in records.lines(io.BytesIO(data))] == expected
 
 
 @given(BYTES | PIECES)

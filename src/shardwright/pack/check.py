@@ -48,10 +48,10 @@ class Checked:
 
     def __init__(self, samples: int) -> None:
         self._components = len(schema.COMPONENTS)
-        self._sizes = array("Q", bytes(8 * self._components * samples))
-        self._times = array("q", self._sizes.tobytes())
-        self.json_sizes = array("I", bytes(4 * samples))
-        self.line_hashes = array("Q", bytes(8 * samples))
+        self._sizes = array("Q", [0]) * (self._components * samples)
+        self._times = array("q", [0]) * (self._components * samples)
+        self.json_sizes = array("I", [0]) * samples
+        self.line_hashes = array("Q", [0]) * samples
         self.off_shape = bytearray(samples)  # 1 where an array is not of the bucket's shape
 
     def sizes(self, sample: int) -> array[int]:

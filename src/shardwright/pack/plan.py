@@ -84,11 +84,11 @@ def plan(
     says at which number each bucket goes on.
     """
     buckets = settings.buckets
-    order = [
-        sample
-        for sample in scan.ready()
-        if (not buckets or scan.buckets[sample] in buckets) and scan.ids[sample] not in known
-    ]
+    order = list(scan.ready())
+    if buckets:
+        order = [sample for sample in order if scan.buckets[sample] in buckets]
+    if known:
+        order = [sample for sample in order if scan.ids[sample] not in known]
     if settings.shuffle:
         # By sort key, because random() is the one method whose sequence Python guarantees.
         draw = random.Random(settings.seed)

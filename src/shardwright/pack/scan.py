@@ -11,8 +11,9 @@ import posixpath
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,6 +28,7 @@ from shardwright.store.listing import ARRAY_SUFFIX
 from shardwright.store.records import BadRecordError, Line, Record
 
 WARNINGS_SHOWN = 5
+_UNMET = -1  # for its place: no record of these arrays has come yet
 
 
 @dataclass
@@ -65,7 +67,7 @@ class Scan:
 
     def ready(self) -> Iterator[int]:
         """Give the ready samples in the order of the JSONL."""
-        return (sample for sample in range(len(self.ids)) if sample not in self.dropped)
+        return filterfalse(self.dropped.__contains__, range(len(self.ids)))
 
     @property
     def ready_records(self) -> int:
@@ -82,111 +84,123 @@ class Scan:
 
 def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int) -> Scan:
     """Find the samples whose record is complete and whose array files are all there."""
-    complete = _complete(derived_dir)
-    seen: dict[str, int] = {}  # where the latest record of each id is
-    conflicts: set[str] = set()  # ids that stand for more than one image
+    # Where the latest record of each id is, by the name that its arrays have.
+    places = dict.fromkeys(_complete(derived_dir), _UNMET)
     with (
         explained(jsonl),
         jsonl.open("rb", buffering=1 << 20) as file,
         jsonl.open("rb") as again,
     ):
         found = Scan(jsonl, derived_dir, files.state(file.fileno()))
+        doubts = _Doubts(found, places, again, progress)
         size, _ = found.jsonl_state
         progress.phase("scan", size, "B")
-        malformed = 0
         for line in records.counted(records.lines(file), size, progress):
             found.total_records += 1
-            try:
-                image_id, bucket, reason = _look(line.data)
-            except BadRecordError as error:
-                found.skipped.add(error.reason, f"line {line.number}")
-                malformed += 1
-                if malformed <= WARNINGS_SHOWN:
-                    what = error.reason.replace("_", " ")
-                    progress.warn(f"{jsonl}, line {line.number}: {what}; skipped")
+            sound = records.essentials(line.data)
+            if sound is not None and places.get(name := sound.image_id + ARRAY_SUFFIX) == _UNMET:
+                places[name] = line.offset
+                found.add(sound.image_id, sound.aspect_bucket, line)
+            elif not doubts.settle(line):
                 continue
-            if image_id is None:
-                assert reason is not None
-                found.skipped.add(reason, f"line {line.number}")
-                continue
-            try:
-                complete.remove(image_id + ARRAY_SUFFIX)  # as ids come, names go: memory stays low
-            except KeyError:  # not complete, or met before
-                reason = reason or _missing(image_id, derived_dir)
-            earlier = seen.setdefault(image_id, line.offset)
-            if earlier != line.offset:
-                seen[image_id] = line.offset
-                reason = _settle(found, earlier, line.offset, again, conflicts) or reason
-            if reason is not None:
-                found.skipped.add(reason, image_id)
-                continue
-            found.add(image_id, bucket, line)
             if len(found.ids) % progress_every == 0:
                 progress.note(found.counts())
-    if malformed > WARNINGS_SHOWN:
-        progress.warn(f"{jsonl}: {malformed - WARNINGS_SHOWN} more malformed lines, also skipped")
+    if doubts.malformed > WARNINGS_SHOWN:
+        more = doubts.malformed - WARNINGS_SHOWN
+        progress.warn(f"{jsonl}: {more} more malformed lines, also skipped")
     progress.note(found.counts())
     return found
 
 
-def _complete(derived_dir: Path) -> set[str]:
+def _complete(derived_dir: Path) -> Collection[str]:
     """List each component's folder once, and give the names that are in all of them."""
-    complete: set[str] | None = None
+    complete: Collection[str] | None = None
     for component in schema.COMPONENTS:
         folder = derived_dir / component.folder
         with explained(folder):
             names = os.listdir(folder) if folder.is_dir() else []
         if complete is None:
-            complete = set(names)
-        else:
-            complete.intersection_update(names)
-    return complete or set()
+            complete = names
+        elif names != complete:  # mostly they are the same, and in the same order too
+            complete = set(names).intersection(complete)
+    return complete or ()
 
 
-def _look(line: bytes | None) -> tuple[str | None, str, str | None]:
-    """Give a line's image_id, its bucket, and why it is not ready; whether it has arrays aside."""
-    if (found := records.essentials(line)) is not None:
-        return found.image_id, found.aspect_bucket, None
-    record = records.parse(line)
-    image_id = record.get("image_id")
-    if reason := records.image_id_problem(image_id):
-        return None, "", reason
-    return image_id, record.get("aspect_bucket", ""), records.problem(record)
+class _Doubts:
+    """Settles whether a record is ready that is not plainly so: most stores have few."""
+
+    def __init__(
+        self, found: Scan, places: dict[str, int], file: BinaryIO, progress: Progress
+    ) -> None:
+        self.found = found
+        self.places = places
+        self.file = file
+        self.progress = progress
+        self.malformed = 0
+        self.conflicts: set[str] = set()  # ids that stand for more than one image
+
+    def settle(self, line: Line) -> bool:
+        """Add the sample of a line, or else count why it is skipped; say which."""
+        found, where = self.found, f"line {line.number}"
+        try:
+            record = records.parse(line.data)
+        except BadRecordError as error:
+            found.skipped.add(error.reason, where)
+            self.malformed += 1
+            if self.malformed <= WARNINGS_SHOWN:
+                what = error.reason.replace("_", " ")
+                self.progress.warn(f"{found.jsonl}, {where}: {what}; skipped")
+            return False
+        image_id = record.get("image_id")
+        if reason := records.image_id_problem(image_id):
+            found.skipped.add(reason, where)
+            return False
+        reason = records.problem(record)
+        name = image_id + ARRAY_SUFFIX
+        earlier = self.places.get(name)
+        self.places[name] = line.offset
+        if earlier != _UNMET:
+            reason = reason or self._missing(name)
+            if earlier is not None:
+                reason = self._repeated(earlier, record) or reason
+        if reason is not None:
+            found.skipped.add(reason, image_id)
+            return False
+        found.add(image_id, record["aspect_bucket"], line)
+        return True
+
+    def _missing(self, name: str) -> str | None:
+        for component in schema.COMPONENTS:
+            if not os.path.lexists(f"{self.found.derived_dir}/{component.folder}/{name}"):
+                return f"{component.name}_missing"
+        return None
+
+    def _repeated(self, earlier: int, record: Record) -> str | None:
+        """Settle two records of one image_id: for one image the later wins, for two neither."""
+        image_id = record["image_id"]
+        if self._image_at(earlier) != _image(record.get("image_path")):
+            self.conflicts.add(image_id)
+        reason = "duplicate_id" if image_id in self.conflicts else None
+        sample = self.found.at(earlier)
+        if sample is not None:
+            self.found.drop(sample, reason or "superseded")
+        return reason
+
+    def _image_at(self, offset: int) -> object:
+        self.file.seek(offset)
+        line = self.file.readline().rstrip(b"\r\n")
+        if (sound := records.essentials(line)) is not None:
+            return _image(sound.image_path)
+        try:
+            return _image(records.parse(line).get("image_path"))
+        except BadRecordError:
+            raise SourceChangedError(
+                f"{self.found.jsonl}: changed while it was read; run again"
+            ) from None
 
 
-def _missing(image_id: str, derived_dir: Path) -> str | None:
-    for component in schema.COMPONENTS:
-        if not os.path.lexists(derived_dir / component.folder / (image_id + ARRAY_SUFFIX)):
-            return f"{component.name}_missing"
-    return None
-
-
-def _settle(
-    found: Scan, earlier: int, later: int, file: BinaryIO, conflicts: set[str]
-) -> str | None:
-    """Settle two records of one image_id: for one image the later wins, for two neither does."""
-    old, new = (_record_at(offset, file, found.jsonl) for offset in (earlier, later))
-    image_id = new["image_id"]
-    if image_id in conflicts or _image(old) != _image(new):
-        conflicts.add(image_id)
-    reason = "duplicate_id" if image_id in conflicts else None
-    sample = found.at(earlier)
-    if sample is not None:
-        found.drop(sample, reason or "superseded")
-    return reason
-
-
-def _record_at(offset: int, file: BinaryIO, jsonl: Path) -> Record:
-    file.seek(offset)
-    try:
-        return records.parse(file.readline().rstrip(b"\r\n"))
-    except BadRecordError:
-        raise SourceChangedError(f"{jsonl}: changed while it was read; run again") from None
-
-
-def _image(record: Record) -> object:
-    path = record.get("image_path")
-    return posixpath.normpath(path) if isinstance(path, str) else path
+def _image(image_path: object) -> object:
+    return posixpath.normpath(image_path) if isinstance(image_path, str) else image_path
 
 
 def require_inputs(jsonl: Path, derived_dir: Path) -> None:

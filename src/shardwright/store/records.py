@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from typing import IO, Annotated, Any, NamedTuple
+from functools import lru_cache, partial
+from typing import IO, Annotated, Any
 
 import msgspec
 
@@ -52,7 +52,7 @@ class Essentials(msgspec.Struct, gc=False):
 _decode_essentials = msgspec.json.Decoder(Essentials).decode
 
 
-class Line(NamedTuple):
+class Line(msgspec.Struct, frozen=True, gc=False):  # which is made faster than any other class
     """One line of a JSONL file, without its line end; ``data`` is None where it is too long."""
 
     number: int
@@ -66,11 +66,12 @@ def lines(file: IO[bytes]) -> Iterator[Line]:
     A line ends at a line feed and at nothing else, and no line costs more than LONGEST_LINE.
     """
     number = offset = 0
-    while data := file.readline(LONGEST_LINE):
+    read = partial(file.readline, LONGEST_LINE)
+    for data in iter(read, b""):
         number += 1
         start, length = offset, len(data)
         while length >= LONGEST_LINE and not data.endswith(b"\n"):
-            rest = file.readline(LONGEST_LINE)
+            rest = read()
             if not rest:
                 break
             length += len(rest)
