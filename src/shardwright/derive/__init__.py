@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.derive.books import ComponentSummary, DeriveSummary, FailedReason
+from shardwright.derive.summary import ComponentSummary, DeriveSummary, FailedReason
 from shardwright.errors import UsageError
 from shardwright.progress import Progress
 from shardwright.schema import COMPONENTS, JSONL_NAME, Component

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from shardwright import files
-from shardwright.derive.captions import UnusedRows
 from shardwright.derive.sources import Source
+from shardwright.derive.summary import FailedReason
 from shardwright.errors import TooManyFailuresError
 from shardwright.schema import STATE_FOLDER
 
@@ -28,53 +27,6 @@ class Failure(msgspec.Struct, frozen=True):
     reason: str
     detail: str
     components: list[str]  # what was to be made
-
-
-@dataclass
-class FailedReason:
-    """How many images failed for one reason, and one of them to look at."""
-
-    count: int
-    example: str
-
-
-@dataclass
-class ComponentSummary:
-    """What was made of one component, and with what."""
-
-    there: int  # arrays that were there before
-    to_make: int
-    bytes_needed: int  # about, where they follow the pictures' sizes
-    settings: dict[str, Any] | None  # None if nothing needed its encoder
-    made: int = 0
-    bytes_written: int = 0
-
-
-@dataclass
-class DeriveSummary:
-    """What ``derive`` did, or under ``dry_run`` would do."""
-
-    images_found: int
-    derived: int
-    already_complete: int
-    failed: int
-    dry_run: bool
-    derived_dir: str
-    components: dict[str, ComponentSummary]
-    failed_by_reason: dict[str, FailedReason]
-    kept_captions: int  # on record, though others are given or beside the images
-    replaced_captions: int  # on record, by those given or beside the images
-    unused_rows: dict[str, UnusedRows]  # of --captions, by reason
-    recovered_records: int  # that a killed run had left in its journal
-    bytes_needed: int
-    free_bytes: int
-    device: str
-    seconds: float
-    encoder_waited: float  # the part of the time in which it had nothing to do
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give it as plain dicts and numbers, ready for JSON."""
-        return asdict(self)
 
 
 @dataclass

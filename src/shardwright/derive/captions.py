@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.derive.sources import Source, is_regular
+from shardwright.derive.summary import UnusedRows
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.store import records
 from shardwright.store.records import BadRecordError
@@ -20,14 +21,6 @@ _CAPTION_FIELDS = ("caption", "text")
 
 class CaptionError(ValueError):
     """An image whose caption cannot be told; ``args`` are the reason's name and a detail."""
-
-
-@dataclass
-class UnusedRows:
-    """How many rows of a file of captions came to nothing for one reason, and an image of one."""
-
-    count: int
-    example: str
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ import numpy as np
 from shardwright.buckets import nearest
 from shardwright.derive import images
 from shardwright.derive.batches import require_shape
-from shardwright.derive.books import Books, ComponentSummary
+from shardwright.derive.books import Books
 from shardwright.derive.images import Size
 from shardwright.derive.remade import Remade
 from shardwright.derive.samples import Array, Sample
+from shardwright.derive.summary import ComponentSummary
 from shardwright.progress import Progress
 from shardwright.schema import FORMAT_VERSION, MASK, RECORD_FIELDS, Component
 from shardwright.store.arrays import SUFFIX, write_arrays

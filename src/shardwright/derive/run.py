@@ -14,7 +14,7 @@ from shardwright.derive import books as accounts
 from shardwright.derive import captions as caption_files
 from shardwright.derive import images, samples, sources
 from shardwright.derive.batches import Batcher, try_out
-from shardwright.derive.books import Books, ComponentSummary, DeriveSummary
+from shardwright.derive.books import Books
 from shardwright.derive.commit import Committer
 from shardwright.derive.encoders import Choice
 from shardwright.derive.encoders.base import Options
@@ -24,6 +24,7 @@ from shardwright.derive.pipeline import Pipeline
 from shardwright.derive.plan import Plan, plan
 from shardwright.derive.remade import Remade
 from shardwright.derive.sources import Source
+from shardwright.derive.summary import ComponentSummary, DeriveSummary
 from shardwright.errors import SourceChangedError, StorageError, UsageError
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity, size

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import filterfalse
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from shardwright import files, schema
 from shardwright.errors import InputMissingError, ProvenanceError, SourceChangedError
@@ -151,7 +151,7 @@ class _Doubts:
                 what = error.reason.replace("_", " ")
                 self.progress.warn(f"{found.jsonl}, {where}: {what}; skipped")
             return False
-        image_id = record.get("image_id")
+        image_id: Any = record.get("image_id")
         if reason := records.image_id_problem(image_id):
             found.skipped.add(reason, where)
             return False

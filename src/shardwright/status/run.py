@@ -1,4 +1,4 @@
-"""What a store holds, what it lacks, how large its shards will be, and what to do next."""
+"""A look at a store: its records, its arrays, its shards to be, and what to do next."""
 
 from __future__ import annotations
 
@@ -8,30 +8,26 @@ import sys
 import time
 from collections.abc import Collection, Container, Iterator
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardwright.buckets import Bucket, is_bucket
 from shardwright.derive.books import FAILURES_NAME
-from shardwright.errors import InputMissingError, ProvenanceError, UsageError
+from shardwright.errors import InputMissingError, ProvenanceError
 from shardwright.files import explained
-from shardwright.pack.summary import SkippedReason
+from shardwright.pack.plan import Plan, plan
+from shardwright.pack.scan import Scan, scan
 from shardwright.progress import Progress, quantity
 from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
+from shardwright.shards.manifest import Settings
+from shardwright.status.summary import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.store import listing, npy, provenance, records
-from shardwright.store.folders import holds_shards
 from shardwright.store.journal import journal_path
 from shardwright.store.listing import shown
 from shardwright.store.npy import BadArrayError
+from shardwright.store.record_faults import is_stage1
 from shardwright.store.records import BadRecordError
-from shardwright.workers import count, run
-
-if TYPE_CHECKING:
-    from shardwright.pack.plan import Plan
-    from shardwright.pack.scan import Scan
-
-StrPath = str | os.PathLike[str]
+from shardwright.workers import run
 
 _DEFAULT_DIR = "data/derived"
 _DEFAULT_IMAGES = "data/approved"
@@ -40,93 +36,8 @@ _BATCH = 1000  # arrays a worker checks at a time
 _SHARD_SIZE = 1000  # what pack takes by default, since every shard adds a few bytes
 
 
-@dataclass
-class ComponentStatus:
-    """How it stands with one component; the first three count the images of the records."""
-
-    complete: int = 0
-    missing: int = 0
-    invalid: int = 0
-    orphaned: int = 0  # arrays that no record speaks of
-    bytes: int = 0  # of all its arrays, sound or not
-
-
-@dataclass
-class BucketStatus:
-    """How it stands with one bucket."""
-
-    ready: int = 0
-    not_ready: int = 0
-    shard_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class StoreStatus:
-    """What ``status`` saw."""
-
-    derived_dir: str
-    jsonl: str
-    total_records: int
-    ready_records: int
-    skipped_incomplete: int
-    skipped_by_reason: dict[str, SkippedReason]
-    stage1_records: int
-    components: dict[str, ComponentStatus]
-    buckets: dict[str, BucketStatus]
-    jsonl_bytes: int
-    store_bytes: int
-    shards: int  # that packing would write,
-    shard_bytes: int  # exactly
-    leftovers: list[str]
-    failures: int  # images that could not be derived
-    failures_file: str | None  # where they are listed, if there are any
-    next_command: str
-    next_reason: str
-    seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give it as plain dicts and numbers, ready for JSON."""
-        return asdict(self)
-
-
-def status(
-    *,
-    derived_dir: StrPath = _DEFAULT_DIR,
-    jsonl: StrPath | None = None,
-    workers: int | None = None,
-    progress: Progress | None = None,
-) -> StoreStatus:
-    """Say what a store holds and lacks, as ``pack`` would see it, and what to do next.
-
-    Arguments are named as the flags of ``shardwright status``. Reads the metadata and the header of
-    every array; changes nothing.
-    """
-    workers = count(workers)
-    derived = Path(derived_dir)
-    if not derived.exists():
-        raise InputMissingError(
-            f"{derived}: no such folder; shardwright derive makes it, or give another --derived-dir"
-        )
-    if not derived.is_dir():
-        raise UsageError(f"{derived}: is a file; give the folder of a store")
-    if holds_shards(derived):
-        raise UsageError(
-            f"{derived}: is a shard folder; give the store it was packed from, or run shardwright "
-            "verify on it"
-        )
-    report = progress or Progress()
-    try:
-        return _status(derived, None if jsonl is None else Path(jsonl), workers, report)
-    finally:
-        report.close()
-
-
-def _status(derived: Path, jsonl: Path | None, workers: int, progress: Progress) -> StoreStatus:
-    # Here, because the package and its --help are to be imported quickly.
-    from shardwright.pack.plan import plan
-    from shardwright.pack.scan import Scan, scan
-    from shardwright.shards.manifest import Settings
-
+def look(derived: Path, jsonl: Path | None, workers: int, progress: Progress) -> StoreStatus:
+    """Scan and check as packing would, then look at what it leaves out."""
     started = time.monotonic()
     metadata = jsonl or derived / JSONL_NAME
     if metadata.is_file():
@@ -183,8 +94,6 @@ def _status(derived: Path, jsonl: Path | None, workers: int, progress: Progress)
 
 def _others(jsonl: Path, ready: Container[str]) -> tuple[dict[str, str], int]:
     """Give the ids that are not ready, each with its bucket if it has one, and count Stage 1."""
-    from shardwright.store.record_faults import is_stage1  # here, as above
-
     others: dict[str, str] = {}
     stage1 = 0
     with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:

@@ -1,0 +1,51 @@
+"""What a store holds, what it lacks, how large its shards will be, and what to do next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shardwright.errors import InputMissingError, UsageError
+from shardwright.progress import Progress
+from shardwright.status.summary import BucketStatus, ComponentStatus, StoreStatus
+from shardwright.store.folders import holds_shards
+from shardwright.workers import count
+
+__all__ = ["BucketStatus", "ComponentStatus", "StoreStatus", "status"]
+
+StrPath = str | os.PathLike[str]
+
+
+def status(
+    *,
+    derived_dir: StrPath = "data/derived",
+    jsonl: StrPath | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> StoreStatus:
+    """Say what a store holds and lacks, as ``pack`` would see it, and what to do next.
+
+    Arguments are named as the flags of ``shardwright status``. Reads the metadata and the header of
+    every array; changes nothing.
+    """
+    # Here, because the package and its --help are to be imported quickly.
+    from shardwright.status.run import look
+
+    workers = count(workers)
+    derived = Path(derived_dir)
+    if not derived.exists():
+        raise InputMissingError(
+            f"{derived}: no such folder; shardwright derive makes it, or give another --derived-dir"
+        )
+    if not derived.is_dir():
+        raise UsageError(f"{derived}: is a file; give the folder of a store")
+    if holds_shards(derived):
+        raise UsageError(
+            f"{derived}: is a shard folder; give the store it was packed from, or run shardwright "
+            "verify on it"
+        )
+    report = progress or Progress()
+    try:
+        return look(derived, None if jsonl is None else Path(jsonl), workers, report)
+    finally:
+        report.close()
