@@ -88,6 +88,15 @@ def test_an_absent_field_counts_as_missing(field: str, tmp_path: Path, output: P
     assert reasons(summary) == {f"{short}_missing": (1, "bad")}
 
 
+def test_a_record_that_proves_unreadable_can_be_superseded(tmp_path: Path, output: Path) -> None:
+    store = make_store(tmp_path / "derived", [record("a")])
+    good = store.jsonl.read_bytes()
+    store.jsonl.write_bytes(good.rstrip()[:-1] + b', "own": 1e999}\n' + good)
+    summary = pack(derived_dir=store.root, output_dir=output)
+    assert reasons(summary) == {"superseded": (1, "a")}
+    assert (summary.ready_records, summary.written_samples) == (1, 1)
+
+
 def test_two_images_with_one_id_are_both_skipped(tmp_path: Path, output: Path) -> None:
     given = [
         record("a", image_path="one/a.jpg"),
