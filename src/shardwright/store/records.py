@@ -69,17 +69,15 @@ def lines(file: IO[bytes]) -> Iterator[Line]:
     read = partial(file.readline, LONGEST_LINE)
     for data in iter(read, b""):
         number += 1
-        start, length = offset, len(data)
-        while length >= LONGEST_LINE and not data.endswith(b"\n"):
-            rest = read()
-            if not rest:
-                break
-            length += len(rest)
-            data = rest
-        offset += length
-        if length > LONGEST_LINE:
-            yield Line(number, start, None)
-            continue
+        start = offset
+        offset += len(data)
+        if len(data) == LONGEST_LINE:
+            while not data.endswith(b"\n") and (rest := read()):
+                offset += len(rest)
+                data = rest
+            if offset - start > LONGEST_LINE:
+                yield Line(number, start, None)
+                continue
         if number == 1 and data.startswith(_BOM):
             data = data[len(_BOM) :]
             start += len(_BOM)
