@@ -136,7 +136,12 @@ def timed(contestant: Contestant) -> dict[str, float]:
         [str(word) for word in contestant.command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"},
+        env={
+            **os.environ,
+            "PYTHONWARNINGS": "ignore",
+            "PYTHONDONTWRITEBYTECODE": "",  # what is installed is not compiled at every start
+            "HF_HUB_OFFLINE": "1",
+        },
     )
     peak = Peak(process.pid)
     peak.start()
