@@ -138,6 +138,11 @@ class NewFile:
                 view = view[count:]
                 self.written += count
 
+    def hasten(self) -> None:
+        """Have the disk begin with what is written, so that ``seal`` waits less; no promise."""
+        if hasattr(os, "posix_fadvise"):  # macOS cannot be told
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def seal(self, length: int) -> None:
         """Check that the file is as long as it should be and wait until it is on the disk."""
         with explained(self.tmp):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from shardwright.store.npy import BadArrayError
 Array = npt.NDArray[Any]
 
 SUFFIX = ARRAY_SUFFIX
-_SYNCS_AT_ONCE = 16  # a disk commits what waits together in one go: 2.5 times the files a second
+_THREADS = 16  # a disk commits what waits together in one go
+_SHARE = 8  # files a thread has open at most: macOS allows a process 256
 
 
 def write_arrays(arrays: Iterable[tuple[Path, Array]]) -> None:
@@ -31,9 +32,11 @@ def write_arrays(arrays: Iterable[tuple[Path, Array]]) -> None:
     rest have left nothing behind.
     """
     group = list(arrays)
+    share = max(1, min(_SHARE, len(group) // _THREADS))
+    shares = [group[first : first + share] for first in range(0, len(group), share)]
     try:
-        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
-            list(pool.map(_write, group))
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(_write, shares))
         for path, _ in group:
             files.publish(_tmp(path), path)
     except BaseException:
@@ -60,14 +63,20 @@ def read_array(path: Path, component: Component) -> Array:
     return array.reshape(shape)
 
 
-def _write(item: tuple[Path, Array]) -> None:
-    path, array = item
-    header = npy.header_bytes(array.dtype.str, array.shape)
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    with files.NewFile(path, _tmp(path)) as file:
-        file.write(header)
-        file.write(data)
-        file.seal(len(header) + len(data))
+def _write(share: Sequence[tuple[Path, Array]]) -> None:
+    """Write some files, and only then wait for the first, so that the disk has many to commit."""
+    with ExitStack() as unsealed:
+        written = []
+        for path, array in share:
+            header = npy.header_bytes(array.dtype.str, array.shape)
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            file = unsealed.enter_context(files.NewFile(path, _tmp(path)))
+            file.write(header)
+            file.write(data)
+            file.hasten()
+            written.append((file, len(header) + len(data)))
+        for file, length in written:
+            file.seal(length)
 
 
 def _tmp(path: Path) -> Path:
