@@ -1,8 +1,8 @@
 """Stage 1 to store: the arrays that a JSONL holds inline become ``.npy`` files.
 
-The JSONL is read twice, once to find ids that are met more than once and once to migrate, and is
-replaced in one step at the end. Until then it is as it was, so a run that was killed is simply
-run again: the arrays it has written are found, compared and kept.
+The JSONL is read twice: once to find ids that are met more than once, and once, in parts, to
+migrate. It is replaced in one step at the end. Until then it is as it was, so a run that was killed
+is simply run again: the arrays it has written are found, compared and kept.
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ import filecmp
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright import files, schema
-from shardwright.errors import InputMissingError
+from shardwright.errors import InputMissingError, StorageError
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity
 from shardwright.schema import Component
 from shardwright.store.folders import make_folders
 from shardwright.store.journal import Recovered, journal_path, recover
+from shardwright.store.listing import leftovers
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Line, counted
-from shardwright.store.rewrite import Rewrite, target
+from shardwright.store.rewrite import Part, Rewrite, target
 from shardwright.store.stage1 import Repeated, Stage2, repeated_ids, to_stage2
+from shardwright.workers import count, run
 
 if TYPE_CHECKING:
     from shardwright.store.arrays import Array
@@ -33,9 +37,8 @@ if TYPE_CHECKING:
 StrPath = str | os.PathLike[str]
 
 _BACKUP_SUFFIX = ".stage1.bak"
-_GROUP_ARRAYS = 512  # published together, so that many wait for the disk at once
-_GROUP_BYTES = 1 << 25
-_NOTE_EVERY = 5000
+_PART_BYTES = 1 << 23  # whose arrays are published together, so that many wait for the disk at once
+_NOTE_EVERY = 5000  # lines
 
 
 @dataclass
@@ -69,6 +72,7 @@ def migrate(
     jsonl: StrPath | None = None,
     backup: bool = True,
     dry_run: bool = False,
+    workers: int | None = None,
     progress: Progress | None = None,
 ) -> MigrateSummary:
     """Turn a Stage 1 JSONL into a Stage 2 store, in place.
@@ -84,6 +88,7 @@ def migrate(
             f"{path}: no such file; give the Stage 1 metadata with --jsonl, or its folder with "
             "--derived-dir"
         )
+    processes = count(workers)
     for folder in (derived, path.parent):
         require_writable(folder)
     report = progress or Progress()
@@ -91,12 +96,12 @@ def migrate(
         if dry_run:
             if journal_path(path).exists():
                 report.warn(f"{journal_path(path)}: not counted here; it is merged first")
-            summary = _Migration(path, derived, True, report).run(backup)
+            summary = _Migration(path, derived, True, processes, report).run(backup)
         else:
             with files.lock(derived):
                 make_folders(derived, path)
                 recovered = recover(path)
-                summary = _Migration(path, derived, False, report).run(backup)
+                summary = _Migration(path, derived, False, processes, report).run(backup)
                 summary.recovered = recovered
     finally:
         report.close()
@@ -105,100 +110,166 @@ def migrate(
 
 
 class _Migration:
-    """One run over a JSONL: its books, and the arrays that wait to be written."""
+    """One run over a JSONL, and its books."""
 
-    def __init__(self, jsonl: Path, derived: Path, dry_run: bool, progress: Progress) -> None:
-        self.jsonl, self.derived, self.dry_run, self.progress = jsonl, derived, dry_run, progress
+    def __init__(
+        self, jsonl: Path, derived: Path, dry_run: bool, workers: int, progress: Progress
+    ) -> None:
+        self.jsonl, self.derived, self.dry_run = jsonl, derived, dry_run
+        self.workers, self.progress = workers, progress
         self.summary = MigrateSummary(str(jsonl), dry_run)
-        self.waiting: list[tuple[Path, Array]] = []
-        self.waiting_bytes = 0
 
     def run(self, backup: bool) -> MigrateSummary:
         summary = self.summary
         with Rewrite(self.jsonl) as rewrite:
             summary.jsonl_bytes_before = summary.jsonl_bytes_after = rewrite.size
-            repeated = repeated_ids(self._counted("read", rewrite))
-            for line in self._counted("migrate", rewrite):
-                try:
-                    self._migrate(line, repeated, rewrite)
-                except BadRecordError as error:
-                    summary.unmigrated_records += 1
-                    summary.unmigrated_by_reason.setdefault(error.reason, []).append(line.number)
-            self._write_waiting()
+            starts = [(0, 0)]
+            repeated = repeated_ids(self._read(rewrite, starts))
+            for fate in self._migrate(rewrite, starts, repeated):
+                self._enter(fate)
+                if fate.become is not None and not self.dry_run:
+                    rewrite.replace_at(fate.start, fate.end, fate.become)
             if rewrite.changed:
                 if backup:
                     summary.backup = str(_keep_original(self.jsonl))
                 rewrite.publish()
         return summary
 
-    def _migrate(self, line: Line, repeated: Repeated, rewrite: Rewrite) -> None:
-        """Migrate one line, or say by BadRecordError why it must stay as it is."""
-        summary = self.summary
-        summary.total_records += 1
-        become = to_stage2(line, repeated)
-        if become is None:
-            summary.already_migrated += 1
-            return
-        assert line.data is not None
-        for component, array in self._missing(line, become):
-            self.waiting.append((self._path(component, become.image_id), array))
-            self.waiting_bytes += array.nbytes
-            _count(summary.arrays_written, component)
-        summary.migrated_records += 1
-        summary.jsonl_bytes_after += len(become.line) - len(line.data)
-        if not self.dry_run:
-            rewrite.replace(line, become.line)
-        if len(self.waiting) >= _GROUP_ARRAYS or self.waiting_bytes >= _GROUP_BYTES:
-            self._write_waiting()
-
-    def _missing(self, line: Line, become: Stage2) -> list[tuple[Component, Array]]:
-        """Find which arrays are to be written; one that is there is compared and never replaced."""
-        there = [
-            (component, array, self._existing(component, become.image_id))
-            for component, array in become.arrays.items()
-        ]
-        missing = []
-        for component, array, existing in there:
-            if existing is None:
-                missing.append((component, array))
-            elif existing.shape == array.shape and (existing == array).all():
-                _count(self.summary.arrays_found, component)
-            else:
-                lines = self.summary.arrays_differing.setdefault(component.name, [])
-                lines.append(line.number)
-        return missing
-
-    def _existing(self, component: Component, image_id: str) -> Array | None:
-        from shardwright.store.arrays import read_array  # here, to keep `import shardwright` light
-
-        try:
-            return read_array(self._path(component, image_id), component)
-        except BadArrayError as error:
-            if error.reason == "missing":
-                return None
-            raise BadRecordError(f"{component.name}_{error.reason}") from None
-
-    def _path(self, component: Component, image_id: str) -> Path:
-        return self.derived / component.folder / f"{image_id}.npy"
-
-    def _write_waiting(self) -> None:
-        from shardwright.store.arrays import write_arrays  # here, as above
-
-        if not self.dry_run:
-            write_arrays(self.waiting)
-        self.waiting.clear()
-        self.waiting_bytes = 0
-
-    def _counted(self, phase: str, rewrite: Rewrite) -> Iterator[Line]:
-        """Read the lines and report how far it is."""
-        self.progress.phase(phase, rewrite.size, "B")
+    def _read(self, rewrite: Rewrite, starts: list[tuple[int, int]]) -> Iterator[Line]:
+        """Read the lines, and note where parts begin: how many lines and bytes lie before."""
+        self.progress.phase("read", rewrite.size, "B")
         number = 0
         for line in counted(rewrite.lines(), rewrite.size, self.progress):
+            if line.offset - starts[-1][1] >= _PART_BYTES:
+                starts.append((line.number - 1, line.offset))
             yield line
             number = line.number
             if number % _NOTE_EVERY == 0:
                 self.progress.note(f"{number:,} lines")
         self.progress.note(f"all {quantity(number, 'lines')}")
+
+    def _migrate(
+        self, rewrite: Rewrite, starts: list[tuple[int, int]], repeated: Repeated
+    ) -> Iterator[_Fate]:
+        """Have the workers migrate one part each; tell of the lines in their order."""
+        self.progress.phase("migrate", rewrite.size, "B")
+        ends = [start for _, start in starts[1:]] + [rewrite.size]
+        parts = [rewrite.part(*start, end) for start, end in zip(starts, ends, strict=True)]
+        work = partial(_migrate_part, self.derived, self.dry_run, repeated)
+        done: dict[int, list[_Fate]] = {}
+        number = noted = 0
+        try:
+            with closing(run(work, parts, min(self.workers, len(parts)))) as results:
+                for part in parts:
+                    while part.start not in done:
+                        start, fates = next(results)
+                        done[start] = fates
+                    yield from (fates := done.pop(part.start))
+                    self.progress.advance(part.end - part.start)
+                    number = fates[-1].number if fates else number
+                    if number - noted >= _NOTE_EVERY:
+                        self.progress.note(f"{number:,} lines")
+                        noted = number
+        except BaseException:
+            self._remove_unfinished()
+            raise
+        self.progress.note(f"all {quantity(number, 'lines')}")
+
+    def _remove_unfinished(self) -> None:
+        """Remove what workers that were stopped have left; we hold the store's lock."""
+        if not self.dry_run:
+            with suppress(StorageError):  # the error that brought us here is the one to report
+                for path in leftovers(self.derived):
+                    if path.parent != self.derived:
+                        files.remove(path)
+
+    def _enter(self, fate: _Fate) -> None:
+        """Enter in the books what became of a line."""
+        summary = self.summary
+        summary.total_records += 1
+        if fate.reason is not None:
+            summary.unmigrated_records += 1
+            summary.unmigrated_by_reason.setdefault(fate.reason, []).append(fate.number)
+        elif fate.become is None:
+            summary.already_migrated += 1
+        else:
+            summary.migrated_records += 1
+            summary.jsonl_bytes_after += len(fate.become) - (fate.end - fate.start)
+        for counts, names in (
+            (summary.arrays_written, fate.written),
+            (summary.arrays_found, fate.found),
+        ):
+            for name in names:
+                counts[name] = counts.get(name, 0) + 1
+        for name in fate.differing:
+            summary.arrays_differing.setdefault(name, []).append(fate.number)
+
+
+@dataclass
+class _Fate:
+    """What becomes of a line: a record, or nothing, for a reason or as it is one already."""
+
+    number: int
+    start: int
+    end: int
+    reason: str | None = None
+    become: bytes | None = None
+    written: list[str] = field(default_factory=list)  # names of components
+    found: list[str] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)
+
+
+def _migrate_part(
+    derived: Path, dry_run: bool, repeated: Repeated, part: Part
+) -> Iterator[tuple[int, list[_Fate]]]:
+    """Write the arrays of a part; when they are on the disk, say what becomes of its lines."""
+    from shardwright.store.arrays import write_arrays  # here, to keep `import shardwright` light
+
+    fates: list[_Fate] = []
+    waiting: list[tuple[Path, Array]] = []
+    for line in part.lines():
+        fate = _Fate(line.number, line.offset, line.offset + len(line.data or b""))
+        fates.append(fate)
+        try:
+            become = to_stage2(line, repeated)
+            if become is not None:
+                waiting += _missing(derived, become, fate)
+                fate.become = become.line
+        except BadRecordError as error:
+            fate.reason = error.reason
+    if not dry_run:
+        write_arrays(waiting)
+    yield part.start, fates
+
+
+def _missing(derived: Path, become: Stage2, fate: _Fate) -> list[tuple[Path, Array]]:
+    """Find which arrays are to be written; one that is there is compared and never replaced."""
+    there = [
+        (component, array, path, _existing(path, component))
+        for component, array in become.arrays.items()
+        for path in [derived / component.folder / f"{become.image_id}.npy"]
+    ]
+    missing = []
+    for component, array, path, existing in there:
+        if existing is None:
+            missing.append((path, array))
+            fate.written.append(component.name)
+        elif existing.shape == array.shape and (existing == array).all():
+            fate.found.append(component.name)
+        else:
+            fate.differing.append(component.name)
+    return missing
+
+
+def _existing(path: Path, component: Component) -> Array | None:
+    from shardwright.store.arrays import read_array  # here, as above
+
+    try:
+        return read_array(path, component)
+    except BadArrayError as error:
+        if error.reason == "missing":
+            return None
+        raise BadRecordError(f"{component.name}_{error.reason}") from None
 
 
 def _keep_original(jsonl: Path) -> Path:
@@ -214,7 +285,3 @@ def _keep_original(jsonl: Path) -> Path:
         if backup.samefile(jsonl) or filecmp.cmp(backup, jsonl, shallow=False):
             return backup
         number += 1
-
-
-def _count(counts: dict[str, int], component: Component) -> None:
-    counts[component.name] = counts.get(component.name, 0) + 1

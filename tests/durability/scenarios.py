@@ -160,8 +160,8 @@ def _migrate(folder: Path, output: Path, count: int = 7) -> tuple[Command, Optio
 
 def _migrate_in_small_groups(**options: Any) -> None:  # noqa: ANN401
     # Groups of hundreds are for speed; here several of them must fit into a few records.
-    with mock.patch.object(importlib.import_module("shardwright.migrate"), "_GROUP_ARRAYS", 3):
-        shardwright.migrate(**options)
+    with mock.patch.object(importlib.import_module("shardwright.migrate"), "_PART_BYTES", 50_000):
+        shardwright.migrate(workers=1, **options)
 
 
 def _derive(folder: Path, output: Path, count: int = 4) -> tuple[Command, Options, Options]:

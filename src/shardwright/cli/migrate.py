@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import add_store
+from shardwright.cli.options import add_store, add_workers
 from shardwright.cli.output import progress, tell
 from shardwright.migrate import MigrateSummary
 from shardwright.progress import quantity, size
@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not keep the original (as FILE.stage1.bak)",
     )
     add("--dry-run", action="store_true", help="say what would be done, and write nothing")
+    add_workers(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -61,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
         jsonl=options.jsonl,
         backup=options.backup,
         dry_run=options.dry_run,
+        workers=options.workers,
         progress=progress(),
     )
     tell(summary, describe, as_json=options.json)

@@ -60,12 +60,12 @@ class Line(msgspec.Struct, frozen=True, gc=False):  # which is made faster than 
     data: bytes | None
 
 
-def lines(file: IO[bytes]) -> Iterator[Line]:
+def lines(file: IO[bytes], number: int = 0, offset: int = 0) -> Iterator[Line]:
     """Read the lines of a JSONL file; blank ones are passed over.
 
-    A line ends at a line feed and at nothing else, and no line costs more than LONGEST_LINE.
+    A line ends at a line feed and at nothing else, and no line costs more than LONGEST_LINE. Where
+    it is not read from its start, say how many lines and bytes lie before.
     """
-    number = offset = 0
     read = partial(file.readline, LONGEST_LINE)
     for data in iter(read, b""):
         number += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -16,6 +17,7 @@ from shardwright.store.records import Line
 _SUFFIX = ".merge" + files.TMP_SUFFIX  # the plain one is the journal's
 
 _PIECE = 1 << 20
+_READ_AHEAD = 1 << 18  # lines with arrays inline are long
 
 
 def target(jsonl: Path) -> Path:
@@ -27,6 +29,32 @@ def unfinished(jsonl: Path) -> Path:
     """Name the file in which a new version is written."""
     jsonl = target(jsonl)
     return jsonl.with_name(jsonl.name + _SUFFIX)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some lines of a JSONL, for any process to read while the file stays as it was."""
+
+    jsonl: Path
+    state: tuple[int, int]  # of the file
+    lines_before: int
+    start: int
+    end: int
+
+    def lines(self) -> Iterator[Line]:
+        """Read the lines."""
+        with files.explained(self.jsonl), open(self.jsonl, "rb", _READ_AHEAD) as file:
+            if files.state(file.fileno()) != self.state:
+                raise _changed(self.jsonl)
+            file.seek(self.start)
+            for line in records.lines(file, self.lines_before, self.start):
+                if line.offset >= self.end:
+                    break
+                yield line
+
+
+def _changed(jsonl: Path) -> SourceChangedError:
+    return SourceChangedError(f"{jsonl}: changed meanwhile; run the same command again")
 
 
 class Rewrite:
@@ -63,16 +91,24 @@ class Rewrite:
 
     def lines(self) -> Iterator[Line]:
         """Read the lines of the old version."""
-        with files.explained(self.jsonl), open(self._fd, "rb", closefd=False) as file:
+        with files.explained(self.jsonl), open(self._fd, "rb", _READ_AHEAD, closefd=False) as file:
             file.seek(0)
             yield from records.lines(file)
+
+    def part(self, lines_before: int, start: int, end: int) -> Part:
+        """Give some lines of the old version away to be read elsewhere."""
+        return Part(self.jsonl, self._state, lines_before, start, end)
 
     def replace(self, line: Line, data: bytes) -> None:
         """Put other bytes in a line's place; its line end stays."""
         assert line.data is not None
-        self._copy(line.offset)
+        self.replace_at(line.offset, line.offset + len(line.data), data)
+
+    def replace_at(self, start: int, end: int, data: bytes) -> None:
+        """Put other bytes in the place of some."""
+        self._copy(start)
         self._put(data)
-        self._position = line.offset + len(line.data)
+        self._position = end
 
     def add(self, data: bytes) -> None:
         """Append a line after all that was there."""
@@ -87,7 +123,7 @@ class Rewrite:
         self._copy(self.size)
         assert self._file is not None
         if self._there and files.state(self._fd) != self._state:
-            raise SourceChangedError(f"{self.jsonl}: changed meanwhile; run the same command again")
+            raise _changed(self.jsonl)
         self._file.seal(self._length)
         files.publish(self._file.tmp, self.jsonl)
         files.sync_folder(self.jsonl.parent)
