@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,23 @@ from PIL import Image
 import shardwright
 from shardwright import files, schema
 from shardwright.buckets import BUCKETS, Bucket, nearest
-from shardwright.errors import InputMissingError, LockedError, StorageError
+from shardwright.errors import (
+    InputMissingError,
+    LockedError,
+    SourceChangedError,
+    StorageError,
+    UsageError,
+)
 from shardwright.files import Disk
 from shardwright.store.journal import Recovered, journal_path
+from shardwright.store.rewrite import Rewrite
 from tests import stage1
+from tests.commands import wait_until
 from tests.faults import contents
 from tests.stage1 import DINO, embedding, read, record
 
 DERIVED = "data/derived"
+VARYING = {"jsonl", "backup", "seconds"}
 COMMAND = (sys.executable, "-m", "shardwright", "migrate", "--derived-dir")
 
 
@@ -495,6 +505,71 @@ def test_blank_lines_and_line_ends_stay(derived: Path) -> None:
     assert [json.loads(line)["image_id"] for line in (second, third)] == ["b", "c"]
 
 
+# Parts, and the processes that migrate them.
+
+
+def test_parts_and_workers_make_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def migrated(name: str, workers: int, part_bytes: int) -> tuple[object, ...]:
+        derived = tmp_path / name
+        stage1.write(derived, record("there", seed=1), record("other", seed=2))
+        migrate(derived, backup=False)
+        lines: list[Any] = [record(f"img{n}", seed=n) for n in range(9)]
+        lines[2:2] = ["", "not json", record("there", seed=1), record("other", seed=3), "  "]
+        lines[6:6] = [b"\xef\xbb\xbf" + json.dumps(record("marked")).encode(), record("img8"), ""]
+        first = b"\xef\xbb\xbf\xef\xbb\xbf" + json.dumps(record("first")).encode()
+        stage1.write(derived, first, *lines, '{"image_id": "stage2", "format_version": 2}', "")
+        monkeypatch.setattr(sys.modules["shardwright.migrate"], "_PART_BYTES", part_bytes)
+        summary = migrate(derived, workers=workers).to_dict()
+        return contents(derived), {name: summary[name] for name in summary.keys() - VARYING}
+
+    expected = migrated("at once", 1, 1 << 23)
+    assert expected[1]["unmigrated_by_reason"] == {  # type: ignore[index]
+        "not_json": [1, 5, 8],
+        "superseded": [9],
+    }
+    for workers, part_bytes in ((1, 100), (1, 50_000), (3, 100), (3, 50_000)):
+        assert migrated(f"{workers} {part_bytes}", workers, part_bytes) == expected
+
+
+def test_an_error_in_one_worker_leaves_nothing_unfinished(
+    derived: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OneHangsOneFails(Disk):
+        def create(self, path: Path) -> int:
+            if path.name == "img3.tmp":
+                wait_until((derived / "dinov3/img0.tmp").exists)
+                raise OSError(5, "Input/output error")
+            return super().create(path)
+
+        def rename(self, source: Path, target: Path) -> None:
+            time.sleep(60)
+
+    monkeypatch.setattr(sys.modules["shardwright.migrate"], "_PART_BYTES", 50_000)
+    jsonl = stage1.write(derived, *(record(f"img{n}", seed=n) for n in range(6)))
+    before = jsonl.read_bytes()
+    with (
+        files.using(OneHangsOneFails()),
+        pytest.raises(StorageError, match=r"img3\.tmp: Input/output error"),
+    ):
+        migrate(derived, workers=2)
+    assert not any(name.endswith(".tmp") for name in contents(derived))
+    assert jsonl.read_bytes() == before
+    assert migrate(derived, workers=2).migrated_records == 6
+
+
+def test_a_jsonl_that_changes_while_workers_read_it_is_told(tmp_path: Path) -> None:
+    jsonl = stage1.write(tmp_path, record("a"), record("b"))
+    with Rewrite(jsonl) as rewrite:
+        part = rewrite.part(0, 0, rewrite.size)
+        assert [line.number for line in part.lines()] == [1, 2]
+        with jsonl.open("a") as file:
+            file.write("\n")
+        with pytest.raises(SourceChangedError, match=f"{jsonl}: changed meanwhile"):
+            list(part.lines())
+
+
 # Again, and not at all.
 
 
@@ -619,6 +694,16 @@ def test_a_missing_jsonl_is_an_error_that_names_it(derived: Path) -> None:
         migrate(derived)
     assert run(derived).returncode == 2
     assert not derived.exists()
+
+
+def test_a_folder_of_shards_is_refused(tmp_path: Path) -> None:
+    jsonl = stage1.write(tmp_path / "old", record("a"))
+    (tmp_path / "shards/bucket_1024x1024").mkdir(parents=True)
+    (tmp_path / "shards/bucket_1024x1024/shard-000000.tar").touch()
+    before = contents(tmp_path)
+    with pytest.raises(UsageError, match=r"--derived-dir .*/shards: holds shards; give the store"):
+        migrate(tmp_path / "shards", jsonl=jsonl)
+    assert contents(tmp_path) == before
 
 
 def test_a_second_writer_is_told_who_holds_the_store(derived: Path) -> None:

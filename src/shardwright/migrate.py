@@ -10,7 +10,7 @@ from __future__ import annotations
 import filecmp
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright import files, schema
-from shardwright.errors import InputMissingError, StorageError
+from shardwright.errors import InputMissingError, StorageError, UsageError
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity
 from shardwright.schema import Component
-from shardwright.store.folders import make_folders
+from shardwright.store.folders import holds_shards, make_folders
 from shardwright.store.journal import Recovered, journal_path, recover
 from shardwright.store.listing import leftovers
 from shardwright.store.npy import BadArrayError
@@ -88,6 +88,8 @@ def migrate(
             f"{path}: no such file; give the Stage 1 metadata with --jsonl, or its folder with "
             "--derived-dir"
         )
+    if holds_shards(derived):
+        raise UsageError(f"--derived-dir {derived}: holds shards; give the store, or a new folder")
     processes = count(workers)
     for folder in (derived, path.parent):
         require_writable(folder)
@@ -125,10 +127,12 @@ class _Migration:
             summary.jsonl_bytes_before = summary.jsonl_bytes_after = rewrite.size
             starts = [(0, 0)]
             repeated = repeated_ids(self._read(rewrite, starts))
-            for fate in self._migrate(rewrite, starts, repeated):
-                self._enter(fate)
-                if fate.become is not None and not self.dry_run:
-                    rewrite.replace_at(fate.start, fate.end, fate.become)
+            # Closed before anything else ends: no worker writes after we have let go of the lock.
+            with closing(self._migrate(rewrite, starts, repeated)) as fates:
+                for fate in fates:
+                    self._enter(fate)
+                    if fate.become is not None and not self.dry_run:
+                        rewrite.replace_at(fate.start, fate.end, fate.become)
             if rewrite.changed:
                 if backup:
                     summary.backup = str(_keep_original(self.jsonl))
@@ -150,7 +154,7 @@ class _Migration:
 
     def _migrate(
         self, rewrite: Rewrite, starts: list[tuple[int, int]], repeated: Repeated
-    ) -> Iterator[_Fate]:
+    ) -> Generator[_Fate, None, None]:
         """Have the workers migrate one part each; tell of the lines in their order."""
         self.progress.phase("migrate", rewrite.size, "B")
         ends = [start for _, start in starts[1:]] + [rewrite.size]
@@ -247,7 +251,7 @@ def _missing(derived: Path, become: Stage2, fate: _Fate) -> list[tuple[Path, Arr
     there = [
         (component, array, path, _existing(path, component))
         for component, array in become.arrays.items()
-        for path in [derived / component.folder / f"{become.image_id}.npy"]
+        for path in [Path(derived, component.folder, f"{become.image_id}.npy")]
     ]
     missing = []
     for component, array, path, existing in there:

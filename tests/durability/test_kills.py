@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from shardwright import pack
+from shardwright import migrate, pack
 from tests import stage1
 from tests.commands import COMMAND, children, is_alive, wait_until
 from tests.derive.pictures import make_images
@@ -154,3 +155,32 @@ def test_a_store_ends_in_the_same_bytes_after_any_number_of_kills(
             job.reset()
     job.finish()
     tally(kills_of_a_process=kills)
+
+
+def _has_workers(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process has both its workers, or has ended already."""
+    return process.poll() is not None or len(children(process.pid)) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's children")
+def test_a_migration_by_several_processes_ends_in_the_same_bytes_after_kills(
+    folder: Path, tally: Tally
+) -> None:
+    output, unbroken = folder / "output", folder / "unbroken"
+    records = [stage1.record(f"img{n:03}", seed=n % 20) for n in range(1000)]  # three parts
+    for place in (output, unbroken):
+        stage1.write(place, *records)
+    migrate(derived_dir=unbroken, workers=1)
+    start, expected = contents(output), contents(unbroken)
+    command = [*COMMAND, "migrate", "--workers", "2", "--derived-dir", str(output)]
+    for kill in range(times(4)):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        wait_until(partial(_has_workers, process))
+        time.sleep(kill % 4 * 0.1)
+        offspring = children(process.pid) if process.poll() is None else []
+        process.kill()
+        tally(kills_of_a_process=process.wait() == -signal.SIGKILL)
+        wait_until(lambda left=offspring: not any(map(is_alive, left)))  # type: ignore[misc]
+        assert_arrays_are_whole(output, start, expected)
+    subprocess.run(command, check=True, capture_output=True)
+    assert contents(output) == expected

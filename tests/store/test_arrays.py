@@ -17,7 +17,7 @@ from shardwright import files, schema
 from shardwright.errors import NoSpaceError, StorageError
 from shardwright.store.arrays import Array, read_array, write_arrays
 from shardwright.store.npy import BadArrayError
-from tests.faults import FailingDisk, Killed, KillingDisk, WatchedDisk, contents
+from tests.faults import Call, FailingDisk, Killed, KillingDisk, WatchedDisk, contents
 
 DINO, VAE, T5 = schema.COMPONENTS
 
@@ -92,6 +92,20 @@ def test_arrays_appear_only_when_the_whole_group_is_on_the_disk(tmp_path: Path) 
     assert "rename" not in disk.names[:-6]
     assert disk.names.count("fsync") == 5
     assert disk.names[-6:] == ["rename"] * 5 + ["fsync_folder"]
+
+
+def test_a_large_group_has_few_files_open(tmp_path: Path) -> None:
+    class Counting(WatchedDisk):
+        unsynced = most = 0
+
+        def before(self, call: Call) -> None:
+            self.unsynced += {"create": 1, "fsync": -1}.get(call.name, 0)
+            self.most = max(self.most, self.unsynced)
+
+    with files.using(disk := Counting()):
+        write_arrays([(tmp_path / f"{n}.npy", np.ones(1024, "<f4")) for n in range(400)])
+    assert 1 < disk.most <= 128
+    assert len(contents(tmp_path)) == 400
 
 
 def test_an_array_is_whole_or_not_there_wherever_the_group_is_killed(tmp_path: Path) -> None:

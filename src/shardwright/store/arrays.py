@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,26 +25,32 @@ _THREADS = 16  # a disk commits what waits together in one go
 _SHARE = 8  # files a thread has open at most: macOS allows a process 256
 
 
+class _Item(NamedTuple):
+    path: Path
+    tmp: Path
+    array: Array
+
+
 def write_arrays(arrays: Iterable[tuple[Path, Array]]) -> None:
     """Publish a group of arrays, byte for byte as ``np.save`` would write them.
 
     When this returns, all of them are on the disk under their names. If it fails, some may be; the
     rest have left nothing behind.
     """
-    group = list(arrays)
+    group = [_Item(path, _tmp(path), array) for path, array in arrays]
     share = max(1, min(_SHARE, len(group) // _THREADS))
     shares = [group[first : first + share] for first in range(0, len(group), share)]
     try:
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(_write, shares))
-        for path, _ in group:
-            files.publish(_tmp(path), path)
+        for item in group:
+            files.publish(item.tmp, item.path)
     except BaseException:
-        for path, _ in group:
+        for item in group:
             with suppress(StorageError):  # the error that brought us here is the one to report
-                files.remove(_tmp(path))
+                files.remove(item.tmp)
         raise
-    for folder in dict.fromkeys(path.parent for path, _ in group):
+    for folder in dict.fromkeys(item.path.parent for item in group):
         files.sync_folder(folder)
 
 
@@ -63,14 +69,14 @@ def read_array(path: Path, component: Component) -> Array:
     return array.reshape(shape)
 
 
-def _write(share: Sequence[tuple[Path, Array]]) -> None:
+def _write(share: Sequence[_Item]) -> None:
     """Write some files, and only then wait for the first, so that the disk has many to commit."""
     with ExitStack() as unsealed:
         written = []
-        for path, array in share:
+        for path, tmp, array in share:
             header = npy.header_bytes(array.dtype.str, array.shape)
             data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-            file = unsealed.enter_context(files.NewFile(path, _tmp(path)))
+            file = unsealed.enter_context(files.NewFile(path, tmp))
             file.write(header)
             file.write(data)
             file.hasten()
