@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright import LockedError, NoSpaceError, StorageError, files
+from shardwright import LockedError, NoSpaceError, StorageError, files, locks
 from shardwright.files import Disk, GatheredFile, NewFile, using
 from tests.faults import Call, WatchedDisk
 from tests.tars import listing
@@ -358,28 +358,28 @@ def test_free_bytes_are_known_of_a_place_that_is_not_there_yet(tmp_path: Path) -
 
 
 def test_the_second_writer_fails_at_once_and_is_told_who_the_first_is(tmp_path: Path) -> None:
-    with files.lock(tmp_path):
-        with pytest.raises(LockedError) as caught, files.lock(tmp_path):
+    with locks.lock(tmp_path):
+        with pytest.raises(LockedError) as caught, locks.lock(tmp_path):
             pytest.fail("two writers")
         assert f"process {os.getpid()} on " in str(caught.value)
         assert str(tmp_path) in str(caught.value)
-    with files.lock(tmp_path):
+    with locks.lock(tmp_path):
         pass
     assert listing(tmp_path) == [".shardwright", ".shardwright/lock"]
 
 
 def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), files.lock(tmp_path):
+    with pytest.raises(ZeroDivisionError), locks.lock(tmp_path):
         raise ZeroDivisionError
-    with files.lock(tmp_path):
+    with locks.lock(tmp_path):
         pass
 
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from shardwright import files
-with files.lock(Path(sys.argv[1])):
+from shardwright import locks
+with locks.lock(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(60)
 """
@@ -391,23 +391,23 @@ def test_a_killed_holders_lock_is_free(tmp_path: Path) -> None:
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
-        with pytest.raises(LockedError, match=f"process {holder.pid} on"), files.lock(tmp_path):
+        with pytest.raises(LockedError, match=f"process {holder.pid} on"), locks.lock(tmp_path):
             pytest.fail("two writers")
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-    with files.lock(tmp_path):
+    with locks.lock(tmp_path):
         pass
 
 
 CONTENDER = """
 import sys
 from pathlib import Path
-from shardwright import LockedError, files
+from shardwright import LockedError, locks
 root = Path(sys.argv[1])
 won = 0
 for _ in range(300):
     try:
-        with files.lock(root):
+        with locks.lock(root):
             (root / "inside").mkdir()  # fails if anybody else is inside
             (root / "inside").rmdir()
             won += 1

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import shardwright
-from shardwright import files, schema
+from shardwright import files, locks, schema
 from shardwright.buckets import BUCKETS, Bucket, nearest
 from shardwright.errors import (
     InputMissingError,
@@ -709,7 +709,7 @@ def test_a_folder_of_shards_is_refused(tmp_path: Path) -> None:
 def test_a_second_writer_is_told_who_holds_the_store(derived: Path) -> None:
     jsonl = stage1.write(derived, record("a"))
     before = jsonl.read_bytes()
-    with files.lock(derived):
+    with locks.lock(derived):
         with pytest.raises(LockedError, match=f"process {os.getpid()} on .* is writing here"):
             migrate(derived)
         done = run(derived)

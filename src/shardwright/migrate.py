@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright import files, schema
+from shardwright import files, locks, schema
 from shardwright.errors import InputMissingError, StorageError, UsageError
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity
@@ -100,7 +100,7 @@ def migrate(
                 report.warn(f"{journal_path(path)}: not counted here; it is merged first")
             summary = _Migration(path, derived, True, processes, report).run(backup)
         else:
-            with files.lock(derived):
+            with locks.lock(derived):
                 make_folders(derived, path)
                 recovered = recover(path)
                 summary = _Migration(path, derived, False, processes, report).run(backup)

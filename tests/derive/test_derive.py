@@ -22,7 +22,7 @@ from shardwright.errors import (
     TooManyFailuresError,
     UsageError,
 )
-from shardwright.files import lock
+from shardwright.locks import lock
 from shardwright.pack import pack
 from shardwright.progress import Lines
 from shardwright.schema import COMPONENTS, JSONL_NAME

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import shardwright
-from shardwright import files
+from shardwright import files, locks
 from shardwright.shards.loaders import LOADERS
 from tests.shards import peers
 from tests.shards.packed import assert_same, assert_sample, expected, packed
@@ -345,7 +345,7 @@ def test_unknown_loaders_and_folders_without_a_manifest_are_refused(
 
 
 def test_a_folder_that_is_being_packed_is_left_alone(shards: Path) -> None:
-    with files.lock(shards), pytest.raises(shardwright.LockedError):
+    with locks.lock(shards), pytest.raises(shardwright.LockedError):
         shardwright.index(shards, for_=["hf"])
 
 

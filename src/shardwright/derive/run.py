@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from shardwright import files
+from shardwright import files, locks
 from shardwright.derive import books as accounts
 from shardwright.derive import captions as caption_files
 from shardwright.derive import images, samples, sources
@@ -90,7 +90,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             for component in layout.work:
                 try_out(making.encoders[component])
             if new and _is_begun(request):
-                files.require_unlocked(request.derived_dir)
+                locks.require_unlocked(request.derived_dir)
                 raise SourceChangedError(
                     f"{request.derived_dir}: another run has written here; run again"
                 )
@@ -140,7 +140,7 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journal | None]:
             progress.warn(f"{left}: left by a run that was killed; the next run merges it")
         yield None
         return
-    with files.lock(request.derived_dir):
+    with locks.lock(request.derived_dir):
         make_folders(request.derived_dir, request.jsonl)
         with Journal(request.jsonl) as journal:
             if journal.recovered is not None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwright import files
+from shardwright import files, locks
 from shardwright.buckets import BUCKETS
 from shardwright.errors import NoSpaceError, ShardExistsError, SourceChangedError, UsageError
 from shardwright.outputs import require_writable
@@ -52,7 +52,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     _require_own_folder(request)
     require_writable(target)
     if not request.dry_run:
-        files.require_unlocked(target)
+        locks.require_unlocked(target)
     found = scan(request.jsonl, request.derived_dir, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
     start = _start(request)
@@ -78,7 +78,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
                 raise
             obstacle = str(error)
         if not request.dry_run:
-            with files.lock(target):
+            with locks.lock(target):
                 if _start(request) != start:
                     raise SourceChangedError(f"{target}: another run has written here; run again")
                 _write(layout, todo, kept, start, request, progress)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
-from shardwright import files
+from shardwright import files, locks
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.schema import STATE_FOLDER
 from shardwright.shards import card, manifest
@@ -150,7 +150,7 @@ def write_indexes(folder: Path, names: Iterable[str], remove: bool) -> IndexSumm
     packed = _packed(folder, needed=not remove)
     written: list[str] = []
     removed: list[str] = []
-    with files.lock(folder):
+    with locks.lock(folder):
         if "hf" in chosen and not remove:
             _require_card_of_ours(folder)
         record = read_record(folder)
