@@ -124,8 +124,9 @@ class NewFile:
 
     def __exit__(self, *_: object) -> None:
         if not self._sealed:
-            os.close(self._fd)
             with suppress(OSError):  # the error that brought us here is the one to report
+                self._close()
+            with suppress(OSError):
                 _disk.unlink(self.tmp)
 
     def write(self, data: bytes | memoryview) -> None:
@@ -150,8 +151,13 @@ class NewFile:
                 raise StorageError(f"{self.tmp}: wrote {length} bytes and the disk holds {found}")
             # A failed fsync may have dropped the very pages it failed on, so it is never retried.
             _disk.fsync(self._fd)
-            os.close(self._fd)
+            self._close()
         self._sealed = True
+
+    def _close(self) -> None:
+        # Ctrl-C may come before we know that it is closed, and by then its number may be another's.
+        fd, self._fd = self._fd, -1
+        os.close(fd)
 
 
 class Hasher(Protocol):

@@ -91,9 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parse(given)
     except UsageError as error:
         return _failed(error, str(error), 2, as_json)
-    signal.signal(signal.SIGTERM, _terminate)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is by nohup
-        signal.signal(signal.SIGHUP, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and shells may have it
+            signal.signal(number, _interrupt)
     try:
         code = options.run(options)
         sys.stdout.flush()
@@ -140,5 +140,7 @@ def _failed(error: BaseException, words: str, code: int, as_json: bool) -> int:
     return code
 
 
-def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated(signum)
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    # We end in good order, but not at any price: a second Ctrl-C is a kill, even if we hang.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise KeyboardInterrupt if signum == signal.SIGINT else Terminated(signum)

@@ -21,6 +21,7 @@ from shardwright.derive.batches import Batch, Batcher
 from shardwright.derive.commit import Committer
 from shardwright.derive.plan import Task
 from shardwright.derive.samples import Sample
+from shardwright.interrupts import Held
 from shardwright.progress import Progress
 from shardwright.workers import cores
 
@@ -64,10 +65,12 @@ class Pipeline:
         done = 0
         # Left in the opposite order: the readers stop first, and the committer is waited for.
         with (
+            Held() as held,
             images.strict(),
             _pool(1) as committing,
             _pool(1) as stacking,
             _pool(cores()) as reading,
+            held.heard(),
         ):
             ahead = _Ahead(reading, self.read, tasks)
             coming = stacking.submit(self._next, ahead)
@@ -175,9 +178,4 @@ def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
     try:
         yield pool
     finally:
-        while True:
-            try:
-                pool.shutdown(wait=True, cancel_futures=True)
-                break
-            except KeyboardInterrupt:  # one is on its way already, and the store comes first
-                continue
+        pool.shutdown(wait=True, cancel_futures=True)

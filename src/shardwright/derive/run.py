@@ -26,6 +26,7 @@ from shardwright.derive.remade import Remade
 from shardwright.derive.sources import Source
 from shardwright.derive.summary import ComponentSummary, DeriveSummary
 from shardwright.errors import SourceChangedError, StorageError, UsageError
+from shardwright.interrupts import Held
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity, size
 from shardwright.schema import COMPONENTS, STATE_FOLDER, Component
@@ -65,8 +66,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     captions = caption_files.read(request.captions, request.images) if request.captions else None
     # What is not there yet is made when the work begins: a run that cannot begin leaves no trace.
     new = not _is_begun(request)
-    with ExitStack() as opened:
-        journal = None if new else opened.enter_context(_opened(request, progress))
+    with Held() as held, ExitStack() as opened, held.heard():
+        journal = None if new else _open(opened, request, progress)
         inventory = Inventory(
             found,
             request.derived_dir,
@@ -94,7 +95,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                 raise SourceChangedError(
                     f"{request.derived_dir}: another run has written here; run again"
                 )
-            journal = journal or opened.enter_context(_opened(request, progress))
+            journal = journal or _open(opened, request, progress)
             assert journal is not None
             recovered = journal.recovered
             summary.recovered_records = recovered.records if recovered is not None else 0
@@ -129,6 +130,11 @@ def _require_place(request: Request) -> None:
 def _is_begun(request: Request) -> bool:
     """Whether any run has ever written to the store."""
     return (request.derived_dir / STATE_FOLDER).exists() or journal_path(request.jsonl).exists()
+
+
+def _open(opened: ExitStack, request: Request, progress: Progress) -> Journal | None:
+    with Held():  # or a signal could come when it is open and not yet sure to be closed
+        return opened.enter_context(_opened(request, progress))
 
 
 @contextmanager

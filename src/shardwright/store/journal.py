@@ -55,7 +55,8 @@ class Journal:
     """Collects the records of a run; however the block is left, they are merged.
 
     ``append`` queues a record, ``commit`` makes what is queued durable: call it when the records'
-    arrays are on the disk, and for many records at once. The caller holds the store's lock.
+    arrays are on the disk, and for many records at once. The caller holds the store's lock, and
+    holds signals back.
     """
 
     def __init__(self, jsonl: Path) -> None:
@@ -72,20 +73,14 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._end()
-        except KeyboardInterrupt:  # the store comes first; whoever asks again is heard
-            self._end()
-            raise
+            # After a failed write nobody knows what the disk holds: the next run reads and judges.
+            if not self._failed:
+                self.commit()
+                if journal_path(self.jsonl).exists():
+                    merge(self.jsonl)
         finally:
             if self._file is not None:
                 self._file.close()
-
-    def _end(self) -> None:
-        # After a failed write nobody knows what the disk holds: the next run reads and judges.
-        if not self._failed:
-            self.commit()
-            if journal_path(self.jsonl).exists():
-                merge(self.jsonl)
 
     def append(self, record: Record) -> None:
         """Queue a record, to be added to the JSONL or to take its old place there."""
