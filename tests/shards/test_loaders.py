@@ -20,6 +20,7 @@ import pytest
 import shardwright
 from shardwright import files, locks
 from shardwright.shards.loaders import LOADERS
+from tests.faults import Killed, KillingDisk, WatchedDisk
 from tests.shards import peers
 from tests.shards.packed import assert_same, assert_sample, expected, packed
 from tests.store.whole import whole_store
@@ -328,6 +329,42 @@ def test_a_full_disk_leaves_only_whole_files(shards: Path, writes: int) -> None:
     assert ".nv-meta/.info.json" not in tree(shards)
     shardwright.index(shards, for_="energon")
     assert tree(shards) == complete
+
+
+@pytest.mark.parametrize("remove", [False, True])
+def test_what_a_run_that_was_killed_has_left_is_known_after_another_packing(
+    tmp_path: Path, remove: bool
+) -> None:
+    old = packed(tmp_path / "old", 6, shard_size=2)
+    shardwright.index(old, for_=["webshart"])  # so that one loader's files are there before
+    shards, new = tmp_path / "shards", packed(tmp_path / "new", 4)
+    bare = tree(new)
+    shutil.copytree(new, shards)
+    shardwright.index(shards, for_=ALL)
+    fresh = {name: data for name, data in tree(shards).items() if name != "README.md"}
+    shutil.copytree(old, tmp_path / "counted")
+    with files.using(watched := WatchedDisk()):
+        shardwright.index(tmp_path / "counted", for_=ALL)
+    for nth in range(1, len(watched.calls) + 1, 5):
+        shutil.rmtree(shards)
+        shutil.copytree(old, shards)
+        with files.using(KillingDisk(nth)), pytest.raises(Killed):
+            shardwright.index(shards, for_=ALL)
+        repack(shards, new)
+        shardwright.index(shards, for_=ALL, remove=remove)
+        left = {name: data for name, data in tree(shards).items() if name != "README.md"}
+        assert left == (bare if remove else fresh), f"killed at call {nth}"
+        assert (shards / "README.md").exists() is not remove
+        if remove:
+            assert not (shards / ".shardwright/loaders.json").exists()
+
+
+def repack(shards: Path, new: Path) -> None:
+    """Put other shards in the place of those that are there, as pack does."""
+    for path in [*shards.glob("bucket_*/*.tar"), *(shards / ".shardwright").rglob("*")]:
+        if path.is_file() and path.name not in OURS and "loaders" not in path.name:
+            path.unlink()
+    shutil.copytree(new, shards, dirs_exist_ok=True)
 
 
 def test_unknown_loaders_and_folders_without_a_manifest_are_refused(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ import msgspec
 import xxhash
 
 from shardwright import files, locks
-from shardwright.errors import InputMissingError, UsageError
+from shardwright.errors import InputMissingError, StorageError, UsageError
 from shardwright.schema import STATE_FOLDER
 from shardwright.shards import card, manifest
 from shardwright.shards.index import Member, ShardIndex, load
@@ -36,7 +37,8 @@ _ENERGON_VERSION = "7.4.1"  # whose layout this is
 
 StrPath = str | os.PathLike[str]
 File = tuple[str, bytes]
-Record = dict[str, dict[str, str]]  # by loader and path: the xxh3 of what we wrote
+# By loader and path: the xxh3 of what we wrote; while a file is replaced, those of old and new.
+Record = dict[str, dict[str, str]]
 
 
 class _Member(NamedTuple):
@@ -143,7 +145,8 @@ LOADERS: dict[str, Loader] = {
 def write_indexes(folder: Path, names: Iterable[str], remove: bool) -> IndexSummary:
     """Write the files of some loaders, or remove them; those of an earlier packing go as well.
 
-    What we wrote is on record with its checksum. No other file is replaced or removed, nor one of
+    What we wrote is on record with its checksum, before it appears, so that a run that is killed
+    leaves nothing that the next does not know. No other file is replaced or removed, nor one of
     these that somebody has changed since.
     """
     chosen = _chosen(names)
@@ -154,19 +157,22 @@ def write_indexes(folder: Path, names: Iterable[str], remove: bool) -> IndexSumm
         if "hf" in chosen and not remove:
             _require_card_of_ours(folder)
         record = read_record(folder)
-        before = msgspec.json.encode(record)
         try:
             for name in chosen:
+                _remove_half_written(folder, name)
                 known = record.setdefault(name, {})
                 old = set(known)
                 if packed is not None and not remove:
-                    new = _write(folder, LOADERS[name].write(packed), known)
-                    written += new
-                    old.difference_update(new)
+                    sealed = _write(folder, LOADERS[name].write(packed), known)
+                    for path, checksum in sealed.items():
+                        known[path] = f"{known.get(path, '')} {checksum}".strip()
+                    _save_record(folder, record)
+                    _publish(folder, sealed, known)
+                    written += sealed
+                    old.difference_update(sealed)
                 removed += _remove(folder, sorted(old), known)
         finally:
-            if msgspec.json.encode(record) != before:
-                _save_record(folder, record)
+            _save_record(folder, record)
     return IndexSummary(str(folder), chosen, written, sorted(removed))
 
 
@@ -220,6 +226,8 @@ def renewed(path: Path, data: bytes) -> bytes:
 
 def _save_record(folder: Path, record: Record) -> None:
     kept = {loader: known for loader, known in record.items() if known}
+    if kept == read_record(folder):
+        return
     if kept:
         files.write_whole(folder / _RECORD, _json(kept))
     else:
@@ -238,25 +246,51 @@ def _not_ours(path: Path) -> UsageError:
     )
 
 
-def _write(folder: Path, made: Iterable[File], known: dict[str, str]) -> list[str]:
-    written = []
-    for name, new in made:
-        path = folder / name
-        data = renewed(path, new)
-        if name != CARD_NAME and path.exists():
-            there = path.read_bytes()
-            if there != data and xxhash.xxh3_64_hexdigest(there) != known.get(name):
-                raise _not_ours(path)
-        files.make_folder(path.parent)
-        with files.NewFile(path) as file:
-            file.write(data)
-            file.seal(len(data))
-        files.publish(file.tmp, path)
-        known[name] = xxhash.xxh3_64_hexdigest(data)
-        written.append(name)
-    for parent in {(folder / name).parent for name in written}:
+def _write(folder: Path, made: Iterable[File], known: dict[str, str]) -> dict[str, str]:
+    """Write the files of a loader under temporary names, and give their checksums."""
+    sealed: dict[str, str] = {}
+    try:
+        for name, new in made:
+            path = folder / name
+            data = renewed(path, new)
+            if name != CARD_NAME and path.exists():
+                there = path.read_bytes()
+                if there != data and not _is_ours(there, known.get(name, "")):
+                    raise _not_ours(path)
+            files.make_folder(path.parent)
+            with files.NewFile(path) as file:
+                file.write(data)
+                file.seal(len(data))
+            sealed[name] = xxhash.xxh3_64_hexdigest(data)
+    except BaseException:
+        for name in sealed:
+            with suppress(StorageError):  # the error that brought us here is the one to report
+                files.remove(_tmp(folder / name))
+        raise
+    return sealed
+
+
+def _publish(folder: Path, sealed: dict[str, str], known: dict[str, str]) -> None:
+    for name, checksum in sealed.items():
+        files.publish(_tmp(folder / name), folder / name)
+        known[name] = checksum
+    for parent in {(folder / name).parent for name in sealed}:
         files.sync_folder(parent)
-    return written
+
+
+def _remove_half_written(folder: Path, loader: str) -> None:
+    """Remove what a run that was killed left under temporary names."""
+    for pattern in (_RECORD, *LOADERS[loader].owns):
+        for path in list(folder.glob(pattern + files.TMP_SUFFIX)):
+            files.remove(path)
+
+
+def _tmp(path: Path) -> Path:
+    return path.with_name(path.name + files.TMP_SUFFIX)
+
+
+def _is_ours(there: bytes, checksums: str) -> bool:
+    return xxhash.xxh3_64_hexdigest(there) in checksums.split()
 
 
 def _remove(folder: Path, names: Iterable[str], known: dict[str, str]) -> list[str]:
@@ -265,7 +299,7 @@ def _remove(folder: Path, names: Iterable[str], known: dict[str, str]) -> list[s
         path = folder / name
         if path.exists():
             there = path.read_bytes()
-            ours = xxhash.xxh3_64_hexdigest(there) == known[name]
+            ours = _is_ours(there, known[name])
             if not (card.is_untouched(there) if name == CARD_NAME else ours):
                 raise _not_ours(path)
             files.remove(path)
