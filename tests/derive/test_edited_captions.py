@@ -13,7 +13,7 @@ from shardwright.files import using
 from shardwright.progress import Lines
 from shardwright.schema import JSONL_NAME
 from tests.derive.fakes import Fake, Spoils, given
-from tests.derive.pictures import array_path, make_images, sketch, store_records
+from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
 from tests.derive.test_derive import flat
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 
@@ -216,6 +216,37 @@ def test_one_edited_after_a_kill_of_a_recompute_with_other_settings(tmp_path: Pa
         for caption, array in zip(captions(derived), _texts(derived), strict=True):
             assert array == texts[caption], f"killed at call {nth}"
         assert not list((derived / ".shardwright").glob("remade*"))
+
+
+@pytest.mark.parametrize("lost", ["t5", "vae"])
+def test_a_kill_at_any_call_leaves_no_array_with_a_record_of_what_was_before(
+    tmp_path: Path, lost: str
+) -> None:
+    images, before = make_images(tmp_path / "images", 2, ((16, 16),)), tmp_path / "before"
+    sketch(images, before)
+    array_path(before, lost, "img001").unlink()
+    options: dict[str, Path] = {}
+    if lost == "t5":
+        options["captions"] = tmp_path / "captions.csv"
+        options["captions"].write_text("file_name,text\nimg001.png,from the file\n")
+    else:
+        save(images / "img001.png", gradient(32, 16))
+    with using(watched := WatchedDisk()):
+        whole = shutil.copytree(before, tmp_path / "whole")
+        sketch(images, whole, **options)
+    assert contents(whole) != contents(before)
+    for nth in range(1, len(watched.calls) + 1):
+        derived = shutil.copytree(before, tmp_path / f"killed{nth}")
+        with using(KillingDisk(nth)), pytest.raises(Killed):
+            sketch(images, derived, **options)
+        if lost == "t5":  # without the file: what is made must be of the caption on record
+            sketch(images, copy := shutil.copytree(derived, tmp_path / f"without{nth}"))
+            here = whole if "from the file" in captions(copy) else tmp_path / "unedited"
+            if not here.exists():
+                sketch(images, here)
+            assert _texts(copy) == _texts(here), f"killed at call {nth}"
+        sketch(images, derived, **options)
+        assert contents(derived) == contents(whole), f"killed at call {nth}"
 
 
 def _texts(derived: Path) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The last stage: check what the encoders made, publish the arrays, then journal the records."""
+"""The last stage: check what the encoders made, publish the arrays, and journal the records."""
 
 from __future__ import annotations
 
@@ -57,17 +57,18 @@ class Committer:
                 group.append((self._path(sample, component), array))
                 self.summaries[component].made += 1
                 self.summaries[component].bytes_written += HEADER_BYTES + array.nbytes
+        records = [None if sample.failure else self._record(sample) for sample in samples]
+        old = [sample.task.record for sample in samples]
+        # An array is taken to be made of what the record says, so a record that is there changes
+        # first; a new one is the sign that its arrays are there, so it comes last.
+        self._journal(
+            [new for new, was in zip(records, old, strict=True) if was not in (None, new)]
+        )
         write_arrays(group)
-        changed = []
-        for sample in samples:
-            record = None if sample.failure else self._record(sample)
-            if record is not None and record != sample.task.record:
-                self.journal.append(record)
-            changed.append(bool(sample.task.make) or record != sample.task.record)
-        self.journal.commit()
+        self._journal([new for new, was in zip(records, old, strict=True) if was is None])
         self.remade.add([sample.task for sample in samples if not sample.failure])
         self.progress.advance(len(samples))
-        for sample, was_changed in zip(samples, changed, strict=True):
+        for sample, record in zip(samples, records, strict=True):
             if sample.failure:
                 reason, detail = sample.failure
                 names = [component.name for component in sample.task.make]
@@ -75,7 +76,13 @@ class Committer:
                     detail += f"; kept as it was: {', '.join(kept)}"
                 self.books.fail_at_work(sample.task.source, reason, detail, names)
             else:
-                self.books.succeed(was_changed)
+                self.books.succeed(bool(sample.task.make) or record != sample.task.record)
+
+    def _journal(self, records: list[Record | None]) -> None:
+        for record in records:
+            if record is not None:
+                self.journal.append(record)
+        self.journal.commit()
 
     def _checked(self, sample: Sample) -> dict[Component, Array]:
         """Give the arrays of a sample in their components' dtypes; values must be finite there.

@@ -2,7 +2,7 @@
 
 Four stages run at once. Readers decode and prepare the images, ahead of the encoders and within a
 bound of memory. One thread stacks a group of samples into batches. The calling thread does nothing
-but encode. One thread checks what came out and commits the group: arrays, then records. Groups are
+but encode. One thread checks what came out and commits the group: arrays and records. Groups are
 committed in the order of the images, so a store that was interrupted and resumed cannot be told
 from one that was not.
 """
