@@ -6,6 +6,7 @@ import argparse
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -97,3 +98,26 @@ def test_a_commands_defaults_are_its_functions_defaults(name: str) -> None:
     for argument, value in inspect.signature(getattr(shardwright, name)).parameters.items():
         if argument != "progress" and value.default is not value.empty:
             assert (parsed.get_default(argument) or None) == (value.default or None), argument
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "value"),
+    [
+        (shardwright.derive, "batch_size", "8"),
+        (shardwright.pack, "shard_size", 10.0),
+        (shardwright.pack, "limit", "5"),
+        (shardwright.pack, "progress_every", None),
+        (shardwright.pack, "workers", 2.0),
+    ],
+)
+def test_a_number_of_the_wrong_type_is_refused_by_name(
+    call: Callable[..., object], argument: str, value: object
+) -> None:
+    flag = f"--{argument.replace('_', '-')}"
+    with pytest.raises(shardwright.UsageError, match=f"^{flag} is {value!r}; give a whole number"):
+        call(**{argument: value})
+
+
+def test_a_seed_of_the_wrong_type_is_refused_where_it_is_used() -> None:
+    with pytest.raises(shardwright.UsageError, match=r"^--seed is 'x'; give a whole number"):
+        shardwright.pack(shuffle=True, seed="x")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
-from shardwright.errors import UsageError
+from shardwright.arguments import whole
 
 Task = TypeVar("Task")
 Message = TypeVar("Message")
@@ -26,9 +26,7 @@ def count(workers: int | None) -> int:
     """Give the number of workers asked for, or one for each core."""
     if workers is None:
         return cores()
-    if workers < 1:
-        raise UsageError(f"--workers is {workers}; give 1 or more")
-    return workers
+    return whole("--workers", workers, least=1)
 
 
 def run(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardwright.arguments import whole
 from shardwright.derive.summary import ComponentSummary, DeriveSummary, FailedReason
 from shardwright.errors import UsageError
 from shardwright.progress import Progress
@@ -52,8 +53,6 @@ def derive(
 
     if fit not in FITS:
         raise UsageError(f"--fit {fit}: choose from {', '.join(FITS)}")
-    if batch_size < 1:
-        raise UsageError(f"--batch-size is {batch_size}; give 1 or more")
     models = dict(model or {})
     chosen = _chosen("--components", components) or COMPONENTS
     renewed = _chosen("--recompute", recompute)
@@ -75,7 +74,7 @@ def derive(
                 components=chosen,
                 recompute=frozenset(renewed),
                 fit=fit,
-                batch_size=batch_size,
+                batch_size=whole("--batch-size", batch_size, least=1),
                 dry_run=dry_run,
             ),
             report,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shardwright import files
+from shardwright.arguments import whole
 from shardwright.buckets import is_bucket
 from shardwright.errors import UsageError
 from shardwright.pack.summary import BucketSummary, PackSummary, SkippedReason
@@ -50,9 +51,6 @@ def pack(
     from shardwright.pack.run import Request, run
     from shardwright.shards.manifest import Settings
 
-    _require_positive(shard_size=shard_size, progress_every=progress_every)
-    if limit is not None and limit < 0:
-        raise UsageError(f"--limit is {limit}; it counts samples, so give 0 or more")
     if overwrite + resume + append > 1:
         raise UsageError("--overwrite, --resume and --append exclude one another")
     derived = Path(derived_dir)
@@ -63,16 +61,16 @@ def pack(
         settings=Settings(
             buckets=_bucket_names(bucket),
             shuffle=shuffle,
-            seed=seed if shuffle else None,
-            limit=limit,
-            shard_size=shard_size,
+            seed=whole("--seed", seed, least=-(1 << 63)) if shuffle else None,
+            limit=None if limit is None else whole("--limit", limit),
+            shard_size=whole("--shard-size", shard_size, least=1),
         ),
         overwrite=overwrite,
         resume=resume,
         append=append,
         sha256=sha256,
         dry_run=dry_run,
-        progress_every=progress_every,
+        progress_every=whole("--progress-every", progress_every, least=1),
         workers=count(workers),
     )
     report = progress or Progress()
@@ -80,12 +78,6 @@ def pack(
         return run(request, report)
     finally:
         report.close()
-
-
-def _require_positive(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} is {value}; give 1 or more")
 
 
 def _bucket_names(given: Iterable[str]) -> list[str]:

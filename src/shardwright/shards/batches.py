@@ -7,7 +7,6 @@ in turn. So a rank needs to know only its number, and a place in an epoch is one
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.arguments import whole
 from shardwright.errors import UsageError
 from shardwright.schema import JSON_SUFFIX
 from shardwright.shards import members
@@ -48,17 +48,6 @@ class Settings:
     drop_last: bool
     small_buckets: SmallBuckets
     samples: str  # a digest of the dataset
-
-
-def whole(name: str, value: Any) -> int:  # noqa: ANN401 - whatever a caller or a file gives
-    """Give a number as a plain int, which JSON can hold; NumPy's are as welcome."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise UsageError(f"{name} is {value!r}; give a whole number") from None
-    if number < 0:
-        raise UsageError(f"{name} is {number}; give 0 or more")
-    return number
 
 
 class Batches:

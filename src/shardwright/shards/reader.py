@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
+from shardwright.arguments import whole
 from shardwright.errors import DamageError, UsageError
 from shardwright.schema import JSON_SUFFIX, STATE_FOLDER
 from shardwright.shards import members
-from shardwright.shards.batches import Batches, Settings, SmallBuckets, whole
+from shardwright.shards.batches import Batches, Settings, SmallBuckets
 from shardwright.shards.catalog import Catalog, Numbers, mark, open_catalog, read_ids
 from shardwright.shards.folder import Folder, LocalFolder, Piece, Shard
 from shardwright.shards.keys import LONGEST_NAME

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from shardwright.arguments import whole
 from shardwright.errors import StorageError
-from shardwright.shards.batches import Arrays, Batch, Batches, State, stacked, whole
+from shardwright.shards.batches import Arrays, Batch, Batches, State, stacked
 
 _ALIGNED = 64
 
