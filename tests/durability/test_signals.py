@@ -126,7 +126,8 @@ class SignallingSteps:
         self.at = range(first, 1 << 20, step) if step else [first]
 
     def __call__(self, frame: FrameType, event: str, _: object) -> SignallingSteps | None:
-        if frame.f_code.co_filename not in BLOCKS:
+        code = frame.f_code
+        if code.co_filename not in BLOCKS and code is not threading.Thread.start.__code__:
             return None
         self.lines += event == "line"
         if event == "line" and self.lines in self.at:

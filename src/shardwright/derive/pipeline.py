@@ -25,6 +25,7 @@ from shardwright.interrupts import Held
 from shardwright.progress import Progress
 from shardwright.workers import cores
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _GROUP_SECONDS = 3  # what a kill may cost: groups grow and shrink to take about this long
@@ -73,15 +74,15 @@ class Pipeline:
             held.heard(),
         ):
             ahead = _Ahead(reading, self.read, tasks)
-            coming = stacking.submit(self._next, ahead)
+            coming = _submit(stacking, self._next, ahead)
             committed: Future[None] | None = None
             while (group := self._receive(coming)).samples:
-                coming = stacking.submit(self._next, ahead)
+                coming = _submit(stacking, self._next, ahead)
                 for batch in group.batches:
                     self.batcher.encode(batch)
                 if committed is not None:
                     self._wait(committed)
-                committed = committing.submit(self.committer.commit, group.samples)
+                committed = _submit(committing, self.committer.commit, group.samples)
                 done += len(group.samples)
                 last, now = now, time.monotonic()
                 self.seconds = now - started
@@ -179,3 +180,11 @@ def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _submit(
+    pool: ThreadPoolExecutor, function: Callable[[Item], Result], item: Item
+) -> Future[Result]:
+    """Hand work to a pool. A signal in the midst of it would hide the new thread from the pool."""
+    with Held():
+        return pool.submit(function, item)
