@@ -107,9 +107,13 @@ def test_a_recompute_that_was_cut_short_goes_on_and_does_not_begin_again(tmp_pat
     with using(watched := WatchedDisk()):
         whole = shutil.copytree(before, tmp_path / "whole")
         sketch(images, whole, recompute=["vae"], batch_size=1)
-    first_record = watched.names.index("append")  # by then the first group's arrays are there
+    published = [
+        nth
+        for nth, call in enumerate(watched.calls, 1)
+        if call.name == "rename" and "vae_latents" in call.path
+    ]
     derived = shutil.copytree(before, tmp_path / "derived")
-    with using(KillingDisk(first_record + 1)), pytest.raises(Killed):
+    with using(KillingDisk(published[1])), pytest.raises(Killed):
         sketch(images, derived, recompute=["vae"], batch_size=1)
     left = len(list((derived / "vae_latents").glob("*.npy")))
     assert 0 < left < 8
