@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 from shardwright.errors import ShardwrightError, StorageError, refusal
+from shardwright.interrupts import Held
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -229,7 +230,8 @@ class GatheredFile(NewFile):
     def _flush(self) -> None:
         """Have the buffer written, and go on with the other once that has been."""
         self._wait()
-        self._writing = self._writer.submit(self._write_out, self._buffer[: self._used])
+        with Held():  # a signal in the midst of it would hide the thread from ``shutdown``
+            self._writing = self._writer.submit(self._write_out, self._buffer[: self._used])
         self._buffer, self._other = self._other, self._buffer
         self._used = 0
 

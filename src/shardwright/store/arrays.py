@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from shardwright import files
 from shardwright.errors import StorageError
+from shardwright.interrupts import Held
 from shardwright.schema import Component
 from shardwright.store import npy
 from shardwright.store.listing import ARRAY_SUFFIX
@@ -42,7 +43,9 @@ def write_arrays(arrays: Iterable[tuple[Path, Array]]) -> None:
     shares = [group[first : first + share] for first in range(0, len(group), share)]
     try:
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(_write, shares))
+            with Held():  # a signal in the midst of it would hide a thread from the pool
+                written = pool.map(_write, shares)
+            list(written)
         for item in group:
             files.publish(item.tmp, item.path)
     except BaseException:
