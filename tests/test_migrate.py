@@ -520,7 +520,7 @@ def test_parts_and_workers_make_no_difference(
         lines[6:6] = [b"\xef\xbb\xbf" + json.dumps(record("marked")).encode(), record("img8"), ""]
         first = b"\xef\xbb\xbf\xef\xbb\xbf" + json.dumps(record("first")).encode()
         stage1.write(derived, first, *lines, '{"image_id": "stage2", "format_version": 2}', "")
-        monkeypatch.setattr(sys.modules["shardwright.migrate"], "_PART_BYTES", part_bytes)
+        monkeypatch.setattr(sys.modules["shardwright.migrate.run"], "_PART_BYTES", part_bytes)
         summary = migrate(derived, workers=workers).to_dict()
         return contents(derived), {name: summary[name] for name in summary.keys() - VARYING}
 
@@ -546,7 +546,7 @@ def test_an_error_in_one_worker_leaves_nothing_unfinished(
         def rename(self, source: Path, target: Path) -> None:
             time.sleep(60)
 
-    monkeypatch.setattr(sys.modules["shardwright.migrate"], "_PART_BYTES", 50_000)
+    monkeypatch.setattr(sys.modules["shardwright.migrate.run"], "_PART_BYTES", 50_000)
     jsonl = stage1.write(derived, *(record(f"img{n}", seed=n) for n in range(6)))
     before = jsonl.read_bytes()
     with (

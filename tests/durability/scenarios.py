@@ -160,7 +160,9 @@ def _migrate(folder: Path, output: Path, count: int = 7) -> tuple[Command, Optio
 
 def _migrate_in_small_groups(**options: Any) -> None:  # noqa: ANN401
     # Groups of hundreds are for speed; here several of them must fit into a few records.
-    with mock.patch.object(importlib.import_module("shardwright.migrate"), "_PART_BYTES", 50_000):
+    with mock.patch.object(
+        importlib.import_module("shardwright.migrate.run"), "_PART_BYTES", 50_000
+    ):
         shardwright.migrate(workers=1, **options)
 
 

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-import msgspec
-
 from shardwright.progress import Bar, Lines, Progress
 
 
@@ -18,6 +16,8 @@ def progress() -> Progress:
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - anything JSON can say
     """Print one JSON object on standard output."""
+    import msgspec  # here, because --help is to be quick
+
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 

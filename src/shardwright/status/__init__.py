@@ -8,7 +8,6 @@ from pathlib import Path
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.status.summary import BucketStatus, ComponentStatus, StoreStatus
-from shardwright.store.folders import holds_shards
 from shardwright.workers import count
 
 __all__ = ["BucketStatus", "ComponentStatus", "StoreStatus", "status"]
@@ -30,6 +29,7 @@ def status(
     """
     # Here, because the package and its --help are to be imported quickly.
     from shardwright.status.run import look
+    from shardwright.store.folders import holds_shards
 
     workers = count(workers)
     derived = Path(derived_dir)

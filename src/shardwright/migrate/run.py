@@ -1,4 +1,4 @@
-"""Stage 1 to store: the arrays that a JSONL holds inline become ``.npy`` files.
+"""A migration from end to end.
 
 The JSONL is read twice: once to find ids that are met more than once, and once, in parts, to
 migrate. It is replaced in one step at the end. Until then it is as it was, so a run that was killed
@@ -8,106 +8,46 @@ is simply run again: the arrays it has written are found, compared and kept.
 from __future__ import annotations
 
 import filecmp
-import os
-import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from shardwright import files, locks, schema
-from shardwright.errors import InputMissingError, StorageError, UsageError
-from shardwright.outputs import require_writable
+from shardwright import files, locks
+from shardwright.errors import StorageError
+from shardwright.migrate.summary import MigrateSummary
 from shardwright.progress import Progress, quantity
 from shardwright.schema import Component
-from shardwright.store.folders import holds_shards, make_folders
-from shardwright.store.journal import Recovered, journal_path, recover
+from shardwright.store.arrays import Array, read_array, write_arrays
+from shardwright.store.folders import make_folders
+from shardwright.store.journal import journal_path, recover
 from shardwright.store.listing import leftovers
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Line, counted
 from shardwright.store.rewrite import Part, Rewrite, target
 from shardwright.store.stage1 import Repeated, Stage2, repeated_ids, to_stage2
-from shardwright.workers import count, run
-
-if TYPE_CHECKING:
-    from shardwright.store.arrays import Array
-
-StrPath = str | os.PathLike[str]
+from shardwright.workers import run as run_tasks
 
 _BACKUP_SUFFIX = ".stage1.bak"
 _PART_BYTES = 1 << 23  # whose arrays are published together, so that many wait for the disk at once
 _NOTE_EVERY = 5000  # lines
 
 
-@dataclass
-class MigrateSummary:
-    """What ``migrate`` did, or under ``dry_run`` would do; lines are given by their numbers."""
-
-    jsonl: str
-    dry_run: bool
-    total_records: int = 0
-    migrated_records: int = 0
-    already_migrated: int = 0
-    unmigrated_records: int = 0
-    unmigrated_by_reason: dict[str, list[int]] = field(default_factory=dict)
-    arrays_written: dict[str, int] = field(default_factory=dict)  # by component
-    arrays_found: dict[str, int] = field(default_factory=dict)  # that were there, and are the same
-    arrays_differing: dict[str, list[int]] = field(default_factory=dict)  # were there; they stay
-    jsonl_bytes_before: int = 0
-    jsonl_bytes_after: int = 0
-    backup: str | None = None
-    recovered: Recovered | None = None
-    seconds: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give it as plain dicts and numbers, ready for JSON."""
-        return asdict(self)
-
-
-def migrate(
-    *,
-    derived_dir: StrPath = "data/derived",
-    jsonl: StrPath | None = None,
-    backup: bool = True,
-    dry_run: bool = False,
-    workers: int | None = None,
-    progress: Progress | None = None,
+def run(
+    jsonl: Path, derived: Path, backup: bool, dry_run: bool, workers: int, progress: Progress
 ) -> MigrateSummary:
-    """Turn a Stage 1 JSONL into a Stage 2 store, in place.
-
-    Arguments are named as the flags of ``shardwright migrate``. A line that cannot be migrated
-    stays as it is, and its number is in the summary under the reason.
-    """
-    started = time.monotonic()
-    derived = Path(derived_dir)
-    path = Path(jsonl) if jsonl is not None else derived / schema.JSONL_NAME
-    if not path.is_file():
-        raise InputMissingError(
-            f"{path}: no such file; give the Stage 1 metadata with --jsonl, or its folder with "
-            "--derived-dir"
-        )
-    if holds_shards(derived):
-        raise UsageError(f"--derived-dir {derived}: holds shards; give the store, or a new folder")
-    processes = count(workers)
-    for folder in (derived, path.parent):
-        require_writable(folder)
-    report = progress or Progress()
-    try:
-        if dry_run:
-            if journal_path(path).exists():
-                report.warn(f"{journal_path(path)}: not counted here; it is merged first")
-            summary = _Migration(path, derived, True, processes, report).run(backup)
-        else:
-            with locks.lock(derived):
-                make_folders(derived, path)
-                recovered = recover(path)
-                summary = _Migration(path, derived, False, processes, report).run(backup)
-                summary.recovered = recovered
-    finally:
-        report.close()
-    summary.seconds = round(time.monotonic() - started, 3)
+    """Migrate, or only look what that would do."""
+    migration = _Migration(jsonl, derived, dry_run, workers, progress)
+    if dry_run:
+        if journal_path(jsonl).exists():
+            progress.warn(f"{journal_path(jsonl)}: not counted here; it is merged first")
+        return migration.run(backup)
+    with locks.lock(derived):
+        make_folders(derived, jsonl)
+        recovered = recover(jsonl)
+        summary = migration.run(backup)
+        summary.recovered = recovered
     return summary
 
 
@@ -163,7 +103,7 @@ class _Migration:
         done: dict[int, list[_Fate]] = {}
         number = noted = 0
         try:
-            with closing(run(work, parts, min(self.workers, len(parts)))) as results:
+            with closing(run_tasks(work, parts, min(self.workers, len(parts)))) as results:
                 for part in parts:
                     while part.start not in done:
                         start, fates = next(results)
@@ -227,8 +167,6 @@ def _migrate_part(
     derived: Path, dry_run: bool, repeated: Repeated, part: Part
 ) -> Iterator[tuple[int, list[_Fate]]]:
     """Write the arrays of a part; when they are on the disk, say what becomes of its lines."""
-    from shardwright.store.arrays import write_arrays  # here, to keep `import shardwright` light
-
     fates: list[_Fate] = []
     waiting: list[tuple[Path, Array]] = []
     for line in part.lines():
@@ -266,8 +204,6 @@ def _missing(derived: Path, become: Stage2, fate: _Fate) -> list[tuple[Path, Arr
 
 
 def _existing(path: Path, component: Component) -> Array | None:
-    from shardwright.store.arrays import read_array  # here, as above
-
     try:
         return read_array(path, component)
     except BadArrayError as error:
