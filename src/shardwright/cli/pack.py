@@ -19,7 +19,7 @@ Packs every ready sample of a Stage 2 store into WebDataset tar shards, a folder
 A sample is ready when its record is complete and all its arrays are there and sound; the others are
 skipped, and counted by reason. Samples go in the order of the JSONL: filtered by --bucket, then
 shuffled, then limited, then grouped by bucket and cut into shards. The store is only read.
-Memory: a few hundred bytes a record, so about 450 MB for 1,000,000 records."""
+Memory: a few hundred bytes a record, so about 470 MB for 1,000,000 records."""
 EXAMPLE = """\
   shardwright pack --dry-run --limit 100
   shardwright pack --limit 100 --shuffle --output-dir data/shards/trial
