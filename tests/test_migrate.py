@@ -351,6 +351,16 @@ def test_a_size_that_cannot_be_found_out_keeps_the_line_as_it_is(
     assert os.listdir(derived / "dinov3") == []
 
 
+@pytest.mark.parametrize("null", ["vae_embedding", "vae_latent", "vae_latents"])
+def test_a_field_that_is_null_holds_no_array(derived: Path, null: str) -> None:
+    held = "vae_latent" if null != "vae_latent" else "vae_latents"
+    fields: dict[str, Any] = {held: np.ones((16, 8, 8)).tolist(), null: None}
+    stage1.write(derived, record("a", **fields))
+    summary = migrate(derived)
+    assert summary.arrays_written == {"dinov3": 1, "vae": 1}
+    assert (array(derived, "vae_latents", "a") == 1).all()
+
+
 # Lines that cannot be migrated.
 
 NAN = json.dumps(record("nan", dinov3_embedding=[float("nan")] * 1024))
@@ -389,6 +399,8 @@ BAD_LINES: list[tuple[str, dict[str, Any] | str | bytes]] = [
     ("image_id_invalid", record("a", image_id="../a")),
     ("image_id_invalid", record("a", image_id=7)),
     ("format_version_unknown", record("a", format_version=3)),
+    ("format_version_unknown", record("a", format_version=True)),
+    ("format_version_unknown", record("a", format_version=2.0)),
 ]
 
 

@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -108,6 +109,7 @@ def test_a_commands_defaults_are_its_functions_defaults(name: str) -> None:
         (shardwright.pack, "limit", "5"),
         (shardwright.pack, "progress_every", None),
         (shardwright.pack, "workers", 2.0),
+        (shardwright.pack, "limit", True),
     ],
 )
 def test_a_number_of_the_wrong_type_is_refused_by_name(
@@ -115,6 +117,25 @@ def test_a_number_of_the_wrong_type_is_refused_by_name(
 ) -> None:
     flag = f"--{argument.replace('_', '-')}"
     with pytest.raises(shardwright.UsageError, match=f"^{flag} is {value!r}; give a whole number"):
+        call(**{argument: value})
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "value"),
+    [
+        (partial(shardwright.derive, "images"), "dry_run", "no"),
+        (shardwright.migrate, "backup", 0),
+        (shardwright.pack, "shuffle", "no"),
+        (shardwright.pack, "overwrite", "yes"),
+        (shardwright.verify, "read_data", None),
+        (shardwright.index, "remove", "no"),
+    ],
+)
+def test_a_switch_is_true_or_false(
+    call: Callable[..., object], argument: str, value: object
+) -> None:
+    flag = f"--{argument.replace('_', '-')}"
+    with pytest.raises(shardwright.UsageError, match=f"^{flag} is {value!r}; give True or False"):
         call(**{argument: value})
 
 

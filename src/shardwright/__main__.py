@@ -12,8 +12,8 @@ def main() -> int:
         code = command()
         gc.freeze()  # all that is left ends with the process; to look it through takes longer
         return code
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as interrupt:
+        return getattr(interrupt, "exit_code", 130)
 
 
 if __name__ == "__main__":

@@ -190,8 +190,12 @@ class GatheredFile(NewFile):
         self._writing: Future[None] | None = None  # the other buffer
 
     def __exit__(self, *_: object) -> None:
-        self._writer.shutdown()  # nobody may write to a file that is closed
-        super().__exit__()
+        try:
+            with Held():  # what a signal raises while a pool and its threads go is lost in there
+                self._writer.shutdown()  # nobody may write to a file that is closed
+                del self._writer
+        finally:
+            super().__exit__()
 
     def put(self, data: bytes) -> None:
         """Append bytes."""

@@ -6,6 +6,8 @@ leaving a block. In a ``Held`` block what it raises waits until the block is lef
 
     with Held() as held, Journal(path) as journal, held.heard():
         work()  # Ctrl-C ends this, and then the journal's own end is undisturbed
+
+So are imports that come late: code in C has crashed, or taken what was raised for its own fault.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from shardwright.arguments import require_switches
 from shardwright.errors import InputMissingError, UsageError
+from shardwright.interrupts import Held
 from shardwright.progress import Progress
 from shardwright.schema import JSONL_NAME
 from shardwright.store.findings import Finding, VerifyReport
@@ -35,9 +37,11 @@ def verify(
     damage is reported, not raised: look at ``damaged`` and ``findings``.
     """
     # Here, and each where it is needed, because a start is to be quick.
-    from shardwright.shards.verify import is_shard_folder, verify_shards
-    from shardwright.store.folders import is_store
+    with Held():
+        from shardwright.shards.verify import is_shard_folder, verify_shards
+        from shardwright.store.folders import is_store
 
+    require_switches(read_data=read_data, loaders=loaders)
     target = Path(path)
     report = progress or Progress()
     if not target.exists():

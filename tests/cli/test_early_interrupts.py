@@ -33,3 +33,37 @@ def test_an_interrupt_while_the_command_is_imported_is_quiet(
         timeout=30,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+ENDED = """
+class Ended(KeyboardInterrupt):
+    exit_code = 143
+raise Ended
+"""
+
+SIGNALLED = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.1)
+except BaseException:
+    raise ImportError("as code in C would have it")
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "content", "told"),
+    [("argparse", ENDED, ""), ("msgspec", SIGNALLED, "interrupted\n")],
+    ids=["before the command", "while it is imported"],
+)
+def test_a_signal_keeps_its_exit_code(tmp_path: Path, module: str, content: str, told: str) -> None:
+    (tmp_path / f"{module}.py").write_text(content)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "shardwright", "pack", "--derived-dir", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", told)

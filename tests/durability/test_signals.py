@@ -15,7 +15,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import thread
 from contextlib import suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -24,7 +26,7 @@ from types import FrameType
 
 import pytest
 
-from shardwright import interrupts
+from shardwright import files, interrupts, pack
 from shardwright.cli.main import main
 from shardwright.derive import pipeline, run
 from shardwright.files import using
@@ -38,11 +40,14 @@ from tests.durability.scenarios import TINY, scenario
 from tests.durability.soak import SOAK, Tally, times
 from tests.durability.test_kills import work
 from tests.faults import Call, WatchedDisk, contents
+from tests.stores import Store
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 NAMES = ("migrate", "resume a migration", "derive", "derive more", "resume a derive", "recompute")
 SIGNALS = 6
 BLOCKS = {str(module.__file__) for module in (contextlib, interrupts, journal, pipeline, run)}
+# Where a thread comes and goes: what is raised in a callback of weakref is lost.
+THREADS = {str(module.__file__) for module in (files, interrupts, thread, weakref)}
 
 
 class SignallingDisk(WatchedDisk):
@@ -119,15 +124,16 @@ def test_a_signal_is_told_as_one_object(
 
 
 class SignallingSteps:
-    """Traces the blocks of a derive, and sends a signal at the nth line; then, maybe, at more."""
+    """Traces some modules, and sends a signal at the nth line; then, maybe, at more."""
 
-    def __init__(self, first: int, step: int = 0) -> None:
+    def __init__(self, first: int, step: int = 0, modules: Collection[str] = BLOCKS) -> None:
+        self.modules = modules
         self.lines = 0
         self.at = range(first, 1 << 20, step) if step else [first]
 
     def __call__(self, frame: FrameType, event: str, _: object) -> SignallingSteps | None:
         code = frame.f_code
-        if code.co_filename not in BLOCKS and code is not threading.Thread.start.__code__:
+        if code.co_filename not in self.modules and code is not threading.Thread.start.__code__:
             return None
         self.lines += event == "line"
         if event == "line" and self.lines in self.at:
@@ -143,25 +149,40 @@ def test_a_signal_between_any_two_lines_of_a_derive_ends_it_merged(
     unbroken = SignallingSteps(0)
     with using(WatchedDisk()):
         sketch(images, folder / "unbroken", batch_size=1)
-        assert traced(images, output, unbroken) is None
+        assert traced(partial(sketch, images, output, batch_size=1), unbroken) is None
     expected = contents(folder / "unbroken")
     for at in range(1, unbroken.lines, 1 if SOAK else 8):
         shutil.rmtree(output, ignore_errors=True)
         with using(WatchedDisk()):
-            raised = traced(images, output, SignallingSteps(at, step))
+            once_more = partial(sketch, images, output, batch_size=1)
+            raised = traced(once_more, SignallingSteps(at, step))
             assert type(raised) is KeyboardInterrupt, f"at line {at}"
             assert not (output / JOURNAL).exists(), f"at line {at}"
-            sketch(images, output, batch_size=1)
+            once_more()
         assert contents(output) == expected, f"at line {at}"
         tally(signals_at_a_line=1)
 
 
-def traced(images: Path, output: Path, steps: SignallingSteps) -> BaseException | None:
-    """Derive under a trace, and give what it raised."""
+def test_a_signal_while_threads_come_and_go_ends_a_pack(
+    store: Store, output: Path, tally: Tally
+) -> None:
+    pack_all = partial(pack, derived_dir=store.root, output_dir=output, shard_size=4, workers=1)
+    unbroken = SignallingSteps(0, modules=THREADS)
+    assert traced(pack_all, unbroken) is None
+    for at in range(1, unbroken.lines, 1 if SOAK else 7):
+        shutil.rmtree(output, ignore_errors=True)
+        raised = traced(pack_all, SignallingSteps(at, modules=THREADS))
+        assert type(raised) is KeyboardInterrupt, f"at line {at}"
+        assert not list(output.glob("bucket_*/*.tmp")), f"at line {at}"
+        tally(signals_at_a_line=1)
+
+
+def traced(work: Callable[[], object], steps: SignallingSteps) -> BaseException | None:
+    """Do something under a trace, and give what it raised."""
     before = sys.gettrace()
     sys.settrace(steps)
     try:
-        sketch(images, output, batch_size=1)
+        work()
     except BaseException as error:
         return error
     finally:

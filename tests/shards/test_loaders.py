@@ -232,6 +232,14 @@ def test_a_card_whose_own_part_was_edited_is_left_alone(shards: Path) -> None:
     assert tree(shards) == before
 
 
+@pytest.mark.parametrize(("loader", "name"), [("hf", "README.md"), ("wids", ".wids.json")])
+def test_a_link_to_nowhere_is_somebody_elses(shards: Path, loader: str, name: str) -> None:
+    (shards / name).symlink_to("/not/mounted/now")
+    with pytest.raises(shardwright.UsageError, match=f"{name}: was not written by shardwright"):
+        shardwright.index(shards, for_=loader)
+    assert (shards / name).readlink() == Path("/not/mounted/now")
+
+
 @pytest.mark.parametrize(
     ("loader", "name"),
     [

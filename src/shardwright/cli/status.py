@@ -24,7 +24,7 @@ exit status:
   0    done, however the store stands
   1    failed
   2    wrong usage, or the store is missing
-  130  interrupted (143 when terminated)
+  130  interrupted (terminated: 143, hung up: 129)
 """
 _BAR = 40  # characters for the largest bucket
 _LEFTOVERS_LISTED = 10

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.arguments import whole
+from shardwright.arguments import require_switches, whole
 from shardwright.derive.summary import ComponentSummary, DeriveSummary, FailedReason
 from shardwright.errors import UsageError
+from shardwright.interrupts import Held
 from shardwright.progress import Progress
 from shardwright.schema import COMPONENTS, JSONL_NAME, Component
 
@@ -47,10 +48,12 @@ def derive(
     before, InputMissingError (a FileNotFoundError) if there are no images or no captions at all.
     """
     # Here, because the package and its --help are to be imported without NumPy and Pillow.
-    from shardwright.derive.encoders.base import Options
-    from shardwright.derive.images import FITS
-    from shardwright.derive.run import Request, run
+    with Held():
+        from shardwright.derive.encoders.base import Options
+        from shardwright.derive.images import FITS
+        from shardwright.derive.run import Request, run
 
+    require_switches(dry_run=dry_run)
     if fit not in FITS:
         raise UsageError(f"--fit {fit}: choose from {', '.join(FITS)}")
     models = dict(model or {})

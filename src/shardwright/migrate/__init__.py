@@ -6,7 +6,9 @@ import os
 import time
 from pathlib import Path
 
+from shardwright.arguments import require_switches
 from shardwright.errors import InputMissingError, UsageError
+from shardwright.interrupts import Held
 from shardwright.migrate.summary import MigrateSummary
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress
@@ -33,9 +35,11 @@ def migrate(
     stays as it is, and its number is in the summary under the reason.
     """
     # Here, because the package and its --help are to be imported quickly.
-    from shardwright.migrate.run import run
-    from shardwright.store.folders import holds_shards
+    with Held():
+        from shardwright.migrate.run import run
+        from shardwright.store.folders import holds_shards
 
+    require_switches(backup=backup, dry_run=dry_run)
     started = time.monotonic()
     derived = Path(derived_dir)
     path = Path(jsonl) if jsonl is not None else derived / JSONL_NAME

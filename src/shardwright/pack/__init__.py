@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shardwright import files
-from shardwright.arguments import whole
+from shardwright.arguments import require_switches, whole
 from shardwright.buckets import is_bucket
 from shardwright.errors import UsageError
+from shardwright.interrupts import Held
 from shardwright.pack.summary import BucketSummary, PackSummary, SkippedReason
 from shardwright.progress import Progress
 from shardwright.schema import JSONL_NAME
@@ -48,10 +49,13 @@ def pack(
     not there.
     """
     # Here, because the package and its --help are to be imported quickly.
-    from shardwright.pack.run import Request, run
-    from shardwright.shards.manifest import Settings
+    with Held():
+        from shardwright.pack.run import Request, run
+        from shardwright.shards.manifest import Settings
 
-    if overwrite + resume + append > 1:
+    ways = {"overwrite": overwrite, "resume": resume, "append": append}
+    require_switches(shuffle=shuffle, sha256=sha256, dry_run=dry_run, **ways)
+    if sum(ways.values()) > 1:
         raise UsageError("--overwrite, --resume and --append exclude one another")
     derived = Path(derived_dir)
     request = Request(

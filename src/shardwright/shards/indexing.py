@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwright.arguments import require_switches
+from shardwright.interrupts import Held
+
 
 @dataclass(frozen=True)
 class IndexSummary:
@@ -35,6 +38,8 @@ def index(
     that is not as we wrote it is an error and stays; in the card, text outside our parts stays too.
     """
     # Here, because the package and its --help are to be imported quickly.
-    from shardwright.shards.loaders import write_indexes
+    with Held():
+        from shardwright.shards.loaders import write_indexes
 
+    require_switches(remove=remove)
     return write_indexes(Path(shards), for_, remove)

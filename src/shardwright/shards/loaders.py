@@ -219,9 +219,9 @@ def read_record(folder: Path) -> Record:
 
 def renewed(path: Path, data: bytes) -> bytes:
     """Give what a file is to hold now: of a card only our parts change."""
-    if path.name != CARD_NAME or not path.exists():
+    if path.name != CARD_NAME or (there := _content(path)) is None:
         return data
-    return card.renewed(path.read_bytes(), data)
+    return card.renewed(there, data)
 
 
 def _save_record(folder: Path, record: Record) -> None:
@@ -235,9 +235,19 @@ def _save_record(folder: Path, record: Record) -> None:
 
 
 def _require_card_of_ours(folder: Path) -> None:
-    path = folder / CARD_NAME
-    if path.exists() and not card.is_ours(path.read_bytes()):
-        raise _not_ours(path)
+    there = _content(folder / CARD_NAME)
+    if there is not None and not card.is_ours(there):
+        raise _not_ours(folder / CARD_NAME)
+
+
+def _content(path: Path) -> bytes | None:
+    """Give what a file holds, if there is one. A link to nowhere is somebody's, and not ours."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise _not_ours(path) from None
+        return None
 
 
 def _not_ours(path: Path) -> UsageError:
@@ -253,10 +263,10 @@ def _write(folder: Path, made: Iterable[File], known: dict[str, str]) -> dict[st
         for name, new in made:
             path = folder / name
             data = renewed(path, new)
-            if name != CARD_NAME and path.exists():
-                there = path.read_bytes()
-                if there != data and not _is_ours(there, known.get(name, "")):
-                    raise _not_ours(path)
+            there = _content(path)
+            ours = there in (None, data) or _is_ours(there, known.get(name, ""))
+            if name != CARD_NAME and not ours:
+                raise _not_ours(path)
             files.make_folder(path.parent)
             with files.NewFile(path) as file:
                 file.write(data)
@@ -297,8 +307,7 @@ def _remove(folder: Path, names: Iterable[str], known: dict[str, str]) -> list[s
     removed = []
     for name in names:
         path = folder / name
-        if path.exists():
-            there = path.read_bytes()
+        if (there := _content(path)) is not None:
             ours = _is_ours(there, known[name])
             if not (card.is_untouched(there) if name == CARD_NAME else ours):
                 raise _not_ours(path)

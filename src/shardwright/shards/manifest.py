@@ -84,17 +84,25 @@ Document = TypeVar("Document", Manifest, Unfinished)
 
 def load_manifest(output_dir: Path) -> Manifest | None:
     """Read the manifest of a shard folder, if it has one."""
-    return _load(output_dir / STATE_FOLDER / MANIFEST_NAME, Manifest)
+    path = output_dir / STATE_FOLDER / MANIFEST_NAME
+    data = _read(path)
+    return None if data is None else decode_manifest(data, path)
 
 
 def decode_manifest(data: bytes, path: Path | str) -> Manifest:
     """Read a manifest from its bytes, or say by DamageError that it is not whole."""
-    return _decode(data, path, Manifest)
+    found = _decode(data, path, Manifest)
+    runs, paths = range(len(found.runs)), {entry.path for entry in found.shards}
+    if not runs or len(paths) < len(found.shards) or any(e.run not in runs for e in found.shards):
+        raise DamageError(f"{path}: speaks of a shard twice or of no run; pack with --overwrite")
+    return found
 
 
 def load_unfinished(output_dir: Path) -> Unfinished | None:
     """Read the note of a run that has not ended, if there is one."""
-    return _load(output_dir / STATE_FOLDER / UNFINISHED_NAME, Unfinished)
+    path = output_dir / STATE_FOLDER / UNFINISHED_NAME
+    data = _read(path)
+    return None if data is None else _decode(data, path, Unfinished)
 
 
 def save_manifest(output_dir: Path, manifest: Manifest) -> None:
@@ -140,14 +148,13 @@ def _encode(document: Manifest | Unfinished) -> bytes:
     return body + b',\n  "xxh3": "' + xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n'
 
 
-def _load(path: Path, kind: type[Document]) -> Document | None:
+def _read(path: Path) -> bytes | None:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
-    return _decode(data, path, kind)
 
 
 def _decode(data: bytes, path: Path | str, kind: type[Document]) -> Document:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from shardwright.errors import InputMissingError, UsageError
+from shardwright.interrupts import Held
 from shardwright.progress import Progress
 from shardwright.status.summary import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.workers import count
@@ -28,8 +29,9 @@ def status(
     every array; changes nothing.
     """
     # Here, because the package and its --help are to be imported quickly.
-    from shardwright.status.run import look
-    from shardwright.store.folders import holds_shards
+    with Held():
+        from shardwright.status.run import look
+        from shardwright.store.folders import holds_shards
 
     workers = count(workers)
     derived = Path(derived_dir)

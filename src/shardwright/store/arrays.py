@@ -42,10 +42,15 @@ def write_arrays(arrays: Iterable[tuple[Path, Array]]) -> None:
     share = max(1, min(_SHARE, len(group) // _THREADS))
     shares = [group[first : first + share] for first in range(0, len(group), share)]
     try:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            with Held():  # a signal in the midst of it would hide a thread from the pool
+        with Held() as held:  # a signal in the midst of it would hide a thread from the pool
+            pool = ThreadPoolExecutor(_THREADS)
+            try:
                 written = pool.map(_write, shares)
-            list(written)
+                with held.heard():
+                    list(written)
+            finally:
+                pool.shutdown(cancel_futures=True)
+                del pool  # now, because what is raised while it goes is lost in there
         for item in group:
             files.publish(item.tmp, item.path)
     except BaseException:

@@ -91,10 +91,10 @@ def to_stage2(line: Line, repeated: Repeated) -> Stage2 | None:
     image_id, version = own.get("image_id"), own.get("format_version")
     named = records.image_id_problem(image_id) is None
     shared = named and image_id in repeated.shared
+    if type(version) not in (type(None), int) or version not in _KNOWN_VERSIONS:
+        raise BadRecordError("format_version_unknown")
     if version == schema.FORMAT_VERSION and named and not shared and not inline:
         return None
-    if version not in _KNOWN_VERSIONS:
-        raise BadRecordError("format_version_unknown")
     image_id = _image_id(image_id, own.get("image_path"))
     if image_id in repeated.shared:
         raise BadRecordError("duplicate_id")
@@ -103,10 +103,11 @@ def to_stage2(line: Line, repeated: Repeated) -> Stage2 | None:
     arrays = {}
     for name in inline:
         raw, component = bytes(fields.pop(name)), _INLINE_FIELDS[name]
+        if raw == b"null":
+            continue
         if component in arrays:
             raise BadRecordError(f"{component.name}_repeated")
-        if raw != b"null":
-            arrays[component] = _array(raw, component, name)
+        arrays[component] = _array(raw, component, name)
     height, width = _size(own)
     additions: Record = {
         "image_id": image_id,
