@@ -21,7 +21,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
 from shardwright.shards.manifest import Settings
 from shardwright.status.summary import BucketStatus, ComponentStatus, StoreStatus
-from shardwright.store import listing, npy, provenance, records
+from shardwright.store import facts, listing, npy, provenance, records
 from shardwright.store.journal import journal_path
 from shardwright.store.listing import shown
 from shardwright.store.npy import BadArrayError
@@ -66,6 +66,7 @@ def look(derived: Path, jsonl: Path | None, workers: int, progress: Progress) ->
     leftovers = listing.leftovers(derived)
     failures_file = derived / STATE_FOLDER / FAILURES_NAME
     failures = _lines(failures_file)
+    known = facts.survey(derived, ready | others.keys())
     command, reason = _next(derived, jsonl, found, stage1, components, leftovers)
     if failures:
         reason += f"; but {quantity(failures, 'images')} could not be derived"
@@ -86,6 +87,9 @@ def look(derived: Path, jsonl: Path | None, workers: int, progress: Progress) ->
         leftovers=[shown(path) for path in leftovers],
         failures=failures,
         failures_file=shown(failures_file) if failures else None,
+        changed_images=known.changed,
+        gone_images=known.gone,
+        truncated=known.truncated,
         next_command=command,
         next_reason=reason,
         seconds=round(time.monotonic() - started, 3),
