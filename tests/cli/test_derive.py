@@ -107,16 +107,31 @@ def test_rows_of_captions_that_come_to_nothing_are_told(images: Path, tmp_path: 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["unused_rows"] == {
         "no_such_image": {"count": 1, "example": "nope.png"},
-        "no_caption": {"count": 2, "example": "img001.png"},
+        "no_caption": {"count": 1, "example": "img002.png"},
+        "caption_not_string": {"count": 1, "example": "img001.png"},
         "repeated": {"count": 1, "example": "img000.png"},
     }
     assert f"{captions}: 1 row of no image here, such as nope.png\n" in done.stderr
-    assert "2 rows without a caption, such as img001.png\n" in done.stderr
+    assert "1 row without a caption, such as img002.png\n" in done.stderr
+    assert "1 row whose caption is not a string; give one string, such as" in done.stderr
     assert "1 row replaced by a later one of the same image, such as img000.png" in done.stderr
     assert store_records(tmp_path / "d")[0]["caption"] == "the last"
     captions.write_text("")
     done = run("derive", images, *words)
     assert f"{captions}: holds no caption\n" in done.stderr
+
+
+def test_captions_that_are_all_lists_are_the_reason_that_images_have_none(
+    images: Path, tmp_path: Path
+) -> None:
+    for path in images.glob("*.txt"):
+        path.unlink()
+    captions = tmp_path / "captions.jsonl"
+    captions.write_text('{"file_name": "img000.png", "caption": ["one", "two"]}\n')
+    words = ("--derived-dir", tmp_path / "d", "--encoders", "sketch", "--captions", captions)
+    done = run("derive", images, *words)
+    assert done.returncode == 2
+    assert f"{captions}: 1 row whose caption is a list; give one string, such as" in done.stderr
 
 
 @pytest.mark.parametrize(

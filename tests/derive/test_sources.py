@@ -138,6 +138,22 @@ def test_csv_is_read_with_its_quotes_and_byte_order_mark(tmp_path: Path) -> None
     assert caption_of(file, tmp_path, tmp_path / "b.jpg") is None
 
 
+def test_a_caption_that_is_a_list_is_called_so(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"file_name": "a.jpg", "caption": ["one", "two"]},
+        {"file_name": "b.jpg", "caption": ["one"]},
+        {"file_name": "c.jpg", "text": {"en": "one"}},
+        {"file_name": "d.jpg", "text": ""},
+        {"file_name": "e.jpg"},
+    ]
+    found = captions.read(write_jsonl(tmp_path / "c.jsonl", rows), tmp_path).unused()
+    assert {reason: (rows.count, rows.example) for reason, rows in found.items()} == {
+        "caption_is_list": (2, "a.jpg"),
+        "caption_not_string": (1, "c.jpg"),
+        "no_caption": (2, "d.jpg"),
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [

@@ -19,6 +19,7 @@ from shardwright.derive import captions as caption_files
 from shardwright.derive import images, samples, sources
 from shardwright.derive.batches import Batcher, try_out
 from shardwright.derive.books import Books
+from shardwright.derive.captions import Captions
 from shardwright.derive.commit import Committer
 from shardwright.derive.encoders import Choice
 from shardwright.derive.encoders.base import Options
@@ -42,6 +43,8 @@ from shardwright.store.listing import shown
 _UNUSED = {
     "no_such_image": "of no image here",
     "no_caption": "without a caption",
+    "caption_is_list": "whose caption is a list; give one string",
+    "caption_not_string": "whose caption is not a string; give one string",
     "repeated": "replaced by a later one of the same image",
 }
 
@@ -88,6 +91,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             fit=request.fit,
             recompute=request.recompute,
         )
+        _warn_of_rows(captions, progress)
         books = Books()
         layout = _plan(request, inventory, making, books)
         summary = _outlook(request, layout, making, books)
@@ -249,12 +253,6 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
     for component in layout.components:
         if unknown := making.unknown_arrays(component):
             progress.warn(f"{unknown:,} {component.name} arrays were made elsewhere; they are kept")
-    if captions := layout.inventory.captions:
-        for reason, rows in summary.unused_rows.items():
-            what = f"{quantity(rows.count, 'rows')} {_UNUSED[reason]}"
-            progress.warn(f"{captions.path}: {what}, such as {shown(rows.example)}")
-        if not captions.by_name:
-            progress.warn(f"{captions.path}: holds no caption")
     if summary.kept_captions:
         names = [c.name for c in COMPONENTS if c.source == "caption"]
         progress.warn(
@@ -282,6 +280,17 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
             f"{summary.derived_dir}: about {size(summary.bytes_needed)} will be needed and "
             f"{size(summary.free_bytes)} are free"
         )
+
+
+def _warn_of_rows(captions: Captions | None, progress: Progress) -> None:
+    """Say which rows of the captions came to nothing; this may be why images have none."""
+    if captions is None:
+        return
+    for reason, rows in captions.unused().items():
+        what = f"{quantity(rows.count, 'rows')} {_UNUSED[reason]}"
+        progress.warn(f"{captions.path}: {what}, such as {shown(rows.example)}")
+    if not captions.by_name:
+        progress.warn(f"{captions.path}: holds no caption")
 
 
 def _pipeline(
