@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,44 @@ def test_every_value_of_sixteen_bits_goes_to_the_nearest_of_eight(tmp_path: Path
     values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
     found = read(saved(tmp_path, Image.fromarray(values), "deep.png"))
     assert (np.abs(found[..., 0] * 257.0 - values) <= 128).all()
+
+
+def grey_tiff(values: list[int], bits: int, photometric: int, order: str) -> bytes:
+    """Write a TIFF of one row of greys, with the tags that it must have."""
+    data = np.packbits(values).tobytes()
+    if bits > 1:
+        data = np.array(values, f"{order}u{bits // 8}").tobytes()
+    tags = {256: len(values), 257: 1, 258: bits, 259: 1, 262: photometric}
+    tags |= {273: 8, 277: 1, 278: 1, 279: len(data)}
+    data += bytes(-len(data) % 2)
+    mark = b"II" if order == "<" else b"MM"
+    head = mark + struct.pack(f"{order}HI", 42, 8 + len(data))
+    entries = [struct.pack(f"{order}HHIHxx", tag, 3, 1, value) for tag, value in tags.items()]
+    return head + data + struct.pack(f"{order}H", len(tags)) + b"".join(entries) + bytes(4)
+
+
+@pytest.mark.parametrize(("bits", "order"), [(1, "<"), (1, ">"), (8, "<"), (8, ">"), (16, "<")])
+def test_a_tiff_in_which_white_is_zero_is_no_negative(
+    tmp_path: Path, bits: int, order: str
+) -> None:
+    white = 2**bits - 1
+    ramp = [0, white, 0, 0, white, white // 4, white // 2, white - white // 8]
+    for photometric in (0, 1):
+        path = tmp_path / f"{photometric}.tiff"
+        path.write_bytes(grey_tiff(ramp, bits, photometric, order))
+        wanted = [round(value * 255 / white) for value in ramp]
+        if photometric == 0:
+            wanted = [255 - value for value in wanted]
+        assert read(str(path))[0, :, 1].tolist() == wanted
+
+
+def test_a_compressed_tiff_in_which_white_is_zero_is_no_negative(tmp_path: Path) -> None:
+    values = np.arange(256, dtype=np.uint16).reshape(16, 16) * 257
+    path = tmp_path / "deep.tiff"
+    Image.fromarray(values).save(path, compression="tiff_lzw", tiffinfo={262: 0})
+    with Image.open(path) as image:
+        assert image.tag_v2[262] == 0  # type: ignore[attr-defined]
+    assert read(str(path))[..., 0].ravel().tolist() == list(range(255, -1, -1))
 
 
 @pytest.mark.parametrize(

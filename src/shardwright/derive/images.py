@@ -22,6 +22,7 @@ FITS = ("original", "bucket")
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 _ORIENTATION = 0x0112
 _BITS = 258  # per sample, in a TIFF
+_PHOTOMETRIC = 262  # what its values mean: with 0, that white is zero
 _QUARTER_TURNS = (5, 6, 7, 8)  # the orientations that swap the sides
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
@@ -74,7 +75,10 @@ def read(path: str) -> Picture:
     with _opened(path) as image:
         _require_white(image)
         image.load()
-        return np.array(_rgb(ImageOps.exif_transpose(image)))
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I"):
+            upright = _eight_bits(upright, inverted=_is_inverted(image))
+        return np.array(_rgb(upright))
 
 
 def frame(fit: str, size: Size, component: Component) -> Frame:
@@ -159,15 +163,19 @@ def _upright_size(image: Image.Image) -> Size:
     return Size(image.height, image.width) if turned else Size(*image.size)
 
 
+def _is_inverted(image: Image.Image) -> bool:
+    """Whether zero is white in a TIFF of 16 bits; with fewer Pillow has seen to it."""
+    return isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == 0
+
+
 def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):
-        image = _eight_bits(image)
     if not image.has_transparency_data:
         return image.convert("RGB")
     white = Image.new("RGBA", image.size, "white")
     return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def _eight_bits(image: Image.Image, *, inverted: bool) -> Image.Image:
     """Scale grey values of 16 bits, which Pillow would only cut off at 255."""
-    return Image.fromarray((np.array(image) / 257).round().astype(np.uint8))
+    values = (np.array(image) / 257).round().astype(np.uint8)
+    return Image.fromarray(255 - values if inverted else values)
