@@ -197,6 +197,61 @@ def test_greys_of_twelve_bits_are_refused_and_not_dark(tmp_path: Path) -> None:
         read(str(path))
 
 
+@pytest.mark.parametrize(
+    "name", ["a.avif", "a.jp2", "a.j2k", "a.jfif", "a.jpe", "a.JPG", "a.qoi", "a.ppm", "a.tga"]
+)
+def test_other_formats_are_read(tmp_path: Path, name: str) -> None:
+    values = gradient(96, 64)
+    options = {"quality": 95} if name.lower() in ("a.jfif", "a.jpe", "a.jpg", "a.avif") else {}
+    path = saved(tmp_path, Image.fromarray(values), name, **options)
+    assert np.abs(read(path).astype(int) - values).mean() < 2
+    assert measure(path) == Size(96, 64)
+    assert images.unsupported(path) is None
+
+
+def test_greys_of_sixteen_bits_in_a_pgm_are_scaled(tmp_path: Path) -> None:
+    values = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
+    found = read(saved(tmp_path, Image.fromarray(values), "deep.pgm"))
+    assert found[..., 0].ravel().tolist() == list(range(256))
+
+
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40)
+JXL = b"\0\0\0\x0cJXL \r\n\x87\n" + bytes(40)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.heic", HEIC, "pip install pillow-heif"),
+        ("a.jpg", HEIC, "pip install pillow-heif"),  # as phones and messengers rename them
+        ("a.jxl", JXL, "pip install pillow-jxl-plugin"),
+        ("a.png", b"\xff\x0a" + bytes(40), "pip install pillow-jxl-plugin"),
+        ("a.psd", b"8BPS\0\1" + bytes(40), "save it as PNG, TIFF or JPEG"),
+        ("a.svg", b"<svg/>", "save it as PNG, TIFF or JPEG"),
+        ("a.NEF", grey_tiff([0, 255], 8, 1, "<"), "export it as TIFF or JPEG"),
+    ],
+    ids=["heic", "heic as jpg", "jxl", "jxl as png", "psd", "svg", "raw"],
+)
+def test_a_format_that_cannot_be_read_here_says_what_to_do(
+    tmp_path: Path, name: str, data: bytes, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = [name for name in images._READABLE if name not in ("HEIF", "JXL")]
+    monkeypatch.setattr(images, "_READABLE", tuple(installed))
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(BadImageError) as caught:
+        read(str(path))
+    reason, detail = caught.value.args
+    assert reason == "format_not_readable"
+    assert words in detail
+
+
+def test_a_jpeg_by_the_name_of_a_format_that_cannot_be_read_is_a_jpeg(tmp_path: Path) -> None:
+    (tmp_path / "a.heic").write_bytes(jpeg())
+    assert images.unsupported(str(tmp_path / "a.heic")) is None
+    assert read(str(tmp_path / "a.heic")).shape == (256, 256, 3)
+
+
 def test_the_first_frame_of_an_animation_counts(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
     path = saved(tmp_path, frames[0], "moving.gif", save_all=True, append_images=frames[1:])

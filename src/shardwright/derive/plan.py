@@ -129,13 +129,15 @@ def plan(
             layout.changed.append(source.path)
         if wants_text and not inventory.has_caption(number):
             books.fail(source, "no_caption", "neither given, recorded nor beside it", names)
-        elif make or renewed or wants_text:
+        elif not (make or renewed or wants_text):
+            books.complete += 1
+        elif detail := images.unsupported(source.path):
+            books.fail(source, "format_not_readable", detail, names)
+        else:
             layout.numbers.append(number)
             layout.texts += wants_text
             for component in make:
                 layout.to_make[component] += 1
-        else:
-            books.complete += 1
     if not layout.numbers and not books.complete:
         _require_captions(books)
     return layout
