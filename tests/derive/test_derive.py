@@ -552,6 +552,7 @@ def test_provenance_says_what_arrays_were_made_with(tmp_path: Path) -> None:
     found = provenance(derived)
     assert sorted(found) == ["t5", "vae"]
     assert found["vae"]["settings"] == {
+        "colour": "srgb",
         "encoder": "sketch",
         "encoders": "sketch",
         "fit": "bucket",

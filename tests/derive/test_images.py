@@ -16,7 +16,8 @@ from PIL import Image, ImageFile
 
 from shardwright.buckets import nearest
 from shardwright.derive import images
-from shardwright.derive.images import BadImageError, Size, frame, framed, measure, read
+from shardwright.derive.encoders.base import Picture
+from shardwright.derive.images import BadImageError, Size, frame, framed, measure
 from shardwright.schema import COMPONENTS
 from tests.derive.pictures import gradient, make_bomb
 
@@ -40,6 +41,10 @@ TURNED: dict[int, Callable[[Image.Image], Image.Image]] = {
 def strict() -> Iterator[None]:
     with images.strict():
         yield
+
+
+def read(path: str, colour: str = "srgb") -> Picture:
+    return images.read(path, [colour]).by_colour[colour]
 
 
 def saved(tmp_path: Path, image: Image.Image, name: str, **options: Any) -> str:  # noqa: ANN401

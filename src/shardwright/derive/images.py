@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,9 +14,11 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from shardwright.buckets import nearest
+from shardwright.derive.colour import Conversion, conversion
 from shardwright.derive.encoders.base import Picture
 from shardwright.derive.sources import FORMAT_OF, is_regular
 from shardwright.schema import Component, Side
+from shardwright.store.provenance import SRGB
 
 PIXEL_LIMIT = 89_478_485  # where Pillow begins to suspect a bomb; 256 MiB in RGB
 FITS = ("original", "bucket")
@@ -51,6 +53,13 @@ class Size(NamedTuple):
     height: int
 
 
+class Pictures(NamedTuple):
+    """One picture, by the rule of colour; and why its profile was not applied, if it was not."""
+
+    by_colour: dict[str, Picture]
+    unapplied: str | None
+
+
 @dataclass(frozen=True)
 class Frame:
     """The part of a picture that an array shows, and the size it is brought to."""
@@ -82,15 +91,34 @@ def measure(path: str) -> Size:
         return _upright_size(image)
 
 
-def read(path: str) -> Picture:
-    """Read a picture: orientation applied, any mode to RGB, alpha over white."""
+def read(path: str, colours: Collection[str]) -> Pictures:
+    """Read a picture: orientation applied, any mode to RGB, alpha over white.
+
+    Decoded once, it is given by each rule of colour: in sRGB, or as it is stored.
+    """
     with _opened(path) as image:
         _require_white(image)
         image.load()
         upright = ImageOps.exif_transpose(image)
         if upright.mode.startswith("I"):
             upright = _eight_bits(upright, inverted=_is_inverted(image))
-        return np.array(_rgb(upright))
+        profile = image.info.get("icc_profile")
+        convert = conversion(profile, upright.mode) if profile else Conversion()
+        if convert.apply is None:
+            one = np.array(_rgb(upright, convert))
+            unapplied = None if convert.usable else "profile_not_usable"
+            return Pictures(dict.fromkeys(colours, one), unapplied)
+        rules = {colour: convert if colour == SRGB else Conversion() for colour in colours}
+        found = {colour: np.array(_rgb(upright, rule)) for colour, rule in rules.items()}
+        return Pictures(found, None if set(colours) == {SRGB} else "profile_ignored")
+
+
+def has_other_colours(path: str) -> bool:
+    """Whether the profile of a picture, in the head of its file, changes its colours."""
+    with _opened(path) as image:
+        profile = image.info.get("icc_profile")
+        mode = "L" if image.mode.startswith("I") else image.mode
+        return bool(profile) and conversion(profile, mode).apply is not None
 
 
 def unsupported(path: str) -> str | None:
@@ -234,11 +262,14 @@ def _is_inverted(image: Image.Image) -> bool:
     return isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == 0
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def _rgb(image: Image.Image, convert: Conversion) -> Image.Image:
     if not image.has_transparency_data:
-        return image.convert("RGB")
+        return convert(image)
+    image = image.convert("RGBA")
+    over = convert(image)
+    over.putalpha(image.getchannel("A"))
     white = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+    return Image.alpha_composite(white, over).convert("RGB")
 
 
 def _eight_bits(image: Image.Image, *, inverted: bool) -> Image.Image:

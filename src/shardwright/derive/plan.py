@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterator, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from shardwright.derive import images
@@ -17,7 +18,7 @@ from shardwright.store.facts import Facts
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import Record
 
-_MEASURED = 256  # images whose size is read to tell the room that all will take
+_MEASURED = 256  # images that are looked at to tell the room, or the profiles, of all
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,22 @@ class Plan:
         anew = [c for c in self.renewed | self.replaced if c.source == "caption"]
         others = self.inventory.other_captions.intersection(self.numbers)
         return sum(1 for number in others if self.inventory.missing(number, anew))
+
+    def count_profiles(self, stored: Collection[Component], books: Books) -> bool:
+        """Count the images there whose arrays were made without regard to their colour profile.
+
+        To open every image would take too long: of many, some are looked at. Say whether it is so.
+        """
+        if not stored:
+            return False
+        sources = self.inventory.sources
+        there = [n for n in range(len(sources)) if not self.inventory.missing(n, stored)]
+        step = max(1, len(there) // _MEASURED)
+        for number in there[::step]:
+            with suppress(BadImageError):
+                if images.has_other_colours(sources[number].path):
+                    books.leave_profile(sources[number], "profile_ignored")
+        return step > 1
 
     def bytes_needed(self, fit: str) -> dict[Component, int]:
         """Estimate the room that the missing arrays will take, from the sizes of some images."""

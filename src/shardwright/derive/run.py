@@ -39,6 +39,7 @@ from shardwright.store import facts
 from shardwright.store.folders import holds_shards, make_folders
 from shardwright.store.journal import Journal, journal_path
 from shardwright.store.listing import shown
+from shardwright.store.provenance import SRGB
 
 _UNUSED = {
     "no_such_image": "of no image here",
@@ -96,6 +97,10 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         layout = _plan(request, inventory, making, books)
         summary = _outlook(request, layout, making, books)
         _announce(summary, layout, making, progress)
+        colours = making.colours()
+        stored = [c for c in request.components if colours.get(c, SRGB) != SRGB]
+        with images.strict():
+            sampled = layout.count_profiles(stored, books)
         if not request.dry_run:
             for component in layout.work:
                 try_out(making.encoders[component])
@@ -122,6 +127,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             summary.derived, summary.already_complete = books.derived, books.complete
             summary.encoder_waited = round(pipeline.waited_part, 4)
     summary.failed, summary.failed_by_reason = len(books.failures), books.by_reason()
+    summary.unapplied_profiles = books.profiles
+    _warn_of_profiles(books, stored, progress, sampled=sampled)
     summary.seconds = round(time.monotonic() - started, 3)
     return summary
 
@@ -227,6 +234,7 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
         changed_images=layout.changed,
         gone_images=sorted(layout.inventory.gone.values()),
         truncated={},
+        unapplied_profiles={},
         recovered_records=0,
         bytes_needed=sum(needed.values()),
         free_bytes=files.free_bytes(request.derived_dir),
@@ -293,6 +301,25 @@ def _warn_of_rows(captions: Captions | None, progress: Progress) -> None:
         progress.warn(f"{captions.path}: holds no caption")
 
 
+def _warn_of_profiles(
+    books: Books, stored: list[Component], progress: Progress, *, sampled: bool
+) -> None:
+    """Say which images were not converted to sRGB."""
+    if ignored := books.profiles.get("profile_ignored"):
+        names = ",".join(component.name for component in stored)
+        least = "at least " if sampled else ""
+        progress.warn(
+            f"colour profile ignored in {least}{quantity(ignored.count, 'images')}, for example "
+            f"{shown(ignored.example)}: {names} of this store began without profiles; --recompute "
+            f"{names} converts all images to sRGB"
+        )
+    if bad := books.profiles.get("profile_not_usable"):
+        progress.warn(
+            f"colour profile not usable in {quantity(bad.count, 'images')}, for example "
+            f"{shown(bad.example)}: taken as sRGB"
+        )
+
+
 def _pipeline(
     request: Request,
     layout: Plan,
@@ -305,7 +332,7 @@ def _pipeline(
 ) -> Pipeline:
     progress.phase("derive", len(layout.numbers), "images")
     return Pipeline(
-        partial(samples.read, encoders=making.encoders, fit=request.fit),
+        partial(samples.read, encoders=making.encoders, fit=request.fit, colours=making.colours()),
         Batcher(making.encoders, request.batch_size, progress),
         Committer(
             derived_dir=request.derived_dir,

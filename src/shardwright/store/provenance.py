@@ -26,6 +26,10 @@ TOOL = f"shardwright {__version__}"
 _MODEL = ("model", "revision", "sha256")  # the settings that name the weights
 _GIVEN = "given"  # for encoders of the caller's own, which no flag can name
 
+SRGB = "srgb"  # by the profiles in the image files, the colours were brought to sRGB
+# What an absent setting means. The first stores know no colour: profiles were ignored.
+_ABSENT = {"colour": "as_stored"}
+
 Settings = dict[str, Any]
 
 
@@ -84,6 +88,11 @@ def plain(settings: Settings) -> Settings:
     return read_back
 
 
+def complete(settings: Settings) -> Settings:
+    """Fill in what earlier versions did not write, so that settings can be compared."""
+    return _ABSENT | settings
+
+
 def choices(encoders: object, fit: str | None) -> Settings:
     """Give the settings that are the user's and not the encoder's."""
     chosen = {"encoders": encoders if isinstance(encoders, str) else _GIVEN}
@@ -103,7 +112,7 @@ def require_same(
         return
     names: dict[str, list[str]] = {}  # by what differs, as it is mostly the same for several
     for name, keys in changed.items():
-        old, new = entries[name].settings, wanted[name]
+        old, new = complete(entries[name].settings), complete(wanted[name])
         what = (f"{key} was {_shown(old.get(key))}, now {_shown(new.get(key))}" for key in keys)
         names.setdefault(", ".join(what), []).append(name)
     listed = "; ".join(f"{', '.join(those)}: {what}" for what, those in names.items())
@@ -147,6 +156,7 @@ def _flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]
 
 
 def _changed(old: Settings, new: Settings) -> list[str]:
+    old, new = complete(old), complete(new)
     return [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
 
 
