@@ -10,11 +10,18 @@ from pathlib import Path
 
 from shardwright import files, locks
 from shardwright.buckets import BUCKETS
-from shardwright.errors import NoSpaceError, ShardExistsError, SourceChangedError, UsageError
+from shardwright.errors import (
+    NoSpaceError,
+    ProvenanceError,
+    ShardExistsError,
+    SourceChangedError,
+    UsageError,
+)
 from shardwright.outputs import require_writable
 from shardwright.pack import history, output
 from shardwright.pack.finish import finish
 from shardwright.pack.history import Start
+from shardwright.pack.origin import Origin, read_origin
 from shardwright.pack.plan import Plan, Shard, plan
 from shardwright.pack.scan import Scan, require_inputs, scan
 from shardwright.pack.summary import BucketSummary, PackSummary
@@ -56,6 +63,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     found = scan(request.jsonl, request.derived_dir, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
     start = _start(request)
+    origin = read_origin(request.derived_dir)
     layout = plan(
         found,
         request.settings,
@@ -72,8 +80,9 @@ def run(request: Request, progress: Progress) -> PackSummary:
         may_exist = request.overwrite or request.resume or request.append
         try:
             output.refuse(target, [*start.loose, *(() if may_exist else there)])
+            origin.require_same_kind(start.base, target)
             output.require_space(target, sum(shard.bytes for shard in todo))
-        except (ShardExistsError, NoSpaceError) as error:
+        except (ShardExistsError, ProvenanceError, NoSpaceError) as error:
             if not request.dry_run:
                 raise
             obstacle = str(error)
@@ -81,7 +90,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
             with locks.lock(target):
                 if _start(request) != start:
                     raise SourceChangedError(f"{target}: another run has written here; run again")
-                _write(layout, todo, kept, start, request, progress)
+                _write(layout, todo, kept, start, origin, request, progress)
     return _summary(
         layout,
         todo,
@@ -133,6 +142,7 @@ def _write(
     todo: Sequence[Shard],
     kept: dict[str, ShardEntry],
     start: Start,
+    origin: Origin,
     request: Request,
     progress: Progress,
 ) -> None:
@@ -173,7 +183,7 @@ def _write(
             manifest.remove_manifest(target)
             output.remove_shards(target, name)
         output.sync(target)  # before the manifest speaks of them
-        finish(layout, digest, [*kept.values(), *written], start, target, sha256)
+        finish(layout, digest, [*kept.values(), *written], start, origin, target, sha256)
 
 
 @contextmanager

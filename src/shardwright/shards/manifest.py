@@ -68,6 +68,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[Run]
     shards: list[ShardEntry]
 
+    def by_run(self) -> dict[int, list[ShardEntry]]:
+        """Give the shards of each run that has some left, the runs in order."""
+        found: dict[int, list[ShardEntry]] = {}
+        for entry in sorted(self.shards, key=lambda entry: entry.run):
+            found.setdefault(entry.run, []).append(entry)
+        return found
+
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     """A run that has begun."""

@@ -17,7 +17,7 @@ from shardwright.errors import DamageError
 from shardwright.files import TMP_SUFFIX, explained
 from shardwright.progress import Progress, quantity
 from shardwright.schema import STATE_FOLDER
-from shardwright.shards import keys, manifest
+from shardwright.shards import books, keys, manifest
 from shardwright.shards.against import Source, read_source
 from shardwright.shards.check import Checker, Seen, Task, cause, file_digest
 from shardwright.shards.index import INDEX_FOLDER
@@ -108,6 +108,9 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
         cure = "when none is, finish it with the same pack and --resume, or anew with --overwrite"
         findings.append(_finding("unfinished", manifest.UNFINISHED_NAME, what, cure))
     elif whole is not None:
+        for what in books.mixed(whole):
+            cure = "pack all buckets again with --overwrite"
+            findings.append(_finding("mixed_components", manifest.MANIFEST_NAME, what, cure))
         path = state / manifest.SHA256_NAME
         expected = manifest.sha256_sums(whole)
         with explained(path):
