@@ -61,7 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=int, metavar="N", help="pack at most N samples in all")
     add("--shuffle", action="store_true", help="shuffle before limiting and grouping")
     add("--seed", type=int, default=0, metavar="N", help="of the shuffle (%(default)s)")
-    add("--overwrite", action="store_true", help="replace existing shards once the new are whole")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="remove the old shards, all or those of --bucket, once the new ones are complete",
+    )
     add("--resume", action="store_true", help="finish an interrupted run; whole shards are kept")
     add("--append", action="store_true", help="pack only new samples, into new shards")
     add("--sha256", action="store_true", help="also write a SHA256SUMS file for sha256sum -c")
@@ -185,7 +189,19 @@ def _advice(summary: PackSummary) -> list[str]:
         )
     if summary.obstacle is not None:
         advice.append(f"the run itself would stop: {summary.obstacle}")
-    elif summary.dry_run and (replaced := summary.existing_shards - summary.kept_shards):
-        there = quantity(replaced, "shards")
-        advice.append(f"note: {there} of these buckets would be replaced")
+    advice += _gone("remove", summary.removed_shards, "", summary.dry_run)
+    same = " with new ones of the same name"
+    advice += _gone("replace", summary.replaced_shards, same, summary.dry_run)
     return advice
+
+
+def _gone(verb: str, names: list[str], how: str, dry_run: bool) -> list[str]:
+    """List old shards that went, or would go."""
+    if not names:
+        return []
+    what = f"would {verb}" if dry_run else f"{verb}d"
+    lines = [f"note: {what} {quantity(len(names), 'shards')}{how}:"]
+    lines += [f"  {name}" for name in names[:_SHARDS_LISTED]]
+    if len(names) > _SHARDS_LISTED:
+        lines.append(f"  and {len(names) - _SHARDS_LISTED:,} more (--json lists all)")
+    return ["\n".join(lines)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from shardwright.progress import Progress
 from shardwright.schema import COMPONENTS
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Settings, ShardEntry, Unfinished
-from shardwright.shards.names import existing_buckets
+from shardwright.shards.names import bucket_folder, existing_buckets
 from shardwright.store.journal import journal_path
 from shardwright.store.listing import shown
 
@@ -75,22 +75,27 @@ def run(request: Request, progress: Progress) -> PackSummary:
     kept = _kept(layout, start, request)
     todo = [shard for shard in layout.shards if shard.path not in kept]
     there = [] if start.append else output.existing(target, layout.buckets)
+    replaced = _replaced_buckets(start, request)
+    old: list[str] = []  # shards that go
     obstacle = None
     if layout.shards or start.append:
         may_exist = request.overwrite or request.resume or request.append
         try:
-            output.refuse(target, [*start.loose, *(() if may_exist else there)])
+            found_there = [*start.loose, *(() if may_exist else there)]
+            output.refuse(target, found_there, request.settings.buckets)
             origin.require_same_kind(start.base, target)
             output.require_space(target, sum(shard.bytes for shard in todo))
         except (ShardExistsError, ProvenanceError, NoSpaceError) as error:
             if not request.dry_run:
                 raise
             obstacle = str(error)
+        if obstacle is None:
+            old = _old(target, todo, kept, start, replaced)
         if not request.dry_run:
             with locks.lock(target):
                 if _start(request) != start:
                     raise SourceChangedError(f"{target}: another run has written here; run again")
-                _write(layout, todo, kept, start, origin, request, progress)
+                _write(layout, todo, kept, start, origin, replaced, request, progress)
     return _summary(
         layout,
         todo,
@@ -98,6 +103,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
         dry_run=request.dry_run,
         obstacle=obstacle,
         existing_shards=len(there),
+        old=old,
         free_bytes=files.free_bytes(target),
         output_dir=shown(target),
         journal=shown(journal) if (journal := journal_path(request.jsonl)).exists() else None,
@@ -137,12 +143,44 @@ def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]
     return {path: e for path, e in entries.items() if e.bucket not in start.half_replaced}
 
 
+def _replaced_buckets(start: Start, request: Request) -> set[str]:
+    """Name the buckets whose old shards go once the new ones are complete."""
+    replaced = set(start.half_replaced)
+    if request.overwrite:
+        target = request.output_dir
+        scope = request.settings.buckets or existing_buckets(target)
+        replaced |= {name for name in scope if output.existing(target, [name])}
+    return replaced
+
+
+def _old(
+    target: Path,
+    todo: Sequence[Shard],
+    kept: Collection[str],
+    start: Start,
+    replaced: Collection[str],
+) -> list[str]:
+    """List the shards that are there and will not stay as they are."""
+    stay = {*kept, *(entry.path for entry in start.base.shards)}
+    new = {shard.path for shard in todo}
+    buckets = existing_buckets(target)
+    # An interrupted --append may have left shards anywhere that are not planned now.
+    going = {bucket_folder(name) for name in (buckets if start.append else replaced)}
+    found = (f"{path.parent.name}/{path.name}" for path in output.existing(target, buckets))
+    return [
+        name
+        for name in found
+        if name not in stay and (name in new or name.partition("/")[0] in going)
+    ]
+
+
 def _write(
     layout: Plan,
     todo: Sequence[Shard],
     kept: dict[str, ShardEntry],
     start: Start,
     origin: Origin,
+    replaced: set[str],
     request: Request,
     progress: Progress,
 ) -> None:
@@ -150,10 +188,6 @@ def _write(
     target, sha256 = request.output_dir, request.sha256
     if start.base.shards:  # SHA256SUMS, once there, is kept up
         sha256 |= all(entry.sha256 is not None for entry in start.base.shards)
-    replaced = set(start.half_replaced)
-    if request.overwrite:
-        scope = layout.buckets if layout.settings.buckets else existing_buckets(target)
-        replaced |= {name for name in scope if output.existing(target, [name])}
     digest = layout.digest()
     manifest.save_unfinished(
         target,
@@ -206,12 +240,14 @@ def _summary(
     dry_run: bool,
     obstacle: str | None,
     existing_shards: int,
+    old: Sequence[str],
     free_bytes: int,
     output_dir: str,
     journal: str | None,
     seconds: float,
 ) -> PackSummary:
     found = layout.scan
+    new = {shard.path for shard in todo}
     buckets: dict[str, BucketSummary] = {}
     for shard in todo:
         entry = buckets.setdefault(shard.bucket, BucketSummary())
@@ -232,6 +268,8 @@ def _summary(
         dry_run=dry_run,
         obstacle=obstacle,
         existing_shards=existing_shards,
+        replaced_shards=[name for name in old if name in new],
+        removed_shards=[name for name in old if name not in new],
         free_bytes=free_bytes,
         output_dir=output_dir,
         journal=journal,
