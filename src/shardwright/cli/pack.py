@@ -68,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--resume", action="store_true", help="finish an interrupted run; whole shards are kept")
     add("--append", action="store_true", help="pack only new samples, into new shards")
+    add(
+        "--other-jsonl",
+        action="store_true",
+        help="let --append add samples of another JSONL than the one packed before",
+    )
     add("--sha256", action="store_true", help="also write a SHA256SUMS file for sha256sum -c")
     add("--dry-run", action="store_true", help="say what would be written, and write nothing")
     add(
@@ -94,6 +99,7 @@ def run(options: argparse.Namespace) -> int:
         overwrite=options.overwrite,
         resume=options.resume,
         append=options.append,
+        other_jsonl=options.other_jsonl,
         sha256=options.sha256,
         dry_run=options.dry_run,
         progress_every=options.progress_every,

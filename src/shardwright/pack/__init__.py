@@ -35,6 +35,7 @@ def pack(
     overwrite: bool = False,
     resume: bool = False,
     append: bool = False,
+    other_jsonl: bool = False,
     sha256: bool = False,
     dry_run: bool = False,
     progress_every: int = 500,
@@ -54,9 +55,13 @@ def pack(
         from shardwright.shards.manifest import Settings
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append}
-    require_switches(shuffle=shuffle, sha256=sha256, dry_run=dry_run, **ways)
+    require_switches(
+        shuffle=shuffle, sha256=sha256, dry_run=dry_run, other_jsonl=other_jsonl, **ways
+    )
     if sum(ways.values()) > 1:
         raise UsageError("--overwrite, --resume and --append exclude one another")
+    if other_jsonl and not (append or resume):
+        raise UsageError("--other-jsonl goes with --append or --resume")
     derived = Path(derived_dir)
     request = Request(
         derived_dir=derived,
@@ -72,6 +77,7 @@ def pack(
         overwrite=overwrite,
         resume=resume,
         append=append,
+        other_jsonl=other_jsonl,
         sha256=sha256,
         dry_run=dry_run,
         progress_every=whole("--progress-every", progress_every, least=1),

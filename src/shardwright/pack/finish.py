@@ -55,6 +55,7 @@ def _run(layout: Plan, digest: str, append: bool, origin: Origin) -> Run:
         samples=sum(len(shard.samples) for shard in layout.shards),
         shards=len(layout.shards),
         provenance=origin.provenance,
+        jsonl=origin.jsonl_name,
     )
 
 

@@ -45,6 +45,7 @@ class Request:
     overwrite: bool
     resume: bool
     append: bool
+    other_jsonl: bool
     sha256: bool
     dry_run: bool
     progress_every: int
@@ -63,7 +64,9 @@ def run(request: Request, progress: Progress) -> PackSummary:
     found = scan(request.jsonl, request.derived_dir, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
     start = _start(request)
-    origin = read_origin(request.derived_dir)
+    origin = read_origin(request.derived_dir, request.jsonl)
+    if start.append and not request.other_jsonl:
+        origin.require_same_jsonl(start.base, target)
     layout = plan(
         found,
         request.settings,

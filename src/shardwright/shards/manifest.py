@@ -6,6 +6,7 @@ It is published last, so a manifest speaks only of shards that are whole. While 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -58,6 +59,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     shards: int
     provenance: Any = None
+    jsonl: str | None = None  # the metadata that was packed, from the store's folder; None: unknown
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +69,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     version: Literal[1] = 1
     runs: list[Run]
     shards: list[ShardEntry]
+
+    def jsonls(self) -> set[str | None]:
+        """Name the JSONLs that the shards were packed from; None for one that is not known."""
+        return {self.runs[number].jsonl for number in self.by_run()}
 
     def by_run(self) -> dict[int, list[ShardEntry]]:
         """Give the shards of each run that has some left, the runs in order."""
@@ -87,6 +93,17 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Document = TypeVar("Document", Manifest, Unfinished)
+
+
+def jsonl_name(jsonl: Path, derived_dir: Path) -> str:
+    """Spell a JSONL as a run records it: the same wherever a tree was moved to."""
+    name = os.path.relpath(jsonl.resolve(), derived_dir.resolve())
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
+def jsonl_path(name: str, derived_dir: Path) -> str:
+    """Say where the JSONL is that a run has recorded."""
+    return os.path.normpath(derived_dir.resolve() / name)
 
 
 def load_manifest(output_dir: Path) -> Manifest | None:
