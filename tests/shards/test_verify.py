@@ -242,9 +242,9 @@ def test_shards_that_were_swapped_say_which_they_are(
     second: str, read_data: bool, tmp_path: Path, output: Path
 ) -> None:
     four = [record(f"img{number}", "24x16") for number in range(4)]
-    two = [record(f"img{number}", "32x16") for number in range(4, 6)]
-    # With latents of one shape all shards are of one size.
-    store = make_store(tmp_path / "derived", four + two, latent=lambda _: (16, 2, 3))
+    # With pictures of one size, and so latents of one shape, all shards are of one size.
+    two = [record(f"img{number}", "32x16", width=24, height=16) for number in range(4, 6)]
+    store = make_store(tmp_path / "derived", four + two, latent=(16, 2, 3))
     pack(derived_dir=store.root, output_dir=output, shard_size=2, workers=1)
     swap(output / FIRST, output / second)
     found = shardwright.verify(output, read_data=read_data, workers=1).findings

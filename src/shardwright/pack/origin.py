@@ -30,7 +30,7 @@ class Origin:
         return manifest.jsonl_name(self.jsonl, self.derived_dir)
 
     def require_same_jsonl(self, base: Manifest, output: Path) -> None:
-        """Raise if the shards were packed from other JSONLs, which may have left out what is new."""
+        """Raise if the shards were packed from other JSONLs, which may leave samples out."""
         known = sorted(name for name in base.jsonls() if name is not None)
         if not known or self.jsonl_name in known:
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import xxhash
@@ -21,6 +21,8 @@ MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
 SHA256_NAME = "SHA256SUMS"
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
 
 class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One shard."""
@@ -28,8 +30,8 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     run: int = 0  # which of the runs wrote it
     path: str
     bucket: str
-    samples: int
-    bytes: int
+    samples: Count
+    bytes: Count
     xxh3: str
     sha256: str | None = None
     index_xxh3: str
@@ -41,8 +43,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     buckets: list[str]  # empty for all
     shuffle: bool
     seed: int | None  # None when nothing was shuffled
-    limit: int | None
-    shard_size: int
+    limit: Count | None
+    shard_size: Count
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,12 +54,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     append: bool
     settings: Settings
     plan: str  # a digest of the settings and of every sample chosen, in order
-    total_records: int
-    ready_records: int
-    skipped_incomplete: int
+    total_records: Count
+    ready_records: Count
+    skipped_incomplete: Count
     skipped_by_reason: dict[str, Any]
-    samples: int
-    shards: int
+    samples: Count
+    shards: Count
     provenance: Any = None
     jsonl: str | None = None  # the metadata that was packed, from the store's folder; None: unknown
 

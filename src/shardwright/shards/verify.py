@@ -109,9 +109,10 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
         cure = "when none is, finish it with the same pack and --resume, or anew with --overwrite"
         findings.append(_finding("unfinished", manifest.UNFINISHED_NAME, what, cure))
     elif whole is not None:
-        for what in books.mixed(whole):
-            cure = "pack all buckets again with --overwrite"
-            findings.append(_finding("mixed_components", manifest.MANIFEST_NAME, what, cure))
+        name, again = manifest.MANIFEST_NAME, "pack all buckets again with --overwrite"
+        restore = f"restore it from a copy, or {again}"
+        findings += [_finding("manifest_wrong", name, what, restore) for what in books.wrong(whole)]
+        findings += [_finding("mixed_components", name, what, again) for what in books.mixed(whole)]
         path = state / manifest.SHA256_NAME
         expected = manifest.sha256_sums(whole)
         with explained(path):
