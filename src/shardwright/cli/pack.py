@@ -28,9 +28,10 @@ EXAMPLE = """\
 EXIT_STATUS = """\
 exit status:
   0    done; also when nothing was ready
-  1    failed: a shard already exists, the disk is full, an input changed meanwhile;
-       with --dry-run: the run itself would stop for the first or the second
-  2    wrong usage, or the JSONL or a component's folder is missing
+  1    failed: a shard already exists, shards there hold arrays made with other settings, the disk
+       is full, an input changed meanwhile; with --dry-run: the run would stop for one of the
+       first three
+  2    wrong usage, --append from another JSONL, or the JSONL or a component's folder is missing
   11   another run is packing into the same folder
   12   the manifest or an index of earlier shards is damaged, or a shard is missing
   130  interrupted (terminated: 143, hung up: 129); whole shards are kept, and --resume goes on

@@ -78,7 +78,6 @@ def run(request: Request, progress: Progress) -> PackSummary:
     kept = _kept(layout, start, request)
     todo = [shard for shard in layout.shards if shard.path not in kept]
     there = [] if start.append else output.existing(target, layout.buckets)
-    replaced = _replaced_buckets(start, request)
     old: list[str] = []  # shards that go
     obstacle = None
     if layout.shards or start.append:
@@ -92,13 +91,14 @@ def run(request: Request, progress: Progress) -> PackSummary:
             if not request.dry_run:
                 raise
             obstacle = str(error)
-        if obstacle is None:
-            old = _old(target, todo, kept, start, replaced)
         if not request.dry_run:
             with locks.lock(target):
                 if _start(request) != start:
                     raise SourceChangedError(f"{target}: another run has written here; run again")
-                _write(layout, todo, kept, start, origin, replaced, request, progress)
+                old = _old(todo, kept, start, request)
+                _write(layout, todo, kept, start, origin, request, progress)
+        elif obstacle is None:
+            old = _old(todo, kept, start, request)
     return _summary(
         layout,
         todo,
@@ -156,19 +156,15 @@ def _replaced_buckets(start: Start, request: Request) -> set[str]:
     return replaced
 
 
-def _old(
-    target: Path,
-    todo: Sequence[Shard],
-    kept: Collection[str],
-    start: Start,
-    replaced: Collection[str],
-) -> list[str]:
+def _old(todo: Sequence[Shard], kept: Collection[str], start: Start, request: Request) -> list[str]:
     """List the shards that are there and will not stay as they are."""
+    target = request.output_dir
     stay = {*kept, *(entry.path for entry in start.base.shards)}
     new = {shard.path for shard in todo}
     buckets = existing_buckets(target)
     # An interrupted --append may have left shards anywhere that are not planned now.
-    going = {bucket_folder(name) for name in (buckets if start.append else replaced)}
+    scope = buckets if start.append else _replaced_buckets(start, request)
+    going = {bucket_folder(name) for name in scope}
     found = (f"{path.parent.name}/{path.name}" for path in output.existing(target, buckets))
     return [
         name
@@ -183,7 +179,6 @@ def _write(
     kept: dict[str, ShardEntry],
     start: Start,
     origin: Origin,
-    replaced: set[str],
     request: Request,
     progress: Progress,
 ) -> None:
@@ -191,6 +186,7 @@ def _write(
     target, sha256 = request.output_dir, request.sha256
     if start.base.shards:  # SHA256SUMS, once there, is kept up
         sha256 |= all(entry.sha256 is not None for entry in start.base.shards)
+    replaced = _replaced_buckets(start, request)
     digest = layout.digest()
     manifest.save_unfinished(
         target,
