@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.derive.pipeline import Pipeline
+from shardwright.store import arrays
+
 _MEMORY = Path("/dev/shm")
 
 
@@ -23,3 +26,15 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield made
     finally:
         shutil.rmtree(made)
+
+
+@pytest.fixture(autouse=True)
+def one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same calls of the disk in the same order, so that the nth is the same in every run.
+
+    Groups grow and shrink by the time they take, and threads come in any order; here a group of a
+    derive is one batch, and one thread writes its arrays. Processes of their own do as they always
+    do, and tests of ``write_arrays`` kill its threads.
+    """
+    monkeypatch.setattr(Pipeline, "_adapt", lambda *_: None)
+    monkeypatch.setattr(arrays, "_THREADS", 1)

@@ -6,11 +6,14 @@ In process and exhaustive: each command is run as often as it has calls, for eac
 from __future__ import annotations
 
 import errno
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from shardwright import NoSpaceError, StorageError
+from shardwright.derive import pipeline
 from shardwright.files import using
 from tests.durability.folders import (
     JOURNALS,
@@ -50,6 +53,27 @@ def assert_ends_right(case: Scenario, label: str) -> None:
     found = contents(case.output)
     assert found.keys() == case.expected.keys(), label
     assert found == case.expected, label
+
+
+@pytest.mark.parametrize("name", ["derive twenty", "derive more", "recompute"])
+def test_a_slow_machine_makes_the_same_calls_in_the_same_order(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = scenario(name, folder)
+    expected = calls(case)
+    assert len(expected) == case.calls
+    slow = itertools.count(step=5).__next__  # five seconds between any two looks at the clock
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=slow))
+    for _ in range(3):
+        assert calls(case) == expected
+
+
+def calls(case: Scenario) -> list[Call]:
+    """Give the calls of an unbroken run."""
+    case.reset()
+    with using(disk := WatchedDisk()):
+        case.run(case.first)
+    return disk.calls
 
 
 @pytest.mark.parametrize("name", EVERY)
