@@ -30,6 +30,22 @@ def test_it_works_bare_in_a_project_folder(images: Path, tmp_path: Path) -> None
     assert again.stdout.startswith("nothing to derive: 3 images are complete")
 
 
+def test_it_says_what_the_fit_means_for_batches(images: Path, tmp_path: Path) -> None:
+    notes = {
+        "original": "fit: original (latents have their picture's size, so those of pictures of "
+        "other sizes do not stack in a batch; --fit bucket makes all of a bucket stack)",
+        "bucket": "fit: bucket (latents have their bucket's size, so all of a bucket stack in a "
+        "batch)",
+    }
+    for fit, note in notes.items():
+        given = [] if fit == "original" else ["--fit", fit]
+        where = ["--derived-dir", f"{tmp_path}/{fit}", "--encoders", "sketch", *given]
+        done = run("derive", images, *where)
+        assert done.stdout.splitlines()[-1] == note
+        assert f"  {note}\n" in done.stderr
+        assert "fit:" not in run("derive", images, *where).stdout  # no latent is made
+
+
 def test_json_is_one_object_and_failures_exit_with_3(images: Path, tmp_path: Path) -> None:
     (images / "broken.jpg").write_text("not a picture")
     (images / "broken.txt").write_text("broken")

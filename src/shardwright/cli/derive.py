@@ -200,4 +200,6 @@ def _counts(summary: DeriveSummary) -> str:
         lines.append(f"{reason}: {images.count} (for example {shown(images.example)})")
     for reason, failed in summary.failed_by_reason.items():
         lines.append(f"  {reason}: {failed.count} (such as {failed.example})")
+    if summary.fit is not None:
+        lines.append(f"fit: {summary.fit}")
     return "\n".join(lines)

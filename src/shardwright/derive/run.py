@@ -255,6 +255,8 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
         model = making.settings[component].get("model", "an encoder of your own")
         room = size(part.bytes_needed)
         progress.say(f"  {component.name}: {part.to_make:,} to make with {model}, about {room}")
+    if summary.fit is not None:
+        progress.say(f"  fit: {summary.fit}")
     if layout.work:
         room, free = size(summary.bytes_needed), size(summary.free_bytes)
         progress.say(f"  on {summary.device}; about {room} will be needed, {free} are free")

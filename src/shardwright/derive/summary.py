@@ -29,6 +29,13 @@ class ComponentSummary:
     bytes_written: int = 0
 
 
+_FITS = {
+    "original": "original (latents have their picture's size, so those of pictures of other sizes "
+    "do not stack in a batch; --fit bucket makes all of a bucket stack)",
+    "bucket": "bucket (latents have their bucket's size, so all of a bucket stack in a batch)",
+}
+
+
 @dataclass
 class UnusedRows:
     """How many rows of a file of captions came to nothing for one reason, and an image of one."""
@@ -62,6 +69,12 @@ class DeriveSummary:
     device: str
     seconds: float
     encoder_waited: float  # the part of the time in which it had nothing to do
+
+    @property
+    def fit(self) -> str | None:
+        """Say how the latents that are made fit their bucket, and what that means for batches."""
+        settings = [part.settings for part in self.components.values() if part.settings]
+        return next((_FITS[each["fit"]] for each in settings if "fit" in each), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as plain dicts and numbers, ready for JSON."""

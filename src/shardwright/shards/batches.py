@@ -7,6 +7,7 @@ in turn. So a rank needs to know only its number, and a place in an epoch is one
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from shardwright.arguments import whole
 from shardwright.errors import UsageError
-from shardwright.schema import JSON_SUFFIX
+from shardwright.schema import COMPONENTS, JSON_SUFFIX
 from shardwright.shards import members
 from shardwright.shards.catalog import Numbers
 from shardwright.shards.members import BadMemberError
@@ -182,7 +183,7 @@ def gather(dataset: Dataset, numbers: Numbers) -> tuple[Batch, Arrays]:
     for column, field in enumerate(dataset.field_names):
         values = list(_values(dataset, found, column, field))
         if field.endswith(".npy"):
-            _require_one_shape(values, found, field)
+            _require_one_shape(values, found, field, dataset.location)
             arrays[field] = values
         else:
             batch[field] = values
@@ -202,17 +203,29 @@ def _values(dataset: Dataset, found: list[Found], column: int, field: str) -> It
             raise dataset.damaged(one, field, error) from None
 
 
-def _require_one_shape(arrays: list[NDArray[Any]], found: list[Found], field: str) -> None:
+def _require_one_shape(
+    arrays: list[NDArray[Any]], found: list[Found], field: str, location: str
+) -> None:
     first = arrays[0]
     for array, one in zip(arrays, found, strict=True):
         if (array.shape, array.dtype) != (first.shape, first.dtype):
             raise UsageError(
                 f"{one.key}.{field} is {array.dtype} {array.shape}, and {found[0].key}."
-                f"{field} of the same bucket {first.dtype} {first.shape}; {_ONE_SHAPE}"
+                f"{field} of the same bucket {first.dtype} {first.shape}; "
+                f"{_one_shape(field, location)}"
             )
 
 
-_ONE_SHAPE = "a batch needs one shape a bucket, which derive with --fit bucket gives"
+def _one_shape(field: str, location: str) -> str:
+    """Say how to make what does not stack stack."""
+    names = [row.name for row in COMPONENTS if row.suffix == field and row.follows_picture]
+    what = "a batch needs one shape a bucket"
+    if not names:
+        return what
+    return (
+        f"{what}: with the flags of your store, run shardwright derive --fit bucket --recompute "
+        f"{names[0]}, then shardwright pack --overwrite --output-dir {shlex.quote(location)}"
+    )
 
 
 def _shuffle(draw: np.random.PCG64, count: int) -> Numbers:
@@ -258,7 +271,7 @@ def _require_stackable(dataset: Dataset, buckets: dict[str, Numbers]) -> None:
                 odd = len(sizes) - counts.max()
                 raise UsageError(
                     f"bucket {bucket}: {odd:,} of its {len(sizes):,} {field} differ in size from "
-                    f"the others; {_ONE_SHAPE}"
+                    f"the others; {_one_shape(field, dataset.location)}"
                 )
 
 
