@@ -25,7 +25,7 @@ from shardwright.pack import BucketSummary, PackSummary, SkippedReason, pack
 from shardwright.progress import Progress
 from shardwright.shards.indexing import IndexSummary, index
 from shardwright.shards.opening import open  # noqa: A004 - for shardwright.open, as gzip.open
-from shardwright.status import BucketStatus, ComponentStatus, StoreStatus, status
+from shardwright.status import BucketStatus, ComponentStatus, PackedStatus, StoreStatus, status
 from shardwright.verify import Finding, VerifyReport, verify
 from shardwright.version import __version__
 
@@ -45,6 +45,7 @@ __all__ = [
     "MissingExtraError",
     "NoSpaceError",
     "PackSummary",
+    "PackedStatus",
     "Progress",
     "ProvenanceError",
     "ShardExistsError",

@@ -70,7 +70,7 @@ def verify(
         checks = check_loaders(target, report)
         return replace(
             found,
-            findings=[*found.findings, *findings_of(checks)],
+            findings=[*found.findings, *findings_of(checks, target)],
             loaders={check.loader: check.verdict for check in checks},
         )
     raise UsageError(

@@ -76,8 +76,8 @@ def test_status_of_nothing_names_the_cure_and_exits_2(tmp_path: Path) -> None:
     done = command("status", "--derived-dir", tmp_path / "nothing")
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: {tmp_path}/nothing: no such folder; shardwright derive makes it, or give another "
-        "--derived-dir\n"
+        f"error: {tmp_path}/nothing: no such folder; give another --derived-dir, or make it with "
+        f"shardwright derive IMAGES --derived-dir {tmp_path}/nothing\n"
     )
 
 
@@ -98,7 +98,7 @@ def test_verify_of_a_damaged_store_exits_12_and_names_file_and_cure(store: Whole
     assert done.returncode == 12
     assert (
         f"vae_truncated: 1\n  {path}: shorter than its header says; delete the file and run "
-        "shardwright derive\n"
+        f"shardwright derive IMAGES --derived-dir {store.root}\n"
     ) in done.stdout
     assert f"t5_orphaned: 1 (a note)\n  {orphan}: no record speaks of it; " in done.stdout
     assert f"{store.root}: DAMAGED (damage: 1, notes: 1)" in done.stdout
@@ -126,7 +126,9 @@ def test_verify_lists_twenty_findings_of_a_kind_and_counts_all(tmp_path: Path) -
     assert [finding["file"] for finding in report["findings"]] == [
         str(store.array("dinov3", f"img{number}")) for number in range(25)
     ]
-    assert report["findings"][0]["cure"] == "run shardwright derive"
+    assert report["findings"][0]["cure"] == (
+        f"run shardwright derive IMAGES --derived-dir {store.root}"
+    )
 
 
 def test_verify_as_json_can_spell_any_file_name(store: WholeStore) -> None:

@@ -84,16 +84,17 @@ def test_the_command_shows_a_matrix_and_the_cure(tmp_path: Path) -> None:
     assert done.returncode == 12
     assert (
         "bucket_64x64/shard-000000.json: is visible, so load_dataset would open it as a tar (as 4 "
-        "in all), which fails hf; write a card with shardwright index --for hf, or remove it\n"
+        "in all), which fails hf; remove it, or write a card with shardwright "
+        f"index {shards} --for hf\n"
     ) in done.stdout
     lines = done.stdout.split("loaders:\n")[1].splitlines()[:7]
     assert [line.split(maxsplit=1) for line in lines] == [
         ["webdataset", "pass"],
         ["hf", "FAIL"],
-        ["energon", "pass, after shardwright index --for energon"],
+        ["energon", f"pass, after shardwright index {shards} --for energon"],
         ["ray", "pass"],
-        ["wids", "pass, after shardwright index --for wids"],
-        ["dali", "pass, after shardwright index --for dali"],
+        ["wids", f"pass, after shardwright index {shards} --for wids"],
+        ["dali", f"pass, after shardwright index {shards} --for dali"],
         ["webshart", "pass"],
     ]
     done = run("verify", tmp_path / "derived", "--loaders")
@@ -220,7 +221,7 @@ def test_hugging_face_itself_agrees_on_json(
 def test_records_of_unlike_fields_are_to_be_made_alike_before_packing_anew(tmp_path: Path) -> None:
     tagged = [m for n in range(9) for m in sample(f"a{n}", **({"tag": "x"} if n == 8 else {}))]
     write(tmp_path, tagged)
-    (finding,) = compat.findings_of(check_loaders(tmp_path))
+    (finding,) = compat.findings_of(check_loaders(tmp_path), tmp_path)
     assert finding.kind == "loader_json_new"
     assert finding.cure == (
         "give all records of the store the same fields, each of one type, then pack with "

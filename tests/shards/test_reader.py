@@ -312,7 +312,7 @@ def test_a_folder_whose_packing_was_interrupted_is_refused(shards: Path) -> None
     state = shards / ".shardwright"
     (state / "manifest.json").rename(state / "unfinished.json")
     with pytest.raises(
-        shardwright.InputMissingError, match="finish it with shardwright pack --res"
+        shardwright.InputMissingError, match="finish it with the same pack and --res"
     ):
         shardwright.open(shards)
 

@@ -9,7 +9,6 @@ from shardwright.cli.options import add_store, add_workers, names, path
 from shardwright.cli.output import progress, table, tell
 from shardwright.pack import PackSummary
 from shardwright.progress import quantity, size
-from shardwright.schema import COMPONENTS
 from shardwright.store.listing import shown
 
 HELP = "Stage 3: pack a store into tar shards per aspect bucket"
@@ -165,11 +164,6 @@ def _counts(summary: PackSummary) -> str:
     return "\n".join(lines)
 
 
-def _picture_components() -> str:
-    names = [component.name for component in COMPONENTS if component.follows_picture]
-    return ",".join(names)
-
-
 def _advice(summary: PackSummary) -> list[str]:
     advice = []
     off_shape = {name: b.off_shape for name, b in summary.buckets.items() if b.off_shape}
@@ -177,12 +171,13 @@ def _advice(summary: PackSummary) -> list[str]:
         listed = ", ".join(f"{count:,} in {name}" for name, count in off_shape.items())
         advice.append(
             f"note: some latents are not of their bucket's shape ({listed}), so they do not stack "
-            f"in a batch; derive --fit bucket --recompute {_picture_components()} makes them so"
+            "in a batch; to change that, run the following, then this pack with --overwrite:\n"
+            f"  {summary.derive_command}"
         )
     if summary.journal is not None:
         advice.append(
             f"note: {summary.journal} holds records of an interrupted run, which are not packed; "
-            "shardwright derive merges them"
+            f"to merge them, run:\n  {summary.derive_command}"
         )
     if summary.unopened_records:
         advice.append(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import starmap
 
 import shardwright
-from shardwright.cli.options import add_store, add_workers
+from shardwright.cli.options import add_store, add_workers, path
 from shardwright.cli.output import facts_lines, progress, table, tell
 from shardwright.progress import quantity, size
-from shardwright.status import StoreStatus
+from shardwright.status import PackedStatus, StoreStatus
 from shardwright.store.listing import shown
 
 HELP = "what a store holds and lacks, and what to do next"
@@ -17,7 +18,9 @@ DESCRIPTION = """\
 Says what a Stage 2 store holds: for each component how many records have their array and how many
 lack it, which arrays are invalid or belong to no record; for each bucket how many samples are
 ready; how many bytes there are, and how many the shards will have, to the byte. Then it names the
-next command. Reads the metadata and the header of every array, and changes nothing."""
+next command; so it also looks which samples the shards in --output-dir, and in the folders directly
+below it, hold. Reads the metadata, the header of every array and the index of every shard, and
+changes nothing."""
 EXAMPLE = "  shardwright status\n  shardwright status --derived-dir data/derived --json\n"
 EXIT_STATUS = """\
 exit status:
@@ -33,6 +36,13 @@ _LEFTOVERS_LISTED = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add_store(parser)
+    parser.add_argument(
+        "--output-dir",
+        type=path,
+        default="data/shards",
+        metavar="DIR",
+        help="the shards (%(default)s)",
+    )
     add_workers(parser)
 
 
@@ -41,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
     status = shardwright.status(
         derived_dir=options.derived_dir,
         jsonl=options.jsonl,
+        output_dir=options.output_dir,
         workers=options.workers,
         progress=progress(),
     )
@@ -61,8 +72,22 @@ def describe(status: StoreStatus) -> str:
         parts.append("\n".join(lines))
     if status.leftovers:
         parts.append(_leftovers(status))
-    parts.append(f"next: {status.next_command}\n      ({status.next_reason})")
+    if status.packed:
+        parts.append("\n".join(["packed:", *starmap(_packed, status.packed.items())]))
+    parts.append(_next(status))
     return "\n\n".join(parts)
+
+
+def _packed(folder: str, packed: PackedStatus) -> str:
+    state = "; unfinished" if packed.unfinished else ""
+    samples = quantity(packed.samples, "samples")
+    return f"  {folder}: {samples}, of them {packed.ready:,} ready in the store{state}"
+
+
+def _next(status: StoreStatus) -> str:
+    if status.next_command is None:
+        return f"next: nothing to recommend\n      ({status.next_reason})"
+    return f"next: {status.next_command}\n      ({status.next_reason})"
 
 
 def _records(status: StoreStatus) -> str:

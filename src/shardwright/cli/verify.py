@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator
 
 import shardwright
@@ -90,7 +91,7 @@ def describe(report: VerifyReport) -> str:
         kinds.setdefault(finding.kind, []).append(finding)
     parts = [_kind(kind, findings) for kind, findings in kinds.items()]
     if report.loaders is not None:
-        parts.append("\n".join(["loaders:", *_loaders(report.loaders)]))
+        parts.append("\n".join(["loaders:", *_loaders(report)]))
     parts.append(_verdict(report))
     return "\n\n".join(parts)
 
@@ -104,10 +105,10 @@ def _kind(kind: str, findings: list[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _loaders(verdicts: dict[str, str]) -> Iterator[str]:
-    for loader, verdict in verdicts.items():
+def _loaders(report: VerifyReport) -> Iterator[str]:
+    for loader, verdict in (report.loaders or {}).items():
         if verdict == NEEDS_INDEX:
-            verdict = f"pass, after shardwright index --for {loader}"
+            verdict = f"pass, after shardwright index {shlex.quote(report.path)} --for {loader}"
         yield f"  {loader:<10}  {verdict.upper() if verdict == FAIL else verdict}"
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from shardwright import files, locks
@@ -30,6 +31,7 @@ from shardwright.schema import COMPONENTS
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Settings, ShardEntry, Unfinished
 from shardwright.shards.names import bucket_folder, existing_buckets
+from shardwright.store import commands
 from shardwright.store.journal import journal_path
 from shardwright.store.listing import shown
 
@@ -109,7 +111,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
         old=old,
         free_bytes=files.free_bytes(target),
         output_dir=shown(target),
-        journal=shown(journal) if (journal := journal_path(request.jsonl)).exists() else None,
+        journal=journal_path(request.jsonl),
         seconds=round(time.monotonic() - started, 3),
     )
 
@@ -242,7 +244,7 @@ def _summary(
     old: Sequence[str],
     free_bytes: int,
     output_dir: str,
-    journal: str | None,
+    journal: Path,
     seconds: float,
 ) -> PackSummary:
     found = layout.scan
@@ -255,6 +257,8 @@ def _summary(
         entry.bytes += shard.bytes
         entry.shard_bytes[shard.path.rpartition("/")[2]] = shard.bytes
         entry.off_shape += sum(layout.checked.off_shape[sample] for sample in shard.samples)
+    off_shape, left = any(entry.off_shape for entry in buckets.values()), journal.exists()
+    derive = partial(commands.derive, found.derived_dir, found.jsonl, fit_buckets=off_shape)
     return PackSummary(
         total_records=found.total_records,
         ready_records=found.ready_records,
@@ -271,7 +275,8 @@ def _summary(
         removed_shards=[name for name in old if name not in new],
         free_bytes=free_bytes,
         output_dir=output_dir,
-        journal=journal,
+        journal=shown(journal) if left else None,
+        derive_command=derive() if off_shape or left else None,
         seconds=seconds,
         skipped_by_reason=dict(found.skipped),
         buckets=buckets,

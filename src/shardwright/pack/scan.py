@@ -22,8 +22,8 @@ from shardwright.errors import InputMissingError, ProvenanceError, SourceChanged
 from shardwright.files import explained
 from shardwright.pack.summary import Skipped
 from shardwright.progress import Progress
-from shardwright.store import provenance, records
-from shardwright.store.journal import require_merged
+from shardwright.store import commands, provenance, records
+from shardwright.store.folders import require_merged
 from shardwright.store.listing import ARRAY_SUFFIX
 from shardwright.store.records import BadRecordError, Line, Record
 
@@ -205,7 +205,7 @@ def _image(image_path: object) -> object:
 
 def require_inputs(jsonl: Path, derived_dir: Path) -> None:
     """Raise if a part of the store is not there at all, or is being made anew."""
-    require_merged(jsonl)
+    require_merged(derived_dir, jsonl)
     if not jsonl.is_file():
         raise InputMissingError(
             f"{jsonl}: no such file; give the Stage 2 metadata with --jsonl, or its folder with "
@@ -221,6 +221,6 @@ def require_inputs(jsonl: Path, derived_dir: Path) -> None:
     if names := provenance.under_way(derived_dir):
         raise ProvenanceError(
             f"{derived_dir}: a run that makes {' and '.join(names)} anew has not ended, so its "
-            "arrays may not be those of their records; run that derive again (shardwright status "
-            "says how), then pack"
+            "arrays may not be those of their records; before packing, finish it with "
+            f"{commands.derive(derived_dir, jsonl)}"
         )

@@ -61,6 +61,7 @@ class PackSummary:
     free_bytes: int
     output_dir: str
     journal: str | None  # records of an interrupted derive, which are not packed
+    derive_command: str | None  # which merges the journal, and makes off_shape arrays fit
     seconds: float
     skipped_by_reason: dict[str, SkippedReason]
     buckets: dict[str, BucketSummary]

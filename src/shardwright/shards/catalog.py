@@ -78,7 +78,7 @@ def open_catalog(folder: Folder) -> Catalog:
     if listed is None:
         if unfinished is not None:
             raise InputMissingError(
-                f"{folder.name}: packing was interrupted; finish it with shardwright pack --resume"
+                f"{folder.name}: packing was interrupted; finish it with the same pack and --resume"
             )
         if not isinstance(folder, LocalFolder):
             raise InputMissingError(

@@ -240,7 +240,10 @@ def _own_size(task: Task, owned: list[tuple[str | None, Fault]]) -> Finding:
     sample, fault = owned[0]
     count = quantity(len(owned), "such arrays")
     what = f"{fault.what} ({count} in this shard), so they do not stack in a batch"
-    cure = "derive with --fit bucket and --recompute, then pack with --overwrite"
+    cure = (
+        "if they are to, derive with --fit bucket and --recompute, then pack with --overwrite; "
+        "verify --against DERIVED_DIR gives the command"
+    )
     return _finding(task, fault._replace(what=what, cure=cure), sample)
 
 

@@ -7,6 +7,7 @@ which of them matter to whom; the shards themselves are asked, not our index.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from shardwright.shards.keys import LONGEST_NAME
 from shardwright.shards.loaders import CARD_NAME, LOADERS, Packed
 from shardwright.shards.tarread import BadTarError, Entry
 from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding
+from shardwright.store.listing import shown
 
 FAULTS = {
     "unreadable": "the tar cannot be read",
@@ -62,8 +64,8 @@ _CURES = {
     "json_differs": _SAME_FIELDS,
     "json_new": _SAME_FIELDS,
     "json_large": "write such numbers as text in all records, then pack with --overwrite",
-    "visible": "write a card with shardwright index --for hf, or remove it",
-    "stale": "run shardwright index again for these loaders",
+    "visible": "remove it, or write a card with shardwright index {folder} --for hf",
+    "stale": "run shardwright index {folder} --for {loaders}",
 }
 _FIRST = 5  # samples from which Hugging Face infers the columns
 
@@ -133,7 +135,7 @@ def check_loaders(folder: Path, progress: Progress) -> list[LoaderCheck]:
     return checks
 
 
-def findings_of(checks: Iterable[LoaderCheck]) -> Iterator[Finding]:
+def findings_of(checks: Iterable[LoaderCheck], folder: Path) -> Iterator[Finding]:
     """Tell every fault once, with all loaders that it fails."""
     failed: dict[str, list[LoaderCheck]] = {}
     for check in checks:
@@ -143,7 +145,9 @@ def findings_of(checks: Iterable[LoaderCheck]) -> Iterator[Finding]:
         fault = fails[0].faults[name]
         times = f" (as {fault.count:,} in all)" if fault.count > 1 else ""
         who = ", ".join(check.loader for check in fails)
-        cure = _CURES.get(name, "pack the samples anew with shardwright pack")
+        cure = _CURES.get(name, "pack the samples anew with shardwright pack").format(
+            folder=shlex.quote(shown(folder)), loaders=",".join(check.loader for check in fails)
+        )
         what = f"{FAULTS[name]}{times}, which fails {who}"
         yield Finding(f"loader_{name}", fault.example, None, what, cure)
 

@@ -46,6 +46,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limit: Count | None
     shard_size: Count
 
+    def flags(self) -> list[str]:
+        """Spell the flags of pack that make these settings, as far as they are not the defaults."""
+        words = ["--bucket", ",".join(self.buckets)] if self.buckets else []
+        if self.shuffle:
+            words += ["--shuffle", *(["--seed", str(self.seed)] if self.seed else [])]
+        if self.limit is not None:
+            words += ["--limit", str(self.limit)]
+        return words if self.shard_size == 1000 else [*words, "--shard-size", str(self.shard_size)]
+
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One packing: its settings, its books, and what the store said of its own making."""

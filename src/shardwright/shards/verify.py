@@ -8,11 +8,13 @@ loaders would read it.
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from shardwright.errors import DamageError
 from shardwright.files import TMP_SUFFIX, explained
@@ -21,9 +23,11 @@ from shardwright.schema import STATE_FOLDER
 from shardwright.shards import books, keys, manifest
 from shardwright.shards.against import Source, read_source
 from shardwright.shards.check import Checker, Seen, Task, cause, file_digest
+from shardwright.shards.contents import OWN_SIZE
 from shardwright.shards.index import INDEX_FOLDER
 from shardwright.shards.manifest import Manifest, ShardEntry, Unfinished
 from shardwright.shards.names import bucket_folder, existing_buckets, is_shard_path
+from shardwright.store import commands
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.listing import shown
 from shardwright.workers import run
@@ -60,6 +64,7 @@ def verify_shards(
         findings += _leftovers(folder)
         if source is not None:
             findings += _left_out(source, seen, folder, None if unfinished else whole)
+            findings = _own_sizes_in_full(findings, source)
     finally:
         progress.close()
     return VerifyReport(
@@ -258,9 +263,12 @@ def _left_out(
     what = f"has {count} of which no shard holds a sample, for example {shown(absent[0])}"
     names = whole.jsonls() if whole else set()
     if manifest.jsonl_name(source.jsonl, source.derived_dir) in names:
-        where = ["--derived-dir", str(source.derived_dir), "--output-dir", str(folder)]
-        cure = "if that is not meant (--limit, --bucket, not ready), run shardwright pack "
-        cure += f"{shlex.join(where)} --append"
+        assert whole is not None
+        as_before = msgspec.structs.replace(whole.runs[-1].settings, limit=None, buckets=[])
+        pack = commands.pack(
+            source.derived_dir, source.jsonl, folder, "--append", *as_before.flags()
+        )
+        cure = f"if that is not meant (--limit, --bucket, not ready), run {pack}"
     elif parts := sorted(name for name in names if name is not None):
         # What is left out may be held out of training.
         paths = (shown(manifest.jsonl_path(name, source.derived_dir)) for name in parts)
@@ -269,6 +277,19 @@ def _left_out(
         cure = "that may be meant (--limit, --bucket, not ready, or only a part of the store was "
         cure += "packed); which JSONL was packed is not recorded"
     yield Finding("left_out", shown(source.jsonl), None, what, cure, damage=False)
+
+
+def _own_sizes_in_full(findings: list[Finding], source: Source) -> list[Finding]:
+    """Spell out how to derive arrays that do not stack anew; only the store knows."""
+    if all(finding.kind != OWN_SIZE for finding in findings):
+        return findings
+    fix = commands.derive(source.derived_dir, source.jsonl, fit_buckets=True)
+    return [
+        replace(finding, cure=f"run the same pack with --overwrite after {fix}")
+        if finding.kind == OWN_SIZE
+        else finding
+        for finding in findings
+    ]
 
 
 def _leftovers(folder: Path) -> Iterator[Finding]:

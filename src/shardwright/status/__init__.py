@@ -8,10 +8,11 @@ from pathlib import Path
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.progress import Progress
-from shardwright.status.summary import BucketStatus, ComponentStatus, StoreStatus
+from shardwright.schema import JSONL_NAME
+from shardwright.status.summary import BucketStatus, ComponentStatus, PackedStatus, StoreStatus
 from shardwright.workers import count
 
-__all__ = ["BucketStatus", "ComponentStatus", "StoreStatus", "status"]
+__all__ = ["BucketStatus", "ComponentStatus", "PackedStatus", "StoreStatus", "status"]
 
 StrPath = str | os.PathLike[str]
 
@@ -20,24 +21,28 @@ def status(
     *,
     derived_dir: StrPath = "data/derived",
     jsonl: StrPath | None = None,
+    output_dir: StrPath = "data/shards",
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> StoreStatus:
     """Say what a store holds and lacks, as ``pack`` would see it, and what to do next.
 
     Arguments are named as the flags of ``shardwright status``. Reads the metadata and the header of
-    every array; changes nothing.
+    every array, and the indexes of the shards in ``output_dir`` and in the folders directly below
+    it; changes nothing.
     """
     # Here, because the package and its --help are to be imported quickly.
     with Held():
         from shardwright.status.run import look
+        from shardwright.store import commands
         from shardwright.store.folders import holds_shards
 
     workers = count(workers)
     derived = Path(derived_dir)
     if not derived.exists():
         raise InputMissingError(
-            f"{derived}: no such folder; shardwright derive makes it, or give another --derived-dir"
+            f"{derived}: no such folder; give another --derived-dir, or make it with "
+            f"{commands.derive(derived, Path(jsonl or derived / JSONL_NAME))}"
         )
     if not derived.is_dir():
         raise UsageError(f"{derived}: is a file; give the folder of a store")
@@ -48,6 +53,7 @@ def status(
         )
     report = progress or Progress()
     try:
-        return look(derived, None if jsonl is None else Path(jsonl), workers, report)
+        metadata = None if jsonl is None else Path(jsonl)
+        return look(derived, metadata, Path(output_dir), workers, report)
     finally:
         report.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Collection, Container, Iterator
@@ -13,15 +12,16 @@ from typing import Any
 
 from shardwright.buckets import Bucket, is_bucket
 from shardwright.derive.books import FAILURES_NAME
-from shardwright.errors import InputMissingError, ProvenanceError
+from shardwright.errors import InputMissingError
 from shardwright.files import explained
 from shardwright.pack.plan import Plan, plan
 from shardwright.pack.scan import Scan, scan
 from shardwright.progress import Progress, quantity
 from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
 from shardwright.shards.manifest import Settings
+from shardwright.status.packed import Packed
 from shardwright.status.summary import BucketStatus, ComponentStatus, StoreStatus
-from shardwright.store import facts, listing, npy, provenance, records
+from shardwright.store import commands, facts, listing, npy, provenance, records
 from shardwright.store.journal import journal_path
 from shardwright.store.listing import shown
 from shardwright.store.npy import BadArrayError
@@ -29,14 +29,14 @@ from shardwright.store.record_faults import is_stage1
 from shardwright.store.records import BadRecordError
 from shardwright.workers import run
 
-_DEFAULT_DIR = "data/derived"
-_DEFAULT_IMAGES = "data/approved"
 _NOTE_EVERY = 100_000  # ready records between two lines of a log
 _BATCH = 1000  # arrays a worker checks at a time
 _SHARD_SIZE = 1000  # what pack takes by default, since every shard adds a few bytes
 
 
-def look(derived: Path, jsonl: Path | None, workers: int, progress: Progress) -> StoreStatus:
+def look(
+    derived: Path, jsonl: Path | None, output_dir: Path, workers: int, progress: Progress
+) -> StoreStatus:
     """Scan and check as packing would, then look at what it leaves out."""
     started = time.monotonic()
     metadata = jsonl or derived / JSONL_NAME
@@ -67,7 +67,8 @@ def look(derived: Path, jsonl: Path | None, workers: int, progress: Progress) ->
     failures_file = derived / STATE_FOLDER / FAILURES_NAME
     failures = _lines(failures_file)
     known = facts.survey(derived, ready | others.keys())
-    command, reason = _next(derived, jsonl, found, stage1, components, leftovers)
+    packed = Packed(output_dir, ready)
+    command, reason = _next(derived, metadata, found, stage1, components, leftovers, packed)
     if failures:
         reason += f"; but {quantity(failures, 'images')} could not be derived"
     return StoreStatus(
@@ -85,6 +86,7 @@ def look(derived: Path, jsonl: Path | None, workers: int, progress: Progress) ->
         shards=len(layout.shards),
         shard_bytes=layout.bytes,
         leftovers=[shown(path) for path in leftovers],
+        packed=packed.summary(),
         failures=failures,
         failures_file=shown(failures_file) if failures else None,
         changed_images=known.changed,
@@ -179,77 +181,37 @@ def _count_sound(task: tuple[int, Path, list[str]]) -> Iterator[tuple[int, int]]
 
 def _next(
     derived: Path,
-    jsonl: Path | None,
+    jsonl: Path,
     found: Scan,
     stage1: int,
     components: dict[str, ComponentStatus],
     leftovers: list[Path],
-) -> tuple[str, str]:
+    packed: Packed,
+) -> tuple[str | None, str]:
     """Choose the command that brings the store forward, and say why."""
-    where = [] if derived == Path(_DEFAULT_DIR) else ["--derived-dir", shown(derived)]
-    if jsonl is not None:
-        where += ["--jsonl", shown(jsonl)]
     missing = sum(state.missing for state in components.values())
     recomputed = provenance.under_way(derived)
     if stage1:
-        words = ["migrate", *where]
         why = (  # only migrate can tell which it cannot take
             f"{quantity(stage1, 'records')} of Stage 1; what migrate cannot take, mend or delete "
             "its lines"
         )
-    elif journal_path(found.jsonl) in leftovers:
-        words, why = (
-            [*_derive(derived, found.jsonl), *where],
-            "an interrupted run left records to be merged",
-        )
+        return commands.command("migrate", *commands.store_flags(derived, jsonl)), why
+    if journal_path(jsonl) in leftovers:
+        why = "an interrupted run left records to be merged"
     elif not found.total_records:
-        words, why = [*_derive(derived, found.jsonl), *where], "there is no record yet"
+        why = "there is no record yet"
     elif missing:
-        words, why = (
-            [*_derive(derived, found.jsonl), *where],
-            f"{quantity(missing, 'arrays')} missing",
-        )
+        why = f"{quantity(missing, 'arrays')} missing"
     elif recomputed:
-        words = [*_derive(derived, found.jsonl), *where]
         why = f"a run that made {' and '.join(recomputed)} anew was interrupted"
     elif found.skipped:
-        words = ["verify", shown(derived)]
         wrong = quantity(found.skipped.total, "records")
         why = f"it names what is wrong with {wrong}, and the cure"
+        return commands.command("verify", shown(derived)), why
     else:
-        words, why = ["pack", *where], "every record is ready"
-    return shlex.join(["shardwright", *words]), why
-
-
-def _derive(derived: Path, jsonl: Path) -> list[str]:
-    """Spell derive as this store was made."""
-    images = _images(jsonl)
-    try:
-        entries = provenance.read(derived)
-    except ProvenanceError:  # derive will say what is wrong with it
-        entries = {}
-    given = [] if images == _DEFAULT_IMAGES else [images]
-    return ["derive", *given, *provenance.flags(entries)]
-
-
-def _images(jsonl: Path) -> str:
-    """Name the folder that all images of the records are below, or a word in its place."""
-    folders: set[str] = set()
-    for path in (jsonl, journal_path(jsonl)):
-        if path.is_file():
-            with explained(path), path.open("rb", buffering=1 << 20) as file:
-                for line in records.lines(file):
-                    with suppress(BadRecordError):
-                        image: Any = records.parse(line.data).get("image_path")
-                        if isinstance(image, str):
-                            folders.add(os.path.dirname(image))
-    if not folders and os.path.isdir(_DEFAULT_IMAGES):
-        return _DEFAULT_IMAGES
-    with suppress(ValueError):  # there are none, or some are relative and some are not
-        common = os.path.commonpath(folders)
-        if os.path.isdir(common):
-            return common
-    return "IMAGES"
+        return packed.next(derived, jsonl)
+    return commands.derive(derived, jsonl), why
 
 
 def _lines(path: Path) -> int:

@@ -32,6 +32,15 @@ class BucketStatus:
 
 
 @dataclass(frozen=True)
+class PackedStatus:
+    """What one shard folder holds."""
+
+    samples: int
+    ready: int  # of the samples, those that are ready in the store
+    unfinished: bool  # whether its last run has not ended
+
+
+@dataclass(frozen=True)
 class StoreStatus:
     """What ``status`` saw."""
 
@@ -49,12 +58,13 @@ class StoreStatus:
     shards: int  # that packing would write,
     shard_bytes: int  # exactly
     leftovers: list[str]
+    packed: dict[str, PackedStatus]  # by folder
     failures: int  # images that could not be derived
     failures_file: str | None  # where they are listed, if there are any
     changed_images: list[str]  # since they were encoded; their arrays show the old ones
     gone_images: list[str]
     truncated: dict[str, Truncated]  # captions that were cut, by component
-    next_command: str
+    next_command: str | None  # None where it is the user's choice
     next_reason: str
     seconds: float
 

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 from shardwright import files
+from shardwright.errors import InputMissingError
 from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
+from shardwright.store import commands
 from shardwright.store.journal import journal_path
 
 
@@ -19,6 +21,16 @@ def holds_shards(folder: Path) -> bool:
     """Whether a folder is one that shards were packed to, where no store can be."""
     manifest = folder / STATE_FOLDER / "manifest.json"
     return manifest.exists() or any(folder.glob("bucket_*/*.tar"))
+
+
+def require_merged(derived_dir: Path, jsonl: Path) -> None:
+    """Raise if there is a journal and no JSONL yet, as after a first run that was killed."""
+    journal = journal_path(jsonl)
+    if journal.is_file() and not jsonl.exists():
+        raise InputMissingError(
+            f"{jsonl}: not there yet, but {journal.name} is: an interrupted derive left its "
+            f"records in that journal; to merge it, run {commands.derive(derived_dir, jsonl)}"
+        )
 
 
 def make_folders(derived_dir: Path, jsonl: Path) -> None:

@@ -13,7 +13,7 @@ from typing import IO, Self
 import msgspec
 
 from shardwright import files
-from shardwright.errors import InputMissingError, StorageError
+from shardwright.errors import StorageError
 from shardwright.store import records
 from shardwright.store.records import Line, Record
 from shardwright.store.rewrite import Rewrite, unfinished
@@ -39,16 +39,6 @@ class Recovered:
 def journal_path(jsonl: Path) -> Path:
     """Name the journal of a JSONL."""
     return jsonl.with_name(jsonl.name + files.TMP_SUFFIX)
-
-
-def require_merged(jsonl: Path) -> None:
-    """Raise if there is a journal and no JSONL yet, as after a first run that was killed."""
-    journal = journal_path(jsonl)
-    if journal.is_file() and not jsonl.exists():
-        raise InputMissingError(
-            f"{jsonl}: not there yet, but {journal.name} is: an interrupted derive left its "
-            "records in that journal; run the same shardwright derive again, which merges it"
-        )
 
 
 class Journal:

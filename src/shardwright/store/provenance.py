@@ -151,7 +151,7 @@ def require_same(
 def flags(entries: Mapping[str, Entry]) -> list[str]:
     """Spell the flags that a store was made with, as far as they are not the defaults."""
     words: list[str] = []
-    for key, default in (("encoders", "pretrained"), ("fit", "original")):
+    for key, default in (("encoders", "pretrained"), ("fit", "original"), ("dtype", None)):
         values = {e.settings[key] for e in entries.values() if key in e.settings}
         if len(values) == 1 and not values & {default, _GIVEN}:
             words += [f"--{key}", str(*values)]

@@ -19,10 +19,19 @@ from shardwright.buckets import is_bucket
 from shardwright.files import explained
 from shardwright.progress import Progress, quantity
 from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
-from shardwright.store import array_faults, facts, listing, provenance, record_faults, records
+from shardwright.store import (
+    array_faults,
+    commands,
+    facts,
+    listing,
+    provenance,
+    record_faults,
+    records,
+)
 from shardwright.store.array_faults import Checked, Picture, Task
 from shardwright.store.findings import Finding, VerifyReport
-from shardwright.store.journal import journal_path, require_merged
+from shardwright.store.folders import require_merged
+from shardwright.store.journal import journal_path
 from shardwright.store.listing import shown
 from shardwright.store.records import BadRecordError, Record
 from shardwright.workers import run
@@ -36,7 +45,7 @@ def verify_store(
 ) -> VerifyReport:
     """Check every record and every array of a store."""
     started = time.monotonic()
-    require_merged(derived_dir / JSONL_NAME)
+    require_merged(derived_dir, derived_dir / JSONL_NAME)
     try:
         samples, findings = _read_records(derived_dir / JSONL_NAME, progress)
         rows, missing = _folders(derived_dir, samples)
@@ -46,6 +55,7 @@ def verify_store(
         findings += [fault.finding(derived_dir) for fault in checked.faults]
         findings += _images(derived_dir, samples.ids)
         findings += _notes(derived_dir, samples.ids)
+        findings = commands.in_full(findings, derived_dir, derived_dir / JSONL_NAME)
     finally:
         progress.close()
     return VerifyReport(
@@ -171,7 +181,7 @@ def _recomputed(derived_dir: Path) -> Iterator[Finding]:
             None,
             f"a run that makes {name} anew has not ended, so its arrays may not be those of their "
             "records",
-            "run that shardwright derive again; shardwright status says how",
+            "to finish it, run shardwright derive",
         )
 
 
@@ -199,7 +209,7 @@ def _notes(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
     for path in listing.leftovers(derived_dir):
         if path == journal:
             kind, what = "journal", "records that an interrupted run left to be merged"
-            cure = "run shardwright derive, which merges them"
+            cure = "to merge them, run shardwright derive"
         else:
             kind, what = "leftover", "left half written by an interrupted run"
             cure = "delete it when no run is under way"
@@ -217,6 +227,6 @@ def _notes(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
                 shown(folder / name),
                 None,
                 "no record speaks of it",
-                "run shardwright derive to give its image a record, or delete it",
+                "delete it, or to give its image a record run shardwright derive",
                 damage=False,
             )

@@ -1,0 +1,112 @@
+"""Which of a store's samples are in shards already, and so what to do with those that are ready."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwright.errors import ShardwrightError
+from shardwright.progress import quantity
+from shardwright.schema import JSONL_NAME, STATE_FOLDER
+from shardwright.shards import index, manifest
+from shardwright.shards.manifest import Run, Unfinished
+from shardwright.status.summary import PackedStatus
+from shardwright.store import commands
+from shardwright.store.folders import holds_shards
+from shardwright.store.listing import shown
+
+
+@dataclass
+class _Packing:
+    """A shard folder, as its manifest and indexes have it."""
+
+    folder: Path
+    runs: list[Run]
+    unfinished: Unfinished | None = None
+    samples: int = 0
+    ready: int = 0
+    damaged: bool = False
+
+
+class Packed:
+    """The packings in a folder and directly below it, beside the ready samples of a store."""
+
+    def __init__(self, output_dir: Path, ready: Set[str]) -> None:
+        self.output_dir = output_dir
+        self._count = len(ready)
+        self._left = set(ready)  # of the ready samples, those that no packing has
+        self._packings = [self._read(folder, ready) for folder in _folders(output_dir)]
+
+    def summary(self) -> dict[str, PackedStatus]:
+        """Give what each folder holds."""
+        return {
+            shown(one.folder): PackedStatus(one.samples, one.ready, one.unfinished is not None)
+            for one in self._packings
+        }
+
+    def next(self, derived: Path, jsonl: Path) -> tuple[str | None, str]:
+        """Choose what to do with a store of which every record is ready, and say why."""
+        mine = [one for one in self._packings if one.ready]
+        for one in self._packings:
+            where = shown(one.folder)
+            if one.damaged:
+                return commands.command("verify", where), f"{where} is damaged"
+            if one.unfinished is not None:
+                flags = one.unfinished.settings.flags()
+                why = f"a run that packs into {where} was interrupted, or is still under way"
+                return commands.pack(derived, jsonl, one.folder, "--resume", *flags), why
+        for one in mine:
+            if one.ready == self._count:
+                where, own = shown(one.folder), jsonl == derived / JSONL_NAME
+                flags = ["--against", shown(derived)] if own else ["--read-data"]
+                why = f"every sample is packed in {where}"
+                return commands.command("verify", where, *flags), why
+        if not mine and not holds_shards(self.output_dir):
+            return commands.pack(derived, jsonl, self.output_dir), "every record is ready"
+        left = f"{quantity(len(self._left), 'ready samples')} not packed yet"
+        if len(self._packings) == 1 and _holds_all_of(manifest.jsonl_name(jsonl, derived), mine):
+            flags = mine[0].runs[-1].settings.flags()
+            return commands.pack(derived, jsonl, mine[0].folder, "--append", *flags), left
+        if not self._left:
+            return None, "every sample is packed, in several folders"
+        if not mine:
+            left = f"every record is ready, but {shown(self.output_dir)} holds other shards"
+            return None, f"{left}; pack into another --output-dir"
+        return None, f"{left}; whether to add to {shown(mine[0].folder)} is your decision"
+
+    def _read(self, folder: Path, ready: Set[str]) -> _Packing:
+        found = _Packing(folder, [])
+        try:
+            found.unfinished = manifest.load_unfinished(folder)
+            listed = manifest.load_manifest(folder)
+            if listed is not None:
+                found.runs = listed.runs
+                for shard in listed.shards:
+                    ids = index.load(folder, shard.path).head.ids
+                    found.samples += len(ids)
+                    found.ready += sum(image_id in ready for image_id in ids)
+                    self._left.difference_update(ids)
+        except ShardwrightError:  # verify says what it is
+            found.damaged = True
+        return found
+
+
+def _holds_all_of(jsonl: str, packings: list[_Packing]) -> bool:
+    """Whether a packing is known to take whatever is ready: or it may be kept apart on purpose."""
+    return bool(packings) and all(
+        run.jsonl == jsonl and run.settings.limit is None and not run.settings.buckets
+        for run in packings[0].runs
+    )
+
+
+def _folders(output_dir: Path) -> list[Path]:
+    """Find the shard folders that packing has begun."""
+    names = sorted(os.listdir(output_dir)) if output_dir.is_dir() else []
+    notes = (manifest.MANIFEST_NAME, manifest.UNFINISHED_NAME)
+    return [
+        folder
+        for folder in (output_dir, *(output_dir / name for name in names))
+        if any((folder / STATE_FOLDER / note).is_file() for note in notes)
+    ]

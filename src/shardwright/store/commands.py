@@ -1,0 +1,99 @@
+"""Commands to recommend, spelt with the paths and flags in force, so that they can be pasted."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from shardwright.errors import ProvenanceError
+from shardwright.files import explained
+from shardwright.schema import COMPONENTS, JSONL_NAME
+from shardwright.store import provenance, records
+from shardwright.store.findings import Finding
+from shardwright.store.journal import journal_path
+from shardwright.store.listing import shown
+
+_STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the defaults
+_DERIVE, _MIGRATE = "shardwright derive", "shardwright migrate"
+
+
+class _Image(msgspec.Struct, gc=False):
+    """All that finding the images needs to know of a record."""
+
+    image_path: str
+
+
+_read_image = msgspec.json.Decoder(_Image).decode
+
+
+def command(*words: str) -> str:
+    """Spell a command for a shell."""
+    return shlex.join(["shardwright", *words])
+
+
+def store_flags(derived_dir: Path, jsonl: Path) -> list[str]:
+    """Say where a store is, as far as it is not where it is by default."""
+    words = [] if derived_dir == Path(_STORE) else ["--derived-dir", shown(derived_dir)]
+    return words if jsonl == derived_dir / JSONL_NAME else [*words, "--jsonl", shown(jsonl)]
+
+
+def derive(derived_dir: Path, jsonl: Path, *, fit_buckets: bool = False) -> str:
+    """Spell derive as this store was made; or so that its latents become of their bucket's size."""
+    try:
+        flags = provenance.flags(provenance.read(derived_dir))
+    except ProvenanceError:  # derive will say what is wrong with it
+        flags = []
+    if fit_buckets:
+        flags += [] if "--fit" in flags else ["--fit", "bucket"]
+        flags += ["--recompute", ",".join(row.name for row in COMPONENTS if row.follows_picture)]
+    images = _images(jsonl)
+    given = [] if images == _IMAGES else [images]
+    return command("derive", *given, *flags, *store_flags(derived_dir, jsonl))
+
+
+def pack(derived_dir: Path, jsonl: Path, output_dir: Path, *flags: str) -> str:
+    """Spell pack from this store into this folder."""
+    where = [] if output_dir == Path(_SHARDS) else ["--output-dir", shown(output_dir)]
+    return command("pack", *store_flags(derived_dir, jsonl), *where, *flags)
+
+
+def in_full(findings: Iterable[Finding], derived_dir: Path, jsonl: Path) -> list[Finding]:
+    """Spell the commands in the fixes of findings out; what that takes is read only if it does."""
+
+    @cache
+    def spelt(fix: str) -> str:
+        if _DERIVE in fix:
+            fix = fix.replace(_DERIVE, derive_here())
+        return fix.replace(_MIGRATE, command("migrate", *store_flags(derived_dir, jsonl)))
+
+    @cache
+    def derive_here() -> str:
+        return derive(derived_dir, jsonl)
+
+    return [replace(finding, cure=spelt(finding.cure)) for finding in findings]
+
+
+def _images(jsonl: Path) -> str:
+    """Name the folder that all images of the records are below, or a word in its place."""
+    folders: set[str] = set()
+    for path in (jsonl, journal_path(jsonl)):
+        if path.is_file():
+            with explained(path), path.open("rb", buffering=1 << 20) as file:
+                for line in records.lines(file):
+                    # What is no record has no image.
+                    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                        folders.add(os.path.dirname(_read_image(line.data or b"").image_path))
+    if not folders and os.path.isdir(_IMAGES):
+        return _IMAGES
+    with suppress(ValueError):  # there are none, or some are relative and some are not
+        common = os.path.commonpath(folders)
+        if os.path.isdir(common):
+            return shown(common)
+    return "IMAGES"

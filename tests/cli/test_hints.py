@@ -1,0 +1,221 @@
+"""Commands that are recommended do what they promise when they are pasted into a shell."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+import shardwright
+from shardwright import pack
+from shardwright.files import using
+from shardwright.schema import JSONL_NAME
+from tests.commands import run
+from tests.derive.pictures import array_path, make_images, sketch, store_records
+from tests.faults import Killed, KillingDisk, WatchedDisk
+
+SMALL = ((24, 16), (16, 24), (40, 24))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project folder with images where they are looked for by default, and we are in it."""
+    make_images(tmp_path / "data/approved", 4, SMALL)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """A folder with a store where none is looked for by default."""
+    sketch(make_images(tmp_path / "my images", 4, SMALL), tmp_path / "my store")
+    return tmp_path
+
+
+def paste(text: str) -> None:
+    """Run the command with which a line ends."""
+    line = next(line for line in text.splitlines() if "shardwright " in line)
+    words = shlex.split(line[line.rindex("shardwright ") :])
+    done = run(*words[1:])
+    assert done.returncode == 0, (words, done.stdout, done.stderr)
+
+
+def paste_next(*flags: str | Path) -> str:
+    """Do what ``status`` recommends."""
+    told = run("status", *flags).stdout
+    (line,) = (line for line in told.splitlines() if line.startswith("next: "))
+    paste(line)
+    return line.removeprefix("next: ")
+
+
+def add_image(images: Path, name: str) -> None:
+    for suffix in (".png", ".txt"):
+        shutil.copy(images / f"img000{suffix}", images / f"{name}{suffix}")
+
+
+def test_status_leads_from_images_to_verified_shards_and_on(project: Path) -> None:
+    assert run("derive", "--encoders", "sketch").returncode == 0
+    assert paste_next() == "shardwright pack"
+    assert paste_next() == "shardwright verify data/shards --against data/derived"
+    add_image(project / "data/approved", "more")
+    assert run("derive", "--encoders", "sketch").returncode == 0
+    assert paste_next() == "shardwright pack --append"
+    assert paste_next() == "shardwright verify data/shards --against data/derived"
+    packed = shardwright.status().packed["data/shards"]
+    assert (packed.samples, packed.ready, packed.unfinished) == (5, 5, False)
+
+
+def test_status_recommends_to_append_as_the_shards_were_packed(odd: Path) -> None:
+    store, shards = odd / "my store", odd / "my shards"
+    pack(derived_dir=store, output_dir=shards / "train", shard_size=2, shuffle=True, seed=5)
+    add_image(odd / "my images", "more")
+    sketch(odd / "my images", store)
+    told = run("status", "--derived-dir", store, "--output-dir", shards).stdout
+    assert f"\n  {shards}/train: 4 samples, of them 4 ready in the store\n" in told
+    assert told.endswith("\n      (1 ready sample not packed yet)\n")
+    assert paste_next("--derived-dir", store, "--output-dir", shards) == shlex.join(
+        [
+            *("shardwright", "pack", "--derived-dir", str(store)),
+            *("--output-dir", f"{shards}/train", "--append"),
+            *("--shuffle", "--seed", "5", "--shard-size", "2"),
+        ]
+    )
+    status = shardwright.status(derived_dir=store, output_dir=shards)
+    assert status.next_reason == f"every sample is packed in {shards}/train"
+
+
+def test_status_recommends_to_resume_as_the_run_began(odd: Path) -> None:
+    store, shards = odd / "my store", odd / "my shards"
+    options = {"derived_dir": store, "output_dir": shards, "shard_size": 1, "workers": 1}
+    with using(KillingDisk(30)), pytest.raises(Killed):
+        pack(limit=3, **options)  # type: ignore[arg-type]
+    where = ("--derived-dir", store, "--output-dir", shards)
+    assert "; unfinished\n" in run("status", *where).stdout
+    assert paste_next(*where).endswith(" --resume --limit 3 --shard-size 1")
+    assert shardwright.status(derived_dir=store, output_dir=shards).packed[str(shards)].samples == 3
+
+
+def split(odd: Path) -> tuple[Path, Path]:
+    """Split the metadata of a store in two."""
+    lines = (odd / "my store" / JSONL_NAME).read_bytes().splitlines(keepends=True)
+    parts = odd / "train.jsonl", odd / "validation.jsonl"
+    for path, part in zip(parts, (lines[:3], lines[3:]), strict=True):
+        path.write_bytes(b"".join(part))
+    return parts
+
+
+def test_status_never_recommends_to_add_what_was_held_out(odd: Path) -> None:
+    train, validation = split(odd)
+    store, shards = odd / "my store", odd / "shards"
+    pack(derived_dir=store, jsonl=train, output_dir=shards / "train")
+    status = shardwright.status(derived_dir=store, output_dir=shards)
+    assert status.next_command is None
+    assert status.next_reason == (
+        f"1 ready sample not packed yet; whether to add to {shards}/train is your decision"
+    )
+    assert "next: nothing to recommend\n" in (
+        run("status", "--derived-dir", store, "--output-dir", shards).stdout
+    )
+    pack(derived_dir=store, jsonl=validation, output_dir=shards / "validation")
+    status = shardwright.status(derived_dir=store, output_dir=shards)
+    assert (status.next_command, status.next_reason) == (
+        None,
+        "every sample is packed, in several folders",
+    )
+    held = {path: (packed.samples, packed.ready) for path, packed in status.packed.items()}
+    assert held == {f"{shards}/train": (3, 3), f"{shards}/validation": (1, 1)}
+    paste_next("--derived-dir", store, "--jsonl", train, "--output-dir", shards)
+
+
+def test_status_recommends_nothing_after_a_trial(odd: Path) -> None:
+    store, shards = odd / "my store", odd / "shards"
+    pack(derived_dir=store, output_dir=shards, limit=2)
+    assert shardwright.status(derived_dir=store, output_dir=shards).next_command is None
+
+
+def test_status_does_not_recommend_to_pack_among_the_shards_of_another_store(odd: Path) -> None:
+    other = make_images(odd / "other images", 1, SMALL)
+    (other / "img000.png").rename(other / "other.png")
+    (other / "img000.txt").rename(other / "other.txt")
+    sketch(other, odd / "other")
+    pack(derived_dir=odd / "other", output_dir=odd / "shards")
+    status = shardwright.status(derived_dir=odd / "my store", output_dir=odd / "shards")
+    assert status.next_command is None
+    assert status.next_reason == (
+        f"every record is ready, but {odd}/shards holds other shards; pack into another "
+        "--output-dir"
+    )
+
+
+def test_status_of_a_store_with_damaged_shards_recommends_to_verify_them(odd: Path) -> None:
+    store, shards = odd / "my store", odd / "shards"
+    pack(derived_dir=store, output_dir=shards)
+    next((shards / ".shardwright/index").rglob("*.idx")).write_bytes(b"")
+    status = shardwright.status(derived_dir=store, output_dir=shards)
+    assert status.next_command == f"shardwright verify {shards}"
+    assert status.next_reason == f"{shards} is damaged"
+
+
+def test_the_note_on_latents_that_do_not_stack_can_be_pasted(odd: Path) -> None:
+    where = ("--derived-dir", odd / "my store", "--output-dir", odd / "shards")
+    told = run("pack", *where)
+    assert "so they do not stack in a batch" in told.stdout
+    paste(told.stdout)
+    told = run("pack", *where, "--overwrite")
+    assert told.returncode == 0
+    assert "stack" not in told.stdout
+    assert store_records(odd / "my store")[0]["crop"]
+
+
+def test_the_note_on_a_journal_can_be_pasted(odd: Path) -> None:
+    store = odd / "my store"
+    shutil.copy(store / JSONL_NAME, store / f"{JSONL_NAME}.tmp")
+    where = ("--derived-dir", store, "--output-dir", odd / "shards", "--dry-run")
+    told = run("pack", *where).stdout
+    assert "holds records of an interrupted run" in told
+    paste(told[told.index("to merge them, run:") :])
+    assert not (store / f"{JSONL_NAME}.tmp").exists()
+
+
+def test_what_a_killed_first_run_left_is_merged_by_the_command_in_the_error(odd: Path) -> None:
+    store, whole = odd / "my store", odd / "whole"
+    with using(watched := WatchedDisk()):
+        sketch(odd / "my images", whole)
+    shutil.rmtree(store)
+    merged = [call.path.endswith(JSONL_NAME) for call in watched.calls].index(True)
+    with using(KillingDisk(merged + 1)), pytest.raises(Killed):
+        sketch(odd / "my images", store)
+    told = run("pack", "--derived-dir", store)
+    assert told.returncode == 2
+    paste(told.stderr)
+    assert store_records(store) == store_records(whole)
+
+
+def test_the_fix_of_a_missing_array_can_be_pasted(odd: Path) -> None:
+    store = odd / "my store"
+    sketch(odd / "my images", store, recompute=["vae"], fit="bucket")
+    array_path(store, "vae", "img001").unlink()
+    told = run("verify", store)
+    assert told.returncode == 12
+    paste(told.stdout)
+    assert shardwright.verify(store, read_data=True).findings == []
+
+
+def test_the_fix_of_shards_that_do_not_stack_can_be_pasted(odd: Path) -> None:
+    store, shards = odd / "my store", odd / "shards"
+    pack(derived_dir=store, output_dir=shards)
+    told = run("verify", shards, "--against", store)
+    assert told.returncode == 0
+    paste(told.stdout)
+    pack(derived_dir=store, output_dir=shards, overwrite=True)
+    assert shardwright.verify(shards, against=store).findings == []
+
+
+def test_the_index_that_a_loader_needs_is_named_in_full(odd: Path) -> None:
+    shards = odd / "my shards"
+    pack(derived_dir=odd / "my store", output_dir=shards)
+    told = run("verify", shards, "--loaders").stdout
+    paste(next(line for line in told.splitlines() if line.startswith("  wids")))
+    assert (shards / ".wids.json").exists()
