@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -14,11 +15,19 @@ def progress() -> Progress:
     return Bar() if sys.stderr.isatty() else Lines()
 
 
+def say(text: str) -> None:
+    """Print on standard output; whoever reads it may leave early, as ``head`` does."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # also for what is still in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def print_json(value: Any) -> None:  # noqa: ANN401 - anything JSON can say
     """Print one JSON object on standard output."""
     import msgspec  # here, because --help is to be quick
 
-    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    say(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 class _Summary(Protocol):
@@ -33,7 +42,7 @@ def tell(summary: Summary, describe: Callable[[Summary], str], *, as_json: bool)
     if as_json:
         print_json(summary.to_dict())
     else:
-        print(describe(summary))
+        say(describe(summary))
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
