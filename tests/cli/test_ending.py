@@ -35,9 +35,9 @@ def derive(folder: Path, library: str) -> subprocess.CompletedProcess[str]:
     (folder / "path").mkdir()
     (folder / "path/sitecustomize.py").write_text(library)
     path = os.pathsep.join([str(folder / "path"), os.environ.get("PYTHONPATH", "")])
+    store = ("--derived-dir", folder / "d", "--encoders", "sketch")
     return subprocess.run(
-        [*commands.COMMAND, "derive", images, "--derived-dir", folder / "d"]
-        + ["--encoders", "sketch"],
+        [*commands.COMMAND, "derive", images, *store],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

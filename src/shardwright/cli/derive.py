@@ -9,7 +9,7 @@ from shardwright.cli.options import add_store, names, path
 from shardwright.cli.output import progress, table, tell
 from shardwright.derive import DeriveSummary
 from shardwright.errors import UsageError
-from shardwright.progress import size
+from shardwright.progress import quantity, rate, size
 from shardwright.schema import COMPONENTS, STATE_FOLDER
 from shardwright.store.listing import shown
 
@@ -157,18 +157,16 @@ def _model(text: str) -> tuple[str, str]:
 
 def _headline(summary: DeriveSummary) -> str:
     if not summary.derived:
-        return f"nothing to derive: {summary.already_complete:,} images are complete"
+        complete = quantity(summary.already_complete, "images")
+        return f"nothing to derive: {complete} {'is' if complete[:2] == '1 ' else 'are'} complete"
     verb = "would derive" if summary.dry_run else "derived"
-    line = f"{verb} {summary.derived:,} images in {summary.derived_dir}"
+    line = f"{verb} {quantity(summary.derived, 'images')} in {shown(summary.derived_dir)}"
     if summary.device:
         line += f" on {summary.device}"
     if summary.dry_run:
         return line
-    pace = summary.derived / max(summary.seconds, 1e-3)
-    return (
-        f"{line} [{summary.seconds:.1f} s, {pace:,.1f} images/s, encoder waited "
-        f"{summary.encoder_waited:.0%}]"
-    )
+    pace = rate(summary.derived / max(summary.seconds, 1e-3), "images")
+    return f"{line} [{summary.seconds:.1f} s, {pace}, encoder waited {summary.encoder_waited:.0%}]"
 
 
 def _components(summary: DeriveSummary) -> str:

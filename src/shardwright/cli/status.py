@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 
 import shardwright
@@ -26,7 +27,9 @@ exit status:
   2    wrong usage, or the store is missing
   130  interrupted (terminated: 143, hung up: 129)
 """
-_BAR = 40  # characters for the largest bucket
+_BAR = 40  # characters for the largest bucket, where there is room
+_SHORTEST_BAR = 10
+_WIDTH = 120  # of what is no terminal
 _LEFTOVERS_LISTED = 10
 
 
@@ -87,13 +90,16 @@ def _buckets(status: StoreStatus) -> str:
     for name, bucket in status.buckets.items():
         counts = (bucket.ready, bucket.not_ready, bucket.shard_bytes)
         rows.append([name, *(f"{count:,}" for count in counts)])
-    bars = ["", *_bars([(bucket.ready, bucket.not_ready) for bucket in status.buckets.values()])]
-    return "\n".join(
-        f"{line}  {bar}".rstrip() for line, bar in zip(table(rows).splitlines(), bars, strict=True)
-    )
+    lines = table(rows).splitlines()
+    room = shutil.get_terminal_size((_WIDTH, 24)).columns - len(lines[0]) - 2
+    if room < _SHORTEST_BAR:
+        return "\n".join(lines)
+    counts = [(bucket.ready, bucket.not_ready) for bucket in status.buckets.values()]
+    bars = ["", *_bars(counts, min(room, _BAR))]
+    return "\n".join(f"{line}  {bar}".rstrip() for line, bar in zip(lines, bars, strict=True))
 
 
-def _bars(counts: list[tuple[int, int]]) -> list[str]:
+def _bars(counts: list[tuple[int, int]], longest: int) -> list[str]:
     """Draw ready and not ready as one bar each, the largest of full length."""
     blocks = (sys.stdout.encoding or "").lower().startswith("utf")
     full, light = ("█", "░") if blocks else ("#", ".")
@@ -101,7 +107,7 @@ def _bars(counts: list[tuple[int, int]]) -> list[str]:
     bars = []
     for ready, not_ready in counts:
         # Rounded up, so that a single sample is seen.
-        length = -(-(ready + not_ready) * _BAR // largest)
+        length = -(-(ready + not_ready) * longest // largest)
         solid = ready * length // (ready + not_ready)
         bars.append(full * solid + light * (length - solid))
     return bars

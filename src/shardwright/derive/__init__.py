@@ -49,6 +49,7 @@ def derive(
     """
     # Here, because the package and its --help are to be imported without NumPy and Pillow.
     with Held():
+        from shardwright.derive.encoders import require_choice
         from shardwright.derive.encoders.base import Options
         from shardwright.derive.images import FITS
         from shardwright.derive.run import Request, run
@@ -56,6 +57,7 @@ def derive(
     require_switches(dry_run=dry_run)
     if fit not in FITS:
         raise UsageError(f"--fit {fit}: choose from {', '.join(FITS)}")
+    require_choice(encoders)
     models = dict(model or {})
     chosen = _chosen("--components", components) or COMPONENTS
     renewed = _chosen("--recompute", recompute)

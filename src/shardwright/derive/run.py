@@ -150,8 +150,8 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journal | None]:
         make_folders(request.derived_dir, request.jsonl)
         with Journal(request.jsonl) as journal:
             if journal.recovered is not None:
-                count = journal.recovered.records
-                progress.say(f"merged {count:,} records of a run that was killed")
+                count = quantity(journal.recovered.records, "records")
+                progress.say(f"merged {count} of a run that was killed")
             yield journal
 
 
@@ -207,8 +207,8 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
 def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Progress) -> None:
     """Say what is about to be done, and what may stand in its way."""
     progress.say(
-        f"{summary.images_found:,} images: {summary.derived:,} to derive, "
-        f"{summary.already_complete:,} already complete, {summary.failed:,} cannot be"
+        f"{quantity(summary.images_found, 'images')}: {summary.derived:,} to derive, "
+        f"{summary.already_complete:,} already complete, {summary.failed:,} cannot be derived"
     )
     for component in layout.work:
         part = summary.components[component.name]
@@ -220,7 +220,8 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
         progress.say(f"  on {summary.device}; about {room} will be needed, {free} are free")
     for component in layout.components:
         if unknown := making.unknown_arrays(component):
-            progress.warn(f"{unknown:,} {component.name} arrays were made elsewhere; they are kept")
+            arrays = quantity(unknown, f"{component.name} arrays")
+            progress.warn(f"{arrays} made elsewhere, and kept")
     if captions := layout.inventory.captions:
         for reason, rows in summary.unused_rows.items():
             what = f"{quantity(rows.count, 'rows')} {_UNUSED[reason]}"
@@ -230,13 +231,13 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
     if summary.kept_captions:
         names = [c.name for c in COMPONENTS if c.source == "caption"]
         progress.warn(
-            f"{summary.kept_captions:,} captions given or beside the images are not those on "
-            f"record, and the old are kept; --recompute {names[0]} takes the new"
+            f"{quantity(summary.kept_captions, 'images')}: the caption on record is kept, though "
+            f"another is given or beside the image; --recompute {names[0]} takes the new"
         )
     if summary.replaced_captions:
         progress.warn(
-            f"{summary.replaced_captions:,} captions on record give way to those given or beside "
-            "the images"
+            f"{quantity(summary.replaced_captions, 'images')}: the caption on record is replaced "
+            "by the one given or beside the image"
         )
     if summary.bytes_needed > summary.free_bytes:
         progress.warn(
