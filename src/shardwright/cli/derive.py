@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import add_store, names, path
+from shardwright.cli.options import add_ignore_space, add_store, names, path
 from shardwright.cli.output import progress, table, tell
 from shardwright.derive import DeriveSummary
 from shardwright.errors import UsageError
@@ -106,6 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="images encoded at a time; halved when memory runs out (%(default)s)",
     )
+    add_ignore_space(parser)
     add("--dry-run", action="store_true", help="say what would be made, and make nothing")
 
 
@@ -124,6 +125,7 @@ def run(options: argparse.Namespace) -> int:
         device=options.device,
         dtype=options.dtype,
         batch_size=options.batch_size,
+        ignore_space=options.ignore_space,
         dry_run=options.dry_run,
         progress=progress(),
     )
@@ -135,10 +137,11 @@ def describe(summary: DeriveSummary) -> str:
     """Tell a person what was made, what was not, and what to do about it."""
     parts = [_headline(summary), _components(summary), _counts(summary)]
     if summary.dry_run and summary.bytes_needed:
+        short = "NOT ENOUGH; the run itself would stop (--ignore-space goes on)"
         enough = summary.bytes_needed <= summary.free_bytes
         parts.append(
             f"space: about {summary.bytes_needed:,} bytes needed, {summary.free_bytes:,} free: "
-            f"{'enough' if enough else 'NOT ENOUGH'}"
+            f"{'enough' if enough else short}"
         )
     if summary.failed and not summary.dry_run:
         parts.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import add_store, add_workers, names, path
+from shardwright.cli.options import add_ignore_space, add_store, add_workers, names, path
 from shardwright.cli.output import progress, table, tell
 from shardwright.pack import PackSummary
 from shardwright.progress import quantity, size
@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help="finish an interrupted run; whole shards are kept")
     add("--append", action="store_true", help="pack only new samples, into new shards")
     add("--sha256", action="store_true", help="also write a SHA256SUMS file for sha256sum -c")
+    add_ignore_space(parser)
     add("--dry-run", action="store_true", help="say what would be written, and write nothing")
     add(
         "--progress-every",
@@ -91,6 +92,7 @@ def run(options: argparse.Namespace) -> int:
         resume=options.resume,
         append=options.append,
         sha256=options.sha256,
+        ignore_space=options.ignore_space,
         dry_run=options.dry_run,
         progress_every=options.progress_every,
         workers=options.workers,

@@ -36,6 +36,7 @@ def derive(
     device: str = "auto",
     dtype: str | None = None,
     batch_size: int = 8,
+    ignore_space: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> DeriveSummary:
@@ -45,7 +46,8 @@ def derive(
     model ids or folders, and ``encoders`` may also map them to encoders of your own. What exists
     is left as it is. An image that cannot be derived is counted in the summary with its reason and
     does not stop the run. Raises ProvenanceError if a component was made with other settings
-    before, InputMissingError (a FileNotFoundError) if there are no images or no captions at all.
+    before, InputMissingError (a FileNotFoundError) if there are no images or no captions at all,
+    NoSpaceError if the arrays cannot fit on the disk.
     """
     # Here, because the package and its --help are to be imported without NumPy and Pillow.
     with Held():
@@ -54,7 +56,7 @@ def derive(
         from shardwright.derive.images import FITS
         from shardwright.derive.run import Request, run
 
-    require_switches(dry_run=dry_run)
+    require_switches(ignore_space=ignore_space, dry_run=dry_run)
     if fit not in FITS:
         raise UsageError(f"--fit {fit}: choose from {', '.join(FITS)}")
     require_choice(encoders)
@@ -80,6 +82,7 @@ def derive(
                 recompute=frozenset(renewed),
                 fit=fit,
                 batch_size=whole("--batch-size", batch_size, least=1),
+                ignore_space=ignore_space,
                 dry_run=dry_run,
             ),
             report,

@@ -30,7 +30,7 @@ from shardwright.interrupts import Held
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity, size
 from shardwright.schema import COMPONENTS, STATE_FOLDER, Component
-from shardwright.store.folders import holds_shards, make_folders
+from shardwright.store.folders import holds_shards, make_folders, require_space
 from shardwright.store.journal import Journal, journal_path
 from shardwright.store.listing import shown
 
@@ -55,6 +55,7 @@ class Request:
     recompute: frozenset[Component]
     fit: str
     batch_size: int
+    ignore_space: bool
     dry_run: bool
 
 
@@ -88,6 +89,9 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         summary = _outlook(request, layout, making, books)
         _announce(summary, layout, making, progress)
         if not request.dry_run:
+            if not request.ignore_space:
+                place, needed = request.derived_dir, summary.bytes_needed
+                require_space(place, "the arrays need about", needed)
             for component in layout.work:
                 try_out(making.encoders[component])
             if new and _is_begun(request):
@@ -196,7 +200,7 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
         replaced_captions=replaced,
         unused_rows=layout.inventory.captions.unused() if layout.inventory.captions else {},
         recovered_records=0,
-        bytes_needed=sum(needed.values()),
+        bytes_needed=max(0, sum(needed.values()) - layout.bytes_replaced()),
         free_bytes=files.free_bytes(request.derived_dir),
         device=", ".join(devices),
         seconds=0,
@@ -238,11 +242,6 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
         progress.warn(
             f"{quantity(summary.replaced_captions, 'images')}: the caption on record is replaced "
             "by the one given or beside the image"
-        )
-    if summary.bytes_needed > summary.free_bytes:
-        progress.warn(
-            f"{summary.derived_dir}: about {size(summary.bytes_needed)} will be needed and "
-            f"{size(summary.free_bytes)} are free"
         )
 
 

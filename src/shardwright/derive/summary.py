@@ -50,7 +50,7 @@ class DeriveSummary:
     replaced_captions: int  # on record, by those given or beside the images
     unused_rows: dict[str, UnusedRows]  # of --captions, by reason
     recovered_records: int  # that a killed run had left in its journal
-    bytes_needed: int
+    bytes_needed: int  # beyond what the arrays have that are replaced
     free_bytes: int
     device: str
     seconds: float

@@ -36,6 +36,7 @@ def pack(
     resume: bool = False,
     append: bool = False,
     sha256: bool = False,
+    ignore_space: bool = False,
     dry_run: bool = False,
     progress_every: int = 500,
     workers: int | None = None,
@@ -54,7 +55,9 @@ def pack(
         from shardwright.shards.manifest import Settings
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append}
-    require_switches(shuffle=shuffle, sha256=sha256, dry_run=dry_run, **ways)
+    require_switches(
+        shuffle=shuffle, sha256=sha256, ignore_space=ignore_space, dry_run=dry_run, **ways
+    )
     if sum(ways.values()) > 1:
         raise UsageError("--overwrite, --resume and --append exclude one another")
     derived = Path(derived_dir)
@@ -73,6 +76,7 @@ def pack(
         resume=resume,
         append=append,
         sha256=sha256,
+        ignore_space=ignore_space,
         dry_run=dry_run,
         progress_every=whole("--progress-every", progress_every, least=1),
         workers=count(workers),

@@ -23,6 +23,7 @@ from shardwright.schema import COMPONENTS
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Settings, ShardEntry, Unfinished
 from shardwright.shards.names import existing_buckets
+from shardwright.store.folders import require_space
 from shardwright.store.journal import journal_path
 from shardwright.store.listing import shown
 
@@ -39,6 +40,7 @@ class Request:
     resume: bool
     append: bool
     sha256: bool
+    ignore_space: bool
     dry_run: bool
     progress_every: int
     workers: int
@@ -72,7 +74,9 @@ def run(request: Request, progress: Progress) -> PackSummary:
         may_exist = request.overwrite or request.resume or request.append
         try:
             output.refuse(target, [*start.loose, *(() if may_exist else there)])
-            output.require_space(target, sum(shard.bytes for shard in todo))
+            if not request.ignore_space:
+                needed, fewer = sum(shard.bytes for shard in todo), "--limit or --bucket"
+                require_space(target, "the shards need", needed, f"pack fewer with {fewer}, ")
         except (ShardExistsError, NoSpaceError) as error:
             if not request.dry_run:
                 raise

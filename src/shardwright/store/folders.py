@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 from shardwright import files
+from shardwright.errors import NoSpaceError
+from shardwright.progress import size
 from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
 from shardwright.store.journal import journal_path
 
@@ -19,6 +21,16 @@ def holds_shards(folder: Path) -> bool:
     """Whether a folder is one that shards were packed to, where no store can be."""
     manifest = folder / STATE_FOLDER / "manifest.json"
     return manifest.exists() or any(folder.glob("bucket_*/*.tar"))
+
+
+def require_space(folder: Path, what: str, needed: int, instead: str = "") -> None:
+    """Raise if the disk has less room than is needed."""
+    free = files.free_bytes(folder)
+    if needed > free:
+        raise NoSpaceError(
+            f"{folder}: {what} {size(needed)} and the disk has {size(free)} free; make room, "
+            f"{instead}or go on all the same with --ignore-space"
+        )
 
 
 def make_folders(derived_dir: Path, jsonl: Path) -> None:
