@@ -102,9 +102,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--batch-size",
         type=int,
-        default=8,
         metavar="N",
-        help="images encoded at a time; halved when memory runs out (%(default)s)",
+        help="images encoded at a time; halved when a device has no memory for them (8, or fewer "
+        "where memory is short)",
     )
     add_ignore_space(parser)
     add("--dry-run", action="store_true", help="say what would be made, and make nothing")

@@ -35,7 +35,7 @@ def derive(
     fit: str = "original",
     device: str = "auto",
     dtype: str | None = None,
-    batch_size: int = 8,
+    batch_size: int | None = None,
     ignore_space: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -81,7 +81,9 @@ def derive(
                 components=chosen,
                 recompute=frozenset(renewed),
                 fit=fit,
-                batch_size=whole("--batch-size", batch_size, least=1),
+                batch_size=(
+                    None if batch_size is None else whole("--batch-size", batch_size, least=1)
+                ),
                 ignore_space=ignore_space,
                 dry_run=dry_run,
             ),

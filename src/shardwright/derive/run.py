@@ -12,8 +12,8 @@ from pathlib import Path
 from shardwright import files, locks
 from shardwright.derive import books as accounts
 from shardwright.derive import captions as caption_files
-from shardwright.derive import images, samples, sources
-from shardwright.derive.batches import Batcher, try_out
+from shardwright.derive import images, machine, samples, sources
+from shardwright.derive.batches import BATCH_SIZE, Batcher, try_out
 from shardwright.derive.books import Books
 from shardwright.derive.commit import Committer
 from shardwright.derive.encoders import Choice
@@ -54,7 +54,7 @@ class Request:
     components: tuple[Component, ...]
     recompute: frozenset[Component]
     fit: str
-    batch_size: int
+    batch_size: int | None  # None for what fits into memory
     ignore_space: bool
     dry_run: bool
 
@@ -222,6 +222,17 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
     if layout.work:
         room, free = size(summary.bytes_needed), size(summary.free_bytes)
         progress.say(f"  on {summary.device}; about {room} will be needed, {free} are free")
+    slow = [
+        component.name
+        for component in layout.work
+        if making.encoders[component].device == "cpu"
+        and making.settings[component].get("dtype") == "bfloat16"
+    ]
+    if slow and not machine.has_bfloat16():
+        progress.warn(
+            f"{', '.join(slow)}: this CPU has no instructions for bfloat16, which makes it up to "
+            "150 times slower; give --dtype float32"
+        )
     for component in layout.components:
         if unknown := making.unknown_arrays(component):
             arrays = quantity(unknown, f"{component.name} arrays")
@@ -256,9 +267,10 @@ def _pipeline(
     progress: Progress,
 ) -> Pipeline:
     progress.phase("derive", len(layout.numbers), "images")
+    rooms = {} if request.batch_size else machine.rooms(making.encoders)  # once models are loaded
     return Pipeline(
         partial(samples.read, encoders=making.encoders, fit=request.fit),
-        Batcher(making.encoders, request.batch_size, progress),
+        Batcher(making.encoders, request.batch_size or BATCH_SIZE, progress, rooms),
         Committer(
             derived_dir=request.derived_dir,
             journal=journal,
