@@ -145,7 +145,8 @@ def describe(summary: DeriveSummary) -> str:
         )
     if summary.failed and not summary.dry_run:
         parts.append(
-            f"each failure with its reason: {summary.derived_dir}/{STATE_FOLDER}/failures.jsonl; "
+            f"each failure with its reason: {shown(summary.derived_dir)}/{STATE_FOLDER}/"
+            "failures.jsonl; "
             "mend the images and run the same command again"
         )
     return "\n\n".join(parts)
@@ -197,5 +198,5 @@ def _counts(summary: DeriveSummary) -> str:
     for reason, rows in summary.unused_rows.items():
         lines.append(f"unused_rows, {reason}: {rows.count} (such as {shown(rows.example)})")
     for reason, failed in summary.failed_by_reason.items():
-        lines.append(f"  {reason}: {failed.count} (such as {failed.example})")
+        lines.append(f"  {reason}: {failed.count} (such as {shown(failed.example)})")
     return "\n".join(lines)

@@ -16,6 +16,7 @@ import shardwright
 from shardwright.cli import demo, derive, index, migrate, pack, status, verify
 from shardwright.cli.output import print_json, say
 from shardwright.errors import ShardwrightError, UsageError
+from shardwright.store.listing import shown
 
 COMMANDS = (demo, derive, migrate, status, pack, verify, index)
 
@@ -136,7 +137,8 @@ def _failed(error: BaseException, words: str, code: int, as_json: bool) -> int:
             message = words.removeprefix("error: ")
             print_json({"error": type(error).__name__, "message": message})
     with suppress(OSError):
-        print(words, file=sys.stderr, flush=True)
+        lines = (shown(line) for line in words.split("\n"))  # a path may hold anything
+        print("\n".join(lines), file=sys.stderr, flush=True)
     return code
 
 

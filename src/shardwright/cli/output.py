@@ -27,7 +27,20 @@ def print_json(value: Any) -> None:  # noqa: ANN401 - anything JSON can say
     """Print one JSON object on standard output."""
     import msgspec  # here, because --help is to be quick
 
-    say(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    try:
+        data = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a file name that is not UTF-8, which JSON cannot hold as it is
+        data = msgspec.json.encode(_spelt(value))
+    say(msgspec.json.format(data, indent=2).decode())
+
+
+def _spelt(value: Any) -> Any:  # noqa: ANN401 - anything JSON can say
+    """Spell the bytes that are not UTF-8 as escapes, in all of a value."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _spelt(item) for key, item in value.items()}
+    return [_spelt(item) for item in value] if isinstance(value, list) else value
 
 
 class _Summary(Protocol):

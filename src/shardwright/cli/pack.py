@@ -125,7 +125,7 @@ def _headline(summary: PackSummary) -> str:
     return (
         f"{verb} {quantity(summary.written_samples, 'samples')} into "
         f"{quantity(summary.written_shards, 'shards')} ({size(summary.written_bytes)}) in "
-        f"{summary.output_dir} [{summary.seconds:.1f} s]{kept}"
+        f"{shown(summary.output_dir)} [{summary.seconds:.1f} s]{kept}"
     )
 
 
@@ -134,9 +134,9 @@ def _buckets(summary: PackSummary) -> str:
     for name, bucket in summary.buckets.items():
         rows.append((name, f"{bucket.samples:,}", f"{bucket.shards:,}", f"{bucket.bytes:,}"))
         if summary.dry_run:
-            shown = list(bucket.shard_bytes.items())[:_SHARDS_LISTED]
-            rows += [(f"  {shard}", "", "", f"{count:,}") for shard, count in shown]
-            if hidden := len(bucket.shard_bytes) - len(shown):
+            listed = list(bucket.shard_bytes.items())[:_SHARDS_LISTED]
+            rows += [(f"  {shard}", "", "", f"{count:,}") for shard, count in listed]
+            if hidden := len(bucket.shard_bytes) - len(listed):
                 rows.append((f"  and {hidden:,} more (--json lists all)", "", "", ""))
     return table(rows)
 
@@ -172,8 +172,8 @@ def _advice(summary: PackSummary) -> list[str]:
         )
     if summary.journal is not None:
         advice.append(
-            f"note: {summary.journal} holds records of an interrupted run, which are not packed; "
-            "shardwright derive merges them"
+            f"note: {shown(summary.journal)} holds records of an interrupted run, which are not "
+            "packed; shardwright derive merges them"
         )
     if summary.unopened_records:
         advice.append(
@@ -186,7 +186,7 @@ def _advice(summary: PackSummary) -> list[str]:
             f"space: {summary.written_bytes:,} bytes needed, {summary.free_bytes:,} free: {verdict}"
         )
     if summary.obstacle is not None:
-        advice.append(f"the run itself would stop: {summary.obstacle}")
+        advice.append(f"the run itself would stop: {shown(summary.obstacle)}")
     elif summary.dry_run and (replaced := summary.existing_shards - summary.kept_shards):
         there = quantity(replaced, "shards")
         advice.append(f"note: {there} of these buckets would be replaced")

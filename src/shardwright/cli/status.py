@@ -57,9 +57,9 @@ def describe(status: StoreStatus) -> str:
     if status.buckets:
         parts.append(_buckets(status))
     parts.append(_bytes(status))
-    if status.failures:
+    if status.failures_file is not None:
         failed = quantity(status.failures, "images")
-        parts.append(f"could not be derived: {failed}, listed in {status.failures_file}")
+        parts.append(f"could not be derived: {failed}, listed in {shown(status.failures_file)}")
     if status.leftovers:
         parts.append(_leftovers(status))
     parts.append(f"next: {status.next_command}\n      ({status.next_reason})")
@@ -69,7 +69,7 @@ def describe(status: StoreStatus) -> str:
 def _records(status: StoreStatus) -> str:
     total = quantity(status.total_records, "records")
     lines = [
-        f"{status.derived_dir}: {total}, {status.ready_records:,} ready, "
+        f"{shown(status.derived_dir)}: {total}, {status.ready_records:,} ready, "
         f"{status.skipped_incomplete:,} not [{status.seconds:.1f} s]"
     ]
     for reason, skipped in status.skipped_by_reason.items():
@@ -124,7 +124,7 @@ def _bytes(status: StoreStatus) -> str:
 
 def _leftovers(status: StoreStatus) -> str:
     lines = [f"temporary files, left by a run or in use by one: {len(status.leftovers):,}"]
-    lines += [f"  {path}" for path in status.leftovers[:_LEFTOVERS_LISTED]]
+    lines += [f"  {shown(path)}" for path in status.leftovers[:_LEFTOVERS_LISTED]]
     if hidden := status.leftovers[_LEFTOVERS_LISTED:]:
         lines.append(f"  and {len(hidden):,} more (--json lists all)")
     return "\n".join(lines)

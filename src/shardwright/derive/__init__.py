@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.arguments import require_switches, whole
+from shardwright import arguments
+from shardwright.arguments import (
+    place,
+    place_or_none,
+    require_mapping,
+    require_switches,
+    spelt,
+    whole,
+)
 from shardwright.derive.summary import ComponentSummary, DeriveSummary, FailedReason
 from shardwright.errors import UsageError
 from shardwright.interrupts import Held
@@ -60,7 +67,11 @@ def derive(
     if fit not in FITS:
         raise UsageError(f"--fit {fit}: choose from {', '.join(FITS)}")
     require_choice(encoders)
-    models = dict(model or {})
+    require_mapping("--model", {} if model is None else model, "component names to models")
+    models = {
+        name: spelt(f"--model {name}", value, "a hub id or a folder")
+        for name, value in (model or {}).items()
+    }
     chosen = _chosen("--components", components) or COMPONENTS
     renewed = _chosen("--recompute", recompute)
     _chosen("--model", models)
@@ -68,14 +79,14 @@ def derive(
         if component not in chosen:
             raise UsageError(f"--recompute {component.name}: is not among --components")
     report = progress or Progress()
-    derived = Path(derived_dir)
+    derived = place("--derived-dir", derived_dir)
     try:
         return run(
             Request(
-                images=Path(images),
+                images=place("images", images),
                 derived_dir=derived,
-                jsonl=Path(jsonl) if jsonl is not None else derived / JSONL_NAME,
-                captions=Path(captions) if captions is not None else None,
+                jsonl=place_or_none("--jsonl", jsonl) or derived / JSONL_NAME,
+                captions=place_or_none("--captions", captions),
                 encoders=encoders,
                 options=Options(device, dtype, models),
                 components=chosen,
@@ -95,7 +106,7 @@ def derive(
 
 def _chosen(flag: str, names: Iterable[str]) -> tuple[Component, ...]:
     """Find components by name, in the order of the schema."""
-    wanted = {names} if isinstance(names, str) else set(names)
+    wanted = set(arguments.names(flag, names))
     for name in sorted(wanted - {component.name for component in COMPONENTS}):
         known = ", ".join(component.name for component in COMPONENTS)
         raise UsageError(f"{flag} {name}: no such component; choose from {known}")

@@ -25,7 +25,6 @@ from shardwright.shards.manifest import Settings, ShardEntry, Unfinished
 from shardwright.shards.names import existing_buckets
 from shardwright.store.folders import require_space
 from shardwright.store.journal import journal_path
-from shardwright.store.listing import shown
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,8 @@ def run(request: Request, progress: Progress) -> PackSummary:
         obstacle=obstacle,
         existing_shards=len(there),
         free_bytes=files.free_bytes(target),
-        output_dir=shown(target),
-        journal=shown(journal) if (journal := journal_path(request.jsonl)).exists() else None,
+        output_dir=str(target),
+        journal=str(journal) if (journal := journal_path(request.jsonl)).exists() else None,
         seconds=round(time.monotonic() - started, 3),
     )
 

@@ -24,7 +24,6 @@ from shardwright.shards.index import INDEX_FOLDER
 from shardwright.shards.manifest import Manifest, ShardEntry, Unfinished
 from shardwright.shards.names import bucket_folder, existing_buckets, is_shard_path
 from shardwright.store.findings import Finding, VerifyReport
-from shardwright.store.listing import shown
 from shardwright.workers import run
 
 _TAR = ".tar"
@@ -62,7 +61,7 @@ def verify_shards(
     finally:
         progress.close()
     return VerifyReport(
-        path=shown(folder),
+        path=str(folder),
         read_data=read_data,
         checked={
             "shards": len(seen),
@@ -121,15 +120,15 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
         findings.append(_finding("manifest_missing", manifest.MANIFEST_NAME, what, _ANEW))
     elif (above := _packing_of(folder)) is not None:
         what = "is part of a packing, whose manifest is not looked at from here"
-        cure = f"verify {shown(above)}, which finds lost and changed shards too"
-        findings.append(Finding("part", shown(folder), None, what, cure, damage=False))
+        cure = f"verify {above}, which finds lost and changed shards too"
+        findings.append(Finding("part", str(folder), None, what, cure, damage=False))
     elif not (state / manifest.MANIFEST_NAME).exists():
         what = (
             "no manifest: whether shards are missing, and whether bytes are as they were written, "
             "cannot be told from the shards alone"
         )
         cure = f"copy {STATE_FOLDER} along with the shards, or pack again"
-        findings.append(Finding("no_manifest", shown(folder), None, what, cure, damage=False))
+        findings.append(Finding("no_manifest", str(folder), None, what, cure, damage=False))
     return whole, unfinished, findings
 
 
@@ -160,7 +159,7 @@ def _compare(
     findings = []
     for path in [path for path in entries if not is_shard_path(path)]:
         what = "the manifest lists it, but it is not spelt as a shard"
-        findings.append(Finding("misspelt", shown(path), None, what, _ANEW))
+        findings.append(Finding("misspelt", path, None, what, _ANEW))
         del entries[path]
     replaced = unfinished.replaces if unfinished else []
     entries = {path: entry for path, entry in entries.items() if entry.bucket not in replaced}
@@ -183,13 +182,11 @@ def _compare(
             name = _renamed(folder / path, sizes[path], missing)
             if name is not None:
                 what = f"is {name} under another name"
-                findings.append(Finding("renamed", shown(path), None, what, f"rename it to {name}"))
+                findings.append(Finding("renamed", path, None, what, f"rename it to {name}"))
                 del missing[name]
             else:
                 what = "the manifest does not list it, yet loaders would read it"
-                findings.append(
-                    Finding("foreign", shown(path), None, what, "move it out of the folder")
-                )
+                findings.append(Finding("foreign", path, None, what, "move it out of the folder"))
     for path, entry in missing.items():
         what = f"is missing, and with it {quantity(entry.samples, 'samples')}"
         cure = f"bring it back, or {_RESUME if entry.run == last else _ANEW}"
@@ -235,10 +232,8 @@ def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
         for key in shard.keys:
             other = first.setdefault(key, shard.path)
             if other != shard.path:
-                what = f"has the same key as a sample of {shown(other)}"
-                yield Finding(
-                    "repeated_key", shown(shard.path), None, what, _ANEW, sample=shown(key)
-                )
+                what = f"has the same key as a sample of {other}"
+                yield Finding("repeated_key", shard.path, None, what, _ANEW, sample=key)
 
 
 def _left_out(source: Source, seen: list[Seen]) -> Iterator[Finding]:
@@ -247,13 +242,13 @@ def _left_out(source: Source, seen: list[Seen]) -> Iterator[Finding]:
     absent = [image_id for image_id in source.lines if keys.key(image_id) not in packed]
     if absent:
         count = quantity(len(absent), "records")
-        what = f"has {count} of which no shard holds a sample, such as {shown(absent[0])}"
+        what = f"has {count} of which no shard holds a sample, such as {absent[0]}"
         cure = "if that is not meant (--limit, --bucket, not ready), run pack --append"
-        yield Finding("left_out", shown(source.jsonl), None, what, cure, damage=False)
+        yield Finding("left_out", str(source.jsonl), None, what, cure, damage=False)
 
 
 def _leftovers(folder: Path) -> Iterator[Finding]:
     for path, _ in sorted(_tars(folder, _TAR + TMP_SUFFIX)):
         what = "was left half written by an interrupted run"
         cure = "the next pack removes it"
-        yield Finding("leftover", shown(path), None, what, cure, damage=False)
+        yield Finding("leftover", path, None, what, cure, damage=False)

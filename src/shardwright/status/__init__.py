@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
+from shardwright.arguments import place, place_or_none
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.progress import Progress
@@ -34,7 +34,8 @@ def status(
         from shardwright.store.folders import holds_shards
 
     workers = count(workers)
-    derived = Path(derived_dir)
+    derived = place("--derived-dir", derived_dir)
+    metadata = place_or_none("--jsonl", jsonl)
     if not derived.exists():
         raise InputMissingError(
             f"{derived}: no such folder; shardwright derive makes it, or give another --derived-dir"
@@ -48,6 +49,6 @@ def status(
         )
     report = progress or Progress()
     try:
-        return look(derived, None if jsonl is None else Path(jsonl), workers, report)
+        return look(derived, metadata, workers, report)
     finally:
         report.close()

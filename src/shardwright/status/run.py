@@ -23,7 +23,6 @@ from shardwright.shards.manifest import Settings
 from shardwright.status.summary import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.store import listing, npy, provenance, records
 from shardwright.store.journal import journal_path
-from shardwright.store.listing import shown
 from shardwright.store.npy import BadArrayError
 from shardwright.store.record_faults import is_stage1
 from shardwright.store.records import BadRecordError
@@ -70,8 +69,8 @@ def look(derived: Path, jsonl: Path | None, workers: int, progress: Progress) ->
     if failures:
         reason += f"; but {quantity(failures, 'images')} could not be derived"
     return StoreStatus(
-        derived_dir=shown(derived),
-        jsonl=shown(metadata),
+        derived_dir=str(derived),
+        jsonl=str(metadata),
         total_records=found.total_records,
         ready_records=found.ready_records,
         skipped_incomplete=found.skipped.total,
@@ -83,9 +82,9 @@ def look(derived: Path, jsonl: Path | None, workers: int, progress: Progress) ->
         store_bytes=found.jsonl_state[0] + sum(state.bytes for state in states),
         shards=len(layout.shards),
         shard_bytes=layout.bytes,
-        leftovers=[shown(path) for path in leftovers],
+        leftovers=[str(path) for path in leftovers],
         failures=failures,
-        failures_file=shown(failures_file) if failures else None,
+        failures_file=str(failures_file) if failures else None,
         next_command=command,
         next_reason=reason,
         seconds=round(time.monotonic() - started, 3),
@@ -182,9 +181,9 @@ def _next(
     leftovers: list[Path],
 ) -> tuple[str, str]:
     """Choose the command that brings the store forward, and say why."""
-    where = [] if derived == Path(_DEFAULT_DIR) else ["--derived-dir", shown(derived)]
+    where = [] if derived == Path(_DEFAULT_DIR) else ["--derived-dir", str(derived)]
     if jsonl is not None:
-        where += ["--jsonl", shown(jsonl)]
+        where += ["--jsonl", str(jsonl)]
     missing = sum(state.missing for state in components.values())
     recomputed = provenance.under_way(derived)
     if stage1:
@@ -209,7 +208,7 @@ def _next(
         words = [*_derive(derived, found.jsonl), *where]
         why = f"a run that made {' and '.join(recomputed)} anew was interrupted"
     elif found.skipped:
-        words = ["verify", shown(derived)]
+        words = ["verify", str(derived)]
         wrong = quantity(found.skipped.total, "records")
         why = f"it names what is wrong with {wrong}, and the cure"
     else:

@@ -23,7 +23,6 @@ from shardwright.store import array_faults, listing, provenance, record_faults, 
 from shardwright.store.array_faults import Checked, Picture, Task
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.journal import journal_path, require_merged
-from shardwright.store.listing import shown
 from shardwright.store.records import BadRecordError, Record
 from shardwright.workers import run
 
@@ -48,7 +47,7 @@ def verify_store(
     finally:
         progress.close()
     return VerifyReport(
-        path=shown(derived_dir),
+        path=str(derived_dir),
         read_data=read_data,
         checked={"records": samples.records, "arrays": checked.arrays},
         bytes=checked.bytes,
@@ -71,7 +70,7 @@ def _read_records(jsonl: Path, progress: Progress) -> tuple[_Samples, list[Findi
     samples = _Samples(ids=twins.ids)
     pictures: dict[Picture, Picture] = {}  # one of each: there are fewer sizes than samples
     findings: list[Finding] = []
-    name = shown(jsonl)
+    name = str(jsonl)
     with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
         size = os.fstat(file.fileno()).st_size
         progress.phase("records", size, "B")
@@ -157,7 +156,7 @@ def _folders(derived_dir: Path, samples: _Samples) -> tuple[tuple[int, ...], lis
             rows.append(row)
         elif samples.ids:
             kind, what = f"{component.name}_folder_missing", "not there, but every record needs it"
-            missing.append(Finding(kind, shown(folder), None, what, "run shardwright derive"))
+            missing.append(Finding(kind, str(folder), None, what, "run shardwright derive"))
     return tuple(rows), missing
 
 
@@ -166,7 +165,7 @@ def _recomputed(derived_dir: Path) -> Iterator[Finding]:
     for name in provenance.under_way(derived_dir):
         yield Finding(
             "recompute_unfinished",
-            shown(derived_dir / STATE_FOLDER / provenance.NAME),
+            str(derived_dir / STATE_FOLDER / provenance.NAME),
             None,
             f"a run that makes {name} anew has not ended, so its arrays may not be those of their "
             "records",
@@ -184,7 +183,7 @@ def _notes(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
         else:
             kind, what = "leftover", "left half written by an interrupted run"
             cure = "delete it when no run is under way"
-        yield Finding(kind, shown(path), None, what, cure, damage=False)
+        yield Finding(kind, str(path), None, what, cure, damage=False)
     for component in COMPONENTS:
         folder = derived_dir / component.folder
         orphans = [
@@ -195,7 +194,7 @@ def _notes(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
         for name in sorted(orphans):
             yield Finding(
                 f"{component.name}_orphaned",
-                shown(folder / name),
+                str(folder / name),
                 None,
                 "no record speaks of it",
                 "run shardwright derive to give its image a record, or delete it",
