@@ -26,10 +26,7 @@ def whole(name: str, value: Any, least: int = 0) -> int:  # noqa: ANN401 - whate
 
 def spelt(name: str, value: object, what: str = "a path") -> str:
     """Give a path, or anything else that is a str or PathLike, as a str."""
-    try:
-        text = os.fspath(value)  # type: ignore[call-overload] - that is the question
-    except TypeError:
-        text = None
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
         raise UsageError(f"{name} is {value!r}; give {what}")
     return text

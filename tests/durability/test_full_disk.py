@@ -61,7 +61,14 @@ def test_shards_that_cannot_fit_are_refused_before_anything_is_written(
 def test_shards_that_cannot_fit_are_packed_all_the_same_if_the_user_says_so(
     small_disk: Path, store: Store
 ) -> None:
-    words = ("--derived-dir", store.root, "--output-dir", small_disk / "shards", "--shard-size", 3)
+    words = (
+        "--derived-dir",
+        store.root,
+        "--output-dir",
+        small_disk / "shards",
+        "--shard-size",
+        "3",
+    )
     assert "or go on all the same with --ignore-space" in run("pack", *words).stderr
     done = run("pack", *words, "--ignore-space", "--dry-run")
     assert done.returncode == 0

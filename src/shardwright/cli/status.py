@@ -94,8 +94,8 @@ def _buckets(status: StoreStatus) -> str:
     room = shutil.get_terminal_size((_WIDTH, 24)).columns - len(lines[0]) - 2
     if room < _SHORTEST_BAR:
         return "\n".join(lines)
-    counts = [(bucket.ready, bucket.not_ready) for bucket in status.buckets.values()]
-    bars = ["", *_bars(counts, min(room, _BAR))]
+    both = [(bucket.ready, bucket.not_ready) for bucket in status.buckets.values()]
+    bars = ["", *_bars(both, min(room, _BAR))]
     return "\n".join(f"{line}  {bar}".rstrip() for line, bar in zip(lines, bars, strict=True))
 
 

@@ -88,7 +88,9 @@ def derive(
                 jsonl=place_or_none("--jsonl", jsonl) or derived / JSONL_NAME,
                 captions=place_or_none("--captions", captions),
                 encoders=encoders,
-                options=Options(device, dtype, models),
+                options=Options(
+                    spelt("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype, models
+                ),
                 components=chosen,
                 recompute=frozenset(renewed),
                 fit=fit,

@@ -95,7 +95,7 @@ class Options:
 
         float16 is refused: T5 and many autoencoders overflow in it.
         """
-        if not isinstance(self.device, str) or not _DEVICE.fullmatch(self.device):
+        if not _DEVICE.fullmatch(self.device):
             raise UsageError(f"--device {self.device}: choose from auto, cpu, cuda, cuda:N and mps")
         if self.dtype is not None and self.dtype not in _DTYPES:
             why = "overflows in these models" if self.dtype == "float16" else "is not offered"
