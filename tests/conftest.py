@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from hypothesis import settings
 
 from tests.durability.soak import SOAK, Tally, properties, summed
 from tests.stores import Store, make_store, record
+
+# Some virtual machines announce AMX and then trap at it, which ends the process. Torch reads this
+# when it is imported, so it must be set before any test.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 # In the background of a shell, or under nohup, these are ignored, and every process that a test
 # starts would inherit that.

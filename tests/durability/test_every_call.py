@@ -13,7 +13,7 @@ import pytest
 from shardwright import NoSpaceError, StorageError
 from shardwright.files import using
 from tests.durability.folders import (
-    JOURNAL,
+    JOURNALS,
     assert_arrays_are_whole,
     assert_manifest_speaks_true,
     shard_names,
@@ -100,15 +100,15 @@ def test_an_error_at_any_call_is_told_and_made_good_by_the_next_run(
 def half_written(case: Scenario) -> set[str]:
     """Name what is still under a temporary name, beyond what was before."""
     left = {name for name in contents(case.output) if name.endswith(".tmp")}
-    # The journal is not one that is written whole: what was committed to it stays.
-    return left - {*(case.start or ()), JOURNAL} if case.output.exists() else set()
+    # A journal is not written in one go: what was committed to it stays.
+    return left - {*(case.start or ()), *JOURNALS} if case.output.exists() else set()
 
 
 def assert_never_retried(failed: Call, after: list[Call]) -> None:
     """A failed fsync may have dropped the very bytes it failed on: the file is discarded."""
     assert failed not in after
     # What is appended to is not discarded: the next run reads and judges each of its lines.
-    appended = failed.path.endswith(JOURNAL) or Path(failed.path).name.startswith("remade-")
+    appended = failed.path.endswith(tuple(JOURNALS)) or Path(failed.path).name.startswith("remade-")
     assert Path(failed.path).exists() is appended
     own = failed.path.removesuffix(".tmp").removesuffix(".merge")
     renamed = {call.path for call in after if call.name == "rename"}

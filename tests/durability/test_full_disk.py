@@ -16,7 +16,7 @@ from shardwright.files import using
 from tests.commands import run
 from tests.derive.fakes import Fake, given
 from tests.derive.pictures import make_images, sketch
-from tests.durability.folders import JOURNAL, assert_arrays_are_whole, shard_names
+from tests.durability.folders import JOURNALS, assert_arrays_are_whole, shard_names
 from tests.durability.scenarios import scenario, small_store, twenty
 from tests.durability.soak import Tally
 from tests.faults import Call, WatchedDisk, contents
@@ -217,7 +217,7 @@ def test_a_store_on_a_disk_that_fills_up_loses_nothing(
         assert told is None or (str(case.output) in told and "the disk " in told)
         assert_arrays_are_whole(case.output, case.start, case.expected)
         left = {name for name in contents(case.output) if name.endswith(".tmp")}
-        assert left <= {*(case.start or ()), JOURNAL}
+        assert left <= {*(case.start or ()), *JOURNALS}
         (small_disk / "filler").unlink()
         case.run(case.again)
         assert contents(case.output) == case.expected

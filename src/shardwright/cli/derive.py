@@ -6,7 +6,7 @@ import argparse
 
 import shardwright
 from shardwright.cli.options import add_ignore_space, add_store, names, path
-from shardwright.cli.output import progress, table, tell
+from shardwright.cli.output import facts_lines, progress, table, tell
 from shardwright.derive import DeriveSummary
 from shardwright.errors import UsageError
 from shardwright.progress import quantity, rate, size
@@ -195,6 +195,7 @@ def _counts(summary: DeriveSummary) -> str:
         lines.append(f"kept_captions: {summary.kept_captions} (others are given or beside images)")
     if summary.replaced_captions:
         lines.append(f"replaced_captions: {summary.replaced_captions}")
+    lines += facts_lines(summary)
     for reason, rows in summary.unused_rows.items():
         lines.append(f"unused_rows, {reason}: {rows.count} (such as {shown(rows.example)})")
     for reason, failed in summary.failed_by_reason.items():

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from shardwright.progress import Bar, Lines, Progress
+from shardwright.progress import Bar, Lines, Progress, quantity
+from shardwright.store.listing import shown
+
+if TYPE_CHECKING:
+    from shardwright.derive import DeriveSummary
+    from shardwright.status import StoreStatus
 
 
 def progress() -> Progress:
@@ -56,6 +61,24 @@ def tell(summary: Summary, describe: Callable[[Summary], str], *, as_json: bool)
         print_json(summary.to_dict())
     else:
         say(describe(summary))
+
+
+def facts_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
+    """Count the images that are not as they were encoded, and the captions that were cut."""
+    lines = []
+    for name, paths in (
+        ("changed_images", summary.changed_images),
+        ("gone_images", summary.gone_images),
+    ):
+        if paths:
+            lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
+    for component, cut in summary.truncated.items():
+        if cut.captions:
+            lines.append(
+                f"truncated_captions, {component}: {cut.captions:,} "
+                f"({quantity(cut.tokens_lost, 'tokens')} lost, for example {shown(cut.example)})"
+            )
+    return lines
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

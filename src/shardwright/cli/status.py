@@ -8,7 +8,7 @@ import sys
 
 import shardwright
 from shardwright.cli.options import add_store, add_workers
-from shardwright.cli.output import progress, table, tell
+from shardwright.cli.output import facts_lines, progress, table, tell
 from shardwright.progress import quantity, size
 from shardwright.status import StoreStatus
 from shardwright.store.listing import shown
@@ -60,6 +60,8 @@ def describe(status: StoreStatus) -> str:
     if status.failures_file is not None:
         failed = quantity(status.failures, "images")
         parts.append(f"could not be derived: {failed}, listed in {shown(status.failures_file)}")
+    if lines := facts_lines(status):
+        parts.append("\n".join(lines))
     if status.leftovers:
         parts.append(_leftovers(status))
     parts.append(f"next: {status.next_command}\n      ({status.next_reason})")

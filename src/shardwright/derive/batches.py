@@ -105,7 +105,8 @@ def try_out(encoder: Encoder) -> None:
     try:
         prepare: Any = encoder.prepare
         if component.source == "caption":
-            inputs: tuple[Array, ...] = tuple(prepare("a trial"))
+            tokens = prepare("a trial")
+            inputs: tuple[Array, ...] = (tokens.ids, tokens.mask)
         else:
             inputs = (prepare(np.full((_TRIAL_SIDE, _TRIAL_SIDE, 3), 99, np.uint8)),)
         made = encoder.encode(*(column[None] for column in inputs))

@@ -14,6 +14,7 @@ from shardwright.derive.sources import Source
 from shardwright.derive.summary import FailedReason
 from shardwright.errors import TooManyFailuresError
 from shardwright.schema import STATE_FOLDER
+from shardwright.store.facts import absolute
 
 FAILURES_NAME = "failures.jsonl"
 _IN_A_ROW = 100
@@ -84,19 +85,27 @@ def write_failures(
     did not make.
     """
     path = derived_dir / STATE_FOLDER / FAILURES_NAME
+    there = set(map(absolute, seen))
     kept = []
     for failure in _read(path):
-        if failure.image_path in seen:
-            rest = [name for name in failure.components if name not in components]
-        else:
-            rest = failure.components if os.path.exists(failure.image_path) else []
+        image, rest = failure.image_path, failure.components
+        if absolute(image) in there:
+            rest = [name for name in rest if name not in components]
+        elif os.path.isabs(image) and not os.path.exists(image):
+            rest = []  # but a relative path, of an earlier version, may be of another folder
         if rest:
             kept.append(msgspec.structs.replace(failure, components=rest))
-    lines = [msgspec.json.encode(failure) + b"\n" for failure in kept + books.failures]
+    kept += map(_anywhere, books.failures)
+    lines = [msgspec.json.encode(failure) + b"\n" for failure in kept]
     if lines:
         files.write_whole(path, b"".join(lines))
     else:
         files.withdraw(path)
+
+
+def _anywhere(failure: Failure) -> Failure:
+    """Give a failure a path that can be found from any working folder."""
+    return msgspec.structs.replace(failure, image_path=absolute(failure.image_path))
 
 
 def _read(path: Path) -> list[Failure]:

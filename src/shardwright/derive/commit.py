@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from shardwright.buckets import nearest
 from shardwright.derive import images
@@ -18,6 +20,7 @@ from shardwright.derive.summary import ComponentSummary
 from shardwright.progress import Progress
 from shardwright.schema import FORMAT_VERSION, MASK, RECORD_FIELDS, Component
 from shardwright.store.arrays import SUFFIX, write_arrays
+from shardwright.store.facts import Facts, Truncated
 from shardwright.store.journal import Journal
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import Record
@@ -33,32 +36,40 @@ class Committer:
         *,
         derived_dir: Path,
         journal: Journal,
+        facts: Journal,
         fits: Mapping[Component, str],
         renewed: Collection[Component],
         remade: Remade,
         books: Books,
         summaries: Mapping[Component, ComponentSummary],
+        truncated: dict[str, Truncated],
         progress: Progress,
     ) -> None:
         self.derived_dir = derived_dir
         self.journal = journal
+        self.facts = facts
         self.fits = fits  # of the components that follow the picture, as far as it is known
         self.renewed = renewed
         self.remade = remade
         self.books = books
         self.summaries = summaries
+        self.truncated = truncated
         self.progress = progress
 
     def commit(self, samples: list[Sample]) -> None:
         """Make a group durable, and count each of its samples."""
         group = []
         for sample in samples:
-            for component, array in self._checked(sample).items():
+            arrays = self._checked(sample)
+            self._note(sample, arrays)
+            for component, array in arrays.items():
                 group.append((self._path(sample, component), array))
                 self.summaries[component].made += 1
                 self.summaries[component].bytes_written += HEADER_BYTES + array.nbytes
         records = [None if sample.failure else self._record(sample) for sample in samples]
         old = [sample.task.record for sample in samples]
+        # The facts first: what is missing then is made again, with facts of its own.
+        self.facts.commit()
         # An array is taken to be made of what the record says, so a record that is there changes
         # first; a new one is the sign that its arrays are there, so it comes last.
         self._journal(
@@ -77,6 +88,19 @@ class Committer:
                 self.books.fail_at_work(sample.task.source, reason, detail, names)
             else:
                 self.books.succeed(bool(sample.task.make) or record != sample.task.record)
+
+    def _note(self, sample: Sample, arrays: Collection[Component]) -> None:
+        """Journal what is newly known of an image's file and caption, and count what was cut."""
+        image_id = sample.task.source.image_id
+        old = known = sample.task.facts or Facts(image_id)
+        if any(component.source == "image" for component in arrays):
+            known = replace(known, image=sample.image, outdated=_outdated(sample, arrays))
+        if sample.tokens_lost and not sample.failure:
+            known = replace(known, tokens_lost=sample.tokens_lost, cut_at=sample.cut_at)
+            for name, lost in sample.tokens_lost.items():
+                self.truncated.setdefault(name, Truncated()).add(image_id, lost)
+        if known != old:
+            self.facts.append(to_builtins(known))
 
     def _journal(self, records: list[Record | None]) -> None:
         for record in records:
@@ -139,6 +163,16 @@ class Committer:
                 if fit == "bucket":
                     record[CROP] = list(images.frame(fit, size, component).box)
         return record if all(field in record for field in RECORD_FIELDS) else None
+
+
+def _outdated(sample: Sample, arrays: Collection[Component]) -> list[str]:
+    """Name the arrays of an image that show an earlier file than those that are made now."""
+    before = sample.task.facts
+    if before is None or before.image is None or sample.image is None:
+        return []
+    made = [component.name for component in arrays]
+    same = before.image.xxh3 == sample.image.xxh3
+    return [name for name in (before.outdated if same else sample.task.kept) if name not in made]
 
 
 def _known(size: Size | None) -> Size:

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from shardwright import files, schema
 from shardwright.derive import captions as caption_files
 from shardwright.derive import sources as images_found
 from shardwright.derive.captions import CaptionError, Captions
+from shardwright.derive.images import Size
 from shardwright.derive.sources import Source
 from shardwright.progress import Progress, quantity
 from shardwright.schema import COMPONENTS, Component
-from shardwright.store import records
+from shardwright.store import facts, records
 from shardwright.store.arrays import SUFFIX
+from shardwright.store.facts import Facts
+from shardwright.store.record_faults import is_side
 from shardwright.store.records import BadRecordError, Record
 
 _BITS = {component: 1 << bit for bit, component in enumerate(COMPONENTS)}
+_IMAGE_BITS = sum(_BITS[component] for component in COMPONENTS if component.source == "image")
 _TEXT_BITS = sum(_BITS[component] for component in COMPONENTS if component.source == "caption")
 _INLINE = frozenset(field for component in COMPONENTS for field in component.inline)
 
@@ -45,6 +49,10 @@ class Inventory:
         self.captions = captions
         self.problems = images_found.problems(sources)  # reason and detail, by number
         self.other_captions: set[int] = set()  # images with one given or beside, not on record
+        self.changed: set[int] = set()  # images that are no longer the file that was encoded
+        self._outdated: dict[int, list[str]] = {}  # of the others: what an earlier file was for
+        self.touched: set[int] = set()  # images whose file is the same, but for its time or place
+        self.gone: dict[str, str] = {}  # the paths of images on record that are nowhere, by id
         self._text_folders = [
             os.path.join(derived_dir, c.folder, "") for c in COMPONENTS if c.source == "caption"
         ]
@@ -56,11 +64,13 @@ class Inventory:
         }
         self._there = bytearray(len(sources))  # a bit for each component
         self._line = array("Q", bytes(8 * len(sources)))  # where its record begins, plus one; or 0
+        self._facts = array("Q", bytes(8 * len(sources)))  # likewise
         self._sound = bytearray(len(sources))  # whether that record has all it should
         self._recorded = bytearray(len(sources))  # whether that record has a caption
         self._captioned = bytearray(source.has_sidecar for source in sources)
         self._list_arrays()
-        self._read_records(progress)
+        gone = self._read_facts()
+        self._read_records(progress, gone)
         for number, recorded in enumerate(self._recorded):
             if not recorded:  # nobody can tell of which caption these arrays were made
                 self._there[number] &= ~_TEXT_BITS
@@ -69,6 +79,21 @@ class Inventory:
         """Name the arrays that an image does not have."""
         there = self._there[number]
         return tuple(component for component in components if not there & _BITS[component])
+
+    def kept(self, number: int, make: Collection[Component]) -> list[str]:
+        """Name the arrays of a picture that an image has, and that are not to be made."""
+        there = self._there[number]
+        return [
+            component.name
+            for component, bit in _BITS.items()
+            if there & bit and component.source == "image" and component not in make
+        ]
+
+    def is_outdated(self, number: int, make: Collection[Component]) -> bool:
+        """Whether some array will still show an image as it was before."""
+        kept = self.kept(number, make)
+        outdated = kept if number in self.changed else self._outdated.get(number, ())
+        return not set(kept).isdisjoint(outdated)
 
     def forget(self, component: Component, but: Collection[str] = ()) -> None:
         """Take all arrays of a component for missing, but those of some images."""
@@ -96,6 +121,11 @@ class Inventory:
             file.seek(self._line[number] - 1)
             return records.parse(file.readline().rstrip(b"\r\n"))
 
+    def facts(self, number: int) -> Facts | None:
+        """Read again what is known of an image's file and caption."""
+        line = self._facts[number]
+        return facts.read_at(self.derived_dir, line - 1) if line else None
+
     def given_caption(self, number: int) -> str | None:
         """Find an image's caption in the file that the user gave."""
         return self.captions.of(self.sources[number]) if self.captions else None
@@ -107,7 +137,27 @@ class Inventory:
                 if number is not None:
                     self._there[number] |= bit
 
-    def _read_records(self, progress: Progress) -> None:
+    def _read_facts(self) -> dict[str, str]:
+        """Compare the images with the files that were encoded; give those that are gone."""
+        gone = {}
+        for offset, entry in facts.read(self.derived_dir):
+            number, image = self._numbers.get(entry.image_id), entry.image
+            if number is not None:
+                self._facts[number] = offset + 1
+                path = self.sources[number].path
+                if image is not None and self._there[number] & _IMAGE_BITS:
+                    state = image.state(path)
+                    if entry.outdated:
+                        self._outdated[number] = entry.outdated
+                    if state == "changed":
+                        self.changed.add(number)
+                    elif state == "touched" or image.path != facts.absolute(path):
+                        self.touched.add(number)
+            elif image is not None and not os.path.exists(image.path):
+                gone[entry.image_id] = image.path
+        return gone
+
+    def _read_records(self, progress: Progress, gone: Mapping[str, str]) -> None:
         given: dict[int, str] = {}
         if self.captions:
             for number in range(len(self.sources)):
@@ -129,6 +179,9 @@ class Inventory:
                 except BadRecordError:
                     malformed += 1
                     continue
+                image_id = record.get("image_id")
+                if isinstance(image_id, str) and image_id in gone:
+                    self.gone[image_id] = gone[image_id]
                 found = self._number_of(record)
                 if found is not None:  # of two records of one image the later counts
                     self._line[found] = line.offset + 1
@@ -198,6 +251,14 @@ def recorded_caption(record: Record | None) -> str | None:
     """Give the caption of a record, if it has one."""
     caption = record.get("caption") if record else None
     return caption if isinstance(caption, str) and caption.strip() else None
+
+
+def recorded_size(record: Record | None) -> Size | None:
+    """Give the size of the picture in a record, if it has one."""
+    width, height = (record or {}).get("width"), (record or {}).get("height")
+    if not is_side(width) or not is_side(height):
+        return None
+    return Size(width, height)
 
 
 def _is_sound(record: Record) -> bool:

@@ -16,6 +16,7 @@ from shardwright.derive.sources import Source
 from shardwright.errors import InputMissingError
 from shardwright.schema import Component
 from shardwright.store.arrays import SUFFIX
+from shardwright.store.facts import Facts
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import Record
 
@@ -31,6 +32,8 @@ class Task:
     record: Record | None  # as it stands in the store
     wants_text: bool  # whether its caption is to be tokenized
     caption: str | None  # None if it is to be read beside the image, or else in the record
+    facts: Facts | None  # what is known of its file and caption
+    kept: list[str]  # the arrays of its picture that are there and stay
 
 
 @dataclass
@@ -43,6 +46,7 @@ class Plan:
     replaced: Set[Component]  # being made anew as they were
     numbers: array[int] = field(default_factory=lambda: array("Q"))
     texts: int = 0  # captions to be tokenized
+    changed: list[str] = field(default_factory=list)  # images that are not those of their arrays
     to_make: dict[Component, int] = field(default_factory=dict)
 
     @property
@@ -69,7 +73,9 @@ class Plan:
             else:  # the array was made of the caption on record
                 caption = recorded or given
             wants_text = self.wants_text(number, make)
-            yield Task(self.inventory.sources[number], make, record, wants_text, caption)
+            source, known = self.inventory.sources[number], self.inventory.facts(number)
+            kept = self.inventory.kept(number, make)
+            yield Task(source, make, record, wants_text, caption, known, kept)
 
     def wants_text(self, number: int, make: Collection[Component]) -> bool:
         """Whether an image's caption is to be tokenized: for an array, or for its record."""
@@ -134,6 +140,8 @@ def plan(
             continue
         make = inventory.missing(number, components)
         wants_text = layout.wants_text(number, make)
+        if inventory.is_outdated(number, make):
+            layout.changed.append(source.path)
         if wants_text and not inventory.has_caption(number):
             books.fail(source, "no_caption", "neither given, recorded nor beside it", names)
         elif make or renewed or wants_text:

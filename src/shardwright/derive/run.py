@@ -8,6 +8,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from shardwright import files, locks
 from shardwright.derive import books as accounts
@@ -30,6 +34,7 @@ from shardwright.interrupts import Held
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity, size
 from shardwright.schema import COMPONENTS, STATE_FOLDER, Component
+from shardwright.store import facts
 from shardwright.store.folders import holds_shards, make_folders, require_space
 from shardwright.store.journal import Journal, journal_path
 from shardwright.store.listing import shown
@@ -68,7 +73,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     # What is not there yet is made when the work begins: a run that cannot begin leaves no trace.
     new = not _is_begun(request)
     with Held() as held, ExitStack() as opened, held.heard():
-        journal = None if new else _open(opened, request, progress)
+        journals = None if new else _open(opened, request, progress)
         inventory = Inventory(
             found,
             request.derived_dir,
@@ -99,9 +104,10 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                 raise SourceChangedError(
                     f"{request.derived_dir}: another run has written here; run again"
                 )
-            journal = journal or _open(opened, request, progress)
-            assert journal is not None
-            recovered = journal.recovered
+            journals = journals or _open(opened, request, progress)
+            assert journals is not None
+            recovered = journals.records.recovered
+            _note_touched(inventory, journals.facts)
             summary.recovered_records = recovered.records if recovered is not None else 0
             making.begin(layout.work, layout.image_ids)
             with (
@@ -109,7 +115,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                 _failures_kept(request, books, found),
             ):
                 pipeline = _pipeline(
-                    request, layout, making, books, journal, remade, summary, progress
+                    request, layout, making, books, journals, remade, summary, progress
                 )
                 pipeline.run(layout.tasks(), len(layout.numbers))
             making.finish()
@@ -136,13 +142,20 @@ def _is_begun(request: Request) -> bool:
     return (request.derived_dir / STATE_FOLDER).exists() or journal_path(request.jsonl).exists()
 
 
-def _open(opened: ExitStack, request: Request, progress: Progress) -> Journal | None:
+class Journals(NamedTuple):
+    """What a run writes down: its records, and what is known of images beside them."""
+
+    records: Journal
+    facts: Journal
+
+
+def _open(opened: ExitStack, request: Request, progress: Progress) -> Journals | None:
     with Held():  # or a signal could come when it is open and not yet sure to be closed
         return opened.enter_context(_opened(request, progress))
 
 
 @contextmanager
-def _opened(request: Request, progress: Progress) -> Iterator[Journal | None]:
+def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
     """Open the store for writing; not at all if nothing is to be written."""
     if request.dry_run:
         if journal_path(request.jsonl).exists():
@@ -152,11 +165,23 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journal | None]:
         return
     with locks.lock(request.derived_dir):
         make_folders(request.derived_dir, request.jsonl)
-        with Journal(request.jsonl) as journal:
+        with (
+            Journal(request.jsonl) as journal,
+            Journal(facts.path_of(request.derived_dir)) as known,
+        ):
             if journal.recovered is not None:
                 count = quantity(journal.recovered.records, "records")
                 progress.say(f"merged {count} of a run that was killed")
-            yield journal
+            yield Journals(journal, known)
+
+
+def _note_touched(inventory: Inventory, journal: Journal) -> None:
+    """Note the time and place of files that are the same as ever, so that none is read again."""
+    for number in sorted(inventory.touched - inventory.problems.keys()):
+        old, now = inventory.facts(number), facts.image_file(inventory.sources[number].path)
+        if old is not None and old.image is not None and old.image.xxh3 == now.xxh3:
+            journal.append(to_builtins(replace(old, image=now)))
+    journal.commit()
 
 
 def _plan(request: Request, inventory: Inventory, making: Making, books: Books) -> Plan:
@@ -199,6 +224,9 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
         kept_captions=len(layout.inventory.other_captions) - replaced,
         replaced_captions=replaced,
         unused_rows=layout.inventory.captions.unused() if layout.inventory.captions else {},
+        changed_images=layout.changed,
+        gone_images=sorted(layout.inventory.gone.values()),
+        truncated={},
         recovered_records=0,
         bytes_needed=max(0, sum(needed.values()) - layout.bytes_replaced()),
         free_bytes=files.free_bytes(request.derived_dir),
@@ -254,6 +282,17 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
             f"{quantity(summary.replaced_captions, 'images')}: the caption on record is replaced "
             "by the one given or beside the image"
         )
+    if changed := summary.changed_images:
+        pictures = ",".join(c.name for c in COMPONENTS if c.source == "image")
+        progress.warn(
+            f"{quantity(len(changed), 'images')} changed after encoding, for example "
+            f"{shown(changed[0])}; the arrays show the old picture until --recompute {pictures}"
+        )
+    if gone := summary.gone_images:
+        progress.warn(
+            f"{quantity(len(gone), 'images')} gone after encoding, for example {shown(gone[0])}; "
+            "records and arrays are kept"
+        )
 
 
 def _pipeline(
@@ -261,7 +300,7 @@ def _pipeline(
     layout: Plan,
     making: Making,
     books: Books,
-    journal: Journal,
+    journals: Journals,
     remade: Remade,
     summary: DeriveSummary,
     progress: Progress,
@@ -273,12 +312,14 @@ def _pipeline(
         Batcher(making.encoders, request.batch_size or BATCH_SIZE, progress, rooms),
         Committer(
             derived_dir=request.derived_dir,
-            journal=journal,
+            journal=journals.records,
+            facts=journals.facts,
             fits=making.fits(),
             renewed=making.renewed,
             remade=remade,
             books=books,
             summaries={c: summary.components[c.name] for c in request.components},
+            truncated=summary.truncated,
             progress=progress,
         ),
         progress,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +13,12 @@ from shardwright.derive import captions, images
 from shardwright.derive.captions import CaptionError
 from shardwright.derive.encoders.base import Encoder
 from shardwright.derive.images import BadImageError, Size
-from shardwright.derive.inventory import recorded_caption
+from shardwright.derive.inventory import recorded_caption, recorded_size
 from shardwright.derive.plan import Task
+from shardwright.derive.sources import is_regular
 from shardwright.schema import MASK, Component
+from shardwright.store import facts
+from shardwright.store.facts import ImageFile
 
 Array = NDArray[Any]
 
@@ -27,6 +31,9 @@ class Sample:
     size: Size | None = None
     caption: str | None = None
     mask: list[int] | None = None
+    image: ImageFile | None = None  # the file that was read
+    tokens_lost: dict[str, int] = field(default_factory=dict)  # by component, where it is known
+    cut_at: dict[str, int] = field(default_factory=dict)
     inputs: dict[Component, tuple[Array, ...]] = field(default_factory=dict)  # what encode takes
     arrays: dict[Component, Array] = field(default_factory=dict)  # what it gave
     failure: tuple[str, str] | None = None
@@ -60,6 +67,10 @@ def _read_caption(sample: Sample, encoders: Mapping[Component, Encoder]) -> None
             tokens = _prepared(encoder, sample.caption)
             sample.mask = tokens.mask.tolist()
             assert len(tokens.mask) == MASK.length
+            if tokens.lost is not None:
+                sample.tokens_lost[component.name] = tokens.lost
+            if tokens.cut_at is not None:
+                sample.cut_at[component.name] = tokens.cut_at
             if component in task.make:
                 sample.inputs[component] = (tokens.ids, tokens.mask)
 
@@ -68,8 +79,11 @@ def _read_image(sample: Sample, encoders: Mapping[Component, Encoder], fit: str)
     path = sample.task.source.path
     made = [component for component in sample.task.make if component.source == "image"]
     if not made:
-        sample.size = images.measure(path)
+        # The arrays that are there show the picture of the record, whatever it is by now.
+        sample.size = recorded_size(sample.task.record) or images.measure(path)
         return
+    with suppress(OSError):  # reading it gives the reason
+        sample.image = facts.image_file(path) if is_regular(path) else None
     picture = images.read(path)
     sample.size = Size(picture.shape[1], picture.shape[0])
     for component in made:

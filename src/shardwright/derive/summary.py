@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardwright.store.facts import Truncated
 
 
 @dataclass
@@ -49,6 +52,9 @@ class DeriveSummary:
     kept_captions: int  # on record, though others are given or beside the images
     replaced_captions: int  # on record, by those given or beside the images
     unused_rows: dict[str, UnusedRows]  # of --captions, by reason
+    changed_images: list[str]  # since they were encoded; their arrays show the old ones
+    gone_images: list[str]  # whose records and arrays are there still
+    truncated: dict[str, Truncated]  # captions that this run cut, by component
     recovered_records: int  # that a killed run had left in its journal
     bytes_needed: int  # beyond what the arrays have that are replaced
     free_bytes: int

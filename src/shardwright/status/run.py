@@ -21,7 +21,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
 from shardwright.shards.manifest import Settings
 from shardwright.status.summary import BucketStatus, ComponentStatus, StoreStatus
-from shardwright.store import listing, npy, provenance, records
+from shardwright.store import facts, listing, npy, provenance, records
 from shardwright.store.journal import journal_path
 from shardwright.store.npy import BadArrayError
 from shardwright.store.record_faults import is_stage1
@@ -65,6 +65,7 @@ def look(derived: Path, jsonl: Path | None, workers: int, progress: Progress) ->
     leftovers = listing.leftovers(derived)
     failures_file = derived / STATE_FOLDER / FAILURES_NAME
     failures = _lines(failures_file)
+    known = facts.survey(derived, ready | others.keys())
     command, reason = _next(derived, jsonl, found, stage1, components, leftovers)
     if failures:
         reason += f"; but {quantity(failures, 'images')} could not be derived"
@@ -85,6 +86,9 @@ def look(derived: Path, jsonl: Path | None, workers: int, progress: Progress) ->
         leftovers=[str(path) for path in leftovers],
         failures=failures,
         failures_file=str(failures_file) if failures else None,
+        changed_images=known.changed,
+        gone_images=known.gone,
+        truncated=known.truncated,
         next_command=command,
         next_reason=reason,
         seconds=round(time.monotonic() - started, 3),

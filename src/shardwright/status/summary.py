@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwright.pack.summary import SkippedReason
+
+if TYPE_CHECKING:
+    from shardwright.store.facts import Truncated
 
 
 @dataclass
@@ -48,6 +51,9 @@ class StoreStatus:
     leftovers: list[str]
     failures: int  # images that could not be derived
     failures_file: str | None  # where they are listed, if there are any
+    changed_images: list[str]  # since they were encoded; their arrays show the old ones
+    gone_images: list[str]
+    truncated: dict[str, Truncated]  # captions that were cut, by component
     next_command: str
     next_reason: str
     seconds: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from shardwright.buckets import is_bucket
 from shardwright.schema import COMPONENTS, FORMAT_VERSION, MASK
@@ -94,7 +95,7 @@ def faults(record: Record) -> Iterator[str]:
         yield "format_version_wrong"
 
 
-def is_side(side: object) -> bool:
+def is_side(side: object) -> TypeGuard[int]:
     """Whether a value can be a picture's height or width."""
     return type(side) is int and 0 < side <= LONGEST_SIDE
 

@@ -19,7 +19,7 @@ from shardwright.buckets import is_bucket
 from shardwright.files import explained
 from shardwright.progress import Progress, quantity
 from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
-from shardwright.store import array_faults, listing, provenance, record_faults, records
+from shardwright.store import array_faults, facts, listing, provenance, record_faults, records
 from shardwright.store.array_faults import Checked, Picture, Task
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.journal import journal_path, require_merged
@@ -43,6 +43,7 @@ def verify_store(
         findings += _recomputed(derived_dir)
         findings += missing
         findings += [fault.finding(derived_dir) for fault in checked.faults]
+        findings += _images(derived_dir, samples.ids)
         findings += _notes(derived_dir, samples.ids)
     finally:
         progress.close()
@@ -171,6 +172,24 @@ def _recomputed(derived_dir: Path) -> Iterator[Finding]:
             "records",
             "run that shardwright derive again; shardwright status says how",
         )
+
+
+def _images(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
+    """Find images that are not there as they were encoded: the store is still what it was."""
+    known = facts.survey(derived_dir, ids)
+    for path in known.changed:
+        what = "changed since it was encoded; its arrays show the old picture"
+        fix = "put the old picture back, or derive with --recompute"
+        yield Finding("image_changed", path, None, what, fix, damage=False)
+    if known.gone and len(known.gone) == known.known:  # so the store has been taken elsewhere
+        what = f"all {quantity(len(known.gone), 'images')} it was made from are gone from here"
+        fix = "nothing, if the images are kept elsewhere"
+        yield Finding("images_gone", str(derived_dir), None, what, fix, damage=False)
+    else:
+        for path in known.gone:
+            what = "gone since it was encoded; its record and arrays are there"
+            fix = "put it back, or remove its record and arrays"
+            yield Finding("image_gone", path, None, what, fix, damage=False)
 
 
 def _notes(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:

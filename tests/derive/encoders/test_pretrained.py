@@ -172,6 +172,23 @@ def test_t5_and_its_mask_equal_a_plain_run(checkpoints: Checkpoints, caption: st
     close(array, expected)
 
 
+@pytest.mark.parametrize("caption", ["a red kite", "two cats asleep " * 40, "Über 東京 🙂 " * 60])
+def test_tokens_lost_and_the_cut_are_those_of_the_untruncated_caption(
+    checkpoints: Checkpoints, caption: str
+) -> None:
+    from transformers import AutoTokenizer
+
+    t5 = encoder("t5", checkpoints["t5"])
+    tokens = t5.prepare(caption)
+    whole = AutoTokenizer.from_pretrained(checkpoints["t5"])(caption).input_ids
+    assert tokens.lost == len(whole) - int(tokens.mask.sum())
+    if not tokens.lost:
+        assert tokens.cut_at is None
+    else:
+        again = t5.prepare(caption[: tokens.cut_at])
+        assert (again.lost, again.ids.tolist()) == (0, tokens.ids.tolist())
+
+
 def test_the_encoder_of_a_whole_t5_equals_a_plain_run(tmp_path: Path) -> None:
     folder = make_t5(tmp_path / "whole", whole=True)
     t5: TextEncoder = encoder("t5", folder)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,14 @@ _DTYPES = ("bfloat16", "float32")
 Picture = NDArray[np.uint8]  # (height, width, 3), RGB, upright
 
 
-class Tokens(NamedTuple):
+@dataclass(frozen=True)
+class Tokens:
     """A caption as its encoder reads it, padded or cut to the mask's length."""
 
     ids: NDArray[np.int64]
     mask: NDArray[np.uint8]
+    lost: int | None = None  # tokens that were cut off; None where the encoder does not say
+    cut_at: int | None = None  # characters of the caption before the cut, if some were
 
 
 class ImageEncoder(Protocol):

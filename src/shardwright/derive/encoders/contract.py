@@ -93,7 +93,7 @@ class EncoderContract(Generic[Kind, Source]):
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(encoder.prepare, sources))
         for one, other in zip(expected, found, strict=True):
-            assert np.array_equal(one, other)
+            assert all(map(np.array_equal, _arrays(one), _arrays(other)))
 
 
 class ImageEncoderContract(EncoderContract[ImageEncoder, Picture]):
@@ -141,13 +141,17 @@ class TextEncoderContract(EncoderContract[TextEncoder, str]):
         encoder = self.load()
         counts = []
         for caption in self.sources():
-            ids, mask = tokens = encoder.prepare(caption)
+            tokens = encoder.prepare(caption)
             assert isinstance(tokens, Tokens)
+            ids, mask = tokens.ids, tokens.mask
             assert (ids.dtype, ids.shape) == (np.dtype(np.int64), (MASK.length,))
             assert (mask.dtype, mask.shape) == (np.dtype(MASK.dtype), (MASK.length,))
             counts.append(int(mask.sum()))
             assert counts[-1] >= 1, f"{caption!r} has no token"
             assert mask.tolist() == [1] * counts[-1] + [0] * (MASK.length - counts[-1])
+            if tokens.lost:
+                assert tokens.cut_at is not None, "a caption that is cut is cut somewhere"
+                assert 0 < tokens.cut_at < len(caption)
         assert counts[-1] == MASK.length, "a long caption fills the mask"
         assert counts[0] < MASK.length, "a short caption does not"
 
@@ -162,6 +166,10 @@ def picture(width: int, height: int, seed: int = 0) -> Picture:
     ]
     noise = random.normal(0, 8, (height, width, 3))
     return np.clip(np.stack(waves, axis=-1) * 100 + 128 + noise, 0, 255).astype(np.uint8)
+
+
+def _arrays(prepared: Tokens | NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    return (prepared.ids, prepared.mask) if isinstance(prepared, Tokens) else (prepared,)
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:

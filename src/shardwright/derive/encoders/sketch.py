@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -135,11 +136,17 @@ class HashedWords:
         self.component = component
 
     def prepare(self, caption: str) -> Tokens:
-        words = _WORD.findall(caption.lower())[: MASK.length - 1]
+        found = list(_WORD.finditer(caption.lower()))
+        words = found[: MASK.length - 1]
         ids = np.full(MASK.length, _PADDING, np.int64)
-        ids[: len(words)] = [_word_id(word) for word in words]
+        ids[: len(words)] = [_word_id(word[0]) for word in words]
         ids[len(words)] = _END
-        return Tokens(ids, (ids != _PADDING).astype(np.uint8))
+        lost = len(found) - len(words)
+        cut_at = None
+        if lost:  # a few letters are longer in lower case
+            ends = range(len(caption) + 1)
+            cut_at = bisect_left(ends, words[-1].end(), key=lambda at: len(caption[:at].lower()))
+        return Tokens(ids, (ids != _PADDING).astype(np.uint8), lost, cut_at)
 
     def encode(self, ids: NDArray[np.int64], mask: NDArray[np.uint8]) -> Floats:
         return np.stack([[_word_row(word) for word in row] for row in ids.tolist()])

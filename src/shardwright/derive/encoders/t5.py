@@ -41,7 +41,11 @@ class T5Encoder:
 
     def prepare(self, caption: str) -> Tokens:
         found = self._tokenizer.encode(caption)
-        return Tokens(np.array(found.ids, np.int64), np.array(found.attention_mask, np.uint8))
+        ids, mask = np.array(found.ids, np.int64), np.array(found.attention_mask, np.uint8)
+        # What is over comes in further pieces, each with an end token of its own.
+        lost = sum(piece.special_tokens_mask.count(0) for piece in found.overflowing)
+        kept = max((end for _, end in found.offsets), default=0)
+        return Tokens(ids, mask, lost, kept if lost else None)
 
     def encode(self, ids: NDArray[np.int64], mask: NDArray[np.uint8]) -> NDArray[np.float32]:
         import torch

@@ -1,0 +1,153 @@
+"""What is known of each image beside its record: the file it was made from, and what was cut off.
+
+``DERIVED_DIR/.shardwright/facts.jsonl``, written through a journal like the metadata. Records hold
+only what follows from content; a modification time would make them differ from machine to machine.
+No entry, or no ``image`` in it, means unknown, not changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import xxhash
+
+from shardwright.files import explained
+from shardwright.schema import STATE_FOLDER
+from shardwright.store import records
+
+NAME = "facts.jsonl"
+_CHUNK = 1 << 20
+
+State = Literal["same", "touched", "changed", "gone"]
+
+
+class ImageFile(msgspec.Struct, frozen=True):
+    """An image as it was when it was encoded."""
+
+    path: str  # absolute, so that it can be found from any working folder
+    bytes: int
+    mtime_ns: int
+    xxh3: str
+
+    def state(self, path: str | None = None) -> State:
+        """Compare it with the file that is there now; its bytes only where the time differs."""
+        path = path or self.path
+        try:
+            found = os.stat(path)
+            if found.st_size != self.bytes:
+                return "changed"
+            if found.st_mtime_ns == self.mtime_ns:
+                return "same"
+            return "touched" if _xxh3(path) == self.xxh3 else "changed"
+        except (FileNotFoundError, NotADirectoryError):
+            return "gone"
+        except OSError:  # derive reports it, if it is needed
+            return "same"
+
+
+class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line: what is known of one image. The counts are by component."""
+
+    image_id: str
+    image: ImageFile | None = None
+    outdated: list[str] = []  # components that were made from the file as it was before
+    tokens_lost: dict[str, int] = {}  # of its caption, 0 where none was
+    cut_at: dict[str, int] = {}  # the characters of the caption that were kept, where it was cut
+
+
+_decode = msgspec.json.Decoder(Facts).decode
+
+
+@dataclass
+class Truncated:
+    """Captions that are longer than their encoder takes."""
+
+    captions: int = 0
+    tokens_lost: int = 0
+    example: str = ""  # an image_id
+
+    def add(self, image_id: str, lost: int) -> None:
+        """Count one caption, if it was cut."""
+        if lost:
+            self.captions += 1
+            self.tokens_lost += lost
+            self.example = self.example or image_id
+
+
+@dataclass
+class Survey:
+    """What the facts say of a store as it is now."""
+
+    known: int = 0  # images whose file is on record
+    changed: list[str] = field(default_factory=list)  # paths
+    gone: list[str] = field(default_factory=list)
+    truncated: dict[str, Truncated] = field(default_factory=dict)  # by component
+
+
+def path_of(derived_dir: Path) -> Path:
+    """Name the file."""
+    return derived_dir / STATE_FOLDER / NAME
+
+
+def read(derived_dir: Path) -> Iterator[tuple[int, Facts]]:
+    """Read all facts, each with the offset of its line; a line that is none is no loss."""
+    path = path_of(derived_dir)
+    if path.is_file():
+        with explained(path), path.open("rb", buffering=1 << 20) as file:
+            for line in records.lines(file):
+                with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                    yield line.offset, _decode(line.data or b"")
+
+
+def read_at(derived_dir: Path, offset: int) -> Facts:
+    """Read one line again."""
+    path = path_of(derived_dir)
+    with explained(path), path.open("rb") as file:
+        file.seek(offset)
+        return _decode(file.readline())
+
+
+def survey(derived_dir: Path, ids: Container[str]) -> Survey:
+    """Compare the images of a store with their files, and count the captions that were cut."""
+    found = Survey()
+    for _, entry in read(derived_dir):
+        if entry.image_id not in ids:
+            continue
+        for name, lost in entry.tokens_lost.items():
+            found.truncated.setdefault(name, Truncated()).add(entry.image_id, lost)
+        if entry.image is not None:
+            found.known += 1
+            state = entry.image.state()
+            if state == "changed" or (entry.outdated and state != "gone"):
+                found.changed.append(entry.image.path)
+            elif state == "gone":
+                found.gone.append(entry.image.path)
+    return found
+
+
+def image_file(path: str) -> ImageFile:
+    """Note which file is about to be encoded.
+
+    Before it is decoded: if it is replaced meanwhile, it counts as changed at the next look.
+    """
+    found = os.stat(path)
+    return ImageFile(absolute(path), found.st_size, found.st_mtime_ns, _xxh3(path))
+
+
+def absolute(path: str) -> str:
+    """Spell a path for any working folder; a name that is not Unicode as well as JSON can."""
+    return os.fsencode(os.path.abspath(path)).decode(errors="replace")
+
+
+def _xxh3(path: str) -> str:
+    hasher = xxhash.xxh3_64()
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(_CHUNK):
+            hasher.update(data)
+    return hasher.hexdigest()

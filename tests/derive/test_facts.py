@@ -1,0 +1,244 @@
+"""What a store knows of its images beside the records: whether they changed, what was cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+
+from shardwright import derive, status, verify
+from shardwright.derive.encoders.base import Options
+from shardwright.derive.encoders.sketch import load
+from shardwright.schema import RECORD_FIELDS
+from tests.commands import run
+from tests.derive.fakes import T5
+from tests.derive.pictures import gradient, make_images, save, sketch, store_records
+from tests.derive.test_derive import arrays, failures
+from tests.faults import contents
+
+LONG = "a boat on the sea, " * 40  # six words and commas each time
+
+
+def facts(derived: Path) -> dict[str, dict[str, Any]]:
+    lines = (derived / ".shardwright/facts.jsonl").read_text().splitlines()
+    return {entry["image_id"]: entry for entry in map(json.loads, lines)}
+
+
+def notes(derived: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for finding in verify(derived).findings:
+        assert not finding.damage
+        found.setdefault(finding.kind, []).append(finding.file)
+    return found
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return make_images(tmp_path / "images", 3)
+
+
+@pytest.fixture
+def derived(images: Path, tmp_path: Path) -> Path:
+    sketch(images, tmp_path / "derived")
+    return tmp_path / "derived"
+
+
+def test_each_image_has_its_size_time_and_hash_beside_the_record_and_not_in_it(
+    images: Path, derived: Path
+) -> None:
+    path = images / "img001.png"
+    assert facts(derived)["img001"] == {
+        "image_id": "img001",
+        "image": {
+            "path": str(path),
+            "bytes": path.stat().st_size,
+            "mtime_ns": path.stat().st_mtime_ns,
+            "xxh3": xxhash.xxh3_64_hexdigest(path.read_bytes()),
+        },
+        "tokens_lost": {"t5": 0},
+    }
+    assert all(tuple(record) == RECORD_FIELDS for record in store_records(derived))
+
+
+def test_a_replaced_image_is_counted_and_named_by_derive_status_and_verify(
+    images: Path, derived: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced, before = images / "img001.png", arrays(derived)
+    save(replaced, gradient(96, 64, seed=8))
+    summary = sketch(images, derived)
+    assert (summary.changed_images, summary.already_complete) == ([str(replaced)], 3)
+    monkeypatch.chdir(derived)
+    assert status(derived_dir=derived).changed_images == [str(replaced)]
+    assert notes(derived) == {"image_changed": [str(replaced)]}
+    assert arrays(derived) == before, "reporting changes nothing"
+    done = run("derive", images, "--derived-dir", derived, "--encoders", "sketch")
+    assert f"changed_images: 1 (for example {replaced})" in done.stdout
+    assert f"1 image changed after encoding, for example {replaced}" in done.stderr
+    assert sketch(images, derived, recompute=["dinov3", "vae"]).changed_images == []
+    assert notes(derived) == {}
+
+
+def test_an_image_of_the_same_size_and_time_but_other_bytes_is_not_read_again(
+    images: Path, derived: Path
+) -> None:
+    path = images / "img001.png"
+    data, times = path.read_bytes(), path.stat()
+    path.write_bytes(data[:-1] + b"x")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert sketch(images, derived).changed_images == [], "as git does: only where the time differs"
+    os.utime(path)
+    assert sketch(images, derived).changed_images == [str(path)]
+
+
+def test_images_that_were_copied_or_moved_are_the_same_and_are_not_read_twice(
+    images: Path, derived: Path, tmp_path: Path
+) -> None:
+    moved = images.rename(tmp_path / "moved")
+    os.utime(moved / "img002.png", ns=(1, 1))
+    summary = sketch(moved, derived)
+    assert (summary.changed_images, summary.gone_images) == ([], [])
+    assert notes(derived) == {}
+    known = facts(derived)["img002"]["image"]
+    assert (known["path"], known["mtime_ns"]) == (str(moved / "img002.png"), 1)
+
+
+def test_an_image_that_is_gone_is_counted_and_named_and_its_arrays_stay(
+    images: Path, derived: Path
+) -> None:
+    gone, before = images / "img001.png", contents(derived)
+    gone.unlink()
+    summary = sketch(images, derived)
+    assert (summary.gone_images, summary.changed_images) == ([str(gone)], [])
+    assert status(derived_dir=derived).gone_images == [str(gone)]
+    assert notes(derived) == {"image_gone": [str(gone)]}
+    assert contents(derived) == before
+
+
+def test_a_store_that_was_taken_elsewhere_without_its_images_has_one_note(
+    images: Path, derived: Path
+) -> None:
+    shutil.rmtree(images)
+    assert notes(derived) == {"images_gone": [str(derived)]}
+
+
+def test_images_in_another_folder_than_the_one_given_are_not_gone(
+    derived: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    save(other / "more.png", gradient(64, 64))
+    (other / "more.txt").write_text("one more")
+    assert sketch(other, derived).gone_images == []
+
+
+def test_without_facts_nothing_is_said_to_have_changed(images: Path, derived: Path) -> None:
+    (derived / ".shardwright/facts.jsonl").unlink()
+    save(images / "img001.png", gradient(96, 64, seed=8))
+    (images / "img002.png").unlink()
+    summary = sketch(images, derived)
+    assert (summary.changed_images, summary.gone_images) == ([], [])
+    assert notes(derived) == {}
+
+
+def test_an_array_of_the_old_picture_beside_one_of_the_new_stays_reported(
+    images: Path, derived: Path
+) -> None:
+    replaced = images / "img001.png"
+    save(replaced, gradient(64, 96, seed=8))
+    assert sketch(images, derived, recompute=["vae"]).changed_images == [str(replaced)]
+    assert facts(derived)["img001"]["outdated"] == ["dinov3"]
+    assert sketch(images, derived).changed_images == [str(replaced)]
+    assert notes(derived) == {"image_changed": [str(replaced)]}
+    assert sketch(images, derived, recompute=["dinov3"]).changed_images == []
+    assert "outdated" not in facts(derived)["img001"]
+    assert notes(derived) == {}
+
+
+def test_a_new_caption_does_not_give_the_record_the_size_of_a_picture_that_was_replaced(
+    images: Path, derived: Path
+) -> None:
+    before = store_records(derived)[1]
+    save(images / "img001.png", gradient(160, 64))
+    (images / "img001.txt").write_text("quite another caption")
+    assert len(sketch(images, derived, recompute=["t5"]).changed_images) == 1
+    after = store_records(derived)[1]
+    assert after["caption"] == "quite another caption"
+    assert [after[name] for name in ("width", "height", "aspect_bucket")] == [
+        before[name] for name in ("width", "height", "aspect_bucket")
+    ]
+
+
+def test_captions_that_are_cut_are_counted_with_an_example_by_derive_and_status(
+    images: Path, tmp_path: Path
+) -> None:
+    derived = tmp_path / "long"
+    (images / "img001.txt").write_text(LONG)
+    done = run("derive", images, "--derived-dir", derived, "--encoders", "sketch")
+    line = "truncated_captions, t5: 1 (164 tokens lost, for example img001)"
+    assert line in done.stdout
+    assert line in run("status", "--derived-dir", derived).stdout
+    known = facts(derived)
+    assert known["img001"]["tokens_lost"] == {"t5": 240 - 76}
+    assert LONG[: known["img001"]["cut_at"]["t5"]].count("boat") == 13
+    assert known["img000"]["tokens_lost"] == {"t5": 0}
+    assert "cut_at" not in known["img000"]
+    (images / "img001.txt").write_text("short")
+    assert sketch(images, derived, recompute=["t5"]).truncated["t5"].captions == 0
+    assert status(derived_dir=derived).truncated["t5"].captions == 0
+    assert facts(derived)["img001"]["image"] == known["img001"]["image"]
+
+
+def test_the_cut_is_in_characters_of_the_caption_also_where_lower_case_is_longer() -> None:
+    encoder: Any = load(T5, Options())
+    caption = "a İ, " * 60
+    tokens = encoder.prepare(caption)
+    assert tokens.lost > 0
+    again = encoder.prepare(caption[: tokens.cut_at])
+    assert (again.ids == tokens.ids).all()
+    assert again.lost == 0
+
+
+def test_failures_stay_until_the_image_is_derived_or_gone_wherever_derive_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_images(Path("one"), 3)
+    make_images(Path("one/more"), 0)
+    Path("one/img001.png").write_bytes(b"broken")
+    Path("one/img002.png").write_bytes(b"broken")
+    derived = tmp_path / "derived"
+    sketch(Path("one"), derived)
+    assert store_records(derived)[0]["image_path"] == "one/img000.png", "as given"
+    save(tmp_path / "two/other.png", gradient(64, 64))
+    (tmp_path / "two/other.txt").write_text("another")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    sketch(Path("../two"), derived)
+    listed = [str(tmp_path / f"one/img00{number}.png") for number in (1, 2)]
+    assert [failure["image_path"] for failure in failures(derived)] == listed
+    found = status(derived_dir=derived)
+    assert found.failures == 2
+    assert "2 images could not be derived" in found.next_reason
+    (tmp_path / "one/img002.png").unlink()
+    save(tmp_path / "one/img001.png", gradient(64, 64))
+    derive(tmp_path / "one", derived_dir=derived, encoders="sketch")
+    assert failures(derived) == []
+
+
+def test_failures_of_an_earlier_version_with_relative_paths_are_kept(
+    derived: Path, images: Path
+) -> None:
+    old = {
+        "image_id": "lost",
+        "image_path": "somewhere/lost.png",
+        "reason": "broken_image",
+        "detail": "",
+        "components": ["vae"],
+    }
+    (derived / ".shardwright/failures.jsonl").write_text(json.dumps(old) + "\n")
+    sketch(images, derived)
+    assert failures(derived) == [old]
