@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -107,16 +108,77 @@ def test_rows_of_captions_that_come_to_nothing_are_told(images: Path, tmp_path: 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["unused_rows"] == {
         "no_such_image": {"count": 1, "example": "nope.png"},
-        "no_caption": {"count": 2, "example": "img001.png"},
+        "no_caption": {"count": 1, "example": "img002.png"},
+        "caption_not_string": {"count": 1, "example": "img001.png"},
         "repeated": {"count": 1, "example": "img000.png"},
     }
     assert f"{captions}: 1 row of no image here, such as nope.png\n" in done.stderr
-    assert "2 rows without a caption, such as img001.png\n" in done.stderr
+    assert "1 row without a caption, such as img002.png\n" in done.stderr
+    assert "1 row whose caption is not a string; give one string, such as" in done.stderr
     assert "1 row replaced by a later one of the same image, such as img000.png" in done.stderr
     assert store_records(tmp_path / "d")[0]["caption"] == "the last"
     captions.write_text("")
     done = run("derive", images, *words)
     assert f"{captions}: holds no caption\n" in done.stderr
+
+
+def test_captions_that_are_all_lists_are_the_reason_that_images_have_none(
+    images: Path, tmp_path: Path
+) -> None:
+    for path in images.glob("*.txt"):
+        path.unlink()
+    captions = tmp_path / "captions.jsonl"
+    captions.write_text('{"file_name": "img000.png", "caption": ["one", "two"]}\n')
+    words = ("--derived-dir", tmp_path / "d", "--encoders", "sketch", "--captions", captions)
+    done = run("derive", images, *words)
+    assert done.returncode == 2
+    assert f"{captions}: 1 row whose caption is a list; give one string, such as" in done.stderr
+
+
+PLUG_IN = """
+from PIL import Image, PngImagePlugin
+class Stand(PngImagePlugin.PngImageFile):  # a picture of theirs is here a PNG with another head
+    format = {name!r}
+    def _open(self):
+        import io
+        self.fp = io.BytesIO(self.fp.read()[{skip}:])
+        super()._open()
+Image.register_open(Stand.format, Stand, lambda head: head.startswith({head!r}))
+def register_heif_opener(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "suffix", "head"),
+    [
+        ("pillow_heif", "HEIF", "heic", b"\0\0\0\x18ftypheic"),
+        ("pillow_jxl", "JXL", "jxl", b"\0\0\0\x0cJXL \r\n\x87\n"),
+    ],
+)
+def test_an_installed_plug_in_is_used(
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    name: str,
+    suffix: str,
+    head: bytes,
+) -> None:
+    picture = images / "img000.png"
+    picture.with_suffix(f".{suffix}").write_bytes(head + picture.read_bytes())
+    picture.unlink()
+    plug_in = tmp_path / f"{module}.py"
+    plug_in.write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    words = ("derive", images, "--derived-dir", tmp_path / "d", "--encoders", "sketch")
+    done = run(*words)
+    assert done.returncode == 3
+    assert "images_found: 3\nderived: 2\n" in done.stdout
+    assert "format_not_readable: 1" in done.stdout
+    plug_in.write_text(PLUG_IN.format(name=name, skip=len(head), head=head))
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    assert len(store_records(tmp_path / "d")) == 3
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,60 @@ def test_a_dry_run_ends_as_the_run_would(mixed: Store, output: Path) -> None:
     assert told["obstacle"] == reason
     over = commands.run(*flags(mixed, output), "--dry-run", "--overwrite")
     assert over.returncode == 0
-    assert over.stdout.endswith("\n\nnote: 2 shards of these buckets would be replaced\n")
+    assert over.stdout.endswith(
+        "\n\nnote: would replace 2 shards with new ones of the same name:\n"
+        "  bucket_1024x1024/shard-000000.tar\n"
+        "  bucket_832x1216/shard-000000.tar\n"
+    )
+
+
+def test_overwrite_with_a_limit_names_every_shard_that_goes(tmp_path: Path, output: Path) -> None:
+    """Six shards in six buckets; a limit of five reaches three of them."""
+    buckets = ["24x16", "16x24", "32x16", "16x32", "40x16", "16x40"]
+    order = [*buckets[:2] * 2, *buckets[2:]]
+    given = [record(f"img{number}", bucket) for number, bucket in enumerate(order)]
+    store = make_store(tmp_path / "derived", given)
+    pack(derived_dir=store.root, output_dir=output)
+    shards = {f"bucket_{bucket}/shard-000000.tar" for bucket in buckets}
+    stay = {f"bucket_{bucket}/shard-000000.tar" for bucket in buckets[:3]}
+    limited = (*flags(store, output), "--limit", "5")
+
+    refused = commands.run(*limited)
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1] == (
+        f"error: {output}/bucket_16x24/shard-000000.tar: already exists, and nothing was written; "
+        f"give --overwrite, which removes all 6 shards in {output} once the new ones are complete, "
+        "or choose another --output-dir"
+    )
+
+    dry = commands.run(*limited, "--overwrite", "--dry-run")
+    assert {name for name in shards if name in dry.stdout} == shards
+    assert "note: would remove 3 shards:\n" in dry.stdout
+    assert "note: would replace 3 shards with new ones of the same name:\n" in dry.stdout
+    told = json.loads(commands.run(*limited, "--overwrite", "--dry-run", "--json").stdout)
+    assert (set(told["replaced_shards"]), set(told["removed_shards"])) == (stay, shards - stay)
+
+    there = {str(path.relative_to(output)) for path in output.glob("bucket_*/*.tar")}
+    assert there == shards
+    done = commands.run(*limited, "--overwrite")
+    assert "note: removed 3 shards:\n" in done.stdout
+    assert "note: replaced 3 shards with new ones of the same name:\n" in done.stdout
+    there = {str(path.relative_to(output)) for path in output.glob("bucket_*/*.tar")}
+    assert there == stay
+    assert {name for name in shards if name in done.stdout} == shards
+
+
+def test_of_many_shards_that_go_some_are_listed(tmp_path: Path, output: Path) -> None:
+    store = make_store(tmp_path / "derived", records(14, "24x16"))
+    pack(derived_dir=store.root, output_dir=output, shard_size=1)
+    done = commands.run(*flags(store, output), "--overwrite")
+    assert "note: removed 13 shards:\n  bucket_24x16/shard-000001.tar\n" in done.stdout
+    assert "  bucket_24x16/shard-000010.tar\n  and 3 more (--json lists all)\n" in done.stdout
+    pack(derived_dir=store.root, output_dir=output, shard_size=1, overwrite=True)
+    done = commands.run(*flags(store, output), "--overwrite", "--json")
+    told = json.loads(done.stdout)
+    assert told["replaced_shards"] == ["bucket_24x16/shard-000000.tar"]
+    assert told["removed_shards"] == [f"bucket_24x16/shard-{n:06}.tar" for n in range(1, 14)]
 
 
 def test_one_is_not_a_plural(tmp_path: Path, output: Path) -> None:

@@ -37,6 +37,7 @@ from tests.derive.pictures import (
     sketch,
     store_records,
 )
+from tests.derive.test_sources import too_deep
 from tests.faults import contents
 
 
@@ -255,6 +256,72 @@ def test_an_id_that_the_store_has_for_another_image_is_a_duplicate(tmp_path: Pat
     assert {k: v for k, v in contents(derived).items() if "failures" not in k} == before
     one.rename(tmp_path / "moved")
     assert sketch(tmp_path / "moved", derived).already_complete == 1
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_image_on_record_keeps_its_id_and_only_the_newcomer_fails(
+    tmp_path: Path, moved: bool
+) -> None:
+    images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
+    sketch(images, derived)
+    if moved:
+        images = images.rename(tmp_path / "moved")
+    before = arrays(derived), store_records(derived)
+    for name in ("img000.jpg", "img000.bmp", "img001.jpe"):
+        save(images / name, gradient(48, 48), format="BMP" if "bmp" in name else "JPEG")
+    (images / "img002.heic").write_bytes(b"any")
+    summary = sketch(images, derived)
+    balance(summary)
+    assert (summary.already_complete, summary.failed) == (3, 4)
+    assert summary.failed_by_reason["duplicate_id"].count == 4
+    assert {f["image_path"]: f["detail"] for f in failures(derived)} == {
+        str(images / newcomer): f"{images}/{newcomer[:6]}.png has the same image_id"
+        for newcomer in ("img000.jpg", "img000.bmp", "img001.jpe", "img002.heic")
+    }
+    assert (arrays(derived), store_records(derived)) == before
+
+
+def test_an_image_that_was_taken_for_another_format_s_sake_stays_on_record(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 1), tmp_path / "derived"
+    (images / "img000.png").rename(images / "img000.qoi")
+    sketch(images, derived)
+    save(images / "img000.png", gradient(48, 48))
+    summary = sketch(images, derived)
+    assert (summary.already_complete, summary.failed) == (1, 1)
+    assert failures(derived)[0]["image_path"] == str(images / "img000.png")
+
+
+def test_a_folder_of_many_formats_is_counted_to_the_last_file(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
+    for number, suffix in enumerate(("avif", "jp2", "jfif", "jpe", "qoi")):
+        save(images / f"other{number}.{suffix}", gradient(64, 64))
+        (images / f"other{number}.txt").write_text("in another format")
+    for number in range(150):  # more than may fail in a row at work
+        (images / f"phone{number:03}.psd").write_bytes(b"8BPS")
+        (images / f"phone{number:03}.txt").write_text("from a phone")
+    summary = sketch(images, derived)
+    balance(summary)
+    assert (summary.images_found, summary.derived, summary.failed) == (157, 7, 150)
+    assert summary.failed_by_reason["format_not_readable"].count == 150
+    assert failures(derived)[0]["detail"] == "save it as PNG, TIFF or JPEG"
+
+
+def test_what_is_complete_needs_no_format_to_be_readable(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 1), tmp_path / "derived"
+    (images / "img000.png").rename(images / "img000.psd")  # by content it is a PNG
+    assert sketch(images, derived).derived == 1
+    (images / "img000.psd").write_bytes(b"8BPS")
+    assert sketch(images, derived).already_complete == 1
+
+
+def test_a_folder_that_cannot_be_read_is_a_failure_and_the_rest_goes_on(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
+    place = too_deep(images, "img000")
+    summary = sketch(images, derived)
+    balance(summary)
+    assert (summary.derived, summary.failed) == (2, 1)
+    (failure,) = failures(derived)
+    assert (failure["image_path"], failure["reason"]) == (place, "unreadable_folder")
 
 
 def test_a_stage_1_record_must_be_migrated_first(tmp_path: Path) -> None:
@@ -485,6 +552,7 @@ def test_provenance_says_what_arrays_were_made_with(tmp_path: Path) -> None:
     found = provenance(derived)
     assert sorted(found) == ["t5", "vae"]
     assert found["vae"]["settings"] == {
+        "colour": "srgb",
         "encoder": "sketch",
         "encoders": "sketch",
         "fit": "bucket",
@@ -534,12 +602,12 @@ def test_recompute_keeps_the_arrays_of_images_that_cannot_be_derived(tmp_path: P
     save(images / "img002.jpg", gradient(32, 32))
     summary = sketch(images, derived, recompute=["t5", "vae"])
     balance(summary)
-    assert (summary.derived + summary.already_complete, summary.components["t5"].made) == (2, 2)
+    assert (summary.derived + summary.already_complete, summary.components["t5"].made) == (3, 3)
     assert {
-        f["image_id"]: f["reason"] for f in failures(derived) if str(images) in f["image_path"]
+        f["image_path"]: f["reason"] for f in failures(derived) if str(images) in f["image_path"]
     } == {
-        "img001": "broken_image",
-        "img002": "duplicate_id",
+        str(images / "img001.png"): "broken_image",
+        str(images / "img002.jpg"): "duplicate_id",
     }
     assert arrays(derived) == before
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from PIL import Image, ImageFile
 
 from shardwright.buckets import nearest
 from shardwright.derive import images
-from shardwright.derive.images import BadImageError, Size, frame, framed, measure, read
+from shardwright.derive.encoders.base import Picture
+from shardwright.derive.images import BadImageError, Size, frame, framed, measure
 from shardwright.schema import COMPONENTS
 from tests.derive.pictures import gradient, make_bomb
 
@@ -39,6 +41,10 @@ TURNED: dict[int, Callable[[Image.Image], Image.Image]] = {
 def strict() -> Iterator[None]:
     with images.strict():
         yield
+
+
+def read(path: str, colour: str = "srgb") -> Picture:
+    return images.read(path, [colour]).by_colour[colour]
 
 
 def saved(tmp_path: Path, image: Image.Image, name: str, **options: Any) -> str:  # noqa: ANN401
@@ -134,6 +140,44 @@ def test_every_value_of_sixteen_bits_goes_to_the_nearest_of_eight(tmp_path: Path
     assert (np.abs(found[..., 0] * 257.0 - values) <= 128).all()
 
 
+def grey_tiff(values: list[int], bits: int, photometric: int, order: str) -> bytes:
+    """Write a TIFF of one row of greys, with the tags that it must have."""
+    data = np.packbits(values).tobytes()
+    if bits > 1:
+        data = np.array(values, f"{order}u{bits // 8}").tobytes()
+    tags = {256: len(values), 257: 1, 258: bits, 259: 1, 262: photometric}
+    tags |= {273: 8, 277: 1, 278: 1, 279: len(data)}
+    data += bytes(-len(data) % 2)
+    mark = b"II" if order == "<" else b"MM"
+    head = mark + struct.pack(f"{order}HI", 42, 8 + len(data))
+    entries = [struct.pack(f"{order}HHIHxx", tag, 3, 1, value) for tag, value in tags.items()]
+    return head + data + struct.pack(f"{order}H", len(tags)) + b"".join(entries) + bytes(4)
+
+
+@pytest.mark.parametrize(("bits", "order"), [(1, "<"), (1, ">"), (8, "<"), (8, ">"), (16, "<")])
+def test_a_tiff_in_which_white_is_zero_is_no_negative(
+    tmp_path: Path, bits: int, order: str
+) -> None:
+    white = 2**bits - 1
+    ramp = [0, white, 0, 0, white, white // 4, white // 2, white - white // 8]
+    for photometric in (0, 1):
+        path = tmp_path / f"{photometric}.tiff"
+        path.write_bytes(grey_tiff(ramp, bits, photometric, order))
+        wanted = [round(value * 255 / white) for value in ramp]
+        if photometric == 0:
+            wanted = [255 - value for value in wanted]
+        assert read(str(path))[0, :, 1].tolist() == wanted
+
+
+def test_a_compressed_tiff_in_which_white_is_zero_is_no_negative(tmp_path: Path) -> None:
+    values = np.arange(256, dtype=np.uint16).reshape(16, 16) * 257
+    path = tmp_path / "deep.tiff"
+    Image.fromarray(values).save(path, compression="tiff_lzw", tiffinfo={262: 0})
+    with Image.open(path) as image:
+        assert image.tag_v2[262] == 0  # type: ignore[attr-defined]
+    assert read(str(path))[..., 0].ravel().tolist() == list(range(255, -1, -1))
+
+
 @pytest.mark.parametrize(
     ("dtype", "words"), [(np.float32, "floating point"), (np.int32, "32 bits, or with a sign,")]
 )
@@ -156,6 +200,61 @@ def test_greys_of_twelve_bits_are_refused_and_not_dark(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(tag + b"\x08", tag + b"\x0c"))
     with pytest.raises(BadImageError, match="grey values of 12 bits have no agreed white"):
         read(str(path))
+
+
+@pytest.mark.parametrize(
+    "name", ["a.avif", "a.jp2", "a.j2k", "a.jfif", "a.jpe", "a.JPG", "a.qoi", "a.ppm", "a.tga"]
+)
+def test_other_formats_are_read(tmp_path: Path, name: str) -> None:
+    values = gradient(96, 64)
+    options = {"quality": 95} if name.lower() in ("a.jfif", "a.jpe", "a.jpg", "a.avif") else {}
+    path = saved(tmp_path, Image.fromarray(values), name, **options)
+    assert np.abs(read(path).astype(int) - values).mean() < 2
+    assert measure(path) == Size(96, 64)
+    assert images.unsupported(path) is None
+
+
+def test_greys_of_sixteen_bits_in_a_pgm_are_scaled(tmp_path: Path) -> None:
+    values = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
+    found = read(saved(tmp_path, Image.fromarray(values), "deep.pgm"))
+    assert found[..., 0].ravel().tolist() == list(range(256))
+
+
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40)
+JXL = b"\0\0\0\x0cJXL \r\n\x87\n" + bytes(40)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.heic", HEIC, "pip install pillow-heif"),
+        ("a.jpg", HEIC, "pip install pillow-heif"),  # as phones and messengers rename them
+        ("a.jxl", JXL, "pip install pillow-jxl-plugin"),
+        ("a.png", b"\xff\x0a" + bytes(40), "pip install pillow-jxl-plugin"),
+        ("a.psd", b"8BPS\0\1" + bytes(40), "save it as PNG, TIFF or JPEG"),
+        ("a.svg", b"<svg/>", "save it as PNG, TIFF or JPEG"),
+        ("a.NEF", grey_tiff([0, 255], 8, 1, "<"), "export it as TIFF or JPEG"),
+    ],
+    ids=["heic", "heic as jpg", "jxl", "jxl as png", "psd", "svg", "raw"],
+)
+def test_a_format_that_cannot_be_read_here_says_what_to_do(
+    tmp_path: Path, name: str, data: bytes, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = [name for name in images._READABLE if name not in ("HEIF", "JXL")]
+    monkeypatch.setattr(images, "_READABLE", tuple(installed))
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(BadImageError) as caught:
+        read(str(path))
+    reason, detail = caught.value.args
+    assert reason == "format_not_readable"
+    assert words in detail
+
+
+def test_a_jpeg_by_the_name_of_a_format_that_cannot_be_read_is_a_jpeg(tmp_path: Path) -> None:
+    (tmp_path / "a.heic").write_bytes(jpeg())
+    assert images.unsupported(str(tmp_path / "a.heic")) is None
+    assert read(str(tmp_path / "a.heic")).shape == (256, 256, 3)
 
 
 def test_the_first_frame_of_an_animation_counts(tmp_path: Path) -> None:

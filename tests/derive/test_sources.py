@@ -26,6 +26,19 @@ def touch(*paths: Path) -> None:
         path.write_bytes(b"x")
 
 
+def too_deep(folder: Path, name: str) -> str:
+    """Make a folder whose path is too long to be read, by root or anybody; give that path."""
+    path, place = str(folder), os.open(folder, os.O_RDONLY)
+    while len(path) <= 4096:
+        path = os.path.join(path, name := name.ljust(200, "x"))
+        os.mkdir(name, dir_fd=place)
+        inner = os.open(name, os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(place)
+    return path
+
+
 def test_all_images_below_a_folder_are_found_in_the_order_of_their_paths(tmp_path: Path) -> None:
     names = ["b.JPG", "a.png", "sub/c.webp", "sub/deeper/d.gif", "e.bmp", "f.tiff", "g.jpeg"]
     touch(*(tmp_path / name for name in names))
@@ -35,6 +48,38 @@ def test_all_images_below_a_folder_are_found_in_the_order_of_their_paths(tmp_pat
     assert [s.path for s in found] == sorted(str(tmp_path / name) for name in names)
     assert {s.image_id: s.has_sidecar for s in found}["a"]
     assert sum(s.has_sidecar for s in found) == 1
+
+
+def test_every_file_that_is_plainly_an_image_is_found(tmp_path: Path) -> None:
+    suffixes = "jpg JPG jpeg jpe jfif png webp gif bmp tif tiff avif heic heif hif jxl jp2 j2k jpx"
+    suffixes += " ppm tga qoi psd svg dng CR2 nef arw exr ico"
+    names = [f"{number}.{suffix}" for number, suffix in enumerate(suffixes.split())]
+    touch(*(tmp_path / name for name in names))
+    touch(*(tmp_path / f"x.{suffix}" for suffix in ("txt", "json", "mp4", "pdf", "npy", "")))
+    assert {os.path.basename(source.path) for source in find(tmp_path)} == set(names)
+
+
+def test_a_folder_below_that_cannot_be_read_stands_for_its_images(tmp_path: Path) -> None:
+    touch(tmp_path / "a.jpg", tmp_path / "x.jpg")
+    place = too_deep(tmp_path, "x")
+    found = find(tmp_path)
+    assert [source.path for source in found][:2] == [
+        str(tmp_path / "a.jpg"),
+        str(tmp_path / "x.jpg"),
+    ]
+    assert found[2].path == place
+    assert problems(found) == {
+        2: (
+            "unreadable_folder",
+            "File name too long; the images in this folder are not derived",
+        )
+    }
+
+
+def test_a_link_that_leads_to_itself_is_no_folder(tmp_path: Path) -> None:
+    touch(tmp_path / "a.jpg")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert [source.image_id for source in find(tmp_path)] == ["a"]
 
 
 def test_links_to_files_are_followed_and_links_to_folders_reported(
@@ -72,6 +117,21 @@ def test_two_images_with_one_id_are_both_problems(tmp_path: Path) -> None:
     assert [found[n].path for n in bad] == [s.path for s in found if s.image_id != "c"]
     assert {reason for reason, _ in bad.values()} == {"duplicate_id"}
     assert bad[0][1] == f"{tmp_path}/a.png has the same image_id"
+
+
+def test_the_only_image_in_a_usual_format_keeps_its_id(tmp_path: Path) -> None:
+    touch(tmp_path / "a.heic", tmp_path / "a.jpg", tmp_path / "a.NEF")
+    touch(tmp_path / "b.heic", tmp_path / "b.avif")
+    found = find(tmp_path)
+    by_name = {
+        os.path.basename(found[n].path): detail for n, (_, detail) in problems(found).items()
+    }
+    assert by_name == {
+        "a.heic": f"{tmp_path}/a.jpg has the same image_id",
+        "a.NEF": f"{tmp_path}/a.jpg has the same image_id",
+        "b.avif": f"{tmp_path}/b.heic has the same image_id",
+        "b.heic": f"{tmp_path}/b.avif has the same image_id",
+    }
 
 
 def test_a_name_that_is_not_unicode_is_a_problem(tmp_path: Path) -> None:
@@ -136,6 +196,22 @@ def test_csv_is_read_with_its_quotes_and_byte_order_mark(tmp_path: Path) -> None
     file.write_bytes('\ufefffile_name,text\na.jpg,"a cat, ""Tom"",\nasleep"\nb.jpg,\n'.encode())
     assert caption_of(file, tmp_path, tmp_path / "a.jpg") == 'a cat, "Tom",\nasleep'
     assert caption_of(file, tmp_path, tmp_path / "b.jpg") is None
+
+
+def test_a_caption_that_is_a_list_is_called_so(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"file_name": "a.jpg", "caption": ["one", "two"]},
+        {"file_name": "b.jpg", "caption": ["one"]},
+        {"file_name": "c.jpg", "text": {"en": "one"}},
+        {"file_name": "d.jpg", "text": ""},
+        {"file_name": "e.jpg"},
+    ]
+    found = captions.read(write_jsonl(tmp_path / "c.jsonl", rows), tmp_path).unused()
+    assert {reason: (rows.count, rows.example) for reason, rows in found.items()} == {
+        "caption_is_list": (2, "a.jpg"),
+        "caption_not_string": (1, "c.jpg"),
+        "no_caption": (2, "d.jpg"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ TARGET = "img0"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    two = [record(f"img{number}", "2560x1280") for number in range(2)]
+    two = [record(f"img{number}", "5632x3072") for number in range(2)]
     return make_store(tmp_path / "derived", two, latent=LARGE)
 
 
@@ -48,7 +48,7 @@ def replace(path: Path) -> None:
     if path.suffix == ".npy":
         new.write_bytes(npy(array("vae", "another", LARGE)))
     else:
-        fields = [record(f"img{number}", "2560x1280", caption="other") for number in range(2)]
+        fields = [record(f"img{number}", "5632x3072", caption="other") for number in range(2)]
         new.write_bytes(b"".join(line(f) + b"\n" for f in fields))
     new.rename(path)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardwright import PackSummary, pack, verify
+from shardwright import PackSummary, ShardExistsError, pack, verify
 from shardwright.files import using
 from shardwright.shards import manifest
 from tests.durability.folders import shard_names
@@ -161,3 +161,52 @@ def test_new_samples_are_in_and_old_ones_out(store: Store, output: Path) -> None
         f"bucket_{ONE}/shard-000000.tar": ["img2"],
         f"bucket_{OTHER}/shard-000000.tar": ["img3"],
     }
+
+
+def gone(summary: PackSummary) -> tuple[list[str], list[str]]:
+    return summary.replaced_shards, summary.removed_shards
+
+
+def test_what_goes_is_known_before_and_told_after(store: Store, output: Path) -> None:
+    """The store has four samples in one bucket and three in the other."""
+    assert gone(packed(store, output)) == ([], [])
+    names = [
+        f"bucket_{bucket}/shard-00000{number}.tar" for bucket in (ONE, OTHER) for number in (0, 1)
+    ]
+    options: dict[str, Any] = {"shard_size": 3, "bucket": [OTHER], "overwrite": True}
+    for dry_run in (True, False):
+        assert sorted(shard_names(contents(output))) == names
+        summary = packed(store, output, dry_run=dry_run, **options)
+        assert gone(summary) == ([names[2]], [names[3]])
+    assert gone(packed(store, output, overwrite=True, limit=1)) == ([names[0]], names[1:3])
+    assert sorted(shard_names(contents(output))) == names[:1]
+
+
+def test_a_bucket_that_a_limit_leaves_without_samples_is_emptied_if_it_was_named(
+    store: Store, output: Path
+) -> None:
+    packed(store, output)
+    summary = packed(store, output, bucket=[ONE, OTHER], limit=1, overwrite=True)
+    assert ids_by_shard(output) == {f"bucket_{ONE}/shard-000000.tar": ["img0"]}
+    assert len(summary.removed_shards) == 3
+    assert verify(output).findings == []
+
+
+def test_the_refusal_says_which_shards_would_go(store: Store, output: Path) -> None:
+    packed(store, output)
+    with pytest.raises(ShardExistsError, match=r"removes all 4 shards in .*/shards once the new"):
+        packed(store, output, limit=1)
+    with pytest.raises(ShardExistsError, match=f"removes all 2 shards of {OTHER} once the new"):
+        packed(store, output, bucket=[OTHER], limit=1)
+
+
+def test_a_resumed_overwrite_tells_what_goes_too(store: Store, output: Path) -> None:
+    packed(store, output, shard_size=1)
+    with using(KillingDisk(15)), pytest.raises(Killed):
+        packed(store, output, overwrite=True)
+    dry = packed(store, output, resume=True, dry_run=True)
+    before = shard_names(contents(output))
+    done = packed(store, output, resume=True)
+    after = shard_names(contents(output))
+    assert gone(dry) == gone(done)
+    assert set(done.removed_shards) == set(before) - set(after)

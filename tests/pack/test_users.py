@@ -28,7 +28,7 @@ from tests.stores import Store, make_store, record, records
 
 
 def findings(path: Path, **options: Any) -> list[Finding]:  # noqa: ANN401
-    """Verify; the small latents of our stores are noted, and are not what these tests are about."""
+    """Verify; the small latents of our stores are not what these tests are about."""
     return [f for f in verify(path, **options).findings if f.kind != "vae_wrong_size"]
 
 

@@ -53,6 +53,7 @@ RUNS = st.builds(
     samples=COUNT,
     shards=COUNT,
     provenance=st.none() | st.dictionaries(TEXT, TEXT, max_size=2),
+    jsonl=st.none() | TEXT,
 )
 MANIFESTS = st.builds(
     Manifest,

@@ -242,9 +242,9 @@ def test_shards_that_were_swapped_say_which_they_are(
     second: str, read_data: bool, tmp_path: Path, output: Path
 ) -> None:
     four = [record(f"img{number}", "24x16") for number in range(4)]
-    two = [record(f"img{number}", "32x16") for number in range(4, 6)]
-    # With latents of one shape all shards are of one size.
-    store = make_store(tmp_path / "derived", four + two, latent=lambda _: (16, 2, 3))
+    # With pictures of one size, and so latents of one shape, all shards are of one size.
+    two = [record(f"img{number}", "32x16", width=24, height=16) for number in range(4, 6)]
+    store = make_store(tmp_path / "derived", four + two, latent=(16, 2, 3))
     pack(derived_dir=store.root, output_dir=output, shard_size=2, workers=1)
     swap(output / FIRST, output / second)
     found = shardwright.verify(output, read_data=read_data, workers=1).findings
@@ -509,9 +509,11 @@ def test_a_latent_of_its_pictures_own_size_is_only_noted(tmp_path: Path, output:
 def test_a_latent_of_neither_size_is_damage(tmp_path: Path, output: Path) -> None:
     store = make_store(tmp_path / "derived", [record("img0", "24x16")], latent=(16, 9, 9))
     pack(derived_dir=store.root, output_dir=output, workers=1)
-    (finding,) = shardwright.verify(output, read_data=True, workers=1).findings
-    assert (finding.kind, finding.sample) == ("vae_wrong_size", "img0")
-    assert finding.what == "is (16, 9, 9), and its bucket needs (16, 2, 3)"
+    report = shardwright.verify(output, read_data=True, workers=1)
+    (finding,) = report.findings
+    assert (finding.kind, finding.sample, finding.damage) == ("vae_wrong_size", "img0", True)
+    assert finding.what == "its shape (16, 9, 9) fits neither its picture nor its bucket"
+    assert report.damaged
     assert "mend the sample in the store" in finding.cure
 
 

@@ -198,6 +198,8 @@ def _counts(summary: DeriveSummary) -> str:
     lines += facts_lines(summary)
     for reason, rows in summary.unused_rows.items():
         lines.append(f"unused_rows, {reason}: {rows.count} (such as {shown(rows.example)})")
+    for reason, images in summary.unapplied_profiles.items():
+        lines.append(f"{reason}: {images.count} (for example {shown(images.example)})")
     for reason, failed in summary.failed_by_reason.items():
         lines.append(f"  {reason}: {failed.count} (such as {shown(failed.example)})")
     return "\n".join(lines)

@@ -14,9 +14,8 @@ from typing import Any, NoReturn
 
 import shardwright
 from shardwright.cli import demo, derive, index, migrate, pack, status, verify
-from shardwright.cli.output import print_json, say
+from shardwright.cli.output import print_json, say, shown_lines
 from shardwright.errors import ShardwrightError, UsageError
-from shardwright.store.listing import shown
 
 COMMANDS = (demo, derive, migrate, status, pack, verify, index)
 
@@ -137,8 +136,7 @@ def _failed(error: BaseException, words: str, code: int, as_json: bool) -> int:
             message = words.removeprefix("error: ")
             print_json({"error": type(error).__name__, "message": message})
     with suppress(OSError):
-        lines = (shown(line) for line in words.split("\n"))  # a path may hold anything
-        print("\n".join(lines), file=sys.stderr, flush=True)
+        print(shown_lines(words), file=sys.stderr, flush=True)
     return code
 
 

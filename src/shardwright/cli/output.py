@@ -28,6 +28,11 @@ def say(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def shown_lines(text: str) -> str:
+    """Spell an error so that terminals can take it: a path in it may hold anything."""
+    return "\n".join(map(shown, text.split("\n")))
+
+
 def print_json(value: Any) -> None:  # noqa: ANN401 - anything JSON can say
     """Print one JSON object on standard output."""
     import msgspec  # here, because --help is to be quick

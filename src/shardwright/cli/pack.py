@@ -6,7 +6,7 @@ import argparse
 
 import shardwright
 from shardwright.cli.options import add_ignore_space, add_store, add_workers, names, path
-from shardwright.cli.output import progress, table, tell
+from shardwright.cli.output import progress, shown_lines, table, tell
 from shardwright.pack import PackSummary
 from shardwright.progress import quantity, size
 from shardwright.schema import COMPONENTS
@@ -28,9 +28,10 @@ EXAMPLE = """\
 EXIT_STATUS = """\
 exit status:
   0    done; also when nothing was ready
-  1    failed: a shard already exists, the disk is full, an input changed meanwhile;
-       with --dry-run: the run itself would stop for the first or the second
-  2    wrong usage, or the JSONL or a component's folder is missing
+  1    failed: a shard already exists, shards there hold arrays made with other settings, the disk
+       is full, an input changed meanwhile; with --dry-run: the run would stop for one of the
+       first three
+  2    wrong usage, --append from another JSONL, or the JSONL or a component's folder is missing
   11   another run is packing into the same folder
   12   the manifest or an index of earlier shards is damaged, or a shard is missing
   130  interrupted (terminated: 143, hung up: 129); whole shards are kept, and --resume goes on
@@ -61,9 +62,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=int, metavar="N", help="pack at most N samples in all")
     add("--shuffle", action="store_true", help="shuffle before limiting and grouping")
     add("--seed", type=int, default=0, metavar="N", help="of the shuffle (%(default)s)")
-    add("--overwrite", action="store_true", help="replace existing shards once the new are whole")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="remove the old shards, all or those of --bucket, once the new ones are complete",
+    )
     add("--resume", action="store_true", help="finish an interrupted run; whole shards are kept")
     add("--append", action="store_true", help="pack only new samples, into new shards")
+    add(
+        "--other-jsonl",
+        action="store_true",
+        help="let --append add samples of another JSONL than the one packed before",
+    )
     add("--sha256", action="store_true", help="also write a SHA256SUMS file for sha256sum -c")
     add_ignore_space(parser)
     add("--dry-run", action="store_true", help="say what would be written, and write nothing")
@@ -91,6 +101,7 @@ def run(options: argparse.Namespace) -> int:
         overwrite=options.overwrite,
         resume=options.resume,
         append=options.append,
+        other_jsonl=options.other_jsonl,
         sha256=options.sha256,
         ignore_space=options.ignore_space,
         dry_run=options.dry_run,
@@ -186,8 +197,20 @@ def _advice(summary: PackSummary) -> list[str]:
             f"space: {summary.written_bytes:,} bytes needed, {summary.free_bytes:,} free: {verdict}"
         )
     if summary.obstacle is not None:
-        advice.append(f"the run itself would stop: {shown(summary.obstacle)}")
-    elif summary.dry_run and (replaced := summary.existing_shards - summary.kept_shards):
-        there = quantity(replaced, "shards")
-        advice.append(f"note: {there} of these buckets would be replaced")
+        advice.append(f"the run itself would stop: {shown_lines(summary.obstacle)}")
+    advice += _gone("remove", summary.removed_shards, "", summary.dry_run)
+    same = " with new ones of the same name"
+    advice += _gone("replace", summary.replaced_shards, same, summary.dry_run)
     return advice
+
+
+def _gone(verb: str, names: list[str], how: str, dry_run: bool) -> list[str]:
+    """List old shards that went, or would go."""
+    if not names:
+        return []
+    what = f"would {verb}" if dry_run else f"{verb}d"
+    lines = [f"note: {what} {quantity(len(names), 'shards')}{how}:"]
+    lines += [f"  {name}" for name in names[:_SHARDS_LISTED]]
+    if len(names) > _SHARDS_LISTED:
+        lines.append(f"  and {len(names) - _SHARDS_LISTED:,} more (--json lists all)")
+    return ["\n".join(lines)]

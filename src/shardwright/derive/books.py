@@ -37,6 +37,7 @@ class Books:
     derived: int = 0
     complete: int = 0
     failures: list[Failure] = field(default_factory=list)
+    profiles: dict[str, FailedReason] = field(default_factory=dict)  # of colour, not applied
     _row: int = 0
 
     def fail(self, source: Source, reason: str, detail: str, components: Iterable[str]) -> None:
@@ -66,6 +67,10 @@ class Books:
         self._row = 0
         self.derived += changed
         self.complete += not changed
+
+    def leave_profile(self, source: Source, reason: str) -> None:
+        """Count an image whose colour profile was not applied."""
+        self.profiles.setdefault(reason, FailedReason(0, source.path)).count += 1
 
     def by_reason(self) -> dict[str, FailedReason]:
         """Sum up the failures."""

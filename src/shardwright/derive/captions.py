@@ -30,8 +30,7 @@ class Captions:
     path: Path
     root: str  # the folder of the images
     by_name: dict[str, dict[str, str]]
-    blank: list[str] = field(default_factory=list)  # of which images, as the rows name them
-    repeated: list[str] = field(default_factory=list)
+    useless: dict[str, list[str]] = field(default_factory=dict)  # by reason, as rows name images
     _met: set[str] = field(default_factory=set)  # the paths that some image could be
 
     def of(self, source: Source) -> str | None:
@@ -59,7 +58,7 @@ class Captions:
     def unused(self) -> dict[str, UnusedRows]:
         """Sum up the rows that came to nothing, once every image has been asked for."""
         strange = [path for rows in self.by_name.values() for path in rows if path not in self._met]
-        reasons = {"no_such_image": strange, "no_caption": self.blank, "repeated": self.repeated}
+        reasons = {"no_such_image": strange, **self.useless}
         return {
             reason: UnusedRows(len(paths), paths[0]) for reason, paths in reasons.items() if paths
         }
@@ -83,11 +82,11 @@ def read(path: Path, root: Path) -> Captions:
         image = os.path.normpath(image)
         caption = _first(row, _CAPTION_FIELDS)
         if not isinstance(caption, str) or not caption.strip():
-            captions.blank.append(image)
+            captions.useless.setdefault(_fault(caption), []).append(image)
             continue
         same_name = captions.by_name.setdefault(os.path.basename(image), {})
         if same_name.get(image, caption.strip()) != caption.strip():
-            captions.repeated.append(image)
+            captions.useless.setdefault("repeated", []).append(image)
         same_name[image] = caption.strip()
     return captions
 
@@ -140,6 +139,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _first(row: dict[str, Any], fields: Iterable[str]) -> object:
     return next((row[field] for field in fields if row.get(field)), None)
+
+
+def _fault(caption: object) -> str:
+    """Name what is wrong with a caption."""
+    if caption is None or isinstance(caption, str):
+        return "no_caption"
+    return "caption_is_list" if isinstance(caption, list) else "caption_not_string"
 
 
 def _either(fields: Iterable[str]) -> str:

@@ -88,6 +88,8 @@ class Committer:
                 self.books.fail_at_work(sample.task.source, reason, detail, names)
             else:
                 self.books.succeed(bool(sample.task.make) or record != sample.task.record)
+                if sample.unapplied:
+                    self.books.leave_profile(sample.task.source, sample.unapplied)
 
     def _note(self, sample: Sample, arrays: Collection[Component]) -> None:
         """Journal what is newly known of an image's file and caption, and count what was cut."""

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps, TiffImagePlugin
+from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from shardwright.buckets import nearest
+from shardwright.derive.colour import Conversion, conversion
 from shardwright.derive.encoders.base import Picture
-from shardwright.derive.sources import is_regular
+from shardwright.derive.sources import FORMAT_OF, is_regular
 from shardwright.schema import Component, Side
+from shardwright.store.provenance import SRGB
 
 PIXEL_LIMIT = 89_478_485  # where Pillow begins to suspect a bomb; 256 MiB in RGB
 FITS = ("original", "bucket")
 # By content, whatever the name says: Pillow knows others that start programs to read them.
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "QOI")
+_PLUGGED = ("HEIF", "JXL")  # by packages that the user may have installed
+_BY_NAME = "TGA"  # nothing in its content says that it is one
+_INSTEAD = {
+    "HEIF": "HEIC and HEIF need a plug-in: pip install pillow-heif",
+    "JXL": "JPEG XL needs a plug-in: pip install pillow-jxl-plugin",
+    "AVIF": "AVIF needs Pillow 11.3 or later: pip install --upgrade pillow",
+    "RAW": "the raw data of a camera; export it as TIFF or JPEG",
+}
+_BRANDS = {b"av": "AVIF", b"he": "HEIF", b"mi": "HEIF", b"ms": "HEIF"}  # how those of a file begin
+_JXL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 _ORIENTATION = 0x0112
 _BITS = 258  # per sample, in a TIFF
+_PHOTOMETRIC = 262  # what its values mean: with 0, that white is zero
 _QUARTER_TURNS = (5, 6, 7, 8)  # the orientations that swap the sides
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
@@ -36,6 +51,13 @@ class Size(NamedTuple):
 
     width: int
     height: int
+
+
+class Pictures(NamedTuple):
+    """One picture, by the rule of colour; and why its profile was not applied, if it was not."""
+
+    by_colour: dict[str, Picture]
+    unapplied: str | None
 
 
 @dataclass(frozen=True)
@@ -69,12 +91,49 @@ def measure(path: str) -> Size:
         return _upright_size(image)
 
 
-def read(path: str) -> Picture:
-    """Read a picture: orientation applied, any mode to RGB, alpha over white."""
+def read(path: str, colours: Collection[str]) -> Pictures:
+    """Read a picture: orientation applied, any mode to RGB, alpha over white.
+
+    Decoded once, it is given by each rule of colour: in sRGB, or as it is stored.
+    """
     with _opened(path) as image:
         _require_white(image)
         image.load()
-        return np.array(_rgb(ImageOps.exif_transpose(image)))
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I"):
+            upright = _eight_bits(upright, inverted=_is_inverted(image))
+        profile = image.info.get("icc_profile")
+        convert = conversion(profile, upright.mode) if profile else Conversion()
+        if convert.apply is None:
+            one = np.array(_rgb(upright, convert))
+            unapplied = None if convert.usable else "profile_not_usable"
+            return Pictures(dict.fromkeys(colours, one), unapplied)
+        rules = {colour: convert if colour == SRGB else Conversion() for colour in colours}
+        found = {colour: np.array(_rgb(upright, rule)) for colour, rule in rules.items()}
+        return Pictures(found, None if set(colours) == {SRGB} else "profile_ignored")
+
+
+def has_other_colours(path: str) -> bool:
+    """Whether the profile of a picture, in the head of its file, changes its colours."""
+    with _opened(path) as image:
+        profile = image.info.get("icc_profile")
+        mode = "L" if image.mode.startswith("I") else image.mode
+        return bool(profile) and conversion(profile, mode).apply is not None
+
+
+def unsupported(path: str) -> str | None:
+    """Say what to do about a file in a format that cannot be read here, if it is in one.
+
+    Only a file whose name says so is opened; it may be another than its name says.
+    """
+    if _format_by_name(path) in (*_READABLE, _BY_NAME):
+        return None
+    try:
+        measure(path)
+    except BadImageError as error:
+        if error.args[0] == "format_not_readable":
+            return str(error.args[1])
+    return None
 
 
 def frame(fit: str, size: Size, component: Component) -> Frame:
@@ -115,11 +174,21 @@ def _opened(path: str) -> Iterator[Image.Image]:
     try:
         if not is_regular(path):
             raise BadImageError("unreadable", "not a regular file")
-        with Image.open(path, formats=_FORMATS) as image:
+        named = _format_by_name(path)
+        if named == "RAW":  # most are TIFF files, of which Pillow would show a thumbnail
+            raise BadImageError("format_not_readable", _INSTEAD[named])
+        formats = (*_READABLE, named) if named == _BY_NAME else _READABLE
+        with Image.open(path, formats=formats) as image:
             _require_size(image)
             yield image
     except BadImageError:
         raise
+    except UnidentifiedImageError as error:
+        format_ = _format_by_content(path) or _format_by_name(path)
+        if format_ is None or format_ in (*_READABLE, _BY_NAME):
+            raise BadImageError("broken_image", str(error)) from None
+        detail = _INSTEAD.get(format_, "save it as PNG, TIFF or JPEG")
+        raise BadImageError("format_not_readable", detail) from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise BadImageError("too_large", f"more than {PIXEL_LIMIT:,} pixels") from None
     except MemoryError:
@@ -128,6 +197,35 @@ def _opened(path: str) -> Iterator[Image.Image]:
         raise BadImageError("unreadable", str(error.strerror)) from None
     except Exception as error:  # decoders raise what they like at what they are given
         raise BadImageError("broken_image", str(error) or type(error).__name__) from None
+
+
+def _readable() -> tuple[str, ...]:
+    """Name the formats that can be read here, after what is installed for more has been loaded."""
+    Image.init()
+    with suppress(Exception):  # a plug-in that does not load is none
+        import_module("pillow_heif").register_heif_opener()
+    with suppress(Exception):
+        import_module("pillow_jxl")
+    return tuple(name for name in _FORMATS + _PLUGGED if name in Image.OPEN)
+
+
+_READABLE = _readable()
+
+
+def _format_by_name(path: str) -> str | None:
+    return FORMAT_OF.get(os.path.splitext(path)[1].lower())
+
+
+def _format_by_content(path: str) -> str | None:
+    """Tell the formats that need more than any Pillow; they often go by the name of another."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(12)
+    except OSError:
+        return None
+    if head[4:8] == b"ftyp":
+        return _BRANDS.get(head[8:10])
+    return "JXL" if head.startswith(_JXL) else None
 
 
 def _require_size(image: Image.Image) -> None:
@@ -143,7 +241,7 @@ def _require_white(image: Image.Image) -> None:
         bits = image.tag_v2.get(_BITS, (1,))[0]
     if image.mode == "F":
         what = "floating point"
-    elif image.mode == "I" and image.format != "PNG":  # of a PNG, 16 bits in an older Pillow
+    elif image.mode == "I" and image.format not in ("PNG", "PPM"):  # 16 bits, in an older Pillow
         what = "32 bits, or with a sign,"
     elif image.mode.startswith("I;16") and bits != 16:
         what = f"{bits} bits"
@@ -159,15 +257,22 @@ def _upright_size(image: Image.Image) -> Size:
     return Size(image.height, image.width) if turned else Size(*image.size)
 
 
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):
-        image = _eight_bits(image)
+def _is_inverted(image: Image.Image) -> bool:
+    """Whether zero is white in a TIFF of 16 bits; with fewer Pillow has seen to it."""
+    return isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == 0
+
+
+def _rgb(image: Image.Image, convert: Conversion) -> Image.Image:
     if not image.has_transparency_data:
-        return image.convert("RGB")
+        return convert(image)
+    image = image.convert("RGBA")
+    over = convert(image)
+    over.putalpha(image.getchannel("A"))
     white = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+    return Image.alpha_composite(white, over).convert("RGB")
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def _eight_bits(image: Image.Image, *, inverted: bool) -> Image.Image:
     """Scale grey values of 16 bits, which Pillow would only cut off at 255."""
-    return Image.fromarray((np.array(image) / 257).round().astype(np.uint8))
+    values = (np.array(image) / 257).round().astype(np.uint8)
+    return Image.fromarray(255 - values if inverted else values)

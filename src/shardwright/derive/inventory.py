@@ -47,7 +47,8 @@ class Inventory:
         self.derived_dir = derived_dir
         self.jsonl = jsonl
         self.captions = captions
-        self.problems = images_found.problems(sources)  # reason and detail, by number
+        # The reason and detail, by number.
+        self.problems = images_found.problems(sources, _owners(sources, jsonl))
         self.other_captions: set[int] = set()  # images with one given or beside, not on record
         self.changed: set[int] = set()  # images that are no longer the file that was encoded
         self._outdated: dict[int, list[str]] = {}  # of the others: what an earlier file was for
@@ -182,20 +183,13 @@ class Inventory:
                 image_id = record.get("image_id")
                 if isinstance(image_id, str) and image_id in gone:
                     self.gone[image_id] = gone[image_id]
-                found = self._number_of(record)
+                found = self._numbers.get(_id_of(record))
                 if found is not None:  # of two records of one image the later counts
                     self._line[found] = line.offset + 1
                     self._judge(found, record, given.get(found))
         if malformed:
             lines = quantity(malformed, "lines")
             progress.warn(f"{self.jsonl}: {lines} left alone, not being records")
-
-    def _number_of(self, record: Record) -> int | None:
-        """Find the image that a record speaks of, if it is one of ours."""
-        image_id, path = record.get("image_id"), record.get("image_path")
-        if image_id is None and isinstance(path, str):  # as in Stage 1
-            image_id = records.image_id_of(path)
-        return self._numbers.get(image_id) if isinstance(image_id, str) else None
 
     def _judge(self, number: int, record: Record, given: str | None) -> None:
         caption = recorded_caption(record)
@@ -259,6 +253,35 @@ def recorded_size(record: Record | None) -> Size | None:
     if not is_side(width) or not is_side(height):
         return None
     return Size(width, height)
+
+
+def _id_of(record: Record) -> str:
+    """Give the id of the image that a record speaks of; it is blank if there is none."""
+    image_id, path = record.get("image_id"), record.get("image_path")
+    if image_id is None and isinstance(path, str):  # as in Stage 1
+        image_id = records.image_id_of(path)
+    return image_id if isinstance(image_id, str) else ""
+
+
+def _owners(sources: list[Source], jsonl: Path) -> dict[str, Source]:
+    """Find the image on record for each id that several images have."""
+    shared = images_found.contested(sources)
+    owners: dict[str, Source] = {}
+    if not shared or not jsonl.exists():
+        return owners
+    with files.explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
+        for line in records.lines(file):
+            try:
+                record = records.parse(line.data)
+            except BadRecordError:
+                continue
+            image_id, path = _id_of(record), record.get("image_path")
+            if image_id in shared and isinstance(path, str):
+                those = [s for s in shared[image_id] if not _other_image(path, s.path)]
+                exact = [s for s in those if os.path.normpath(s.path) == os.path.normpath(path)]
+                if len(exact or those) == 1:
+                    owners[image_id] = (exact or those)[0]
+    return owners
 
 
 def _is_sound(record: Record) -> bool:

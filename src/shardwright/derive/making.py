@@ -16,7 +16,7 @@ from shardwright.errors import ProvenanceError
 from shardwright.schema import COMPONENTS, Component
 from shardwright.store import provenance
 from shardwright.store.arrays import SUFFIX
-from shardwright.store.provenance import Entry, Settings
+from shardwright.store.provenance import SRGB, Entry, Settings, complete
 
 
 class Making:
@@ -91,6 +91,11 @@ class Making:
                 known[component] = fit
         return known
 
+    def colours(self) -> dict[Component, str]:
+        """Say by which rule of colour each component is made from pictures."""
+        images = (component for component in COMPONENTS if component.source == "image")
+        return {component: self._choices(component)["colour"] for component in images}
+
     def unknown_arrays(self, component: Component) -> int:
         """Count the arrays that were made elsewhere and are taken as they are."""
         if component.name in self._entries or component in self._outdated:
@@ -151,7 +156,7 @@ class Making:
         settings = provenance.plain(encoder.describe() | self._choices(component))
         self.encoders[component], self.settings[component] = encoder, settings
         entry = self._entries.get(component.name)
-        same = entry is not None and entry.settings == settings
+        same = entry is not None and complete(entry.settings) == complete(settings)
         under_way = entry.recompute if entry is not None and same else None
         if under_way == "making":
             self.renewed.add(component)
@@ -171,8 +176,12 @@ class Making:
             self.inventory.forget(component)
 
     def _choices(self, component: Component) -> Settings:
-        """Give the settings that are the user's and not the encoder's."""
-        return provenance.choices(self.choice, self.fit if component.follows_picture else None)
+        """Give the settings that are not the encoder's: the user's, and the rule of colour."""
+        chosen = provenance.choices(self.choice, self.fit if component.follows_picture else None)
+        if component.source == "image":
+            entry = None if component in self.recompute else self._entries.get(component.name)
+            chosen["colour"] = complete(entry.settings)["colour"] if entry else SRGB
+        return chosen
 
     def _mark(self, components: Iterable[Component], state: Literal["making"] | None) -> None:
         entries = dict(self._entries)

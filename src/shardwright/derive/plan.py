@@ -20,7 +20,7 @@ from shardwright.store.facts import Facts
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import Record
 
-_MEASURED = 256  # images whose size is read to tell the room that all will take
+_MEASURED = 256  # images that are looked at to tell the room, or the profiles, of all
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,22 @@ class Plan:
         others = self.inventory.other_captions.intersection(self.numbers)
         return sum(1 for number in others if self.inventory.missing(number, anew))
 
+    def count_profiles(self, stored: Collection[Component], books: Books) -> bool:
+        """Count the images there whose arrays were made without regard to their colour profile.
+
+        To open every image would take too long: of many, some are looked at. Say whether it is so.
+        """
+        if not stored:
+            return False
+        sources = self.inventory.sources
+        there = [n for n in range(len(sources)) if not self.inventory.missing(n, stored)]
+        step = max(1, len(there) // _MEASURED)
+        for number in there[::step]:
+            with suppress(BadImageError):
+                if images.has_other_colours(sources[number].path):
+                    books.leave_profile(sources[number], "profile_ignored")
+        return step > 1
+
     def bytes_needed(self, fit: str) -> dict[Component, int]:
         """Estimate the room that the missing arrays will take, from the sizes of some images."""
         needed = {}
@@ -144,13 +160,15 @@ def plan(
             layout.changed.append(source.path)
         if wants_text and not inventory.has_caption(number):
             books.fail(source, "no_caption", "neither given, recorded nor beside it", names)
-        elif make or renewed or wants_text:
+        elif not (make or renewed or wants_text):
+            books.complete += 1
+        elif detail := images.unsupported(source.path):
+            books.fail(source, "format_not_readable", detail, names)
+        else:
             layout.numbers.append(number)
             layout.texts += wants_text
             for component in make:
                 layout.to_make[component] += 1
-        else:
-            books.complete += 1
     if not layout.numbers and not books.complete:
         _require_captions(books)
     return layout

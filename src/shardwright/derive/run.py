@@ -19,6 +19,7 @@ from shardwright.derive import captions as caption_files
 from shardwright.derive import images, machine, samples, sources
 from shardwright.derive.batches import BATCH_SIZE, Batcher, try_out
 from shardwright.derive.books import Books
+from shardwright.derive.captions import Captions
 from shardwright.derive.commit import Committer
 from shardwright.derive.encoders import Choice
 from shardwright.derive.encoders.base import Options
@@ -38,10 +39,13 @@ from shardwright.store import facts
 from shardwright.store.folders import holds_shards, make_folders, require_space
 from shardwright.store.journal import Journal, journal_path
 from shardwright.store.listing import shown
+from shardwright.store.provenance import SRGB
 
 _UNUSED = {
     "no_such_image": "of no image here",
     "no_caption": "without a caption",
+    "caption_is_list": "whose caption is a list; give one string",
+    "caption_not_string": "whose caption is not a string; give one string",
     "repeated": "replaced by a later one of the same image",
 }
 
@@ -89,10 +93,15 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             fit=request.fit,
             recompute=request.recompute,
         )
+        _warn_of_rows(captions, progress)
         books = Books()
         layout = _plan(request, inventory, making, books)
         summary = _outlook(request, layout, making, books)
         _announce(summary, layout, making, progress)
+        colours = making.colours()
+        stored = [c for c in request.components if colours.get(c, SRGB) != SRGB]
+        with images.strict():
+            sampled = layout.count_profiles(stored, books)
         if not request.dry_run:
             if not request.ignore_space:
                 place, needed = request.derived_dir, summary.bytes_needed
@@ -122,6 +131,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             summary.derived, summary.already_complete = books.derived, books.complete
             summary.encoder_waited = round(pipeline.waited_part, 4)
     summary.failed, summary.failed_by_reason = len(books.failures), books.by_reason()
+    summary.unapplied_profiles = books.profiles
+    _warn_of_profiles(books, stored, progress, sampled=sampled)
     summary.seconds = round(time.monotonic() - started, 3)
     return summary
 
@@ -227,6 +238,7 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
         changed_images=layout.changed,
         gone_images=sorted(layout.inventory.gone.values()),
         truncated={},
+        unapplied_profiles={},
         recovered_records=0,
         bytes_needed=max(0, sum(needed.values()) - layout.bytes_replaced()),
         free_bytes=files.free_bytes(request.derived_dir),
@@ -265,12 +277,6 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
         if unknown := making.unknown_arrays(component):
             arrays = quantity(unknown, f"{component.name} arrays")
             progress.warn(f"{arrays} made elsewhere, and kept")
-    if captions := layout.inventory.captions:
-        for reason, rows in summary.unused_rows.items():
-            what = f"{quantity(rows.count, 'rows')} {_UNUSED[reason]}"
-            progress.warn(f"{captions.path}: {what}, such as {shown(rows.example)}")
-        if not captions.by_name:
-            progress.warn(f"{captions.path}: holds no caption")
     if summary.kept_captions:
         names = [c.name for c in COMPONENTS if c.source == "caption"]
         progress.warn(
@@ -295,6 +301,36 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
         )
 
 
+def _warn_of_rows(captions: Captions | None, progress: Progress) -> None:
+    """Say which rows of the captions came to nothing; this may be why images have none."""
+    if captions is None:
+        return
+    for reason, rows in captions.unused().items():
+        what = f"{quantity(rows.count, 'rows')} {_UNUSED[reason]}"
+        progress.warn(f"{captions.path}: {what}, such as {shown(rows.example)}")
+    if not captions.by_name:
+        progress.warn(f"{captions.path}: holds no caption")
+
+
+def _warn_of_profiles(
+    books: Books, stored: list[Component], progress: Progress, *, sampled: bool
+) -> None:
+    """Say which images were not converted to sRGB."""
+    if ignored := books.profiles.get("profile_ignored"):
+        names = ",".join(component.name for component in stored)
+        least = "at least " if sampled else ""
+        progress.warn(
+            f"colour profile ignored in {least}{quantity(ignored.count, 'images')}, for example "
+            f"{shown(ignored.example)}: {names} of this store began without profiles; --recompute "
+            f"{names} converts all images to sRGB"
+        )
+    if bad := books.profiles.get("profile_not_usable"):
+        progress.warn(
+            f"colour profile not usable in {quantity(bad.count, 'images')}, for example "
+            f"{shown(bad.example)}: taken as sRGB"
+        )
+
+
 def _pipeline(
     request: Request,
     layout: Plan,
@@ -308,7 +344,7 @@ def _pipeline(
     progress.phase("derive", len(layout.numbers), "images")
     rooms = {} if request.batch_size else machine.rooms(making.encoders)  # once models are loaded
     return Pipeline(
-        partial(samples.read, encoders=making.encoders, fit=request.fit),
+        partial(samples.read, encoders=making.encoders, fit=request.fit, colours=making.colours()),
         Batcher(making.encoders, request.batch_size or BATCH_SIZE, progress, rooms),
         Committer(
             derived_dir=request.derived_dir,

@@ -37,6 +37,7 @@ class Sample:
     inputs: dict[Component, tuple[Array, ...]] = field(default_factory=dict)  # what encode takes
     arrays: dict[Component, Array] = field(default_factory=dict)  # what it gave
     failure: tuple[str, str] | None = None
+    unapplied: str | None = None  # why its colour profile was not applied, if it was not
 
     @property
     def nbytes(self) -> int:
@@ -44,13 +45,18 @@ class Sample:
         return sum(array.nbytes for arrays in self.inputs.values() for array in arrays)
 
 
-def read(task: Task, encoders: Mapping[Component, Encoder], fit: str) -> Sample:
+def read(
+    task: Task,
+    encoders: Mapping[Component, Encoder],
+    fit: str,
+    colours: Mapping[Component, str],
+) -> Sample:
     """Read an image and its caption, once for all encoders, and prepare what they will take."""
     sample = Sample(task)
     try:
         if task.wants_text:
             _read_caption(sample, encoders)
-        _read_image(sample, encoders, fit)
+        _read_image(sample, encoders, fit, colours)
     except (BadImageError, CaptionError) as error:
         sample.failure = (error.args[0], error.args[1])
         sample.inputs.clear()
@@ -75,7 +81,12 @@ def _read_caption(sample: Sample, encoders: Mapping[Component, Encoder]) -> None
                 sample.inputs[component] = (tokens.ids, tokens.mask)
 
 
-def _read_image(sample: Sample, encoders: Mapping[Component, Encoder], fit: str) -> None:
+def _read_image(
+    sample: Sample,
+    encoders: Mapping[Component, Encoder],
+    fit: str,
+    colours: Mapping[Component, str],
+) -> None:
     path = sample.task.source.path
     made = [component for component in sample.task.make if component.source == "image"]
     if not made:
@@ -84,12 +95,12 @@ def _read_image(sample: Sample, encoders: Mapping[Component, Encoder], fit: str)
         return
     with suppress(OSError):  # reading it gives the reason
         sample.image = facts.image_file(path) if is_regular(path) else None
-    picture = images.read(path)
-    sample.size = Size(picture.shape[1], picture.shape[0])
+    pictures, sample.unapplied = images.read(path, {colours[component] for component in made})
     for component in made:
-        shown = picture
+        shown = pictures[colours[component]]
+        sample.size = Size(shown.shape[1], shown.shape[0])
         if component.follows_picture:
-            shown = images.framed(picture, images.frame(fit, sample.size, component))
+            shown = images.framed(shown, images.frame(fit, sample.size, component))
         sample.inputs[component] = (_prepared(encoders[component], shown),)
 
 

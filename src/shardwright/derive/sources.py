@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,27 @@ from shardwright.errors import InputMissingError, StorageError, UsageError
 from shardwright.progress import Progress
 from shardwright.store.records import image_id_of, image_id_problem
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+# What is plainly an image by its name, in Pillow's words for the formats and in ours for the rest.
+_FORMATS = {
+    "JPEG": "jpg jpeg jpe jfif jif mpo",
+    "PNG": "png apng",
+    "WEBP": "webp",
+    "GIF": "gif",
+    "BMP": "bmp dib",
+    "TIFF": "tif tiff",
+    "AVIF": "avif avifs",
+    "JPEG2000": "jp2 j2k jpx jpf jpc j2c",
+    "PPM": "ppm pgm pbm pnm pfm",
+    "TGA": "tga",
+    "QOI": "qoi",
+    "HEIF": "heic heif heics heifs hif",
+    "JXL": "jxl",
+    "RAW": "3fr arw cr2 cr3 crw dng erf iiq kdc mrw nef nrw orf pef raf rw2 rwl sr2 srf srw x3f",
+    "OTHER": "bpg cur dds emf eps exr hdr icns ico jxr pcx psb psd sgi svg svgz wdp wmf xcf",
+}
+FORMAT_OF = {f".{suffix}": name for name, listed in _FORMATS.items() for suffix in listed.split()}
+# Beside one of these, a file of the same name is an original or a copy in another format.
+_USUAL = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SIDECAR = ".txt"
 
 
@@ -24,6 +44,7 @@ class Source:
     image_id: str
     path: str  # as it goes into the record
     has_sidecar: bool  # a text file of the same name lies beside it
+    fault: str | None = None  # if it is a folder: why the images in it are unknown
 
     @property
     def sidecar(self) -> str:
@@ -35,7 +56,8 @@ def find(folder: Path, progress: Progress) -> list[Source]:
     """Find every image below a folder, in the order of their paths.
 
     Links to files are followed. Hidden files and folders are passed over, and so, with a warning,
-    are links to folders, which might lead in circles.
+    are links to folders, which might lead in circles. A folder below that cannot be read stands
+    for its images.
     """
     if folder.is_file():
         raise UsageError(f"{folder}: is a file; give the folder of your images")
@@ -44,8 +66,8 @@ def find(folder: Path, progress: Progress) -> list[Source]:
     progress.phase("look for images", 0, "images")
     found = sorted(_walk(folder, progress), key=lambda source: source.path)
     if not found:
-        listed = ", ".join(suffix[1:] for suffix in SUFFIXES)
-        raise InputMissingError(f"{folder}: holds no images; looked for {listed}")
+        listed = ", ".join(suffix[1:] for suffix in _USUAL)
+        raise InputMissingError(f"{folder}: holds no images; looked for {listed} and others")
     return found
 
 
@@ -54,18 +76,25 @@ def _walk(folder: Path, progress: Progress) -> Iterator[Source]:
     while pending:
         current = pending.pop()
         images, texts = [], set()
-        for entry in _entries(current):
+        try:
+            entries = _entries(current)
+        except OSError as error:
+            if current == str(folder):
+                raise StorageError(f"{folder}: {error.strerror}") from error
+            yield Source(os.path.basename(current), current, False, error.strerror or str(error))
+            continue
+        for entry in entries:
             name = entry.name
             if name.startswith("."):
                 continue
-            if entry.is_dir():
+            if _is_folder(entry):
                 if entry.is_symlink():
                     progress.warn(f"{entry.path}: a link to a folder is not followed")
                 else:
                     pending.append(entry.path)
                 continue
             stem, suffix = os.path.splitext(name)
-            if suffix.lower() in SUFFIXES:
+            if suffix.lower() in FORMAT_OF:
                 images.append(entry.path)
             elif suffix == _SIDECAR:
                 texts.add(stem)
@@ -76,28 +105,54 @@ def _walk(folder: Path, progress: Progress) -> Iterator[Source]:
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return list(entries)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise StorageError(f"{folder}: {error.strerror}") from error
+        return entry.is_dir()
+    except OSError:  # a link that cannot be followed; to read it will say why
+        return False
 
 
-def problems(sources: list[Source]) -> dict[int, tuple[str, str]]:
-    """Find the sources that no sample can be made of, with the reason and what to know of it."""
-    counts = Counter(source.image_id for source in sources)
-    places: dict[str, list[str]] = {image_id: [] for image_id, count in counts.items() if count > 1}
+def contested(sources: list[Source]) -> dict[str, list[Source]]:
+    """Find the ids that several images have."""
+    counts = Counter(source.image_id for source in sources if not source.fault)
+    shared: dict[str, list[Source]] = {i: [] for i, count in counts.items() if count > 1}
     for source in sources:
-        if source.image_id in places:
-            places[source.image_id].append(source.path)
+        if source.image_id in shared and not source.fault:
+            shared[source.image_id].append(source)
+    return shared
+
+
+def problems(
+    sources: list[Source], owners: Mapping[str, Source] | None = None
+) -> dict[int, tuple[str, str]]:
+    """Find the sources that no sample can be made of, with the reason and what to know of it.
+
+    Of several images with one id, the one on record (``owners``) keeps it, or else the only one in
+    a usual format.
+    """
+    shared = contested(sources)
+    kept = {i: usual[0] for i, those in shared.items() if len(usual := _usual(those)) == 1}
+    kept.update(owners or {})
     found = {}
     for number, source in enumerate(sources):
-        if not _is_text(source.path) or image_id_problem(source.image_id):
+        if source.fault:
+            detail = f"{source.fault}; the images in this folder are not derived"
+            found[number] = ("unreadable_folder", detail)
+        elif not _is_text(source.path) or image_id_problem(source.image_id):
             found[number] = ("image_id_invalid", "its name cannot be written in a record")
-        elif source.image_id in places:
-            others = [path for path in places[source.image_id] if path != source.path]
-            found[number] = ("duplicate_id", f"{others[0]} has the same image_id")
+        elif source.image_id in shared and kept.get(source.image_id) != source:
+            others = (other for other in shared[source.image_id] if other != source)
+            other = kept.get(source.image_id) or next(others)
+            found[number] = ("duplicate_id", f"{other.path} has the same image_id")
     return found
+
+
+def _usual(sources: list[Source]) -> list[Source]:
+    return [source for source in sources if source.path.lower().endswith(_USUAL)]
 
 
 def is_regular(path: str) -> bool:

@@ -55,6 +55,7 @@ class DeriveSummary:
     changed_images: list[str]  # since they were encoded; their arrays show the old ones
     gone_images: list[str]  # whose records and arrays are there still
     truncated: dict[str, Truncated]  # captions that this run cut, by component
+    unapplied_profiles: dict[str, FailedReason]  # of colour, by reason; these images are derived
     recovered_records: int  # that a killed run had left in its journal
     bytes_needed: int  # beyond what the arrays have that are replaced
     free_bytes: int

@@ -34,6 +34,7 @@ def pack(
     overwrite: bool = False,
     resume: bool = False,
     append: bool = False,
+    other_jsonl: bool = False,
     sha256: bool = False,
     ignore_space: bool = False,
     dry_run: bool = False,
@@ -55,10 +56,17 @@ def pack(
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append}
     require_switches(
-        shuffle=shuffle, sha256=sha256, ignore_space=ignore_space, dry_run=dry_run, **ways
+        shuffle=shuffle,
+        sha256=sha256,
+        ignore_space=ignore_space,
+        dry_run=dry_run,
+        other_jsonl=other_jsonl,
+        **ways,
     )
     if sum(ways.values()) > 1:
         raise UsageError("--overwrite, --resume and --append exclude one another")
+    if other_jsonl and not (append or resume):
+        raise UsageError("--other-jsonl goes with --append or --resume")
     derived = place("--derived-dir", derived_dir)
     request = Request(
         derived_dir=derived,
@@ -74,6 +82,7 @@ def pack(
         overwrite=overwrite,
         resume=resume,
         append=append,
+        other_jsonl=other_jsonl,
         sha256=sha256,
         ignore_space=ignore_space,
         dry_run=dry_run,

@@ -6,16 +6,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from shardwright.pack.history import Start
+from shardwright.pack.origin import Origin
 from shardwright.pack.plan import Plan
-from shardwright.schema import STATE_FOLDER
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Manifest, Run, ShardEntry
-from shardwright.store import provenance
 from shardwright.version import __version__
 
 
@@ -24,6 +22,7 @@ def finish(
     digest: str,
     entries: Sequence[ShardEntry],
     start: Start,
+    origin: Origin,
     target: Path,
     sha256: bool,
 ) -> None:
@@ -31,7 +30,7 @@ def finish(
     runs, shards = start.base.runs, start.base.shards
     if entries:
         number = len(runs)
-        runs = [*runs, _run(layout, digest, start.append)]
+        runs = [*runs, _run(layout, digest, start.append, origin)]
         shards = [*shards, *(msgspec.structs.replace(entry, run=number) for entry in entries)]
     shards = sorted(shards, key=lambda entry: entry.path)
     if sha256:
@@ -42,7 +41,7 @@ def finish(
     manifest.remove_unfinished(target)
 
 
-def _run(layout: Plan, digest: str, append: bool) -> Run:
+def _run(layout: Plan, digest: str, append: bool, origin: Origin) -> Run:
     found = layout.scan
     return Run(
         tool=f"shardwright {__version__}",
@@ -55,15 +54,9 @@ def _run(layout: Plan, digest: str, append: bool) -> Run:
         skipped_by_reason={name: asdict(reason) for name, reason in found.skipped.items()},
         samples=sum(len(shard.samples) for shard in layout.shards),
         shards=len(layout.shards),
-        provenance=_provenance(found.derived_dir),
+        provenance=origin.provenance,
+        jsonl=origin.jsonl_name,
     )
-
-
-def _provenance(derived_dir: Path) -> Any:  # noqa: ANN401 - whatever the store says of itself
-    try:
-        return msgspec.json.decode((derived_dir / STATE_FOLDER / provenance.NAME).read_bytes())
-    except (OSError, msgspec.MsgspecError):
-        return None
 
 
 def _with_sha256(entry: ShardEntry, target: Path) -> ShardEntry:

@@ -31,16 +31,24 @@ def existing(output: Path, buckets: Iterable[str]) -> list[Path]:
     ]
 
 
-def refuse(output: Path, existing: Sequence[Path]) -> None:
-    """Raise if there are shards already."""
-    if not existing:
+def refuse(output: Path, found: Sequence[Path], only: Collection[str]) -> None:
+    """Raise if there are shards already; ``only`` are the buckets that are asked for, if some."""
+    if not found:
         return
     resume = ""
     if manifest.load_unfinished(output) is not None:
         resume = "--resume to finish the run that was interrupted, "
+    overwrite, where = "--overwrite", f"in {output}"
+    buckets = existing_buckets(output)
+    if only and all(path.parent.name in map(bucket_folder, only) for path in found):
+        where, buckets = f"of {', '.join(sorted(only))}", sorted(only)
+    elif only:
+        overwrite = "--overwrite without --bucket"
+    count = len(existing(output, buckets))
+    which = f"all {count:,} shards" if count > 1 else "the 1 shard"
     raise ShardExistsError(
-        f"{existing[0]}: already exists, and nothing was written; give {resume}--overwrite to "
-        "replace the shards of its bucket, or choose another --output-dir"
+        f"{found[0]}: already exists, and nothing was written; give {resume}{overwrite}, which "
+        f"removes {which} {where} once the new ones are complete, or choose another --output-dir"
     )
 
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright import files, locks
 from shardwright.buckets import BUCKETS
-from shardwright.errors import NoSpaceError, ShardExistsError, SourceChangedError, UsageError
+from shardwright.errors import (
+    NoSpaceError,
+    ProvenanceError,
+    ShardExistsError,
+    SourceChangedError,
+    UsageError,
+)
 from shardwright.outputs import require_writable
 from shardwright.pack import history, output
 from shardwright.pack.finish import finish
 from shardwright.pack.history import Start
+from shardwright.pack.origin import Origin, read_origin
 from shardwright.pack.plan import Plan, Shard, plan
 from shardwright.pack.scan import Scan, require_inputs, scan
 from shardwright.pack.summary import BucketSummary, PackSummary
@@ -22,7 +29,7 @@ from shardwright.progress import Progress
 from shardwright.schema import COMPONENTS
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Settings, ShardEntry, Unfinished
-from shardwright.shards.names import existing_buckets
+from shardwright.shards.names import bucket_folder, existing_buckets
 from shardwright.store.folders import require_space
 from shardwright.store.journal import journal_path
 
@@ -38,6 +45,7 @@ class Request:
     overwrite: bool
     resume: bool
     append: bool
+    other_jsonl: bool
     sha256: bool
     ignore_space: bool
     dry_run: bool
@@ -57,6 +65,9 @@ def run(request: Request, progress: Progress) -> PackSummary:
     found = scan(request.jsonl, request.derived_dir, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
     start = _start(request)
+    origin = read_origin(request.derived_dir, request.jsonl)
+    if start.append and not request.other_jsonl:
+        origin.require_same_jsonl(start.base, target)
     layout = plan(
         found,
         request.settings,
@@ -68,15 +79,18 @@ def run(request: Request, progress: Progress) -> PackSummary:
     kept = _kept(layout, start, request)
     todo = [shard for shard in layout.shards if shard.path not in kept]
     there = [] if start.append else output.existing(target, layout.buckets)
+    old: list[str] = []  # shards that go
     obstacle = None
     if layout.shards or start.append:
         may_exist = request.overwrite or request.resume or request.append
         try:
-            output.refuse(target, [*start.loose, *(() if may_exist else there)])
+            found_there = [*start.loose, *(() if may_exist else there)]
+            output.refuse(target, found_there, request.settings.buckets)
+            origin.require_same_kind(start.base, target)
             if not request.ignore_space:
                 needed, fewer = sum(shard.bytes for shard in todo), "--limit or --bucket"
                 require_space(target, "the shards need", needed, f"pack fewer with {fewer}, ")
-        except (ShardExistsError, NoSpaceError) as error:
+        except (ShardExistsError, ProvenanceError, NoSpaceError) as error:
             if not request.dry_run:
                 raise
             obstacle = str(error)
@@ -84,7 +98,10 @@ def run(request: Request, progress: Progress) -> PackSummary:
             with locks.lock(target):
                 if _start(request) != start:
                     raise SourceChangedError(f"{target}: another run has written here; run again")
-                _write(layout, todo, kept, start, request, progress)
+                old = _old(todo, kept, start, request)
+                _write(layout, todo, kept, start, origin, request, progress)
+        elif obstacle is None:
+            old = _old(todo, kept, start, request)
     return _summary(
         layout,
         todo,
@@ -92,6 +109,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
         dry_run=request.dry_run,
         obstacle=obstacle,
         existing_shards=len(there),
+        old=old,
         free_bytes=files.free_bytes(target),
         output_dir=str(target),
         journal=str(journal) if (journal := journal_path(request.jsonl)).exists() else None,
@@ -131,11 +149,39 @@ def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]
     return {path: e for path, e in entries.items() if e.bucket not in start.half_replaced}
 
 
+def _replaced_buckets(start: Start, request: Request) -> set[str]:
+    """Name the buckets whose old shards go once the new ones are complete."""
+    replaced = set(start.half_replaced)
+    if request.overwrite:
+        target = request.output_dir
+        scope = request.settings.buckets or existing_buckets(target)
+        replaced |= {name for name in scope if output.existing(target, [name])}
+    return replaced
+
+
+def _old(todo: Sequence[Shard], kept: Collection[str], start: Start, request: Request) -> list[str]:
+    """List the shards that are there and will not stay as they are."""
+    target = request.output_dir
+    stay = {*kept, *(entry.path for entry in start.base.shards)}
+    new = {shard.path for shard in todo}
+    buckets = existing_buckets(target)
+    # An interrupted --append may have left shards anywhere that are not planned now.
+    scope = buckets if start.append else _replaced_buckets(start, request)
+    going = {bucket_folder(name) for name in scope}
+    found = (f"{path.parent.name}/{path.name}" for path in output.existing(target, buckets))
+    return [
+        name
+        for name in found
+        if name not in stay and (name in new or name.partition("/")[0] in going)
+    ]
+
+
 def _write(
     layout: Plan,
     todo: Sequence[Shard],
     kept: dict[str, ShardEntry],
     start: Start,
+    origin: Origin,
     request: Request,
     progress: Progress,
 ) -> None:
@@ -143,10 +189,7 @@ def _write(
     target, sha256 = request.output_dir, request.sha256
     if start.base.shards:  # SHA256SUMS, once there, is kept up
         sha256 |= all(entry.sha256 is not None for entry in start.base.shards)
-    replaced = set(start.half_replaced)
-    if request.overwrite:
-        scope = layout.buckets if layout.settings.buckets else existing_buckets(target)
-        replaced |= {name for name in scope if output.existing(target, [name])}
+    replaced = _replaced_buckets(start, request)
     digest = layout.digest()
     manifest.save_unfinished(
         target,
@@ -176,7 +219,7 @@ def _write(
             manifest.remove_manifest(target)
             output.remove_shards(target, name)
         output.sync(target)  # before the manifest speaks of them
-        finish(layout, digest, [*kept.values(), *written], start, target, sha256)
+        finish(layout, digest, [*kept.values(), *written], start, origin, target, sha256)
 
 
 @contextmanager
@@ -199,12 +242,14 @@ def _summary(
     dry_run: bool,
     obstacle: str | None,
     existing_shards: int,
+    old: Sequence[str],
     free_bytes: int,
     output_dir: str,
     journal: str | None,
     seconds: float,
 ) -> PackSummary:
     found = layout.scan
+    new = {shard.path for shard in todo}
     buckets: dict[str, BucketSummary] = {}
     for shard in todo:
         entry = buckets.setdefault(shard.bucket, BucketSummary())
@@ -225,6 +270,8 @@ def _summary(
         dry_run=dry_run,
         obstacle=obstacle,
         existing_shards=existing_shards,
+        replaced_shards=[name for name in old if name in new],
+        removed_shards=[name for name in old if name not in new],
         free_bytes=free_bytes,
         output_dir=output_dir,
         journal=journal,

@@ -56,6 +56,8 @@ class PackSummary:
     dry_run: bool
     obstacle: str | None  # under dry_run, why the run itself would stop
     existing_shards: int  # shards that were there before in the buckets of the plan
+    replaced_shards: list[str]  # old shards whose name a new one has, or under dry_run would have
+    removed_shards: list[str]  # old shards that are gone, or under dry_run would be
     free_bytes: int
     output_dir: str
     journal: str | None  # records of an interrupted derive, which are not packed

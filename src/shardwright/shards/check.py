@@ -6,6 +6,7 @@ made it, from nothing but the tar itself.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 from collections.abc import Generator, Iterator
@@ -22,7 +23,7 @@ from shardwright.progress import quantity
 from shardwright.shards import contents, index, tar, walk
 from shardwright.shards.against import Source
 from shardwright.shards.contents import OWN_SIZE, Fault
-from shardwright.shards.index import ShardIndex
+from shardwright.shards.index import Head, ShardIndex
 from shardwright.shards.keys import key, keys
 from shardwright.shards.manifest import ShardEntry
 from shardwright.shards.walk import Sample, header
@@ -32,6 +33,7 @@ _BUFFER = 1 << 18  # bytes read at a time: few enough to be hashed while the cor
 _REPORT = 1 << 25  # bytes between two progress messages
 _MEND = "mend the sample in the store (shardwright verify there), then pack with --overwrite"
 _ANEW = "if the store is right, pack anew with --overwrite"
+_RESTORE = "restore the manifest and the indexes, or pack again with --overwrite"
 _MOST = 100  # findings in one shard; after so many, more tell nothing new
 
 
@@ -116,8 +118,11 @@ class Checker:
         except ShardwrightError as error:
             what = f"its index cannot be used ({cause(error)})"
             yield None, Fault("index_damaged", None, what)
-        size = entry.bytes if entry else shard.head.bytes if shard else seen.bytes
+        stated = shard.head if shard else entry
+        size = stated.bytes if stated else seen.bytes
         if shard is not None:
+            for what in _differences(entry, shard.head):
+                yield None, Fault("manifest_wrong", None, what, cure=_RESTORE)
             seen.keys = list(keys(shard.head.ids))
             fits = _outline(shard).fits(fd)
             if not fits and (other := self._other(fd)) is not None:
@@ -131,16 +136,19 @@ class Checker:
             if not fits and seen.bytes == size:
                 yield None, Fault("header_differs", None, "its first or last header is damaged")
             return
-        digest = None
+        recorded = (stated and stated.sha256) or (entry and entry.sha256)
+        digest = secure = None
         if self.read_data:
-            digest = yield from _hash(fd)
-        written = entry.xxh3 if entry else shard.head.xxh3 if shard else None
-        if None not in (written, digest) and (digest, seen.bytes) != (written, size):
+            digest, secure = yield from _hash(fd, bool(recorded))
+        if stated and digest and (digest, seen.bytes) != (stated.xxh3, size):
             what = "its bytes are not those that were written"
             yield None, Fault("differs", None, what)
             if shard is not None:
                 yield from _locate(fd, shard)
                 return
+        elif secure not in (None, recorded):
+            what = f"its sha256 is {secure}, and {recorded} is recorded"
+            yield None, Fault("sha256_differs", None, what, cure=_RESTORE)
         samples = walk.indexed(fd, shard, seen.keys) if shard else walk.walked(fd, seen.keys)
         bucket = entry.bucket if entry else None
         with ExitStack() as stack:
@@ -179,13 +187,27 @@ class Checker:
         entry, head = task.entry, shard.head
         if not _is_consecutive(shard):
             raise ShardwrightError(f"{path}: does not describe a tar")
-        if entry is not None:
-            said = (entry.path, entry.bytes, entry.xxh3, entry.samples)
-            if said != (head.shard, head.bytes, head.xxh3, len(head.ids)):
+        if entry is not None and xxhash.xxh3_64_hexdigest(data) != entry.index_xxh3:
+            if any(_differences(entry, head)):
                 raise ShardwrightError(f"{path}: is not the index of this shard")
-            if xxhash.xxh3_64_hexdigest(data) != entry.index_xxh3:
-                raise ShardwrightError(f"{path}: is not the one that the manifest speaks of")
+            raise ShardwrightError(f"{path}: is not the one that the manifest speaks of")
         return shard
+
+
+def _differences(entry: ShardEntry | None, head: Head) -> Iterator[str]:
+    """Say what a manifest states otherwise than an index; an older index may have no sha256."""
+    if entry is None:
+        return
+    both = {
+        "path": (entry.path, head.shard),
+        "samples": (entry.samples, len(head.ids)),
+        "bytes": (entry.bytes, head.bytes),
+        "xxh3": (entry.xxh3, head.xxh3),
+        "sha256": (entry.sha256, head.sha256 or entry.sha256),
+    }
+    for name, (said, found) in both.items():
+        if said != found:
+            yield f"the manifest says {name} {said}, and its index {found}"
 
 
 def _finding(task: Task, fault: Fault, sample: str | None = None) -> Finding:
@@ -224,30 +246,33 @@ def _own_size(task: Task, owned: list[tuple[str | None, Fault]]) -> Finding:
 def file_digest(path: Path) -> str:
     """Give the checksum of a whole shard, as a manifest has it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    hashing = _hash(fd)
+    hashing = _hash(fd, False)
     try:
         while True:
             next(hashing)
     except StopIteration as end:
-        return str(end.value)
+        return str(end.value[0])
     finally:
         os.close(fd)
 
 
-def _hash(fd: int) -> Generator[int, None, str]:
+def _hash(fd: int, with_sha256: bool) -> Generator[int, None, tuple[str, str | None]]:
     hasher = xxhash.xxh3_128()
+    secure = hashlib.sha256() if with_sha256 else None
     buffer = memoryview(mmap.mmap(-1, _BUFFER))
     unreported = 0
     if hasattr(os, "posix_fadvise"):  # have the disk read further ahead; macOS cannot be told
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
     while count := os.readv(fd, [buffer]):
         hasher.update(buffer[:count])
+        if secure is not None:
+            secure.update(buffer[:count])
         unreported += count
         if unreported >= _REPORT:
             yield unreported
             unreported = 0
     yield unreported
-    return hasher.hexdigest()
+    return hasher.hexdigest(), secure.hexdigest() if secure else None
 
 
 def _outline(shard: ShardIndex) -> _Outline:

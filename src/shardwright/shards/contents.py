@@ -95,11 +95,12 @@ def _array(fd: int, place: Place, component: Component, record: Record) -> list[
     if wanted is None or shape == wanted:
         return []
     width, height = record.get("width"), record.get("height")
-    fitting = f"is {shape}, and its bucket needs {wanted}"
     if type(width) is int and type(height) is int and shape != component.shape_for(width, height):
-        # Nothing was lost by packing, so it is a note; verifying the store names it damage.
-        return [Fault(f"{component.name}_wrong_size", component.suffix, fitting, damage=False)]
-    return [Fault(OWN_SIZE, component.suffix, fitting, damage=False)]
+        # It belongs to another picture. Packing did not do that, but training would use it.
+        what = f"its shape {shape} fits neither its picture nor its bucket"
+        return [Fault(f"{component.name}_wrong_size", component.suffix, what)]
+    what = f"is {shape}, and its bucket needs {wanted}"
+    return [Fault(OWN_SIZE, component.suffix, what, damage=False)]
 
 
 def _mask(fd: int, place: Place) -> list[Fault]:

@@ -6,8 +6,9 @@ It is published last, so a manifest speaks only of shards that are whole. While 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import xxhash
@@ -20,6 +21,8 @@ MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
 SHA256_NAME = "SHA256SUMS"
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
 
 class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One shard."""
@@ -27,8 +30,8 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     run: int = 0  # which of the runs wrote it
     path: str
     bucket: str
-    samples: int
-    bytes: int
+    samples: Count
+    bytes: Count
     xxh3: str
     sha256: str | None = None
     index_xxh3: str
@@ -40,8 +43,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     buckets: list[str]  # empty for all
     shuffle: bool
     seed: int | None  # None when nothing was shuffled
-    limit: int | None
-    shard_size: int
+    limit: Count | None
+    shard_size: Count
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,13 +54,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     append: bool
     settings: Settings
     plan: str  # a digest of the settings and of every sample chosen, in order
-    total_records: int
-    ready_records: int
-    skipped_incomplete: int
+    total_records: Count
+    ready_records: Count
+    skipped_incomplete: Count
     skipped_by_reason: dict[str, Any]
-    samples: int
-    shards: int
+    samples: Count
+    shards: Count
     provenance: Any = None
+    jsonl: str | None = None  # the metadata that was packed, from the store's folder; None: unknown
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +71,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     version: Literal[1] = 1
     runs: list[Run]
     shards: list[ShardEntry]
+
+    def jsonls(self) -> set[str | None]:
+        """Name the JSONLs that the shards were packed from; None for one that is not known."""
+        return {self.runs[number].jsonl for number in self.by_run()}
+
+    def by_run(self) -> dict[int, list[ShardEntry]]:
+        """Give the shards of each run that has some left, the runs in order."""
+        found: dict[int, list[ShardEntry]] = {}
+        for entry in sorted(self.shards, key=lambda entry: entry.run):
+            found.setdefault(entry.run, []).append(entry)
+        return found
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +95,17 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Document = TypeVar("Document", Manifest, Unfinished)
+
+
+def jsonl_name(jsonl: Path, derived_dir: Path) -> str:
+    """Spell a JSONL as a run records it: the same wherever a tree was moved to."""
+    name = os.path.relpath(jsonl.resolve(), derived_dir.resolve())
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
+def jsonl_path(name: str, derived_dir: Path) -> str:
+    """Say where the JSONL is that a run has recorded."""
+    return os.path.normpath(derived_dir.resolve() / name)
 
 
 def load_manifest(output_dir: Path) -> Manifest | None:

@@ -8,6 +8,7 @@ loaders would read it.
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -17,7 +18,7 @@ from shardwright.errors import DamageError
 from shardwright.files import TMP_SUFFIX, explained
 from shardwright.progress import Progress, quantity
 from shardwright.schema import STATE_FOLDER
-from shardwright.shards import keys, manifest
+from shardwright.shards import books, keys, manifest
 from shardwright.shards.against import Source, read_source
 from shardwright.shards.check import Checker, Seen, Task, cause, file_digest
 from shardwright.shards.index import INDEX_FOLDER
@@ -57,7 +58,7 @@ def verify_shards(
         findings += _repeated_keys(seen)
         findings += _leftovers(folder)
         if source is not None:
-            findings += _left_out(source, seen)
+            findings += _left_out(source, seen, folder, None if unfinished else whole)
     finally:
         progress.close()
     return VerifyReport(
@@ -107,6 +108,10 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
         cure = "when none is, finish it with the same pack and --resume, or anew with --overwrite"
         findings.append(_finding("unfinished", manifest.UNFINISHED_NAME, what, cure))
     elif whole is not None:
+        name, again = manifest.MANIFEST_NAME, "pack all buckets again with --overwrite"
+        restore = f"restore it from a copy, or {again}"
+        findings += [_finding("manifest_wrong", name, what, restore) for what in books.wrong(whole)]
+        findings += [_finding("mixed_components", name, what, again) for what in books.mixed(whole)]
         path = state / manifest.SHA256_NAME
         expected = manifest.sha256_sums(whole)
         with explained(path):
@@ -236,15 +241,29 @@ def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
                 yield Finding("repeated_key", shard.path, None, what, _ANEW, sample=key)
 
 
-def _left_out(source: Source, seen: list[Seen]) -> Iterator[Finding]:
+def _left_out(
+    source: Source, seen: list[Seen], folder: Path, whole: Manifest | None
+) -> Iterator[Finding]:
     """Note the records of the store of which no sample is in the shards."""
     packed = {key for shard in seen for key in shard.keys}
     absent = [image_id for image_id in source.lines if keys.key(image_id) not in packed]
-    if absent:
-        count = quantity(len(absent), "records")
-        what = f"has {count} of which no shard holds a sample, such as {absent[0]}"
-        cure = "if that is not meant (--limit, --bucket, not ready), run pack --append"
-        yield Finding("left_out", str(source.jsonl), None, what, cure, damage=False)
+    if not absent:
+        return
+    count = quantity(len(absent), "records")
+    what = f"has {count} of which no shard holds a sample, for example {absent[0]}"
+    names = whole.jsonls() if whole else set()
+    if manifest.jsonl_name(source.jsonl, source.derived_dir) in names:
+        where = ["--derived-dir", str(source.derived_dir), "--output-dir", str(folder)]
+        cure = "if that is not meant (--limit, --bucket, not ready), run shardwright pack "
+        cure += f"{shlex.join(where)} --append"
+    elif parts := sorted(name for name in names if name is not None):
+        # What is left out may be held out of training.
+        paths = (str(manifest.jsonl_path(name, source.derived_dir)) for name in parts)
+        cure = f"the shards were packed from {' and '.join(paths)}, a part of the store"
+    else:
+        cure = "that may be meant (--limit, --bucket, not ready, or only a part of the store was "
+        cure += "packed); which JSONL was packed is not recorded"
+    yield Finding("left_out", str(source.jsonl), None, what, cure, damage=False)
 
 
 def _leftovers(folder: Path) -> Iterator[Finding]:

@@ -26,6 +26,10 @@ TOOL = f"shardwright {__version__}"
 _MODEL = ("model", "revision", "sha256")  # the settings that name the weights
 _GIVEN = "given"  # for encoders of the caller's own, which no flag can name
 
+SRGB = "srgb"  # by the profiles in the image files, the colours were brought to sRGB
+# What an absent setting means. The first stores know no colour: profiles were ignored.
+_ABSENT = {"colour": "as_stored"}
+
 Settings = dict[str, Any]
 
 
@@ -84,29 +88,57 @@ def plain(settings: Settings) -> Settings:
     return read_back
 
 
+def complete(settings: Settings) -> Settings:
+    """Fill in what earlier versions did not write, so that settings can be compared."""
+    return _ABSENT | settings
+
+
 def choices(encoders: object, fit: str | None) -> Settings:
     """Give the settings that are the user's and not the encoder's."""
     chosen = {"encoders": encoders if isinstance(encoders, str) else _GIVEN}
     return chosen if fit is None else chosen | {"fit": fit}
 
 
+def settings_in(document: object) -> dict[str, Settings]:
+    """Give the settings by component that a document holds, for example a manifest's copy of one.
+
+    None if it holds none: another tool may have written it.
+    """
+    try:
+        entries = msgspec.convert(document, _Document).components
+    except msgspec.ValidationError:
+        return {}
+    return {name: entry.settings for name, entry in entries.items()}
+
+
+def differences(
+    old: Mapping[str, Settings], new: Mapping[str, Settings]
+) -> tuple[dict[str, list[str]], str]:
+    """Give the settings that differ, by component, and all of that in words.
+
+    A component that only one side knows is no difference.
+    """
+    changed = {
+        name: keys
+        for name, settings in new.items()
+        if name in old and (keys := _changed(old[name], settings))
+    }
+    names: dict[str, list[str]] = {}  # by what differs, as it is mostly the same for several
+    for name, keys in changed.items():
+        before, now = complete(old[name]), complete(new[name])
+        what = (f"{key} was {_shown(before.get(key))}, now {_shown(now.get(key))}" for key in keys)
+        names.setdefault(", ".join(what), []).append(name)
+    return changed, "; ".join(f"{', '.join(those)}: {what}" for what, those in names.items())
+
+
 def require_same(
     entries: Mapping[str, Entry], wanted: Mapping[str, Settings], derived_dir: Path
 ) -> None:
     """Raise if components would now be made with other settings than before; name them all."""
-    changed = {
-        name: keys
-        for name, settings in wanted.items()
-        if name in entries and (keys := _changed(entries[name].settings, settings))
-    }
+    old = {name: entry.settings for name, entry in entries.items()}
+    changed, listed = differences(old, wanted)
     if not changed:
         return
-    names: dict[str, list[str]] = {}  # by what differs, as it is mostly the same for several
-    for name, keys in changed.items():
-        old, new = entries[name].settings, wanted[name]
-        what = (f"{key} was {_shown(old.get(key))}, now {_shown(new.get(key))}" for key in keys)
-        names.setdefault(", ".join(what), []).append(name)
-    listed = "; ".join(f"{', '.join(those)}: {what}" for what, those in names.items())
     before = _flags_before(entries, changed)
     go_on = shlex.join(before) if before else "the settings it was made with"
     raise ProvenanceError(
@@ -147,6 +179,7 @@ def _flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]
 
 
 def _changed(old: Settings, new: Settings) -> list[str]:
+    old, new = complete(old), complete(new)
     return [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
 
 

@@ -1,0 +1,93 @@
+"""Whether what a manifest says adds up, and its runs agree with one another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from shardwright.progress import quantity
+from shardwright.shards.manifest import Manifest, Run, ShardEntry
+from shardwright.shards.names import bucket_folder
+from shardwright.store import provenance
+from shardwright.store.listing import shown
+
+
+def wrong(whole: Manifest) -> Iterator[str]:
+    """Find what a manifest says that cannot be, whatever the shards hold."""
+    for entry in whole.shards:
+        if entry.path.partition("/")[0] != bucket_folder(entry.bucket):
+            yield f"says that the bucket of {shown(entry.path)} is {shown(entry.bucket)}"
+    by_run = whole.by_run()
+    for number, run in enumerate(whole.runs):
+        entries = by_run.get(number, [])
+        # Only a run that is no append can take whole buckets from those before it.
+        reduced = not all(later.append for later in whole.runs[number + 1 :])
+        if not _adds_up(run, entries, reduced):
+            listed = sum(entry.samples for entry in entries)
+            yield (
+                f"run {number + 1} says that it packed {_packed(run.samples, run.shards, 'into')}, "
+                f"and the manifest lists {_packed(listed, len(entries), 'in')}"
+            )
+        for what in _contradictions(run, entries):
+            yield f"run {number + 1} says {what}"
+
+
+def _adds_up(run: Run, entries: list[ShardEntry], reduced: bool) -> bool:
+    """Whether the shards of a run are as many as it says, or fewer where some were replaced."""
+    shards = run.shards - len(entries)
+    samples = run.samples - sum(entry.samples for entry in entries)
+    if not reduced:
+        return shards == samples == 0
+    return 0 <= shards <= samples <= shards * run.settings.shard_size
+
+
+def _contradictions(run: Run, entries: list[ShardEntry]) -> Iterator[str]:
+    settings, ready, skipped = run.settings, run.ready_records, run.skipped_incomplete
+    if run.total_records != ready + skipped:
+        yield f"{run.total_records:,} records, of which {ready:,} ready and {skipped:,} skipped"
+    if skipped != sum(map(_count, run.skipped_by_reason.values())):
+        yield f"{skipped:,} skipped, and other numbers by reason"
+    if run.samples > min(ready, ready if settings.limit is None else settings.limit):
+        yield f"{run.samples:,} samples, more than were ready or its limit allows"
+    if settings.buckets and not {entry.bucket for entry in entries} <= set(settings.buckets):
+        yield f"that it packed only {shown(', '.join(settings.buckets))}, and has other shards"
+    if settings.shuffle == (settings.seed is None):
+        yield "that it was shuffled without a seed, or not shuffled with one"
+    # All shards of a bucket are full but the last.
+    full = settings.shard_size
+    partial = Counter(entry.bucket for entry in entries if entry.samples != full)
+    if any(entry.samples > full for entry in entries) or any(n > 1 for n in partial.values()):
+        yield f"{full:,} samples a shard, and has others"
+
+
+def _count(reason: object) -> int:
+    """Give how many records were skipped for a reason; -1 if it does not say."""
+    count = reason.get("count") if isinstance(reason, dict) else None
+    return count if type(count) is int else -1
+
+
+def _packed(samples: int, shards: int, how: str) -> str:
+    return f"{quantity(samples, 'samples')} {how} {quantity(shards, 'shards')}"
+
+
+def mixed(whole: Manifest) -> Iterator[str]:
+    """Find runs whose arrays were made otherwise than those of the first run that knows."""
+    first: dict[str, tuple[int, provenance.Settings]] = {}  # by component
+    by_run = whole.by_run()
+    for number, entries in by_run.items():
+        now = provenance.settings_in(whole.runs[number].provenance)
+        for name, settings in now.items():
+            first.setdefault(name, (number, settings))
+        for other in sorted({first[name][0] for name in now}):
+            before = {name: settings for name, (run, settings) in first.items() if run == other}
+            changed, listed = provenance.differences(before, now)
+            if changed:
+                yield (
+                    f"{_run(number, entries)} packed other arrays than "
+                    f"{_run(other, by_run[other])}: {shown(listed)}"
+                )
+
+
+def _run(number: int, entries: list[ShardEntry]) -> str:
+    count = quantity(len(entries), "shards")
+    return f"run {number + 1} ({count}, for example {shown(entries[0].path)})"

@@ -1,0 +1,296 @@
+"""Colour: profiles are applied, sRGB is left alone, and old stores keep their rule."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms
+
+from shardwright.derive import images, plan
+from shardwright.derive.encoders.base import Picture
+from shardwright.progress import Lines
+from shardwright.store.provenance import complete
+from tests.derive.pictures import array_path, gradient, make_images, save, sketch
+from tests.derive.profiles import (
+    ADOBE,
+    ADOBE_GAMMA,
+    PROPHOTO,
+    PROPHOTO_GAMMA,
+    SRGB,
+    Matrix,
+    cmyk_profile,
+    encoded,
+    expected,
+    grey_profile,
+    lab,
+    linear,
+    rgb_profile,
+)
+from tests.derive.test_derive import balance, provenance
+
+ADOBE_PROFILE = rgb_profile(ADOBE, ADOBE_GAMMA)
+PROPHOTO_PROFILE = rgb_profile(PROPHOTO, PROPHOTO_GAMMA)
+LOSSLESS: dict[str, dict[str, Any]] = {"png": {}, "tiff": {}, "webp": {"lossless": True}}
+
+
+def read(path: Path, colour: str = "srgb") -> Picture:
+    return images.read(str(path), [colour]).by_colour[colour]
+
+
+def near(found: Picture, wanted: Matrix, levels: float = 1.5) -> None:
+    assert np.abs(found - wanted).max() <= levels
+
+
+@pytest.mark.parametrize("suffix", LOSSLESS)
+@pytest.mark.parametrize(
+    ("primaries", "gamma"), [(ADOBE, ADOBE_GAMMA), (PROPHOTO, PROPHOTO_GAMMA)], ids=["adobe", "pro"]
+)
+def test_a_picture_with_a_profile_becomes_srgb(
+    tmp_path: Path, suffix: str, primaries: Matrix, gamma: float
+) -> None:
+    values, path = gradient(64, 48), tmp_path / f"a.{suffix}"
+    save(path, values, icc_profile=rgb_profile(primaries, gamma), **LOSSLESS[suffix])
+    wanted = expected(values, primaries, gamma)
+    assert np.abs(wanted - values).mean() > 3, "the profile matters"
+    near(read(path), wanted)
+    assert (read(path, "as_stored") == values).all()
+
+
+def srgb_table() -> list[int]:
+    """Give the curve of sRGB as a table, as the profiles of old have it."""
+    levels = np.linspace(0, 1, 1024)
+    light = np.where(levels <= 0.04045, levels / 12.92, ((levels + 0.055) / 1.055) ** 2.4)
+    return [round(value * 65535) for value in light]
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes(),
+        rgb_profile(SRGB, srgb_table()),
+    ],
+    ids=["of Pillow", "by a table"],
+)
+def test_a_picture_in_srgb_keeps_every_value(tmp_path: Path, profile: bytes) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    save(tmp_path / "a.png", values, icc_profile=profile)
+    found = images.read(str(tmp_path / "a.png"), ["srgb", "as_stored"])
+    assert (found.by_colour["srgb"] == values).all()
+    assert found.unapplied is None
+
+
+def test_greys_with_the_curve_of_srgb_keep_every_value(tmp_path: Path) -> None:
+    ramp = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    save(tmp_path / "a.png", ramp, icc_profile=grey_profile(srgb_table()))
+    found = images.read(str(tmp_path / "a.png"), ["srgb", "as_stored"])
+    assert (found.by_colour["srgb"] == ramp[..., None]).all()
+    assert found.unapplied is None
+
+
+def test_alpha_is_kept_and_laid_over_white_after_the_conversion(tmp_path: Path) -> None:
+    values = np.dstack([gradient(32, 32), np.full((32, 32), 102, np.uint8)])  # two fifths
+    save(tmp_path / "a.png", values, icc_profile=ADOBE_PROFILE)
+    colours = expected(values[..., :3], ADOBE, ADOBE_GAMMA)
+    near(read(tmp_path / "a.png"), colours * 0.4 + 255 * 0.6)
+
+
+def test_a_palette_is_converted_with_its_transparent_colour(tmp_path: Path) -> None:
+    image = Image.new("P", (16, 8), 0)
+    image.putpalette([30, 200, 60, 0, 0, 255])
+    image.paste(1, (8, 0, 16, 8))
+    image.save(tmp_path / "a.png", transparency=1, icc_profile=ADOBE_PROFILE)
+    found = read(tmp_path / "a.png")
+    near(found[:, :8], expected(np.array([30, 200, 60]), ADOBE, ADOBE_GAMMA))
+    assert (found[:, 8:] == 255).all()
+
+
+@pytest.mark.parametrize("kind", ["L", "LA", "sixteen bits"])
+def test_greys_are_converted_by_their_own_profile(tmp_path: Path, kind: str) -> None:
+    ramp = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    picture = np.dstack([ramp, np.full_like(ramp, 255)]) if kind == "LA" else ramp
+    stored = ramp.astype(np.uint16) * 257 if kind == "sixteen bits" else picture
+    Image.fromarray(stored).save(tmp_path / "a.png", icc_profile=grey_profile(1.0))
+    wanted = encoded(linear(ramp, 1.0))
+    near(read(tmp_path / "a.png"), np.repeat(wanted[..., None], 3, axis=-1))
+
+
+def test_greys_are_converted_by_a_profile_of_three_colours(tmp_path: Path) -> None:
+    ramp = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    save(tmp_path / "a.jpg", ramp, icc_profile=PROPHOTO_PROFILE, quality=100)
+    with Image.open(tmp_path / "a.jpg") as image:
+        stored = np.array(image)
+    grey = np.repeat(stored[..., None], 3, axis=-1)
+    near(read(tmp_path / "a.jpg"), expected(grey, PROPHOTO, PROPHOTO_GAMMA))
+
+
+def test_inks_become_the_colours_that_their_profile_gives_them(tmp_path: Path) -> None:
+    inks = {
+        (0, 0, 0, 0): (255, 128, 128),
+        (1, 0, 0, 0): (150, 108, 100),
+        (0, 1, 0, 0): (120, 170, 130),
+    }
+    image = Image.new("CMYK", (48, 8), (0, 0, 0, 0))
+    image.paste((255, 0, 0, 0), (16, 0, 32, 8))
+    image.paste((0, 255, 0, 0), (32, 0, 48, 8))
+    image.save(tmp_path / "a.tiff", icc_profile=cmyk_profile(inks))
+    found = read(tmp_path / "a.tiff")
+    assert (found[:, :16] == 255).all()
+    near(found[:, 16:32], lab(150, 108, 100), 2)
+    near(found[:, 32:], lab(120, 170, 130), 2)
+    assert read(tmp_path / "a.tiff", "as_stored")[0, 20].tolist() == [0, 255, 255]
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [b"nonsense", ADOBE_PROFILE[:200], b"", grey_profile(2.2), cmyk_profile({})],
+    ids=["nonsense", "cut", "empty", "of greys", "of inks"],
+)
+def test_a_profile_that_cannot_be_used_is_no_failure(tmp_path: Path, profile: bytes) -> None:
+    values = gradient(32, 32)
+    save(tmp_path / "a.png", values, icc_profile=profile)
+    found = images.read(str(tmp_path / "a.png"), ["srgb"])
+    assert (found.by_colour["srgb"] == values).all()
+    assert found.unapplied == ("profile_not_usable" if profile else None)
+
+
+def test_threads_may_read_pictures_of_one_profile_at_once(tmp_path: Path) -> None:
+    for number in range(4):
+        save(tmp_path / f"{number}.png", gradient(200, 200, number), icc_profile=ADOBE_PROFILE)
+    paths = [tmp_path / f"{number % 4}.png" for number in range(32)]
+    wanted = [read(path) for path in paths]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(read, paths))
+    assert all((one == other).all() for one, other in zip(found, wanted, strict=True))
+
+
+def add(folder: Path, name: str, profile: bytes) -> None:
+    save(folder / f"{name}.png", gradient(80, 80, seed=7), icc_profile=profile)
+    (folder / f"{name}.txt").write_text(name)
+
+
+def make_old(derived: Path) -> None:
+    """Make a store look as if it had been made before profiles were applied."""
+    path = derived / ".shardwright/provenance.json"
+    found = json.loads(path.read_text())
+    for entry in found["components"].values():
+        entry["settings"].pop("colour", None)
+    path.write_text(json.dumps(found))
+
+
+def made(derived: Path, component: str, image_id: str = "wide") -> bytes:
+    return array_path(derived, component, image_id).read_bytes()
+
+
+def test_the_rule_of_colour_is_in_the_provenance_of_what_is_made_from_pictures(
+    tmp_path: Path,
+) -> None:
+    folder, derived = make_images(tmp_path / "images", 1), tmp_path / "derived"
+    add(folder, "broken", b"nonsense")
+    summary = sketch(folder, derived, progress=Lines())
+    settings = {name: entry["settings"] for name, entry in provenance(derived).items()}
+    assert settings["vae"]["colour"] == settings["dinov3"]["colour"] == "srgb"
+    assert "colour" not in settings["t5"]
+    assert complete(settings["vae"]) == settings["vae"]
+    assert {reason: found.count for reason, found in summary.unapplied_profiles.items()} == {
+        "profile_not_usable": 1
+    }
+
+
+def test_an_old_store_keeps_its_rule_until_a_component_is_recomputed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
+    sketch(folder, derived)
+    make_old(derived)
+    add(folder, "wide", PROPHOTO_PROFILE)
+    stored, converted = tmp_path / "stored", tmp_path / "converted"
+    for name, profile in (("stored", b""), ("converted", PROPHOTO_PROFILE)):
+        add(tmp_path / f"{name}_images", "wide", profile)
+        sketch(tmp_path / f"{name}_images", tmp_path / name)
+    assert made(stored, "vae") != made(converted, "vae")
+
+    summary = sketch(folder, derived, progress=Lines())
+    balance(summary)
+    assert (summary.derived, summary.already_complete, summary.failed) == (1, 2, 0)
+    ignored = summary.unapplied_profiles["profile_ignored"]
+    assert (ignored.count, ignored.example) == (1, str(folder / "wide.png"))
+    told = capsys.readouterr().err
+    assert f"colour profile ignored in 1 image, for example {folder}/wide.png: " in told
+    assert "--recompute dinov3,vae converts all images to sRGB\n" in told
+    assert "colour" not in provenance(derived)["vae"]["settings"]
+    for component in ("dinov3", "vae"):
+        assert made(derived, component) == made(stored, component)
+
+    summary = sketch(folder, derived, recompute=["vae"])
+    assert summary.components["vae"].made == 3
+    assert summary.unapplied_profiles["profile_ignored"].count == 1, "dinov3 is as it was"
+    assert provenance(derived)["vae"]["settings"]["colour"] == "srgb"
+    assert "colour" not in provenance(derived)["dinov3"]["settings"]
+    assert made(derived, "vae") == made(converted, "vae")
+    assert made(derived, "dinov3") == made(stored, "dinov3")
+
+    for component in ("dinov3", "vae"):  # now each by its own rule, of one picture
+        array_path(derived, component, "wide").unlink()
+    capsys.readouterr()
+    summary = sketch(folder, derived, progress=Lines())
+    assert summary.unapplied_profiles["profile_ignored"].count == 1
+    assert "--recompute dinov3 converts all images to sRGB\n" in capsys.readouterr().err
+    assert made(derived, "vae") == made(converted, "vae")
+    assert made(derived, "dinov3") == made(stored, "dinov3")
+
+    summary = sketch(folder, derived, recompute=["dinov3"])
+    assert summary.unapplied_profiles == {}
+    assert made(derived, "dinov3") == made(converted, "dinov3")
+
+
+def test_images_that_an_older_version_derived_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
+    for name in ("wide", "wider"):
+        add(folder, name, PROPHOTO_PROFILE)
+    sketch(folder, derived)
+    assert sketch(folder, derived).unapplied_profiles == {}
+    make_old(derived)
+    for dry_run in (True, False):
+        summary = sketch(folder, derived, progress=Lines(), dry_run=dry_run)
+        assert (summary.already_complete, summary.failed) == (4, 0)
+        assert summary.unapplied_profiles["profile_ignored"].count == 2
+        assert "colour profile ignored in 2 images, for example" in capsys.readouterr().err
+
+
+def test_of_many_images_some_are_looked_at_for_profiles(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "_MEASURED", 2)
+    folder, derived = tmp_path / "images", tmp_path / "derived"
+    for number in range(4):
+        add(folder, f"wide{number}", PROPHOTO_PROFILE)
+    sketch(folder, derived)
+    make_old(derived)
+    sketch(folder, derived, progress=Lines())
+    assert "colour profile ignored in at least 2 images" in capsys.readouterr().err
+
+
+def test_a_recompute_that_an_older_version_left_unfinished_goes_on_by_its_rule(
+    tmp_path: Path,
+) -> None:
+    folder, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
+    add(folder, "wide", PROPHOTO_PROFILE)
+    sketch(folder, derived)
+    make_old(derived)
+    path = derived / ".shardwright/provenance.json"
+    found = json.loads(path.read_text())
+    found["components"]["vae"]["recompute"] = "making"
+    path.write_text(json.dumps(found))
+    array_path(derived, "vae", "wide").unlink()
+    add(tmp_path / "plain", "wide", b"")
+    sketch(tmp_path / "plain", tmp_path / "stored")
+    assert sketch(folder, derived).components["vae"].made == 1
+    assert "recompute" not in provenance(derived)["vae"]
+    assert made(derived, "vae") == made(tmp_path / "stored", "vae")

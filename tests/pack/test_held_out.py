@@ -1,0 +1,204 @@
+"""Samples held out of training stay out: the manifest knows which JSONL was packed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from shardwright import Finding, PackSummary, UsageError, pack, verify
+from shardwright.files import using
+from shardwright.shards import manifest
+from tests import commands
+from tests.faults import Killed, KillingDisk, contents
+from tests.stores import Store, line, make_store, record
+from tests.tars import all_ids
+
+TRAIN, HELD_OUT = ["img0", "img1", "img2"], ["img3", "img4"]
+
+
+def small_store(root: Path) -> Store:
+    five = [record(image_id, "24x16") for image_id in (*TRAIN, *HELD_OUT)]
+    return make_store(root, five, latent=(16, 2, 3))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return small_store(tmp_path / "data/derived")
+
+
+def split(store: Store) -> tuple[Path, Path]:
+    """Write two files beside the store's own JSONL, as README says."""
+    paths = store.root / "train.jsonl", store.root / "val.jsonl"
+    for path, ids in zip(paths, (TRAIN, HELD_OUT), strict=True):
+        given = [fields for fields in store.records if fields["image_id"] in ids]
+        path.write_bytes(b"".join(line(fields) + b"\n" for fields in given))
+    return paths
+
+
+def packed(store: Store, output: Path, **options: Any) -> PackSummary:  # noqa: ANN401
+    return pack(derived_dir=store.root, output_dir=output, workers=1, **options)
+
+
+def recorded(output: Path) -> list[str | None]:
+    made = manifest.load_manifest(output)
+    assert made is not None
+    return [run.jsonl for run in made.runs]
+
+
+def left_out(output: Path, store: Store) -> Finding:
+    (note,) = verify(output, against=store.root, workers=1).findings
+    assert (note.kind, note.damage) == ("left_out", False)
+    return note
+
+
+def test_following_what_is_said_of_a_split_does_not_leak_the_validation_set(
+    tmp_path: Path, store: Store
+) -> None:
+    split(store)
+    packing = ("pack", "--derived-dir", "data/derived", "--output-dir", "data/shards/train")
+    train = (*packing, "--jsonl", "data/derived/train.jsonl")
+    assert commands.run(*train, cwd=tmp_path).returncode == 0
+    shards = tmp_path / "data/shards/train"
+    before = contents(shards)
+
+    looked = ("verify", "data/shards/train", "--against", "data/derived")
+    done = commands.run(*looked, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "has 2 records of which no shard holds a sample, for example img3" in done.stdout
+    assert f"the shards were packed from {store.root}/train.jsonl" in done.stdout
+    assert "--append" not in done.stdout
+
+    for more in ([], ["--dry-run"]):
+        done = commands.run(*packing, "--append", *more, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1] == (
+            f"error: data/shards/train: was packed from {store.root}/train.jsonl, and "
+            "data/derived/approved_image_dataset.jsonl is another file, so nothing was written; "
+            f"give --jsonl {store.root}/train.jsonl, or --other-jsonl if that is meant"
+        )
+    assert contents(shards) == before
+
+    with (store.root / "train.jsonl").open("ab") as file:
+        file.write(line(record("new", "24x16")) + b"\n")
+    make_store(store.root, [*store.records, record("new", "24x16")], latent=(16, 2, 3))
+    assert commands.run(*train, "--append", cwd=tmp_path).returncode == 0
+    assert all_ids(shards) == [*TRAIN, "new"]
+    assert commands.run(*packing, "--append", "--other-jsonl", cwd=tmp_path).returncode == 0
+    assert all_ids(shards) == [*TRAIN, "new", *HELD_OUT]
+    assert recorded(shards) == ["train.jsonl", "train.jsonl", "approved_image_dataset.jsonl"]
+
+
+def test_once_both_files_are_in_either_may_be_appended(store: Store, output: Path) -> None:
+    train, _ = split(store)
+    packed(store, output, jsonl=train)
+    packed(store, output, append=True, other_jsonl=True)
+    assert packed(store, output, append=True).written_samples == 0
+    assert packed(store, output, append=True, jsonl=train).written_samples == 0
+
+
+def test_shards_of_another_tool_are_not_advised_to_be_appended_to(
+    store: Store, output: Path
+) -> None:
+    packed(store, output, limit=3)
+    shutil.rmtree(output / ".shardwright")
+    found = verify(output, against=store.root, workers=1).findings
+    assert [finding.kind for finding in found] == ["no_manifest", "left_out"]
+    assert "--append" not in str(found[1])
+
+
+def test_the_name_is_that_below_the_store_however_it_is_given(
+    store: Store, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split(store)
+    (tmp_path / "link").symlink_to(store.root)
+    monkeypatch.chdir(store.root.parent)
+    shutil.copy(store.jsonl, tmp_path / "elsewhere.jsonl")
+    for given, name in {
+        "derived/val.jsonl": "val.jsonl",
+        str(store.root / "val.jsonl"): "val.jsonl",
+        "../link/val.jsonl": "val.jsonl",
+        "../elsewhere.jsonl": "../../elsewhere.jsonl",
+    }.items():
+        pack(derived_dir="../link", jsonl=given, output_dir=output, workers=1, overwrite=True)
+        assert recorded(output) == [name]
+
+
+def test_a_tree_that_was_moved_is_appended_to_and_gives_the_same_bytes(tmp_path: Path) -> None:
+    for root in (tmp_path / "one", tmp_path / "two/deeper"):
+        store = small_store(root / "derived")
+        packed(store, root / "shards", jsonl=split(store)[0])
+    assert contents(tmp_path / "one/shards") == contents(tmp_path / "two/deeper/shards")
+    moved = (tmp_path / "one").rename(tmp_path / "moved")
+    again = packed(
+        Store(moved / "derived", []),
+        moved / "shards",
+        jsonl=moved / "derived/train.jsonl",
+        append=True,
+    )
+    assert again.written_samples == 0
+
+
+def test_a_name_that_is_no_text_is_recorded_all_the_same(store: Store, output: Path) -> None:
+    odd = Path(os.fsdecode(bytes(store.root) + b"/\xff.jsonl"))
+    split(store)[0].rename(odd)
+    packed(store, output, jsonl=odd)
+    assert recorded(output) == ["\\xff.jsonl"]
+    assert packed(store, output, jsonl=odd, append=True).written_samples == 0
+    with pytest.raises(UsageError, match="is another file"):
+        packed(store, output, append=True)
+
+
+def test_a_resumed_append_asks_again(store: Store, output: Path) -> None:
+    train, _ = split(store)
+    packed(store, output, jsonl=train)
+    with using(KillingDisk(12)), pytest.raises(Killed):
+        packed(store, output, append=True, other_jsonl=True)
+    with pytest.raises(UsageError, match="is another file"):
+        packed(store, output, resume=True)
+    packed(store, output, resume=True, other_jsonl=True)
+    assert all_ids(output) == [*TRAIN, *HELD_OUT]
+
+
+def test_to_allow_another_file_makes_no_sense_where_nothing_is_added(
+    store: Store, output: Path
+) -> None:
+    with pytest.raises(UsageError, match="--other-jsonl goes with --append or --resume"):
+        packed(store, output, other_jsonl=True)
+
+
+def test_a_manifest_that_does_not_name_its_file_is_appended_to(store: Store, output: Path) -> None:
+    """As the first version wrote them; then nobody knows, and verify advises nothing."""
+    packed(store, output, jsonl=split(store)[0])
+    path = output / ".shardwright/manifest.json"
+    made = json.loads(path.read_bytes())
+    assert made["runs"][0].pop("jsonl") == "train.jsonl"
+    old = msgspec.convert(made, manifest.Manifest)
+    manifest.save_manifest(output, old)
+    note = left_out(output, store)
+    assert "which JSONL was packed is not recorded" in note.cure
+    assert "--append" not in str(note)
+    packed(store, output, append=True)
+    assert all_ids(output) == [*TRAIN, *HELD_OUT]
+
+
+def test_where_the_same_file_has_more_the_whole_command_is_advised(
+    tmp_path: Path, store: Store
+) -> None:
+    output = tmp_path / "my shards"
+    packed(store, output, limit=3)
+    note = left_out(output, store)
+    assert note.cure == (
+        "if that is not meant (--limit, --bucket, not ready), run shardwright pack --derived-dir "
+        f"{store.root} --output-dir '{output}' --append"
+    )
+    command = shlex.split(note.cure.partition("run shardwright ")[2])
+    assert commands.run(*command).returncode == 0
+    assert all_ids(output) == [*TRAIN, *HELD_OUT]
+    assert verify(output, against=store.root, workers=1).findings == []
