@@ -1,6 +1,6 @@
 """The same loop with torch: a DataLoader with workers, tensors, and a resumable state.
 
-pip install 'shardwright[torch]'
+pip install '.[torch]'
 shardwright demo
 python examples/train_torch.py shardwright-demo/shards
 """

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.progress import Bar, Lines, Progress, duration, quantity, size
+from shardwright.progress import Bar, Lines, Progress, duration, quantity, rate, size
 
 
 def work(progress: Progress) -> None:
@@ -107,6 +107,26 @@ def test_sizes_are_written_as_people_do(count: float, text: str) -> None:
 @given(st.floats(0, 1e16))
 def test_sizes_are_short_and_plain(count: float) -> None:
     assert re.fullmatch(r"[\d,.]+ (B|[kMGT]B)", size(count))
+
+
+@pytest.mark.parametrize(
+    ("per_second", "unit", "text"),
+    [
+        (12345.6, "samples", "12,346 samples/s"),
+        (9.96, "images", "10 images/s"),
+        (3.14, "images", "3.1 images/s"),
+        (1, "images", "1 image/s"),
+        (0.9, "images", "54 images/min"),
+        (0.05, "images", "3 images/min"),
+        (0.004, "images", "0.24 images/min"),
+        (1_500_000, "B", "1.5 MB/s"),
+        (0.4, "B", "0 B/s"),
+    ],
+)
+def test_rates_below_one_per_second_are_given_per_minute(
+    per_second: float, unit: str, text: str
+) -> None:
+    assert rate(per_second, unit) == text
 
 
 def test_other_quantities_are_counted() -> None:

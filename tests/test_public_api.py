@@ -127,6 +127,8 @@ def test_a_number_of_the_wrong_type_is_refused_by_name(
         (shardwright.migrate, "backup", 0),
         (shardwright.pack, "shuffle", "no"),
         (shardwright.pack, "overwrite", "yes"),
+        (shardwright.pack, "ignore_space", "yes"),
+        (partial(shardwright.derive, "images"), "ignore_space", 1),
         (shardwright.verify, "read_data", None),
         (shardwright.index, "remove", "no"),
     ],

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import operator
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from shardwright.errors import UsageError
@@ -19,6 +22,40 @@ def whole(name: str, value: Any, least: int = 0) -> int:  # noqa: ANN401 - whate
     if number < least:
         raise UsageError(f"{name} is {number}; give {least} or more")
     return number
+
+
+def spelt(name: str, value: object, what: str = "a path") -> str:
+    """Give a path, or anything else that is a str or PathLike, as a str."""
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise UsageError(f"{name} is {value!r}; give {what}")
+    return text
+
+
+def place(name: str, value: object) -> Path:
+    """Give a path as a Path."""
+    return Path(spelt(name, value))
+
+
+def place_or_none(name: str, value: object) -> Path | None:
+    """Give a path that may be left out."""
+    return None if value is None else place(name, value)
+
+
+def names(name: str, value: object) -> list[str]:
+    """Give one name, or several, as a list without repeats."""
+    given = [value] if isinstance(value, str) else value
+    if isinstance(given, Iterable):
+        found = list(given)
+        if all(isinstance(each, str) for each in found):
+            return list(dict.fromkeys(found))
+    raise UsageError(f"{name} is {value!r}; give names")
+
+
+def require_mapping(name: str, value: object, what: str) -> None:
+    """Raise if it is no mapping."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} is {value!r}; give a mapping of {what}")
 
 
 def require_switches(**given: object) -> None:

@@ -55,9 +55,9 @@ class Lines(Progress):
         seconds = time.monotonic() - self.started
         pace = ""
         if self.done and seconds:
-            rate = self.done / seconds
-            left = max(self.total - self.done, 0) / rate
-            pace = f" ({quantity(rate, self.unit)}/s, {duration(left)} left)"
+            speed = self.done / seconds
+            left = max(self.total - self.done, 0) / speed
+            pace = f" ({rate(speed, self.unit)}, {duration(left)} left)"
         self.say(f"{self.name}: {text}{pace}")
 
     def say(self, text: str) -> None:
@@ -130,6 +130,15 @@ def size(count: float) -> str:
             return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.1f} TB"
+
+
+def rate(per_second: float, unit: str) -> str:
+    """Write a rate as people do: 12 images/s, and below one 30 images/min."""
+    if unit == "B":
+        return f"{size(per_second)}/s"
+    each, count = ("s", per_second) if per_second >= 1 else ("min", per_second * 60)
+    number = f"{count:,.0f}" if count >= 9.95 else f"{count:.2g}"
+    return f"{number} {unit.removesuffix('s') if number == '1' else unit}/{each}"
 
 
 def quantity(count: float, unit: str) -> str:

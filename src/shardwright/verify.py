@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
-from shardwright.arguments import require_switches
+from shardwright.arguments import place, place_or_none, require_switches
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.progress import Progress
@@ -42,7 +41,8 @@ def verify(
         from shardwright.store.folders import is_store
 
     require_switches(read_data=read_data, loaders=loaders)
-    target = Path(path)
+    target = place("path", path)
+    source = place_or_none("--against", against)
     report = progress or Progress()
     if not target.exists():
         raise InputMissingError(f"{target}: no such folder; give a store or a shard folder")
@@ -59,7 +59,7 @@ def verify(
         found = verify_shards(
             target,
             read_data=read_data,
-            against=Path(against) if against is not None else None,
+            against=source,
             workers=count(workers),
             progress=report,
         )

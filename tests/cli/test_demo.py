@@ -22,6 +22,8 @@ def test_the_demo_works_in_an_empty_folder(tmp_path: Path) -> None:
     assert "4. shardwright-demo/derived: whole (damage: 0, notes: 0)" in done.stdout
     assert "5. shardwright-demo/shards: whole (damage: 0, notes: 0)\n  8 shards" in done.stdout
     assert "6. read back all 24 samples" in done.stdout
+    assert "  pip install '.[encode]'  " in done.stdout
+    assert "shardwright[" not in done.stdout  # which is on no index
     for path in shards(output):
         assert path.name in done.stdout
         assert f"{path.stat().st_size:,}" in done.stdout

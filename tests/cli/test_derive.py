@@ -272,6 +272,35 @@ def test_other_settings_are_told_with_the_cure(images: Path, tmp_path: Path) -> 
     assert "--recompute vae" in done.stderr
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_misspelt_encoders_are_answered_with_the_choices(
+    images: Path, tmp_path: Path, there: bool
+) -> None:
+    if there:
+        run("derive", images, "--derived-dir", tmp_path / "d", "--encoders", "sketch")
+    done = run("derive", images, "--derived-dir", tmp_path / "d", "--encoders", "skech")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: --encoders skech: no such encoders; choose from pretrained, sketch\n"
+    )
+
+
+def test_one_image_is_spoken_of_in_the_singular(tmp_path: Path) -> None:
+    images = make_images(tmp_path / "images", 1)
+    store = ("--derived-dir", tmp_path / "d", "--encoders", "sketch")
+    done = run("derive", images, *store)
+    assert done.stdout.startswith(f"derived 1 image in {tmp_path}/d on cpu")
+    assert "1 image: 1 to derive" in done.stderr
+    assert run("derive", images, *store).stdout.startswith(
+        "nothing to derive: 1 image is complete\n"
+    )
+    (images / "img000.txt").write_text("edited")
+    done = run("derive", images, *store)
+    assert "1 image: the caption on record is kept, though another is given" in done.stderr
+    done = run("derive", images, *store, "--recompute", "t5")
+    assert "1 image: the caption on record is replaced by the one given" in done.stderr
+
+
 def test_help_gives_an_example_and_the_exit_codes() -> None:
     done = run("derive", "--help")
     assert done.returncode == 0

@@ -49,8 +49,9 @@ def test_without_a_command_all_are_listed() -> None:
     assert commands.run().stderr == commands.run("--help").stdout
 
 
-def test_the_version_is_the_packages() -> None:
-    assert commands.run("--version").stdout == f"shardwright {shardwright.__version__}\n"
+@pytest.mark.parametrize("flag", ["--version", "-v", "-V"])
+def test_the_version_is_the_packages(flag: str) -> None:
+    assert commands.run(flag).stdout == f"shardwright {shardwright.__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [(), ("unknown",), ("pack", "--unknown")])

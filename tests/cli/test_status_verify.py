@@ -61,6 +61,15 @@ def test_status_draws_plainly_where_blocks_cannot_be_written(store: WholeStore) 
     assert "#" * 40 in done.stdout
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_status_keeps_its_bars_within_the_terminal(store: WholeStore, columns: int) -> None:
+    done = command("status", "--derived-dir", store.root, COLUMNS=str(columns))
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("64x64", "96x64"))]
+    assert len(rows) == 2
+    assert max(map(len, rows)) <= columns
+    assert ("█" in rows[0]) is (columns > 40)  # one of a few blocks would say nothing
+
+
 def test_status_as_json_is_one_object_with_packs_own_number(
     store: WholeStore, tmp_path: Path
 ) -> None:
@@ -136,7 +145,7 @@ def test_verify_as_json_can_spell_any_file_name(store: WholeStore) -> None:
     with open(name, "wb"):
         pass
     report = one_object(command("verify", store.root, "--json"))
-    assert report["findings"][0]["file"].endswith("/t5_hidden/\\udcff\\n.npy")
+    assert report["findings"][0]["file"].endswith("/t5_hidden/\\udcff\n.npy")
 
 
 def test_verify_of_a_folder_of_neither_says_so(tmp_path: Path) -> None:

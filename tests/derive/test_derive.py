@@ -621,7 +621,7 @@ def test_arrays_made_elsewhere_are_accepted_and_noted(
     np.save(path, np.ones(1024, np.float32))
     summary = sketch(images, derived, progress=Lines())
     assert (summary.derived, summary.components["dinov3"].made) == (2, 1)
-    assert "1 dinov3 arrays were made elsewhere; they are kept" in capsys.readouterr().err
+    assert "1 dinov3 array made elsewhere, and kept" in capsys.readouterr().err
     assert provenance(derived)["dinov3"]["unknown_arrays"] == 1
     assert (np.load(path) == 1).all()
 

@@ -45,7 +45,7 @@ def test_it_is_told_with_the_cure_and_the_old_one_is_kept(
     assert (summary.already_complete, summary.kept_captions) == (3, 1)
     assert summary.replaced_captions == 0
     said = capsys.readouterr().err
-    assert "1 captions given or beside the images are not those on record" in said
+    assert "1 image: the caption on record is kept, though another is given or beside" in said
     assert "--recompute t5 takes the new" in said
     assert contents(derived) == before
 
@@ -66,7 +66,7 @@ def test_recompute_takes_it(
     for dry_run in (True, False):
         summary = sketch(images, derived, recompute=["t5"], dry_run=dry_run, progress=Lines())
         assert (summary.kept_captions, summary.replaced_captions) == (0, 1)
-        assert "1 captions on record give way to those given or beside" in capsys.readouterr().err
+        assert "1 image: the caption on record is replaced by the one" in capsys.readouterr().err
     assert captions(derived) == [
         "a soft gradient, number 0",
         "edited since",

@@ -6,12 +6,16 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from numpy.typing import NDArray
 
 from shardwright import NoSpaceError, Progress, files, pack, verify
 from shardwright.files import using
 from tests.commands import run
+from tests.derive.fakes import Fake, given
+from tests.derive.pictures import make_images, sketch
 from tests.durability.folders import JOURNALS, assert_arrays_are_whole, shard_names
 from tests.durability.scenarios import scenario, small_store, twenty
 from tests.durability.soak import Tally
@@ -52,6 +56,72 @@ def test_shards_that_cannot_fit_are_refused_before_anything_is_written(
     with pytest.raises(NoSpaceError, match=r"the shards need 3\.\d+ MB and the disk has"):
         pack(derived_dir=store.root, output_dir=small_disk / "shards", workers=1)
     assert list(small_disk.iterdir()) == []
+
+
+def test_shards_that_cannot_fit_are_packed_all_the_same_if_the_user_says_so(
+    small_disk: Path, store: Store
+) -> None:
+    words = (
+        "--derived-dir",
+        store.root,
+        "--output-dir",
+        small_disk / "shards",
+        "--shard-size",
+        "3",
+    )
+    assert "or go on all the same with --ignore-space" in run("pack", *words).stderr
+    done = run("pack", *words, "--ignore-space", "--dry-run")
+    assert done.returncode == 0
+    assert "NOT ENOUGH" in done.stdout
+    done = run("pack", *words, "--ignore-space")
+    assert done.returncode == 1
+    assert "the disk is full" in done.stderr
+    assert shard_names(contents(small_disk / "shards"))
+
+
+class NeverLoaded(Fake):
+    """An encoder whose model must not be loaded."""
+
+    def encode(self, batch: NDArray[Any]) -> NDArray[Any]:
+        raise AssertionError("it was loaded")
+
+
+def test_arrays_that_cannot_fit_are_refused_before_a_model_is_loaded(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    images, derived = make_images(tmp_path / "images", 16), small_disk / "derived"
+    encoders = given(dinov3=NeverLoaded())
+    with pytest.raises(
+        NoSpaceError,
+        match=r"derived: the arrays need about 2\.\d+ MB and the disk has 2\.\d+ MB free; make "
+        r"room, or go on all the same with --ignore-space$",
+    ):
+        sketch(images, derived, encoders=encoders)
+    assert list(small_disk.iterdir()) == []
+    foreseen = sketch(images, derived, encoders=encoders, dry_run=True)
+    assert foreseen.bytes_needed > foreseen.free_bytes
+    words = ("derive", images, "--derived-dir", derived, "--encoders", "sketch")
+    done = run(*words, "--dry-run")
+    assert done.returncode == 0
+    assert "free: NOT ENOUGH; the run itself would stop (--ignore-space goes on)" in done.stdout
+    done = run(*words, "--ignore-space")
+    assert done.returncode == 1
+    assert "the disk is full" in done.stderr
+    assert list((derived / "t5_hidden").iterdir())
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_arrays_that_take_the_place_of_others_need_no_room_of_their_own(
+    small_disk: Path, tmp_path: Path, same: bool
+) -> None:
+    images, derived = make_images(tmp_path / "images", 8), small_disk / "derived"
+    resize(small_disk, "2400k")  # a few new arrays wait until they are written before they do so
+    sketch(images, derived)
+    again = {"recompute": ["t5"], "components": ["t5"]} | ({} if same else {"encoders": given()})
+    foreseen = sketch(images, derived, **again, dry_run=True)
+    assert foreseen.components["t5"].bytes_needed > foreseen.free_bytes
+    assert foreseen.bytes_needed == 0
+    assert sketch(images, derived, **again, batch_size=2).components["t5"].made == 8
 
 
 def test_a_disk_without_inodes_is_told_from_one_without_bytes(small_disk: Path) -> None:
@@ -144,7 +214,7 @@ def test_a_store_on_a_disk_that_fills_up_loses_nothing(
             told = str(error)
             faults += 1
         # What is already open may have room left in its last block.
-        assert told is None or (str(case.output) in told and "the disk is full" in told)
+        assert told is None or (str(case.output) in told and "the disk " in told)
         assert_arrays_are_whole(case.output, case.start, case.expected)
         left = {name for name in contents(case.output) if name.endswith(".tmp")}
         assert left <= {*(case.start or ()), *JOURNALS}

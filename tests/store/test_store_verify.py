@@ -586,11 +586,12 @@ def test_a_journal_is_noted(store: WholeStore) -> None:
 
 @pytest.mark.parametrize("name", [b"\xff\xfe.npy", b"a\nb\x1b[31m.npy", b".npy"])
 def test_a_name_that_no_terminal_should_see_is_spelt_out(store: WholeStore, name: bytes) -> None:
-    (Path(os.fsdecode(os.fsencode(store.root / "dinov3") + b"/" + name))).write_bytes(b"")
+    path = Path(os.fsdecode(os.fsencode(store.root / "dinov3") + b"/" + name))
+    path.write_bytes(b"")
     finding = only_finding(store)
-    assert finding.kind == "dinov3_orphaned"
-    assert finding.file.isprintable()
-    finding.file.encode()
+    assert (finding.kind, finding.file) == ("dinov3_orphaned", str(path))
+    assert str(finding).isprintable()
+    str(finding).encode()
 
 
 # The whole.

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from shardwright.cli import derive, pack, verify
 from shardwright.cli.options import path
-from shardwright.cli.output import print_json, progress
+from shardwright.cli.output import print_json, progress, say
+from shardwright.store.listing import shown
+
+if TYPE_CHECKING:
+    from shardwright.demo import DemoSummary
 
 HELP = "run the whole flow on made-up pictures, in seconds"
 DESCRIPTION = """\
@@ -14,6 +19,12 @@ Paints some pictures in several shapes, each with a caption; derives their array
 encoders, packs them into shards, verifies every value of the store and holds the shards against it,
 and reads them back with nothing but Python's tarfile. Nothing is downloaded, nor torch needed."""
 EXAMPLE = "  shardwright demo\n"
+_NEXT = """\
+next, on your own images (name.jpg with name.txt beside it, or --captions FILE):
+  shardwright derive IMAGES --dry-run --encoders sketch   what would be made
+  pip install '.[encode]'                                 for the real models, in the checkout
+  shardwright derive IMAGES --fit bucket
+  shardwright pack --shuffle"""
 EXIT_STATUS = """\
 exit status:
   0    done
@@ -46,19 +57,23 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(result.to_dict())
         return code
-    folder = result.folder
-    print(f"1. painted {result.derived.images_found} pictures with captions in {folder}/images\n")
-    print(f"2. {derive.describe(result.derived)}\n")
-    print(f"3. {pack.describe(result.packed)}\n")
-    print("\n".join(f"  {line}" for line in result.tree))
-    for step, report in enumerate(result.verified, 4):
-        print(f"\n{step}. {verify.describe(report)}")
-    print(f"\n6. read back all {result.samples_read} samples with tarfile; the first:")
-    print("\n".join(f"  {name:<20} {text}" for name, text in result.first_sample.items()))
-    print(f"\nits latent, decoded again: {result.preview}")
-    print("\nnext, on your own images (name.jpg with name.txt beside it, or --captions FILE):")
-    print("  shardwright derive IMAGES --dry-run --encoders sketch   what would be made")
-    print("  pip install 'shardwright[encode]'                       for the real models")
-    print("  shardwright derive IMAGES --fit bucket")
-    print("  shardwright pack --shuffle")
+    say(_describe(result))
     return code
+
+
+def _describe(result: DemoSummary) -> str:
+    parts = [
+        f"1. painted {result.derived.images_found} pictures with captions in "
+        f"{shown(result.folder)}/images",
+        f"2. {derive.describe(result.derived)}",
+        f"3. {pack.describe(result.packed)}",
+        "\n".join(f"  {line}" for line in result.tree),
+        *(f"{step}. {verify.describe(report)}" for step, report in enumerate(result.verified, 4)),
+        "\n".join(
+            [f"6. read back all {result.samples_read} samples with tarfile; the first:"]
+            + [f"  {name:<20} {text}" for name, text in result.first_sample.items()]
+        ),
+        f"its latent, decoded again: {shown(result.preview)}",
+        _NEXT,
+    ]
+    return "\n\n".join(parts)

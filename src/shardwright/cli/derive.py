@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import add_store, names, path
+from shardwright.cli.options import add_ignore_space, add_store, names, path
 from shardwright.cli.output import facts_lines, progress, table, tell
 from shardwright.derive import DeriveSummary
 from shardwright.errors import UsageError
-from shardwright.progress import size
+from shardwright.progress import quantity, rate, size
 from shardwright.schema import COMPONENTS, STATE_FOLDER
 from shardwright.store.listing import shown
 
@@ -102,10 +102,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--batch-size",
         type=int,
-        default=8,
         metavar="N",
-        help="images encoded at a time; halved when memory runs out (%(default)s)",
+        help="images encoded at a time; halved when a device has no memory for them (8, or fewer "
+        "where memory is short)",
     )
+    add_ignore_space(parser)
     add("--dry-run", action="store_true", help="say what would be made, and make nothing")
 
 
@@ -124,6 +125,7 @@ def run(options: argparse.Namespace) -> int:
         device=options.device,
         dtype=options.dtype,
         batch_size=options.batch_size,
+        ignore_space=options.ignore_space,
         dry_run=options.dry_run,
         progress=progress(),
     )
@@ -135,14 +137,16 @@ def describe(summary: DeriveSummary) -> str:
     """Tell a person what was made, what was not, and what to do about it."""
     parts = [_headline(summary), _components(summary), _counts(summary)]
     if summary.dry_run and summary.bytes_needed:
+        short = "NOT ENOUGH; the run itself would stop (--ignore-space goes on)"
         enough = summary.bytes_needed <= summary.free_bytes
         parts.append(
             f"space: about {summary.bytes_needed:,} bytes needed, {summary.free_bytes:,} free: "
-            f"{'enough' if enough else 'NOT ENOUGH'}"
+            f"{'enough' if enough else short}"
         )
     if summary.failed and not summary.dry_run:
         parts.append(
-            f"each failure with its reason: {summary.derived_dir}/{STATE_FOLDER}/failures.jsonl; "
+            f"each failure with its reason: {shown(summary.derived_dir)}/{STATE_FOLDER}/"
+            "failures.jsonl; "
             "mend the images and run the same command again"
         )
     return "\n\n".join(parts)
@@ -157,18 +161,16 @@ def _model(text: str) -> tuple[str, str]:
 
 def _headline(summary: DeriveSummary) -> str:
     if not summary.derived:
-        return f"nothing to derive: {summary.already_complete:,} images are complete"
+        complete = quantity(summary.already_complete, "images")
+        return f"nothing to derive: {complete} {'is' if complete[:2] == '1 ' else 'are'} complete"
     verb = "would derive" if summary.dry_run else "derived"
-    line = f"{verb} {summary.derived:,} images in {summary.derived_dir}"
+    line = f"{verb} {quantity(summary.derived, 'images')} in {shown(summary.derived_dir)}"
     if summary.device:
         line += f" on {summary.device}"
     if summary.dry_run:
         return line
-    pace = summary.derived / max(summary.seconds, 1e-3)
-    return (
-        f"{line} [{summary.seconds:.1f} s, {pace:,.1f} images/s, encoder waited "
-        f"{summary.encoder_waited:.0%}]"
-    )
+    pace = rate(summary.derived / max(summary.seconds, 1e-3), "images")
+    return f"{line} [{summary.seconds:.1f} s, {pace}, encoder waited {summary.encoder_waited:.0%}]"
 
 
 def _components(summary: DeriveSummary) -> str:
@@ -199,7 +201,7 @@ def _counts(summary: DeriveSummary) -> str:
     for reason, images in summary.unapplied_profiles.items():
         lines.append(f"{reason}: {images.count} (for example {shown(images.example)})")
     for reason, failed in summary.failed_by_reason.items():
-        lines.append(f"  {reason}: {failed.count} (such as {failed.example})")
+        lines.append(f"  {reason}: {failed.count} (for example {shown(failed.example)})")
     if summary.fit is not None:
         lines.append(f"fit: {summary.fit}")
     return "\n".join(lines)

@@ -8,6 +8,7 @@ import shardwright
 from shardwright.cli.options import names, path
 from shardwright.cli.output import tell
 from shardwright.shards.indexing import IndexSummary
+from shardwright.store.listing import shown
 
 HELP = "write the index files that other loaders want, or remove them"
 DESCRIPTION = """\
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 def describe(summary: IndexSummary) -> str:
     """Tell a person which files came and went."""
-    lines = [f"{summary.shards}: index files for {', '.join(summary.loaders)}"]
+    lines = [f"{shown(summary.shards)}: index files for {', '.join(summary.loaders)}"]
     for verb, paths in (("wrote", summary.written), ("removed", summary.removed)):
         lines += [f"  {verb} {_listed(paths)}"] if paths else []
     return "\n".join(lines if len(lines) > 1 else [f"{lines[0]}: there were none"])
@@ -81,5 +82,5 @@ def describe(summary: IndexSummary) -> str:
 
 def _listed(paths: list[str]) -> str:
     if len(paths) <= 4:
-        return ", ".join(paths)
-    return f"{len(paths):,} files, from {paths[0]} to {paths[-1]}"
+        return ", ".join(map(shown, paths))
+    return f"{len(paths):,} files, from {shown(paths[0])} to {shown(paths[-1])}"

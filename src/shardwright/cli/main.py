@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import shardwright
 from shardwright.cli import demo, derive, index, migrate, pack, status, verify
-from shardwright.cli.output import print_json
+from shardwright.cli.output import print_json, say, shown_lines
 from shardwright.errors import ShardwrightError, UsageError
 
 COMMANDS = (demo, derive, migrate, status, pack, verify, index)
@@ -46,6 +46,12 @@ class _Parser(argparse.ArgumentParser):
         self.print_usage(sys.stderr)
         raise UsageError(f"{self.prog}: error: {message}")
 
+    def _print_message(self, message: str, file: Any = None) -> None:  # noqa: ANN401 - as argparse
+        if file is sys.stdout:
+            say(message.removesuffix("\n"))
+        else:
+            super()._print_message(message, file)
+
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of all commands."""
@@ -56,9 +62,8 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=formatter,
     )
-    top.add_argument(
-        "--version", action="version", version=f"shardwright {shardwright.__version__}"
-    )
+    version = f"shardwright {shardwright.__version__}"
+    top.add_argument("-v", "-V", "--version", action="version", version=version)
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND")
     for command in COMMANDS:
         name = command.__name__.rpartition(".")[2]
@@ -96,7 +101,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signal.signal(number, _interrupt)
     try:
         code = options.run(options)
-        sys.stdout.flush()
     except ShardwrightError as error:
         if options.debug:
             raise
@@ -105,9 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         how_to_go_on = getattr(interrupt, "__notes__", [])
         code = interrupt.exit_code if isinstance(interrupt, Terminated) else 130
         return _failed(interrupt, "; ".join(["interrupted", *how_to_go_on]), code, as_json)
-    except BrokenPipeError:  # whoever read our output has gone; there is nobody to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except OSError as error:  # one that the library did not foresee
         if options.debug:
             raise
@@ -134,9 +135,8 @@ def _failed(error: BaseException, words: str, code: int, as_json: bool) -> int:
         with suppress(OSError):  # if it cannot be told, the exit code is left
             message = words.removeprefix("error: ")
             print_json({"error": type(error).__name__, "message": message})
-            sys.stdout.flush()
     with suppress(OSError):
-        print(words, file=sys.stderr, flush=True)
+        print(shown_lines(words), file=sys.stderr, flush=True)
     return code
 
 

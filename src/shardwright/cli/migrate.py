@@ -10,6 +10,7 @@ from shardwright.cli.output import progress, tell
 from shardwright.migrate import MigrateSummary
 from shardwright.progress import quantity, size
 from shardwright.schema import COMPONENTS
+from shardwright.store.listing import shown
 
 HELP = "Stage 1 to Stage 2: move inline arrays out of the JSONL"
 DESCRIPTION = f"""\
@@ -98,7 +99,7 @@ def describe(summary: MigrateSummary) -> str:
             f"({_listed(numbers)})"
         )
     if summary.backup is not None:
-        lines.append(f"the original is kept as {summary.backup}")
+        lines.append(f"the original is kept as {shown(summary.backup)}")
     if summary.unmigrated_records:
         lines.append(
             "lines that could not be migrated are in the JSONL as they were; mend or delete them, "
@@ -112,14 +113,14 @@ def _headline(summary: MigrateSummary) -> str:
         return "nothing to migrate"
     verb = "would migrate" if summary.dry_run else "migrated"
     return (
-        f"{verb} {quantity(summary.migrated_records, 'records')} in {summary.jsonl}: "
+        f"{verb} {quantity(summary.migrated_records, 'records')} in {shown(summary.jsonl)}: "
         f"{size(summary.jsonl_bytes_before)} to {size(summary.jsonl_bytes_after)} "
         f"[{summary.seconds:.1f} s]"
     )
 
 
 def _listed(numbers: list[int]) -> str:
-    shown = ", ".join(str(number) for number in numbers[:_LINES_LISTED])
+    listed = ", ".join(str(number) for number in numbers[:_LINES_LISTED])
     hidden = len(numbers) - _LINES_LISTED
     more = f" and {hidden:,} more; --json lists all" if hidden > 0 else ""
-    return f"line{'s' if len(numbers) > 1 else ''} {shown}{more}"
+    return f"line{'s' if len(numbers) > 1 else ''} {listed}{more}"

@@ -31,6 +31,13 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help="processes (as many as cores)")
 
 
+def add_ignore_space(parser: argparse.ArgumentParser) -> None:
+    """Declare the way past a disk that seems too small."""
+    parser.add_argument(
+        "--ignore-space", action="store_true", help="go on where the disk seems to be too small"
+    )
+
+
 def path(text: str) -> str:
     """Take a path; one that is empty is an unset variable, and must not come to mean here."""
     if not text:

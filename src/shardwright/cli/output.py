@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -19,11 +20,37 @@ def progress() -> Progress:
     return Bar() if sys.stderr.isatty() else Lines()
 
 
+def say(text: str) -> None:
+    """Print on standard output; whoever reads it may leave early, as ``head`` does."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # also for what is still in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def shown_lines(text: str) -> str:
+    """Spell an error so that terminals can take it: a path in it may hold anything."""
+    return "\n".join(map(shown, text.split("\n")))
+
+
 def print_json(value: Any) -> None:  # noqa: ANN401 - anything JSON can say
     """Print one JSON object on standard output."""
     import msgspec  # here, because --help is to be quick
 
-    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    try:
+        data = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a file name that is not UTF-8, which JSON cannot hold as it is
+        data = msgspec.json.encode(_spelt(value))
+    say(msgspec.json.format(data, indent=2).decode())
+
+
+def _spelt(value: Any) -> Any:  # noqa: ANN401 - anything JSON can say
+    """Spell the bytes that are not UTF-8 as escapes, in all of a value."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _spelt(item) for key, item in value.items()}
+    return [_spelt(item) for item in value] if isinstance(value, list) else value
 
 
 class _Summary(Protocol):
@@ -38,7 +65,7 @@ def tell(summary: Summary, describe: Callable[[Summary], str], *, as_json: bool)
     if as_json:
         print_json(summary.to_dict())
     else:
-        print(describe(summary))
+        say(describe(summary))
 
 
 def facts_lines(summary: DeriveSummary | StoreStatus) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import add_store, add_workers, names, path
-from shardwright.cli.output import progress, table, tell
+from shardwright.cli.options import add_ignore_space, add_store, add_workers, names, path
+from shardwright.cli.output import progress, shown_lines, table, tell
 from shardwright.pack import PackSummary
 from shardwright.progress import quantity, size
 from shardwright.store.listing import shown
@@ -74,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let --append add samples of another JSONL than the one packed before",
     )
     add("--sha256", action="store_true", help="also write a SHA256SUMS file for sha256sum -c")
+    add_ignore_space(parser)
     add("--dry-run", action="store_true", help="say what would be written, and write nothing")
     add(
         "--progress-every",
@@ -101,6 +102,7 @@ def run(options: argparse.Namespace) -> int:
         append=options.append,
         other_jsonl=options.other_jsonl,
         sha256=options.sha256,
+        ignore_space=options.ignore_space,
         dry_run=options.dry_run,
         progress_every=options.progress_every,
         workers=options.workers,
@@ -133,7 +135,7 @@ def _headline(summary: PackSummary) -> str:
     return (
         f"{verb} {quantity(summary.written_samples, 'samples')} into "
         f"{quantity(summary.written_shards, 'shards')} ({size(summary.written_bytes)}) in "
-        f"{summary.output_dir} [{summary.seconds:.1f} s]{kept}"
+        f"{shown(summary.output_dir)} [{summary.seconds:.1f} s]{kept}"
     )
 
 
@@ -142,9 +144,9 @@ def _buckets(summary: PackSummary) -> str:
     for name, bucket in summary.buckets.items():
         rows.append((name, f"{bucket.samples:,}", f"{bucket.shards:,}", f"{bucket.bytes:,}"))
         if summary.dry_run:
-            shown = list(bucket.shard_bytes.items())[:_SHARDS_LISTED]
-            rows += [(f"  {shard}", "", "", f"{count:,}") for shard, count in shown]
-            if hidden := len(bucket.shard_bytes) - len(shown):
+            listed = list(bucket.shard_bytes.items())[:_SHARDS_LISTED]
+            rows += [(f"  {shard}", "", "", f"{count:,}") for shard, count in listed]
+            if hidden := len(bucket.shard_bytes) - len(listed):
                 rows.append((f"  and {hidden:,} more (--json lists all)", "", "", ""))
     return table(rows)
 
@@ -176,8 +178,8 @@ def _advice(summary: PackSummary) -> list[str]:
         )
     if summary.journal is not None:
         advice.append(
-            f"note: {summary.journal} holds records of an interrupted run, which are not packed; "
-            f"to merge them, run:\n  {summary.derive_command}"
+            f"note: {shown(summary.journal)} holds records of an interrupted run, which are not "
+            f"packed; to merge them, run:\n  {summary.derive_command}"
         )
     if summary.unopened_records:
         advice.append(
@@ -190,7 +192,7 @@ def _advice(summary: PackSummary) -> list[str]:
             f"space: {summary.written_bytes:,} bytes needed, {summary.free_bytes:,} free: {verdict}"
         )
     if summary.obstacle is not None:
-        advice.append(f"the run itself would stop: {summary.obstacle}")
+        advice.append(f"the run itself would stop: {shown_lines(summary.obstacle)}")
     advice += _gone("remove", summary.removed_shards, "", summary.dry_run)
     same = " with new ones of the same name"
     advice += _gone("replace", summary.replaced_shards, same, summary.dry_run)

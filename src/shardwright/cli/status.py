@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from itertools import starmap
 
@@ -29,7 +30,9 @@ exit status:
   2    wrong usage, or the store is missing
   130  interrupted (terminated: 143, hung up: 129)
 """
-_BAR = 40  # characters for the largest bucket
+_BAR = 40  # characters for the largest bucket, where there is room
+_SHORTEST_BAR = 10
+_WIDTH = 120  # of what is no terminal
 _LEFTOVERS_LISTED = 10
 
 
@@ -65,9 +68,9 @@ def describe(status: StoreStatus) -> str:
     if status.buckets:
         parts.append(_buckets(status))
     parts.append(_bytes(status))
-    if status.failures:
+    if status.failures_file is not None:
         failed = quantity(status.failures, "images")
-        parts.append(f"could not be derived: {failed}, listed in {status.failures_file}")
+        parts.append(f"could not be derived: {failed}, listed in {shown(status.failures_file)}")
     if lines := facts_lines(status):
         parts.append("\n".join(lines))
     if status.leftovers:
@@ -81,19 +84,19 @@ def describe(status: StoreStatus) -> str:
 def _packed(folder: str, packed: PackedStatus) -> str:
     state = "; unfinished" if packed.unfinished else ""
     samples = quantity(packed.samples, "samples")
-    return f"  {folder}: {samples}, of them {packed.ready:,} ready in the store{state}"
+    return f"  {shown(folder)}: {samples}, of them {packed.ready:,} ready in the store{state}"
 
 
 def _next(status: StoreStatus) -> str:
     if status.next_command is None:
-        return f"next: nothing to recommend\n      ({status.next_reason})"
-    return f"next: {status.next_command}\n      ({status.next_reason})"
+        return f"next: nothing to recommend\n      ({shown(status.next_reason)})"
+    return f"next: {shown(status.next_command)}\n      ({shown(status.next_reason)})"
 
 
 def _records(status: StoreStatus) -> str:
     total = quantity(status.total_records, "records")
     lines = [
-        f"{status.derived_dir}: {total}, {status.ready_records:,} ready, "
+        f"{shown(status.derived_dir)}: {total}, {status.ready_records:,} ready, "
         f"{status.skipped_incomplete:,} not [{status.seconds:.1f} s]"
     ]
     for reason, skipped in status.skipped_by_reason.items():
@@ -114,13 +117,16 @@ def _buckets(status: StoreStatus) -> str:
     for name, bucket in status.buckets.items():
         counts = (bucket.ready, bucket.not_ready, bucket.shard_bytes)
         rows.append([name, *(f"{count:,}" for count in counts)])
-    bars = ["", *_bars([(bucket.ready, bucket.not_ready) for bucket in status.buckets.values()])]
-    return "\n".join(
-        f"{line}  {bar}".rstrip() for line, bar in zip(table(rows).splitlines(), bars, strict=True)
-    )
+    lines = table(rows).splitlines()
+    room = shutil.get_terminal_size((_WIDTH, 24)).columns - len(lines[0]) - 2
+    if room < _SHORTEST_BAR:
+        return "\n".join(lines)
+    both = [(bucket.ready, bucket.not_ready) for bucket in status.buckets.values()]
+    bars = ["", *_bars(both, min(room, _BAR))]
+    return "\n".join(f"{line}  {bar}".rstrip() for line, bar in zip(lines, bars, strict=True))
 
 
-def _bars(counts: list[tuple[int, int]]) -> list[str]:
+def _bars(counts: list[tuple[int, int]], longest: int) -> list[str]:
     """Draw ready and not ready as one bar each, the largest of full length."""
     blocks = (sys.stdout.encoding or "").lower().startswith("utf")
     full, light = ("█", "░") if blocks else ("#", ".")
@@ -128,7 +134,7 @@ def _bars(counts: list[tuple[int, int]]) -> list[str]:
     bars = []
     for ready, not_ready in counts:
         # Rounded up, so that a single sample is seen.
-        length = -(-(ready + not_ready) * _BAR // largest)
+        length = -(-(ready + not_ready) * longest // largest)
         solid = ready * length // (ready + not_ready)
         bars.append(full * solid + light * (length - solid))
     return bars
@@ -145,7 +151,7 @@ def _bytes(status: StoreStatus) -> str:
 
 def _leftovers(status: StoreStatus) -> str:
     lines = [f"temporary files, left by a run or in use by one: {len(status.leftovers):,}"]
-    lines += [f"  {path}" for path in status.leftovers[:_LEFTOVERS_LISTED]]
+    lines += [f"  {shown(path)}" for path in status.leftovers[:_LEFTOVERS_LISTED]]
     if hidden := status.leftovers[_LEFTOVERS_LISTED:]:
         lines.append(f"  and {len(hidden):,} more (--json lists all)")
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from shardwright.cli.options import add_workers, path
 from shardwright.cli.output import progress, tell
 from shardwright.progress import quantity, size
 from shardwright.store.findings import FAIL, NEEDS_INDEX
+from shardwright.store.listing import shown
 from shardwright.verify import Finding, VerifyReport
 
 HELP = "prove that a store or a shard folder is whole, or list what is not"
@@ -124,6 +125,6 @@ def _verdict(report: VerifyReport) -> str:
     if not (report.read_data or unproven) and "shards" in report.checked:
         read = "only sizes, indexes and the first and last header of each shard read"
     return (
-        f"{report.path}: {verdict} (damage: {damage:,}, notes: {notes:,})\n"
+        f"{shown(report.path)}: {verdict} (damage: {damage:,}, notes: {notes:,})\n"
         f"  {checked} ({size(report.bytes)}), {read} [{report.seconds:.1f} s]"
     )

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.arguments import require_switches, whole
+from shardwright import arguments
+from shardwright.arguments import (
+    place,
+    place_or_none,
+    require_mapping,
+    require_switches,
+    spelt,
+    whole,
+)
 from shardwright.derive.summary import ComponentSummary, DeriveSummary, FailedReason
 from shardwright.errors import UsageError
 from shardwright.interrupts import Held
@@ -35,7 +42,8 @@ def derive(
     fit: str = "original",
     device: str = "auto",
     dtype: str | None = None,
-    batch_size: int = 8,
+    batch_size: int | None = None,
+    ignore_space: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> DeriveSummary:
@@ -45,18 +53,25 @@ def derive(
     model ids or folders, and ``encoders`` may also map them to encoders of your own. What exists
     is left as it is. An image that cannot be derived is counted in the summary with its reason and
     does not stop the run. Raises ProvenanceError if a component was made with other settings
-    before, InputMissingError (a FileNotFoundError) if there are no images or no captions at all.
+    before, InputMissingError (a FileNotFoundError) if there are no images or no captions at all,
+    NoSpaceError if the arrays cannot fit on the disk.
     """
     # Here, because the package and its --help are to be imported without NumPy and Pillow.
     with Held():
+        from shardwright.derive.encoders import require_choice
         from shardwright.derive.encoders.base import Options
         from shardwright.derive.images import FITS
         from shardwright.derive.run import Request, run
 
-    require_switches(dry_run=dry_run)
+    require_switches(ignore_space=ignore_space, dry_run=dry_run)
     if fit not in FITS:
         raise UsageError(f"--fit {fit}: choose from {', '.join(FITS)}")
-    models = dict(model or {})
+    require_choice(encoders)
+    require_mapping("--model", {} if model is None else model, "component names to models")
+    models = {
+        name: spelt(f"--model {name}", value, "a hub id or a folder")
+        for name, value in (model or {}).items()
+    }
     chosen = _chosen("--components", components) or COMPONENTS
     renewed = _chosen("--recompute", recompute)
     _chosen("--model", models)
@@ -64,20 +79,25 @@ def derive(
         if component not in chosen:
             raise UsageError(f"--recompute {component.name}: is not among --components")
     report = progress or Progress()
-    derived = Path(derived_dir)
+    derived = place("--derived-dir", derived_dir)
     try:
         return run(
             Request(
-                images=Path(images),
+                images=place("images", images),
                 derived_dir=derived,
-                jsonl=Path(jsonl) if jsonl is not None else derived / JSONL_NAME,
-                captions=Path(captions) if captions is not None else None,
+                jsonl=place_or_none("--jsonl", jsonl) or derived / JSONL_NAME,
+                captions=place_or_none("--captions", captions),
                 encoders=encoders,
-                options=Options(device, dtype, models),
+                options=Options(
+                    spelt("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype, models
+                ),
                 components=chosen,
                 recompute=frozenset(renewed),
                 fit=fit,
-                batch_size=whole("--batch-size", batch_size, least=1),
+                batch_size=(
+                    None if batch_size is None else whole("--batch-size", batch_size, least=1)
+                ),
+                ignore_space=ignore_space,
                 dry_run=dry_run,
             ),
             report,
@@ -88,7 +108,7 @@ def derive(
 
 def _chosen(flag: str, names: Iterable[str]) -> tuple[Component, ...]:
     """Find components by name, in the order of the schema."""
-    wanted = {names} if isinstance(names, str) else set(names)
+    wanted = set(arguments.names(flag, names))
     for name in sorted(wanted - {component.name for component in COMPONENTS}):
         known = ", ".join(component.name for component in COMPONENTS)
         raise UsageError(f"{flag} {name}: no such component; choose from {known}")

@@ -14,6 +14,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.progress import Progress
 from shardwright.schema import Component, Shape
 
+BATCH_SIZE = 8  # where memory allows
 _TRIAL_SIDE = 64
 
 
@@ -30,12 +31,16 @@ class Batcher:
     """Makes batches and has them encoded, in smaller ones once memory has run out."""
 
     def __init__(
-        self, encoders: Mapping[Component, Encoder], batch_size: int, progress: Progress
+        self,
+        encoders: Mapping[Component, Encoder],
+        batch_size: int,
+        progress: Progress,
+        rooms: Mapping[Component, int],
     ) -> None:
         self.encoders = encoders
         self.batch_size = batch_size
         self.progress = progress
-        self._room: dict[Component, int] = {}  # numbers that fit the device, once that is known
+        self._room = dict(rooms)  # numbers that fit the device, where that is known
 
     def stack(self, samples: Iterable[Sample]) -> list[Batch]:
         """Stack the inputs of samples into batches, those of one shape together."""

@@ -16,7 +16,7 @@ from shardwright.derive import sources as images_found
 from shardwright.derive.captions import CaptionError, Captions
 from shardwright.derive.images import Size
 from shardwright.derive.sources import Source
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
 from shardwright.schema import COMPONENTS, Component
 from shardwright.store import facts, records
 from shardwright.store.arrays import SUFFIX
@@ -188,7 +188,8 @@ class Inventory:
                     self._line[found] = line.offset + 1
                     self._judge(found, record, given.get(found))
         if malformed:
-            progress.warn(f"{self.jsonl}: {malformed:,} lines are not records; they are left alone")
+            lines = quantity(malformed, "lines")
+            progress.warn(f"{self.jsonl}: {lines} left alone, not being records")
 
     def _judge(self, number: int, record: Record, given: str | None) -> None:
         caption = recorded_caption(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Collection, Iterator, Set
 from contextlib import suppress
@@ -14,6 +15,7 @@ from shardwright.derive.inventory import Inventory, recorded_caption
 from shardwright.derive.sources import Source
 from shardwright.errors import InputMissingError
 from shardwright.schema import Component
+from shardwright.store.arrays import SUFFIX
 from shardwright.store.facts import Facts
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import Record
@@ -115,6 +117,18 @@ class Plan:
             total = sum(component.nbytes(shape) + HEADER_BYTES for shape in shapes)
             needed[component] = total * count // max(1, len(shapes))
         return needed
+
+    def bytes_replaced(self) -> int:
+        """Count the bytes of the arrays that others take the place of."""
+        total = 0
+        for component in self.renewed | self.replaced:
+            folder = os.path.join(self.inventory.derived_dir, component.folder, "")
+            for number in self.numbers:
+                if self.inventory.missing(number, [component]):  # also one that is to be replaced
+                    with suppress(OSError):
+                        path = folder + self.inventory.sources[number].image_id + SUFFIX
+                        total += os.stat(path).st_size
+        return total
 
     def _sizes(self, component: Component, fit: str) -> Iterator[images.Size]:
         numbers = [n for n in self.numbers if self.inventory.missing(n, [component])]

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from shardwright import files, locks
 from shardwright.derive import books as accounts
 from shardwright.derive import captions as caption_files
-from shardwright.derive import images, samples, sources
-from shardwright.derive.batches import Batcher, try_out
+from shardwright.derive import images, machine, samples, sources
+from shardwright.derive.batches import BATCH_SIZE, Batcher, try_out
 from shardwright.derive.books import Books
 from shardwright.derive.captions import Captions
 from shardwright.derive.commit import Committer
@@ -36,7 +36,7 @@ from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity, size
 from shardwright.schema import COMPONENTS, STATE_FOLDER, Component
 from shardwright.store import facts
-from shardwright.store.folders import holds_shards, make_folders
+from shardwright.store.folders import holds_shards, make_folders, require_space
 from shardwright.store.journal import Journal, journal_path
 from shardwright.store.listing import shown
 from shardwright.store.provenance import SRGB
@@ -63,7 +63,8 @@ class Request:
     components: tuple[Component, ...]
     recompute: frozenset[Component]
     fit: str
-    batch_size: int
+    batch_size: int | None  # None for what fits into memory
+    ignore_space: bool
     dry_run: bool
 
 
@@ -102,6 +103,9 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         with images.strict():
             sampled = layout.count_profiles(stored, books)
         if not request.dry_run:
+            if not request.ignore_space:
+                place, needed = request.derived_dir, summary.bytes_needed
+                require_space(place, "the arrays need about", needed)
             for component in layout.work:
                 try_out(making.encoders[component])
             if new and _is_begun(request):
@@ -177,8 +181,8 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
             Journal(facts.path_of(request.derived_dir)) as known,
         ):
             if journal.recovered is not None:
-                count = journal.recovered.records
-                progress.say(f"merged {count:,} records of a run that was killed")
+                count = quantity(journal.recovered.records, "records")
+                progress.say(f"merged {count} of a run that was killed")
             yield Journals(journal, known)
 
 
@@ -236,7 +240,7 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
         truncated={},
         unapplied_profiles={},
         recovered_records=0,
-        bytes_needed=sum(needed.values()),
+        bytes_needed=max(0, sum(needed.values()) - layout.bytes_replaced()),
         free_bytes=files.free_bytes(request.derived_dir),
         device=", ".join(devices),
         seconds=0,
@@ -247,8 +251,8 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
 def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Progress) -> None:
     """Say what is about to be done, and what may stand in its way."""
     progress.say(
-        f"{summary.images_found:,} images: {summary.derived:,} to derive, "
-        f"{summary.already_complete:,} already complete, {summary.failed:,} cannot be"
+        f"{quantity(summary.images_found, 'images')}: {summary.derived:,} to derive, "
+        f"{summary.already_complete:,} already complete, {summary.failed:,} cannot be derived"
     )
     for component in layout.work:
         part = summary.components[component.name]
@@ -260,19 +264,31 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
     if layout.work:
         room, free = size(summary.bytes_needed), size(summary.free_bytes)
         progress.say(f"  on {summary.device}; about {room} will be needed, {free} are free")
+    slow = [
+        component.name
+        for component in layout.work
+        if making.encoders[component].device == "cpu"
+        and making.settings[component].get("dtype") == "bfloat16"
+    ]
+    if slow and not machine.has_bfloat16():
+        progress.warn(
+            f"{', '.join(slow)}: this CPU has no instructions for bfloat16, which makes it up to "
+            "150 times slower; give --dtype float32"
+        )
     for component in layout.components:
         if unknown := making.unknown_arrays(component):
-            progress.warn(f"{unknown:,} {component.name} arrays were made elsewhere; they are kept")
+            arrays = quantity(unknown, f"{component.name} arrays")
+            progress.warn(f"{arrays} made elsewhere, and kept")
     if summary.kept_captions:
         names = [c.name for c in COMPONENTS if c.source == "caption"]
         progress.warn(
-            f"{summary.kept_captions:,} captions given or beside the images are not those on "
-            f"record, and the old are kept; --recompute {names[0]} takes the new"
+            f"{quantity(summary.kept_captions, 'images')}: the caption on record is kept, though "
+            f"another is given or beside the image; --recompute {names[0]} takes the new"
         )
     if summary.replaced_captions:
         progress.warn(
-            f"{summary.replaced_captions:,} captions on record give way to those given or beside "
-            "the images"
+            f"{quantity(summary.replaced_captions, 'images')}: the caption on record is replaced "
+            "by the one given or beside the image"
         )
     if changed := summary.changed_images:
         pictures = ",".join(c.name for c in COMPONENTS if c.source == "image")
@@ -284,11 +300,6 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
         progress.warn(
             f"{quantity(len(gone), 'images')} gone after encoding, for example {shown(gone[0])}; "
             "records and arrays are kept"
-        )
-    if summary.bytes_needed > summary.free_bytes:
-        progress.warn(
-            f"{summary.derived_dir}: about {size(summary.bytes_needed)} will be needed and "
-            f"{size(summary.free_bytes)} are free"
         )
 
 
@@ -333,9 +344,10 @@ def _pipeline(
     progress: Progress,
 ) -> Pipeline:
     progress.phase("derive", len(layout.numbers), "images")
+    rooms = {} if request.batch_size else machine.rooms(making.encoders)  # once models are loaded
     return Pipeline(
         partial(samples.read, encoders=making.encoders, fit=request.fit, colours=making.colours()),
-        Batcher(making.encoders, request.batch_size, progress),
+        Batcher(making.encoders, request.batch_size or BATCH_SIZE, progress, rooms),
         Committer(
             derived_dir=request.derived_dir,
             journal=journals.records,

@@ -64,7 +64,7 @@ class DeriveSummary:
     truncated: dict[str, Truncated]  # captions that this run cut, by component
     unapplied_profiles: dict[str, FailedReason]  # of colour, by reason; these images are derived
     recovered_records: int  # that a killed run had left in its journal
-    bytes_needed: int
+    bytes_needed: int  # beyond what the arrays have that are replaced
     free_bytes: int
     device: str
     seconds: float

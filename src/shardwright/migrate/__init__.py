@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
-from shardwright.arguments import require_switches
+from shardwright.arguments import place, place_or_none, require_switches
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.migrate.summary import MigrateSummary
@@ -41,8 +40,8 @@ def migrate(
 
     require_switches(backup=backup, dry_run=dry_run)
     started = time.monotonic()
-    derived = Path(derived_dir)
-    path = Path(jsonl) if jsonl is not None else derived / JSONL_NAME
+    derived = place("--derived-dir", derived_dir)
+    path = place_or_none("--jsonl", jsonl) or derived / JSONL_NAME
     if not path.is_file():
         raise InputMissingError(
             f"{path}: no such file; give the Stage 1 metadata with --jsonl, or its folder with "

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from shardwright import files
-from shardwright.arguments import require_switches, whole
+from shardwright.arguments import names, place, place_or_none, require_switches, whole
 from shardwright.buckets import is_bucket
 from shardwright.errors import UsageError
 from shardwright.interrupts import Held
@@ -37,6 +36,7 @@ def pack(
     append: bool = False,
     other_jsonl: bool = False,
     sha256: bool = False,
+    ignore_space: bool = False,
     dry_run: bool = False,
     progress_every: int = 500,
     workers: int | None = None,
@@ -56,17 +56,22 @@ def pack(
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append}
     require_switches(
-        shuffle=shuffle, sha256=sha256, dry_run=dry_run, other_jsonl=other_jsonl, **ways
+        shuffle=shuffle,
+        sha256=sha256,
+        ignore_space=ignore_space,
+        dry_run=dry_run,
+        other_jsonl=other_jsonl,
+        **ways,
     )
     if sum(ways.values()) > 1:
         raise UsageError("--overwrite, --resume and --append exclude one another")
     if other_jsonl and not (append or resume):
         raise UsageError("--other-jsonl goes with --append or --resume")
-    derived = Path(derived_dir)
+    derived = place("--derived-dir", derived_dir)
     request = Request(
         derived_dir=derived,
-        jsonl=Path(jsonl) if jsonl is not None else derived / JSONL_NAME,
-        output_dir=Path(output_dir),
+        jsonl=place_or_none("--jsonl", jsonl) or derived / JSONL_NAME,
+        output_dir=place("--output-dir", output_dir),
         settings=Settings(
             buckets=_bucket_names(bucket),
             shuffle=shuffle,
@@ -79,6 +84,7 @@ def pack(
         append=append,
         other_jsonl=other_jsonl,
         sha256=sha256,
+        ignore_space=ignore_space,
         dry_run=dry_run,
         progress_every=whole("--progress-every", progress_every, least=1),
         workers=count(workers),
@@ -91,8 +97,8 @@ def pack(
 
 
 def _bucket_names(given: Iterable[str]) -> list[str]:
-    names = sorted({given} if isinstance(given, str) else set(given))
-    for name in names:
+    found = sorted(names("--bucket", given))
+    for name in found:
         if not is_bucket(name):
             raise UsageError(f"--bucket {name}: not a bucket; write WIDTHxHEIGHT, such as 832x1216")
-    return names
+    return found

@@ -52,16 +52,6 @@ def refuse(output: Path, found: Sequence[Path], only: Collection[str]) -> None:
     )
 
 
-def require_space(output: Path, needed: int) -> None:
-    """Raise if the shards do not fit on the disk."""
-    free = files.free_bytes(output)
-    if needed > free:
-        raise NoSpaceError(
-            f"{output}: the shards need {size(needed)} and the disk has {size(free)} free; "
-            "make room, or pack fewer with --limit or --bucket"
-        )
-
-
 def finished(output: Path, plan: Plan) -> dict[str, ShardEntry]:
     """Find the planned shards that are there already, whole and with the planned samples."""
     entries = (_finished(output, plan, shard) for shard in plan.shards)

@@ -32,8 +32,8 @@ from shardwright.shards import manifest
 from shardwright.shards.manifest import Settings, ShardEntry, Unfinished
 from shardwright.shards.names import bucket_folder, existing_buckets
 from shardwright.store import commands
+from shardwright.store.folders import require_space
 from shardwright.store.journal import journal_path
-from shardwright.store.listing import shown
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Request:
     append: bool
     other_jsonl: bool
     sha256: bool
+    ignore_space: bool
     dry_run: bool
     progress_every: int
     workers: int
@@ -88,7 +89,9 @@ def run(request: Request, progress: Progress) -> PackSummary:
             found_there = [*start.loose, *(() if may_exist else there)]
             output.refuse(target, found_there, request.settings.buckets)
             origin.require_same_kind(start.base, target)
-            output.require_space(target, sum(shard.bytes for shard in todo))
+            if not request.ignore_space:
+                needed, fewer = sum(shard.bytes for shard in todo), "--limit or --bucket"
+                require_space(target, "the shards need", needed, f"pack fewer with {fewer}, ")
         except (ShardExistsError, ProvenanceError, NoSpaceError) as error:
             if not request.dry_run:
                 raise
@@ -110,7 +113,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
         existing_shards=len(there),
         old=old,
         free_bytes=files.free_bytes(target),
-        output_dir=shown(target),
+        output_dir=str(target),
         journal=journal_path(request.jsonl),
         seconds=round(time.monotonic() - started, 3),
     )
@@ -275,7 +278,7 @@ def _summary(
         removed_shards=[name for name in old if name not in new],
         free_bytes=free_bytes,
         output_dir=output_dir,
-        journal=shown(journal) if left else None,
+        journal=str(journal) if left else None,
         derive_command=derive() if off_shape or left else None,
         seconds=seconds,
         skipped_by_reason=dict(found.skipped),

@@ -9,14 +9,13 @@ from shardwright.progress import quantity
 from shardwright.shards.manifest import Manifest, Run, ShardEntry
 from shardwright.shards.names import bucket_folder
 from shardwright.store import provenance
-from shardwright.store.listing import shown
 
 
 def wrong(whole: Manifest) -> Iterator[str]:
     """Find what a manifest says that cannot be, whatever the shards hold."""
     for entry in whole.shards:
         if entry.path.partition("/")[0] != bucket_folder(entry.bucket):
-            yield f"says that the bucket of {shown(entry.path)} is {shown(entry.bucket)}"
+            yield f"says that the bucket of {entry.path} is {entry.bucket}"
     by_run = whole.by_run()
     for number, run in enumerate(whole.runs):
         entries = by_run.get(number, [])
@@ -50,7 +49,7 @@ def _contradictions(run: Run, entries: list[ShardEntry]) -> Iterator[str]:
     if run.samples > min(ready, ready if settings.limit is None else settings.limit):
         yield f"{run.samples:,} samples, more than were ready or its limit allows"
     if settings.buckets and not {entry.bucket for entry in entries} <= set(settings.buckets):
-        yield f"that it packed only {shown(', '.join(settings.buckets))}, and has other shards"
+        yield f"that it packed only {', '.join(settings.buckets)}, and has other shards"
     if settings.shuffle == (settings.seed is None):
         yield "that it was shuffled without a seed, or not shuffled with one"
     # All shards of a bucket are full but the last.
@@ -84,10 +83,10 @@ def mixed(whole: Manifest) -> Iterator[str]:
             if changed:
                 yield (
                     f"{_run(number, entries)} packed other arrays than "
-                    f"{_run(other, by_run[other])}: {shown(listed)}"
+                    f"{_run(other, by_run[other])}: {listed}"
                 )
 
 
 def _run(number: int, entries: list[ShardEntry]) -> str:
     count = quantity(len(entries), "shards")
-    return f"run {number + 1} ({count}, for example {shown(entries[0].path)})"
+    return f"run {number + 1} ({count}, for example {entries[0].path})"

@@ -18,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardwright.errors import DamageError, InputMissingError
+from shardwright.progress import quantity
 from shardwright.schema import STATE_FOLDER
 from shardwright.shards import index, manifest, tarread
 from shardwright.shards.folder import Folder, LocalFolder, Shard
@@ -179,8 +180,9 @@ def _scan(folder: LocalFolder) -> Catalog:
         shards = [(bucket, path.name) for path in paths]
     found = [_scan_shard(folder, *shard) for shard in shards]
     catalog = replace(_catalog(folder, found), keys=[key for *_, keys in found for key in keys])
+    count = quantity(len(shards), "shards")
     warnings.warn(
-        f"{folder.name}: has no manifest, so the headers of its {len(shards):,} shards were "
+        f"{folder.name}: has no manifest, so the headers of its {count} were "
         "scanned; shards packed by shardwright open at once and are checked against their index",
         stacklevel=5,  # whoever called shardwright.open
     )

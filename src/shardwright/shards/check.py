@@ -28,7 +28,6 @@ from shardwright.shards.keys import key, keys
 from shardwright.shards.manifest import ShardEntry
 from shardwright.shards.walk import Sample, header
 from shardwright.store.findings import Finding
-from shardwright.store.listing import shown
 
 _BUFFER = 1 << 18  # bytes read at a time: few enough to be hashed while the core has them at hand
 _REPORT = 1 << 25  # bytes between two progress messages
@@ -212,16 +211,16 @@ def _differences(entry: ShardEntry | None, head: Head) -> Iterator[str]:
 
 
 def _finding(task: Task, fault: Fault, sample: str | None = None) -> Finding:
-    """Say a fault in words; names that another tool gave may hold anything."""
+    """Say a fault in words."""
     return Finding(
         fault.kind,
-        shown(task.path),
+        task.path,
         None,
-        shown(fault.what),
+        fault.what,
         fault.cure or task.cure,
         fault.damage,
-        None if sample is None else shown(sample),
-        None if fault.member is None else shown(fault.member),
+        sample,
+        fault.member,
     )
 
 

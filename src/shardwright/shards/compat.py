@@ -23,7 +23,6 @@ from shardwright.shards.keys import LONGEST_NAME
 from shardwright.shards.loaders import CARD_NAME, LOADERS, Packed
 from shardwright.shards.tarread import BadTarError, Entry
 from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding
-from shardwright.store.listing import shown
 
 FAULTS = {
     "unreadable": "the tar cannot be read",
@@ -146,7 +145,7 @@ def findings_of(checks: Iterable[LoaderCheck], folder: Path) -> Iterator[Finding
         times = f" (as {fault.count:,} in all)" if fault.count > 1 else ""
         who = ", ".join(check.loader for check in fails)
         cure = _CURES.get(name, "pack the samples anew with shardwright pack").format(
-            folder=shlex.quote(shown(folder)), loaders=",".join(check.loader for check in fails)
+            folder=shlex.quote(str(folder)), loaders=",".join(check.loader for check in fails)
         )
         what = f"{FAULTS[name]}{times}, which fails {who}"
         yield Finding(f"loader_{name}", fault.example, None, what, cure)

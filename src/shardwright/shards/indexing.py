@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from shardwright.arguments import require_switches
+from shardwright.arguments import names, place, require_switches
 from shardwright.interrupts import Held
 
 
@@ -42,4 +41,4 @@ def index(
         from shardwright.shards.loaders import write_indexes
 
     require_switches(remove=remove)
-    return write_indexes(Path(shards), for_, remove)
+    return write_indexes(place("shards", shards), names("--for", for_), remove)

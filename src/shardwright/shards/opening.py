@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from shardwright.arguments import require_mapping, spelt
+
 if TYPE_CHECKING:
     from shardwright.shards.reader import Dataset
 
@@ -24,4 +26,6 @@ def open(  # noqa: A001 - for shardwright.open, as gzip.open
     """
     from shardwright.shards.reader import open_shards
 
-    return open_shards(path, storage_options)
+    if storage_options is not None:
+        require_mapping("storage_options", storage_options, "names to values")
+    return open_shards(spelt("path", path), storage_options)

@@ -15,6 +15,7 @@ import xxhash
 
 from shardwright.arguments import whole
 from shardwright.errors import DamageError, UsageError
+from shardwright.progress import quantity
 from shardwright.schema import JSON_SUFFIX, STATE_FOLDER
 from shardwright.shards import members
 from shardwright.shards.batches import Batches, Settings, SmallBuckets
@@ -86,8 +87,8 @@ class Dataset:
         return len(self._numbers)
 
     def __repr__(self) -> str:
-        names = ", ".join(self._fields)
-        return f"<shardwright dataset {self._folder.name}: {len(self)} samples of {names}>"
+        samples, names = quantity(len(self), "samples"), ", ".join(self._fields)
+        return f"<shardwright dataset {self._folder.name}: {samples} of {names}>"
 
     def __getitem__(self, position: int) -> Sample:
         try:

@@ -11,7 +11,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from shardwright.errors import DamageError, InputMissingError, StorageError, UsageError
+from shardwright.errors import (
+    DamageError,
+    InputMissingError,
+    MissingExtraError,
+    StorageError,
+    UsageError,
+)
 from shardwright.shards.folder import Piece, Stamp, merge
 
 _GAP = 1 << 16  # bytes that are sooner fetched than a second request is answered
@@ -91,7 +97,10 @@ class RemoteFolder:
             try:
                 import fsspec
             except ImportError:
-                raise UsageError(f"{self.name}: needs pip install 'shardwright[remote]'") from None
+                raise MissingExtraError(
+                    f"{self.name}: needs fsspec: pip install '.[remote]' in the checkout of "
+                    "shardwright"
+                ) from None
             try:
                 options = {"skip_instance_cache": True, **self._options}
                 system, root = fsspec.core.url_to_fs(self.name, **options)

@@ -29,7 +29,6 @@ from shardwright.shards.manifest import Manifest, ShardEntry, Unfinished
 from shardwright.shards.names import bucket_folder, existing_buckets, is_shard_path
 from shardwright.store import commands
 from shardwright.store.findings import Finding, VerifyReport
-from shardwright.store.listing import shown
 from shardwright.workers import run
 
 _TAR = ".tar"
@@ -68,7 +67,7 @@ def verify_shards(
     finally:
         progress.close()
     return VerifyReport(
-        path=shown(folder),
+        path=str(folder),
         read_data=read_data,
         checked={
             "shards": len(seen),
@@ -131,15 +130,15 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
         findings.append(_finding("manifest_missing", manifest.MANIFEST_NAME, what, _ANEW))
     elif (above := _packing_of(folder)) is not None:
         what = "is part of a packing, whose manifest is not looked at from here"
-        cure = f"verify {shown(above)}, which finds lost and changed shards too"
-        findings.append(Finding("part", shown(folder), None, what, cure, damage=False))
+        cure = f"verify {above}, which finds lost and changed shards too"
+        findings.append(Finding("part", str(folder), None, what, cure, damage=False))
     elif not (state / manifest.MANIFEST_NAME).exists():
         what = (
             "no manifest: whether shards are missing, and whether bytes are as they were written, "
             "cannot be told from the shards alone"
         )
         cure = f"copy {STATE_FOLDER} along with the shards, or pack again"
-        findings.append(Finding("no_manifest", shown(folder), None, what, cure, damage=False))
+        findings.append(Finding("no_manifest", str(folder), None, what, cure, damage=False))
     return whole, unfinished, findings
 
 
@@ -170,7 +169,7 @@ def _compare(
     findings = []
     for path in [path for path in entries if not is_shard_path(path)]:
         what = "the manifest lists it, but it is not spelt as a shard"
-        findings.append(Finding("misspelt", shown(path), None, what, _ANEW))
+        findings.append(Finding("misspelt", path, None, what, _ANEW))
         del entries[path]
     replaced = unfinished.replaces if unfinished else []
     entries = {path: entry for path, entry in entries.items() if entry.bucket not in replaced}
@@ -193,13 +192,11 @@ def _compare(
             name = _renamed(folder / path, sizes[path], missing)
             if name is not None:
                 what = f"is {name} under another name"
-                findings.append(Finding("renamed", shown(path), None, what, f"rename it to {name}"))
+                findings.append(Finding("renamed", path, None, what, f"rename it to {name}"))
                 del missing[name]
             else:
                 what = "the manifest does not list it, yet loaders would read it"
-                findings.append(
-                    Finding("foreign", shown(path), None, what, "move it out of the folder")
-                )
+                findings.append(Finding("foreign", path, None, what, "move it out of the folder"))
     for path, entry in missing.items():
         what = f"is missing, and with it {quantity(entry.samples, 'samples')}"
         cure = f"bring it back, or {_RESUME if entry.run == last else _ANEW}"
@@ -245,10 +242,8 @@ def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
         for key in shard.keys:
             other = first.setdefault(key, shard.path)
             if other != shard.path:
-                what = f"has the same key as a sample of {shown(other)}"
-                yield Finding(
-                    "repeated_key", shown(shard.path), None, what, _ANEW, sample=shown(key)
-                )
+                what = f"has the same key as a sample of {other}"
+                yield Finding("repeated_key", shard.path, None, what, _ANEW, sample=key)
 
 
 def _left_out(
@@ -260,7 +255,7 @@ def _left_out(
     if not absent:
         return
     count = quantity(len(absent), "records")
-    what = f"has {count} of which no shard holds a sample, for example {shown(absent[0])}"
+    what = f"has {count} of which no shard holds a sample, for example {absent[0]}"
     names = whole.jsonls() if whole else set()
     if manifest.jsonl_name(source.jsonl, source.derived_dir) in names:
         assert whole is not None
@@ -271,12 +266,12 @@ def _left_out(
         cure = f"if that is not meant (--limit, --bucket, not ready), run {pack}"
     elif parts := sorted(name for name in names if name is not None):
         # What is left out may be held out of training.
-        paths = (shown(manifest.jsonl_path(name, source.derived_dir)) for name in parts)
+        paths = (str(manifest.jsonl_path(name, source.derived_dir)) for name in parts)
         cure = f"the shards were packed from {' and '.join(paths)}, a part of the store"
     else:
         cure = "that may be meant (--limit, --bucket, not ready, or only a part of the store was "
         cure += "packed); which JSONL was packed is not recorded"
-    yield Finding("left_out", shown(source.jsonl), None, what, cure, damage=False)
+    yield Finding("left_out", str(source.jsonl), None, what, cure, damage=False)
 
 
 def _own_sizes_in_full(findings: list[Finding], source: Source) -> list[Finding]:
@@ -296,4 +291,4 @@ def _leftovers(folder: Path) -> Iterator[Finding]:
     for path, _ in sorted(_tars(folder, _TAR + TMP_SUFFIX)):
         what = "was left half written by an interrupted run"
         cure = "the next pack removes it"
-        yield Finding("leftover", shown(path), None, what, cure, damage=False)
+        yield Finding("leftover", path, None, what, cure, damage=False)

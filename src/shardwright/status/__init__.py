@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
+from shardwright.arguments import place, place_or_none
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.progress import Progress
@@ -38,11 +38,12 @@ def status(
         from shardwright.store.folders import holds_shards
 
     workers = count(workers)
-    derived = Path(derived_dir)
+    derived = place("--derived-dir", derived_dir)
+    metadata = place_or_none("--jsonl", jsonl)
     if not derived.exists():
         raise InputMissingError(
             f"{derived}: no such folder; give another --derived-dir, or make it with "
-            f"{commands.derive(derived, Path(jsonl or derived / JSONL_NAME))}"
+            f"{commands.derive(derived, metadata or derived / JSONL_NAME)}"
         )
     if not derived.is_dir():
         raise UsageError(f"{derived}: is a file; give the folder of a store")
@@ -53,7 +54,6 @@ def status(
         )
     report = progress or Progress()
     try:
-        metadata = None if jsonl is None else Path(jsonl)
-        return look(derived, metadata, Path(output_dir), workers, report)
+        return look(derived, metadata, place("--output-dir", output_dir), workers, report)
     finally:
         report.close()

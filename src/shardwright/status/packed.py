@@ -15,7 +15,6 @@ from shardwright.shards.manifest import Run, Unfinished
 from shardwright.status.summary import PackedStatus
 from shardwright.store import commands
 from shardwright.store.folders import holds_shards
-from shardwright.store.listing import shown
 
 
 @dataclass
@@ -42,7 +41,7 @@ class Packed:
     def summary(self) -> dict[str, PackedStatus]:
         """Give what each folder holds."""
         return {
-            shown(one.folder): PackedStatus(one.samples, one.ready, one.unfinished is not None)
+            str(one.folder): PackedStatus(one.samples, one.ready, one.unfinished is not None)
             for one in self._packings
         }
 
@@ -50,7 +49,7 @@ class Packed:
         """Choose what to do with a store of which every record is ready, and say why."""
         mine = [one for one in self._packings if one.ready]
         for one in self._packings:
-            where = shown(one.folder)
+            where = str(one.folder)
             if one.damaged:
                 return commands.command("verify", where), f"{where} is damaged"
             if one.unfinished is not None:
@@ -59,8 +58,8 @@ class Packed:
                 return commands.pack(derived, jsonl, one.folder, "--resume", *flags), why
         for one in mine:
             if one.ready == self._count:
-                where, own = shown(one.folder), jsonl == derived / JSONL_NAME
-                flags = ["--against", shown(derived)] if own else ["--read-data"]
+                where, own = str(one.folder), jsonl == derived / JSONL_NAME
+                flags = ["--against", str(derived)] if own else ["--read-data"]
                 why = f"every sample is packed in {where}"
                 return commands.command("verify", where, *flags), why
         if not mine and not holds_shards(self.output_dir):
@@ -72,9 +71,9 @@ class Packed:
         if not self._left:
             return None, "every sample is packed, in several folders"
         if not mine:
-            left = f"every record is ready, but {shown(self.output_dir)} holds other shards"
+            left = f"every record is ready, but {self.output_dir} holds other shards"
             return None, f"{left}; pack into another --output-dir"
-        return None, f"{left}; whether to add to {shown(mine[0].folder)} is your decision"
+        return None, f"{left}; whether to add to {mine[0].folder} is your decision"
 
     def _read(self, folder: Path, ready: Set[str]) -> _Packing:
         found = _Packing(folder, [])

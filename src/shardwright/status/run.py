@@ -23,7 +23,6 @@ from shardwright.status.packed import Packed
 from shardwright.status.summary import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.store import commands, facts, listing, npy, provenance, records
 from shardwright.store.journal import journal_path
-from shardwright.store.listing import shown
 from shardwright.store.npy import BadArrayError
 from shardwright.store.record_faults import is_stage1
 from shardwright.store.records import BadRecordError
@@ -72,8 +71,8 @@ def look(
     if failures:
         reason += f"; but {quantity(failures, 'images')} could not be derived"
     return StoreStatus(
-        derived_dir=shown(derived),
-        jsonl=shown(metadata),
+        derived_dir=str(derived),
+        jsonl=str(metadata),
         total_records=found.total_records,
         ready_records=found.ready_records,
         skipped_incomplete=found.skipped.total,
@@ -85,10 +84,10 @@ def look(
         store_bytes=found.jsonl_state[0] + sum(state.bytes for state in states),
         shards=len(layout.shards),
         shard_bytes=layout.bytes,
-        leftovers=[shown(path) for path in leftovers],
+        leftovers=[str(path) for path in leftovers],
         packed=packed.summary(),
         failures=failures,
-        failures_file=shown(failures_file) if failures else None,
+        failures_file=str(failures_file) if failures else None,
         changed_images=known.changed,
         gone_images=known.gone,
         truncated=known.truncated,
@@ -208,7 +207,7 @@ def _next(
     elif found.skipped:
         wrong = quantity(found.skipped.total, "records")
         why = f"it names what is wrong with {wrong}, and the cure"
-        return commands.command("verify", shown(derived)), why
+        return commands.command("verify", str(derived)), why
     else:
         return packed.next(derived, jsonl)
     return commands.derive(derived, jsonl), why

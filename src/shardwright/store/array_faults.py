@@ -15,7 +15,7 @@ from shardwright.files import explained
 from shardwright.schema import COMPONENTS, Component, Shape
 from shardwright.store import npy
 from shardwright.store.findings import Finding
-from shardwright.store.listing import ARRAY_SUFFIX, shown
+from shardwright.store.listing import ARRAY_SUFFIX
 from shardwright.store.npy import BadArrayError
 
 _MAKE = "run shardwright derive"
@@ -63,7 +63,7 @@ class Fault(NamedTuple):
         path = derived_dir / component.folder / (self.image_id + ARRAY_SUFFIX)
         what, cure = FAULTS[self.reason]
         what = what.format(component=component, shape=self.shape)
-        return Finding(f"{component.name}_{self.reason}", shown(path), None, what, cure)
+        return Finding(f"{component.name}_{self.reason}", str(path), None, what, cure)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from shardwright.schema import COMPONENTS, JSONL_NAME
 from shardwright.store import provenance, records
 from shardwright.store.findings import Finding
 from shardwright.store.journal import journal_path
-from shardwright.store.listing import shown
 
 _STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the defaults
 _DERIVE, _MIGRATE = "shardwright derive", "shardwright migrate"
@@ -40,8 +39,8 @@ def command(*words: str) -> str:
 
 def store_flags(derived_dir: Path, jsonl: Path) -> list[str]:
     """Say where a store is, as far as it is not where it is by default."""
-    words = [] if derived_dir == Path(_STORE) else ["--derived-dir", shown(derived_dir)]
-    return words if jsonl == derived_dir / JSONL_NAME else [*words, "--jsonl", shown(jsonl)]
+    words = [] if derived_dir == Path(_STORE) else ["--derived-dir", str(derived_dir)]
+    return words if jsonl == derived_dir / JSONL_NAME else [*words, "--jsonl", str(jsonl)]
 
 
 def derive(derived_dir: Path, jsonl: Path, *, fit_buckets: bool = False) -> str:
@@ -60,7 +59,7 @@ def derive(derived_dir: Path, jsonl: Path, *, fit_buckets: bool = False) -> str:
 
 def pack(derived_dir: Path, jsonl: Path, output_dir: Path, *flags: str) -> str:
     """Spell pack from this store into this folder."""
-    where = [] if output_dir == Path(_SHARDS) else ["--output-dir", shown(output_dir)]
+    where = [] if output_dir == Path(_SHARDS) else ["--output-dir", str(output_dir)]
     return command("pack", *store_flags(derived_dir, jsonl), *where, *flags)
 
 
@@ -95,5 +94,5 @@ def _images(jsonl: Path) -> str:
     with suppress(ValueError):  # there are none, or some are relative and some are not
         common = os.path.commonpath(folders)
         if os.path.isdir(common):
-            return shown(common)
+            return common
     return "IMAGES"

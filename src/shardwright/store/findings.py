@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shardwright.store.listing import shown
+
 PASS, NEEDS_INDEX, FAIL = "pass", "needs index", "fail"  # the verdicts on a loader
 
 
@@ -28,7 +30,7 @@ class Finding:
             place += f", sample {self.sample}"
         if self.member is not None:
             place += f", member {self.member}"
-        return f"{place}: {self.what}; {self.cure}"
+        return shown(f"{place}: {self.what}; {self.cure}")  # names may hold anything
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from shardwright import files
-from shardwright.errors import InputMissingError
+from shardwright.errors import InputMissingError, NoSpaceError
+from shardwright.progress import size
 from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
 from shardwright.store import commands
 from shardwright.store.journal import journal_path
@@ -30,6 +31,16 @@ def require_merged(derived_dir: Path, jsonl: Path) -> None:
         raise InputMissingError(
             f"{jsonl}: not there yet, but {journal.name} is: an interrupted derive left its "
             f"records in that journal; to merge it, run {commands.derive(derived_dir, jsonl)}"
+        )
+
+
+def require_space(folder: Path, what: str, needed: int, instead: str = "") -> None:
+    """Raise if the disk has less room than is needed."""
+    free = files.free_bytes(folder)
+    if needed > free:
+        raise NoSpaceError(
+            f"{folder}: {what} {size(needed)} and the disk has {size(free)} free; make room, "
+            f"{instead}or go on all the same with --ignore-space"
         )
 
 

@@ -37,7 +37,7 @@ def leftovers(derived_dir: Path) -> list[Path]:
 
 
 def shown(name: str | Path) -> str:
-    """Spell a name from a disk or a record so that terminals, logs and JSON can take it."""
+    """Spell a name from a disk or a record so that terminals and logs can take it."""
     text = str(name)
     if text.isprintable():
         return text

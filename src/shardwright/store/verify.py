@@ -32,7 +32,6 @@ from shardwright.store.array_faults import Checked, Picture, Task
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.folders import require_merged
 from shardwright.store.journal import journal_path
-from shardwright.store.listing import shown
 from shardwright.store.records import BadRecordError, Record
 from shardwright.workers import run
 
@@ -59,7 +58,7 @@ def verify_store(
     finally:
         progress.close()
     return VerifyReport(
-        path=shown(derived_dir),
+        path=str(derived_dir),
         read_data=read_data,
         checked={"records": samples.records, "arrays": checked.arrays},
         bytes=checked.bytes,
@@ -82,7 +81,7 @@ def _read_records(jsonl: Path, progress: Progress) -> tuple[_Samples, list[Findi
     samples = _Samples(ids=twins.ids)
     pictures: dict[Picture, Picture] = {}  # one of each: there are fewer sizes than samples
     findings: list[Finding] = []
-    name = shown(jsonl)
+    name = str(jsonl)
     with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
         size = os.fstat(file.fileno()).st_size
         progress.phase("records", size, "B")
@@ -168,7 +167,7 @@ def _folders(derived_dir: Path, samples: _Samples) -> tuple[tuple[int, ...], lis
             rows.append(row)
         elif samples.ids:
             kind, what = f"{component.name}_folder_missing", "not there, but every record needs it"
-            missing.append(Finding(kind, shown(folder), None, what, "run shardwright derive"))
+            missing.append(Finding(kind, str(folder), None, what, "run shardwright derive"))
     return tuple(rows), missing
 
 
@@ -177,7 +176,7 @@ def _recomputed(derived_dir: Path) -> Iterator[Finding]:
     for name in provenance.under_way(derived_dir):
         yield Finding(
             "recompute_unfinished",
-            shown(derived_dir / STATE_FOLDER / provenance.NAME),
+            str(derived_dir / STATE_FOLDER / provenance.NAME),
             None,
             f"a run that makes {name} anew has not ended, so its arrays may not be those of their "
             "records",
@@ -191,16 +190,16 @@ def _images(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
     for path in known.changed:
         what = "changed since it was encoded; its arrays show the old picture"
         fix = "put the old picture back, or derive with --recompute"
-        yield Finding("image_changed", shown(path), None, what, fix, damage=False)
+        yield Finding("image_changed", path, None, what, fix, damage=False)
     if known.gone and len(known.gone) == known.known:  # so the store has been taken elsewhere
         what = f"all {quantity(len(known.gone), 'images')} it was made from are gone from here"
         fix = "nothing, if the images are kept elsewhere"
-        yield Finding("images_gone", shown(derived_dir), None, what, fix, damage=False)
+        yield Finding("images_gone", str(derived_dir), None, what, fix, damage=False)
     else:
         for path in known.gone:
             what = "gone since it was encoded; its record and arrays are there"
             fix = "put it back, or remove its record and arrays"
-            yield Finding("image_gone", shown(path), None, what, fix, damage=False)
+            yield Finding("image_gone", path, None, what, fix, damage=False)
 
 
 def _notes(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
@@ -213,7 +212,7 @@ def _notes(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
         else:
             kind, what = "leftover", "left half written by an interrupted run"
             cure = "delete it when no run is under way"
-        yield Finding(kind, shown(path), None, what, cure, damage=False)
+        yield Finding(kind, str(path), None, what, cure, damage=False)
     for component in COMPONENTS:
         folder = derived_dir / component.folder
         orphans = [
@@ -224,7 +223,7 @@ def _notes(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
         for name in sorted(orphans):
             yield Finding(
                 f"{component.name}_orphaned",
-                shown(folder / name),
+                str(folder / name),
                 None,
                 "no record speaks of it",
                 "delete it, or to give its image a record run shardwright derive",

@@ -224,4 +224,4 @@ def test_without_the_encode_extra_the_pip_line_is_named(tmp_path: Path) -> None:
     assert len(lines) == len(COMPONENTS)
     for line in lines:
         assert "need torch" in line
-        assert "pip install 'shardwright[encode]'" in line
+        assert "pip install '.[encode]' in the checkout" in line

@@ -22,6 +22,7 @@ from shardwright.derive.encoders.contract import (
     picture,
 )
 from shardwright.derive.encoders.vae import Tiling, VaeEncoder
+from shardwright.derive.machine import rooms
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.schema import COMPONENTS
 from tests.derive.encoders.models import DINO_PREPROCESSING, edit_json, make_dino, make_t5, make_vae
@@ -194,6 +195,13 @@ def test_the_encoder_of_a_whole_t5_equals_a_plain_run(tmp_path: Path) -> None:
     tokens = t5.prepare("two cats")
     (array,) = t5.encode(tokens.ids[None], tokens.mask[None])
     close(array, plain_t5(folder, "two cats")[0])
+
+
+def test_the_vae_knows_how_much_memory_a_picture_takes(checkpoints: Checkpoints) -> None:
+    vae = encoder("vae", checkpoints["vae"])
+    megapixel = vae.prepare(picture(1024, 1024)).size * vae.bytes_per_number
+    assert 2.5e9 < megapixel < 2.8e9  # as measured with the default model, for each after the first
+    assert rooms({COMPONENT["vae"]: vae})[COMPONENT["vae"]] > 0
 
 
 @pytest.mark.parametrize(("name", "plain"), [("dinov3", plain_dino), ("vae", plain_vae)])

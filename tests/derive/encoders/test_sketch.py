@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.derive.encoders import load
+from shardwright.derive.encoders import load, require_choice
 from shardwright.derive.encoders.base import ImageEncoder, Options, TextEncoder
 from shardwright.derive.encoders.contract import ImageEncoderContract, TextEncoderContract, picture
 from shardwright.derive.encoders.sketch import BlockTransform, Descriptor, HashedWords, decode
@@ -85,4 +85,4 @@ def test_a_sketch_takes_no_model() -> None:
 
 def test_unknown_encoders_are_refused() -> None:
     with pytest.raises(UsageError, match="choose from pretrained, sketch"):
-        load("guess", VAE, Options())
+        require_choice("guess")

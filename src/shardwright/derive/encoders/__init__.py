@@ -22,14 +22,26 @@ SETS = tuple(_MODULES)
 Choice = str | Mapping[str, Encoder]
 
 
+def require_choice(choice: Choice) -> None:
+    """Raise unless encoders are the name of a set or a mapping: before settings are compared."""
+    if isinstance(choice, str):
+        if choice not in SETS:
+            raise UsageError(
+                f"--encoders {choice}: no such encoders; choose from {', '.join(SETS)}"
+            )
+    elif not isinstance(choice, Mapping):
+        raise UsageError(
+            f"--encoders is {choice!r}; give one of {', '.join(SETS)}, or a mapping of component "
+            "names to encoders"
+        )
+
+
 def load(choice: Choice, component: Component, options: Options) -> Encoder:
     """Give the encoder of a component; cheap, as weights are loaded by its first use."""
     if not isinstance(choice, str):
         if component.name not in choice:
             raise UsageError(f"encoders: none is given for {component.name}; leave it out")
         return choice[component.name]
-    if choice not in _MODULES:
-        raise UsageError(f"--encoders {choice}: no such encoders; choose from {', '.join(SETS)}")
     module = _MODULES[choice].format(component=component.name)
     if find_spec(module) is None:
         raise UsageError(

@@ -4,6 +4,9 @@ An encoder makes one component. ``prepare`` runs ahead in the decode threads and
 call from several at once; ``encode`` is called by one thread only. Weights are loaded by the first
 ``encode``: until then an encoder has read only what ``prepare`` and ``describe`` need, so that a
 run can compare provenance, or only plan, without loading a model.
+
+One that needs much memory may say how much in ``bytes_per_number``: the bytes that ``encode`` takes
+for each number of its input. The default batch is then one that fits.
 """
 
 from __future__ import annotations

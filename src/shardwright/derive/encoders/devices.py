@@ -33,8 +33,8 @@ def require(*packages: str) -> None:
             import_module(package)
         except ImportError as error:
             raise MissingExtraError(
-                f"the pretrained encoders need {package} ({error}): "
-                "pip install 'shardwright[encode]', or choose --encoders sketch"
+                f"the pretrained encoders need {package} ({error}): pip install '.[encode]' in the "
+                "checkout of shardwright, or choose --encoders sketch"
             ) from error
 
 

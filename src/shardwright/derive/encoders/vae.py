@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 DEFAULT = "black-forest-labs/FLUX.1-dev"
 _LAYOUT = Layout(small=("config.json",), weights="diffusion_pytorch_model", subfolder="vae")
 _FACTOR = 8  # pixels a side of one latent
+_BYTES_PER_NUMBER = {"float32": 840, "bfloat16": 420}  # of input, while it is encoded; measured
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class VaeEncoder:
         self._tiling = tiling or Tiling()
         self.device = choose_device(options.device)
         self._dtype = choose_dtype(options.dtype, self.device, component)
+        self.bytes_per_number = _BYTES_PER_NUMBER[self._dtype]
 
     def prepare(self, picture: Picture) -> Picture:
         return picture  # as bytes: a quarter of the memory on the way, scaled fast on the device
