@@ -1,0 +1,70 @@
+"""A store and shards that the first version wrote open, verify, resume and go on as they are.
+
+``first.tar.xz`` has six images, one of them broken, the store of the others, the shards packed from
+it, and a second packing that was killed after its first shard.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardwright
+from shardwright import derive, pack, status, verify
+from shardwright.errors import ProvenanceError
+from tests.derive.pictures import gradient, save, sketch, store_records
+from tests.derive.test_derive import arrays
+from tests.faults import contents
+
+
+@pytest.fixture(autouse=True)
+def _extracted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tarfile.open(Path(__file__).with_name("first.tar.xz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_store_and_shards_of_the_first_version_verify_to_the_last_byte() -> None:
+    assert verify("derived", read_data=True).findings == []
+    assert verify("shards", read_data=True, against="derived").counts.keys() == {"own_size"}
+
+
+def test_shards_of_the_first_version_open_and_hold_the_store() -> None:
+    dataset = shardwright.open("shards")
+    assert len(dataset) == 5
+    sample = dataset.by_id("img003")
+    assert np.array_equal(sample["vae.npy"], np.load("derived/vae_latents/img003.npy"))
+
+
+def test_a_packing_that_the_first_version_left_is_finished_to_the_same_bytes() -> None:
+    summary = pack(derived_dir="derived", output_dir="unfinished", shard_size=2, resume=True)
+    assert summary.kept_shards == 1
+    pack(derived_dir="derived", output_dir="fresh", shard_size=2)
+    assert contents(Path("unfinished")) == contents(Path("fresh"))
+
+
+def test_shards_of_the_first_version_are_appended_to() -> None:
+    save(Path("images/more.png"), gradient(24, 16, seed=9))
+    Path("images/more.txt").write_text("one more")
+    assert sketch(Path("images"), Path("derived")).derived == 1
+    assert pack(derived_dir="derived", output_dir="shards", append=True).written_samples == 1
+    assert verify("shards", read_data=True, against="derived").counts.keys() == {"own_size"}
+
+
+def test_a_store_of_the_first_version_keeps_its_colours_until_it_is_recomputed() -> None:
+    before = arrays(Path("derived"))
+    summary = sketch(Path("images"), Path("derived"))
+    assert (summary.already_complete, summary.failed, summary.changed_images) == (5, 1, [])
+    assert arrays(Path("derived")) == before
+    assert status(derived_dir="derived").failures == 1
+    with pytest.raises(ProvenanceError, match="fit was original, now bucket"):
+        derive("images", derived_dir="derived", encoders="sketch", fit="bucket")
+    save(Path("images/img004.png"), gradient(24, 16))
+    sketch(Path("images"), Path("derived"), recompute=["dinov3", "vae"])
+    sketch(Path("images"), Path("fresh"))
+    assert arrays(Path("derived")) == arrays(Path("fresh"))
+    by_id = {record["image_id"]: record for record in store_records(Path("fresh"))}
+    assert {record["image_id"]: record for record in store_records(Path("derived"))} == by_id
