@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import xxhash
@@ -15,6 +16,7 @@ from shardwright import derive, status, verify
 from shardwright.derive.encoders.base import Options
 from shardwright.derive.encoders.sketch import load
 from shardwright.schema import RECORD_FIELDS
+from shardwright.store import facts as store_facts
 from tests.commands import run
 from tests.derive.fakes import T5
 from tests.derive.pictures import gradient, make_images, save, sketch, store_records
@@ -95,14 +97,17 @@ def test_an_image_of_the_same_size_and_time_but_other_bytes_is_not_read_again(
     assert sketch(images, derived).changed_images == [str(path)]
 
 
-def test_images_that_were_copied_or_moved_are_the_same_and_are_not_read_twice(
+def test_images_that_were_moved_are_the_same_and_only_those_of_another_time_are_read(
     images: Path, derived: Path, tmp_path: Path
 ) -> None:
     moved = images.rename(tmp_path / "moved")
     os.utime(moved / "img002.png", ns=(1, 1))
-    summary = sketch(moved, derived)
-    assert (summary.changed_images, summary.gone_images) == ([], [])
-    assert notes(derived) == {}
+    with mock.patch.object(store_facts, "_xxh3", wraps=store_facts._xxh3) as read:
+        summary = sketch(moved, derived, recompute=["t5"])
+        assert (summary.changed_images, summary.gone_images) == ([], [])
+        assert sketch(moved, derived).changed_images == []
+        assert notes(derived) == {}
+    assert [call.args for call in read.mock_calls] == [(str(moved / "img002.png"),)]
     known = facts(derived)["img002"]["image"]
     assert (known["path"], known["mtime_ns"]) == (str(moved / "img002.png"), 1)
 
@@ -124,6 +129,30 @@ def test_a_store_that_was_taken_elsewhere_without_its_images_has_one_note(
 ) -> None:
     shutil.rmtree(images)
     assert notes(derived) == {"images_gone": [str(derived)]}
+
+
+def test_an_image_that_was_replaced_by_one_of_another_format_is_gone(
+    images: Path, derived: Path
+) -> None:
+    (images / "img001.png").unlink()
+    save(images / "img001.webp", gradient(96, 64, seed=8))
+    summary = sketch(images, derived)
+    assert (summary.gone_images, summary.changed_images) == ([str(images / "img001.png")], [])
+    assert failures(derived)[0]["detail"].endswith(
+        "img001.png; that is gone: remove its record and arrays first"
+    )
+
+
+def test_an_image_that_cannot_be_looked_at_is_neither_gone_nor_changed(
+    images: Path, derived: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(images, tmp_path / "copy")
+    shutil.rmtree(images)
+    images.symlink_to(images)  # as a folder that is closed to us
+    assert notes(derived) == {}
+    summary = sketch(tmp_path / "copy", derived, components=["dinov3"])
+    assert (summary.gone_images, summary.changed_images) == ([], [])
+    assert notes(derived) == {}
 
 
 def test_images_in_another_folder_than_the_one_given_are_not_gone(
@@ -227,6 +256,23 @@ def test_failures_stay_until_the_image_is_derived_or_gone_wherever_derive_runs(
     save(tmp_path / "one/img001.png", gradient(64, 64))
     derive(tmp_path / "one", derived_dir=derived, encoders="sketch")
     assert failures(derived) == []
+
+
+def test_a_folder_that_could_not_be_read_is_no_failure_once_it_can_be(
+    images: Path, derived: Path
+) -> None:
+    (images / "more").mkdir()
+    failure = {
+        "image_id": "more",
+        "image_path": str(images / "more"),
+        "reason": "unreadable_folder",
+        "detail": "",
+        "components": ["vae"],
+    }
+    listed = derived / ".shardwright/failures.jsonl"
+    listed.write_text(json.dumps(failure) + "\n")
+    sketch(images, derived)
+    assert not listed.exists()
 
 
 def test_failures_of_an_earlier_version_with_relative_paths_are_kept(

@@ -14,7 +14,7 @@ from shardwright.derive.sources import Source
 from shardwright.derive.summary import FailedReason
 from shardwright.errors import TooManyFailuresError
 from shardwright.schema import STATE_FOLDER
-from shardwright.store.facts import absolute
+from shardwright.store.facts import absolute, is_gone
 
 FAILURES_NAME = "failures.jsonl"
 _IN_A_ROW = 100
@@ -96,7 +96,7 @@ def write_failures(
         image, rest = failure.image_path, failure.components
         if absolute(image) in there:
             rest = [name for name in rest if name not in components]
-        elif os.path.isabs(image) and not os.path.exists(image):
+        elif os.path.isabs(image) and (is_gone(image) or _can_be_listed(image)):
             rest = []  # but a relative path, of an earlier version, may be of another folder
         if rest:
             kept.append(msgspec.structs.replace(failure, components=rest))
@@ -106,6 +106,15 @@ def write_failures(
         files.write_whole(path, b"".join(lines))
     else:
         files.withdraw(path)
+
+
+def _can_be_listed(path: str) -> bool:
+    """Whether a path is a folder that can be read, now if not before."""
+    try:
+        os.listdir(path)
+    except OSError:
+        return False
+    return True
 
 
 def _anywhere(failure: Failure) -> Failure:

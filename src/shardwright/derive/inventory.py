@@ -10,6 +10,8 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from shardwright import files, schema
 from shardwright.derive import captions as caption_files
 from shardwright.derive import sources as images_found
@@ -52,7 +54,7 @@ class Inventory:
         self.other_captions: set[int] = set()  # images with one given or beside, not on record
         self.changed: set[int] = set()  # images that are no longer the file that was encoded
         self._outdated: dict[int, list[str]] = {}  # of the others: what an earlier file was for
-        self.touched: set[int] = set()  # images whose file is the same, but for its time or place
+        self.touched: dict[int, int] = {}  # the time of files that are the same at another place
         self.gone: dict[str, str] = {}  # the paths of images on record that are nowhere, by id
         self._text_folders = [
             os.path.join(derived_dir, c.folder, "") for c in COMPONENTS if c.source == "caption"
@@ -70,7 +72,7 @@ class Inventory:
         self._recorded = bytearray(len(sources))  # whether that record has a caption
         self._captioned = bytearray(source.has_sidecar for source in sources)
         self._list_arrays()
-        gone = self._read_facts()
+        gone = self._read_facts(progress)
         self._read_records(progress, gone)
         for number, recorded in enumerate(self._recorded):
             if not recorded:  # nobody can tell of which caption these arrays were made
@@ -125,7 +127,11 @@ class Inventory:
     def facts(self, number: int) -> Facts | None:
         """Read again what is known of an image's file and caption."""
         line = self._facts[number]
-        return facts.read_at(self.derived_dir, line - 1) if line else None
+        known = facts.read_at(self.derived_dir, line - 1) if line else None
+        if known is None or known.image is None or number not in self.touched:
+            return known
+        path, time = facts.absolute(self.sources[number].path), self.touched[number]
+        return replace(known, image=replace(known.image, path=path, mtime_ns=time))
 
     def given_caption(self, number: int) -> str | None:
         """Find an image's caption in the file that the user gave."""
@@ -138,24 +144,29 @@ class Inventory:
                 if number is not None:
                     self._there[number] |= bit
 
-    def _read_facts(self) -> dict[str, str]:
+    def _read_facts(self, progress: Progress) -> dict[str, str]:
         """Compare the images with the files that were encoded; give those that are gone."""
         gone = {}
+        progress.phase("compare images", len(self.sources), "images")
         for offset, entry in facts.read(self.derived_dir):
             number, image = self._numbers.get(entry.image_id), entry.image
+            path = "" if number is None else self.sources[number].path
             if number is not None:
                 self._facts[number] = offset + 1
-                path = self.sources[number].path
-                if image is not None and self._there[number] & _IMAGE_BITS:
-                    state = image.state(path)
-                    if entry.outdated:
-                        self._outdated[number] = entry.outdated
-                    if state == "changed":
-                        self.changed.add(number)
-                    elif state == "touched" or image.path != facts.absolute(path):
-                        self.touched.add(number)
-            elif image is not None and not os.path.exists(image.path):
-                gone[entry.image_id] = image.path
+                progress.advance(1)
+            if image is None:
+                continue
+            if number is None or os.path.basename(path) != os.path.basename(image.path):
+                if facts.is_gone(image.path):
+                    gone[entry.image_id] = image.path
+            elif self._there[number] & _IMAGE_BITS:
+                if entry.outdated:
+                    self._outdated[number] = entry.outdated
+                now = image.now(path)
+                if now is None:
+                    self.changed.add(number)
+                elif now != image:
+                    self.touched[number] = now.mtime_ns
         return gone
 
     def _read_records(self, progress: Progress, gone: Mapping[str, str]) -> None:
@@ -208,7 +219,9 @@ class Inventory:
             detail = "its record holds inline arrays; run shardwright migrate first"
             self.problems[number] = ("not_migrated", detail)
         elif other := _other_image(record.get("image_path"), self.sources[number].path):
-            self.problems[number] = ("duplicate_id", f"in the store, this image_id is {other}")
+            gone = "; that is gone: remove its record and arrays first" * facts.is_gone(other)
+            detail = f"in the store, this image_id is {other}{gone}"
+            self.problems[number] = ("duplicate_id", detail)
 
     def _edited(self, number: int) -> str | None:
         """Read the caption beside an image, if it may have changed since its array was made.

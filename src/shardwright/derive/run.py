@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import to_builtins
-from msgspec.structs import replace
 
 from shardwright import files, locks
 from shardwright.derive import books as accounts
@@ -188,10 +187,8 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
 
 def _note_touched(inventory: Inventory, journal: Journal) -> None:
     """Note the time and place of files that are the same as ever, so that none is read again."""
-    for number in sorted(inventory.touched - inventory.problems.keys()):
-        old, now = inventory.facts(number), facts.image_file(inventory.sources[number].path)
-        if old is not None and old.image is not None and old.image.xxh3 == now.xxh3:
-            journal.append(to_builtins(replace(old, image=now)))
+    for number in sorted(inventory.touched.keys() - inventory.problems.keys()):
+        journal.append(to_builtins(inventory.facts(number)))
     journal.commit()
 
 

@@ -65,7 +65,7 @@ def look(
     leftovers = listing.leftovers(derived)
     failures_file = derived / STATE_FOLDER / FAILURES_NAME
     failures = _lines(failures_file)
-    known = facts.survey(derived, ready | others.keys())
+    known = facts.survey(derived, ready | others.keys(), progress)
     packed = Packed(output_dir, ready)
     command, reason = _next(derived, metadata, found, stage1, components, leftovers, packed)
     if failures:

@@ -8,23 +8,21 @@ No entry, or no ``image`` in it, means unknown, not changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import xxhash
 
 from shardwright.files import explained
+from shardwright.progress import Progress
 from shardwright.schema import STATE_FOLDER
 from shardwright.store import records
 
 NAME = "facts.jsonl"
 _CHUNK = 1 << 20
-
-State = Literal["same", "touched", "changed", "gone"]
 
 
 class ImageFile(msgspec.Struct, frozen=True):
@@ -35,20 +33,21 @@ class ImageFile(msgspec.Struct, frozen=True):
     mtime_ns: int
     xxh3: str
 
-    def state(self, path: str | None = None) -> State:
-        """Compare it with the file that is there now; its bytes only where the time differs."""
-        path = path or self.path
+    def now(self, path: str) -> ImageFile | None:
+        """Give it with the time and place it has now, if it is still the same; None if not.
+
+        Its bytes are read only where its time differs. One that cannot be read counts as the same:
+        derive reports it, if it is needed.
+        """
         try:
             found = os.stat(path)
             if found.st_size != self.bytes:
-                return "changed"
-            if found.st_mtime_ns == self.mtime_ns:
-                return "same"
-            return "touched" if _xxh3(path) == self.xxh3 else "changed"
-        except (FileNotFoundError, NotADirectoryError):
-            return "gone"
-        except OSError:  # derive reports it, if it is needed
-            return "same"
+                return None
+            if found.st_mtime_ns != self.mtime_ns and _xxh3(path) != self.xxh3:
+                return None
+        except OSError:
+            return self
+        return msgspec.structs.replace(self, path=absolute(path), mtime_ns=found.st_mtime_ns)
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -113,21 +112,22 @@ def read_at(derived_dir: Path, offset: int) -> Facts:
         return _decode(file.readline())
 
 
-def survey(derived_dir: Path, ids: Container[str]) -> Survey:
+def survey(derived_dir: Path, ids: Collection[str], progress: Progress) -> Survey:
     """Compare the images of a store with their files, and count the captions that were cut."""
     found = Survey()
+    progress.phase("compare images", len(ids), "images")
     for _, entry in read(derived_dir):
         if entry.image_id not in ids:
             continue
+        progress.advance(1)
         for name, lost in entry.tokens_lost.items():
             found.truncated.setdefault(name, Truncated()).add(entry.image_id, lost)
         if entry.image is not None:
             found.known += 1
-            state = entry.image.state()
-            if state == "changed" or (entry.outdated and state != "gone"):
-                found.changed.append(entry.image.path)
-            elif state == "gone":
+            if is_gone(entry.image.path):
                 found.gone.append(entry.image.path)
+            elif entry.outdated or entry.image.now(entry.image.path) is None:
+                found.changed.append(entry.image.path)
     return found
 
 
@@ -138,6 +138,17 @@ def image_file(path: str) -> ImageFile:
     """
     found = os.stat(path)
     return ImageFile(absolute(path), found.st_size, found.st_mtime_ns, _xxh3(path))
+
+
+def is_gone(path: str) -> bool:
+    """Whether there is no such file; one in a folder that cannot be read may be there."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def absolute(path: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -52,7 +52,7 @@ def verify_store(
         findings += _recomputed(derived_dir)
         findings += missing
         findings += [fault.finding(derived_dir) for fault in checked.faults]
-        findings += _images(derived_dir, samples.ids)
+        findings += _images(derived_dir, samples.ids, progress)
         findings += _notes(derived_dir, samples.ids)
         findings = commands.in_full(findings, derived_dir, derived_dir / JSONL_NAME)
     finally:
@@ -184,9 +184,9 @@ def _recomputed(derived_dir: Path) -> Iterator[Finding]:
         )
 
 
-def _images(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
+def _images(derived_dir: Path, ids: Collection[str], progress: Progress) -> Iterator[Finding]:
     """Find images that are not there as they were encoded: the store is still what it was."""
-    known = facts.survey(derived_dir, ids)
+    known = facts.survey(derived_dir, ids, progress)
     for path in known.changed:
         what = "changed since it was encoded; its arrays show the old picture"
         fix = "put the old picture back, or derive with --recompute"
