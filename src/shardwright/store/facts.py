@@ -115,7 +115,8 @@ def read_at(derived_dir: Path, offset: int) -> Facts:
 def survey(derived_dir: Path, ids: Collection[str], progress: Progress) -> Survey:
     """Compare the images of a store with their files, and count the captions that were cut."""
     found = Survey()
-    progress.phase("compare images", len(ids), "images")
+    if path_of(derived_dir).is_file():
+        progress.phase("compare images", len(ids), "images")
     for _, entry in read(derived_dir):
         if entry.image_id not in ids:
             continue
