@@ -112,6 +112,15 @@ def test_images_that_were_moved_are_the_same_and_only_those_of_another_time_are_
     assert (known["path"], known["mtime_ns"]) == (str(moved / "img002.png"), 1)
 
 
+def test_a_link_to_the_images_that_is_gone_again_raises_no_alarm(
+    images: Path, derived: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(images)
+    assert sketch(tmp_path / "link", derived).already_complete == 3
+    (tmp_path / "link").unlink()
+    assert notes(derived) == {}
+
+
 def test_an_image_that_is_gone_is_counted_and_named_and_its_arrays_stay(
     images: Path, derived: Path
 ) -> None:
@@ -288,3 +297,8 @@ def test_failures_of_an_earlier_version_with_relative_paths_are_kept(
     (derived / ".shardwright/failures.jsonl").write_text(json.dumps(old) + "\n")
     sketch(images, derived)
     assert failures(derived) == [old]
+    (images / "somewhere").mkdir()
+    save(images / "somewhere/lost.png", gradient(64, 64))
+    (images / "somewhere/lost.txt").write_text("found")
+    sketch(images, derived)
+    assert failures(derived) == []

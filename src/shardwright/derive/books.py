@@ -94,10 +94,11 @@ def write_failures(
     kept = []
     for failure in _read(path):
         image, rest = failure.image_path, failure.components
-        if absolute(image) in there:
+        # An earlier version wrote relative paths, which may be meant from another folder.
+        if absolute(image) in there or (not os.path.isabs(image) and _ends(image, there)):
             rest = [name for name in rest if name not in components]
         elif os.path.isabs(image) and (is_gone(image) or _can_be_listed(image)):
-            rest = []  # but a relative path, of an earlier version, may be of another folder
+            rest = []
         if rest:
             kept.append(msgspec.structs.replace(failure, components=rest))
     kept += map(_anywhere, books.failures)
@@ -115,6 +116,11 @@ def _can_be_listed(path: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _ends(relative: str, paths: Iterable[str]) -> bool:
+    tail = "/" + os.path.normpath(relative)
+    return any(path.endswith(tail) for path in paths)
 
 
 def _anywhere(failure: Failure) -> Failure:

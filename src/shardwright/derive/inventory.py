@@ -165,7 +165,9 @@ class Inventory:
                 now = image.now(path)
                 if now is None:
                     self.changed.add(number)
-                elif now != image:
+                elif now.mtime_ns != image.mtime_ns or (
+                    now.path != image.path and facts.is_gone(image.path)
+                ):  # by a link to it, it is where it was
                     self.touched[number] = now.mtime_ns
         return gone
 
