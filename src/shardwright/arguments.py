@@ -24,7 +24,7 @@ def whole(name: str, value: Any, least: int = 0) -> int:  # noqa: ANN401 - whate
     return number
 
 
-def spelt(name: str, value: object, what: str = "a path") -> str:
+def as_text(name: str, value: object, what: str = "a path") -> str:
     """Give a path, or anything else that is a str or PathLike, as a str."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
@@ -34,7 +34,7 @@ def spelt(name: str, value: object, what: str = "a path") -> str:
 
 def place(name: str, value: object) -> Path:
     """Give a path as a Path."""
-    return Path(spelt(name, value))
+    return Path(as_text(name, value))
 
 
 def place_or_none(name: str, value: object) -> Path | None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from shardwright import arguments
 from shardwright.arguments import (
+    as_text,
     place,
     place_or_none,
     require_mapping,
     require_switches,
-    spelt,
     whole,
 )
 from shardwright.derive.summary import ComponentSummary, DeriveSummary, FailedReason
@@ -69,7 +69,7 @@ def derive(
     require_choice(encoders)
     require_mapping("--model", {} if model is None else model, "component names to models")
     models = {
-        name: spelt(f"--model {name}", value, "a hub id or a folder")
+        name: as_text(f"--model {name}", value, "a hub id or a folder")
         for name, value in (model or {}).items()
     }
     chosen = _chosen("--components", components) or COMPONENTS
@@ -85,11 +85,11 @@ def derive(
             Request(
                 images=place("images", images),
                 derived_dir=derived,
-                jsonl=place_or_none("--jsonl", jsonl) or derived / JSONL_NAME,
+                jsonl=place("--jsonl", derived / JSONL_NAME if jsonl is None else jsonl),
                 captions=place_or_none("--captions", captions),
                 encoders=encoders,
                 options=Options(
-                    spelt("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype, models
+                    as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype, models
                 ),
                 components=chosen,
                 recompute=frozenset(renewed),

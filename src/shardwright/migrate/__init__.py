@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from shardwright.arguments import place, place_or_none, require_switches
+from shardwright.arguments import place, require_switches
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.migrate.summary import MigrateSummary
@@ -41,7 +41,7 @@ def migrate(
     require_switches(backup=backup, dry_run=dry_run)
     started = time.monotonic()
     derived = place("--derived-dir", derived_dir)
-    path = place_or_none("--jsonl", jsonl) or derived / JSONL_NAME
+    path = place("--jsonl", derived / JSONL_NAME if jsonl is None else jsonl)
     if not path.is_file():
         raise InputMissingError(
             f"{path}: no such file; give the Stage 1 metadata with --jsonl, or its folder with "

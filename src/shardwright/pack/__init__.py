@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from shardwright import files
-from shardwright.arguments import names, place, place_or_none, require_switches, whole
+from shardwright.arguments import names, place, require_switches, whole
 from shardwright.buckets import is_bucket
 from shardwright.errors import UsageError
 from shardwright.interrupts import Held
@@ -70,7 +70,7 @@ def pack(
     derived = place("--derived-dir", derived_dir)
     request = Request(
         derived_dir=derived,
-        jsonl=place_or_none("--jsonl", jsonl) or derived / JSONL_NAME,
+        jsonl=place("--jsonl", derived / JSONL_NAME if jsonl is None else jsonl),
         output_dir=place("--output-dir", output_dir),
         settings=Settings(
             buckets=_bucket_names(bucket),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from shardwright.arguments import require_mapping, spelt
+from shardwright.arguments import as_text, require_mapping
 
 if TYPE_CHECKING:
     from shardwright.shards.reader import Dataset
@@ -28,4 +28,4 @@ def open(  # noqa: A001 - for shardwright.open, as gzip.open
 
     if storage_options is not None:
         require_mapping("storage_options", storage_options, "names to values")
-    return open_shards(spelt("path", path), storage_options)
+    return open_shards(as_text("path", path), storage_options)
