@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,16 @@ def test_libraries_may_tidy_up_before_the_process_ends(tmp_path: Path) -> None:
     done = derive(tmp_path, TIDIES_UP)
     assert done.returncode == 3, done.stderr
     assert done.stdout.endswith("run the same command again\ntidied up\n")
+
+
+def test_the_entry_point_ends_the_process_itself_and_not_later_what_others_do() -> None:
+    script = (
+        "import sys; sys.argv = ['shardwright', 'status', '--derived-dir', 'nowhere']\n"
+        "from shardwright.__main__ import main\n"
+        "main(); print('others go on'); sys.exit(5)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(
