@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,6 @@ def test_the_room_for_pictures_follows_from_device_and_memory(
     assert machine.room(device, free, 840) // PICTURE == pictures
 
 
-@pytest.mark.skipif(not machine.MEMINFO.exists(), reason="memory is told by Linux only")
 @pytest.mark.parametrize(
     ("limits", "free"),
     [
@@ -63,7 +63,18 @@ class Hungry(Fake):
     bytes_per_number = 1 << 50
 
 
-@pytest.mark.skipif(not machine.MEMINFO.exists(), reason="memory is told by Linux only")
+def test_where_linux_does_not_report_memory_a_part_of_all_there_is_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert machine.free_memory("cpu") == machine.free_memory("mps") == installed
+    images, hungry = make_images(tmp_path / "images", 2), Hungry()
+    sketch(images, tmp_path / "derived", encoders=given(dinov3=hungry))
+    assert hungry.batches == [1] * 3, "the trial, and each alone"
+
+
 def test_an_encoder_that_needs_all_memory_gets_one_picture_at_a_time(tmp_path: Path) -> None:
     images, hungry = make_images(tmp_path / "images", 9), Hungry()
     sketch(images, tmp_path / "derived", encoders=given(dinov3=hungry))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,9 +19,8 @@ def rooms(encoders: Mapping[Component, Encoder]) -> dict[Component, int]:
     found = {}
     for component, encoder in encoders.items():
         needed = getattr(encoder, "bytes_per_number", None)  # not all that users give have it
-        free = free_memory(encoder.device) if needed else None
-        if needed and free is not None:
-            found[component] = room(encoder.device, free, needed)
+        if needed:
+            found[component] = room(encoder.device, free_memory(encoder.device), needed)
     return found
 
 
@@ -40,22 +40,21 @@ def has_bfloat16() -> bool:
     return not words or not _BFLOAT16.isdisjoint(words)
 
 
-def free_memory(device: str) -> int | None:
-    """Say how many bytes a device has for us, if that can be told."""
+def free_memory(device: str) -> int:
+    """Say how many bytes a device has for us, or has at all where no more is known."""
     if device.startswith("cuda"):
         import torch
 
         free: int = torch.cuda.mem_get_info(device)[0]
         return free
     words = _read(MEMINFO).split()
-    if "MemAvailable:" not in words:
-        return None
-    return min(int(words[words.index("MemAvailable:") + 1]) << 10, *_limits())
+    if "MemAvailable:" not in words:  # not Linux
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([int(words[words.index("MemAvailable:") + 1]) << 10, *_limits()])
 
 
 def _limits() -> Iterator[int]:
     """Find the limits that a container or a batch system has set, if any."""
-    yield 1 << 62
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, kinds, path = line.split(":", 2)
         folder = CGROUPS / ("memory" if kinds else "") / path.lstrip("/")
