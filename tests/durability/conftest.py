@@ -29,12 +29,15 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def one_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same calls of the disk in the same order, so that the nth is the same in every run.
+def one_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same calls of the disk in every run, in some order: a group of a derive is one batch.
 
-    Groups grow and shrink by the time they take, and threads come in any order; here a group of a
-    derive is one batch, and one thread writes its arrays. Processes of their own do as they always
-    do, and tests of ``write_arrays`` kill its threads.
+    Otherwise groups grow and shrink by the time they take. Processes of their own do as always.
     """
     monkeypatch.setattr(Pipeline, "_adapt", lambda *_: None)
+
+
+@pytest.fixture
+def one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests in which the nth call must be the same in every run: one thread writes arrays."""
     monkeypatch.setattr(arrays, "_THREADS", 1)

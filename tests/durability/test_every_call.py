@@ -25,6 +25,8 @@ from tests.durability.scenarios import LARGE, NAMES, PACKING, Scenario, scenario
 from tests.durability.soak import SOAK, Tally
 from tests.faults import Call, FailingDisk, Killed, KillingDisk, WatchedDisk, contents
 
+pytestmark = pytest.mark.usefixtures("one_order")
+
 FAULTS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 # The commands get every fault; what varies them gets the likeliest, and all under soak.
 COMMANDS = ("pack", "append", "overwrite", "resume", "migrate")

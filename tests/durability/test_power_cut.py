@@ -134,6 +134,7 @@ def test_a_power_cut_after_a_kill_and_a_rerun_changes_nothing(
         assert not changed_after_the_end(case, record(case, killed_at=at)), f"killed at call {at}"
 
 
+@pytest.mark.usefixtures("one_order")  # for the calls at which KILLS kills
 def test_every_sync_matters(folder: Path, tally: Tally) -> None:
     """Without any one of them there is a power cut that some command does not make good."""
     recorded = []
