@@ -54,7 +54,7 @@ class Books:
     ) -> None:
         """Count an image that failed at work; too many in a row are too many."""
         self.fail(source, reason, detail, components)
-        self._row += 1
+        self._row += reason != "format_not_readable"  # nothing is wrong with those images
         if self._row == _IN_A_ROW:
             raise TooManyFailuresError(
                 f"{source.path}: {reason.replace('_', ' ')} ({detail}), like {_IN_A_ROW} images "

@@ -119,21 +119,7 @@ def has_other_colours(path: str) -> bool:
         profile = image.info.get("icc_profile")
         mode = "L" if image.mode.startswith("I") else image.mode
         return bool(profile) and conversion(profile, mode).apply is not None
-
-
-def unsupported(path: str) -> str | None:
-    """Say what to do about a file in a format that cannot be read here, if it is in one.
-
-    Only a file whose name says so is opened; it may be another than its name says.
-    """
-    if _format_by_name(path) in (*_READABLE, _BY_NAME):
-        return None
-    try:
-        measure(path)
-    except BadImageError as error:
-        if error.args[0] == "format_not_readable":
-            return str(error.args[1])
-    return None
+    return False  # as good as none
 
 
 def frame(fit: str, size: Size, component: Component) -> Frame:

@@ -162,8 +162,6 @@ def plan(
             books.fail(source, "no_caption", "neither given, recorded nor beside it", names)
         elif not (make or renewed or wants_text):
             books.complete += 1
-        elif detail := images.unsupported(source.path):
-            books.fail(source, "format_not_readable", detail, names)
         else:
             layout.numbers.append(number)
             layout.texts += wants_text
