@@ -627,6 +627,19 @@ def test_arrays_made_elsewhere_are_accepted_and_noted(
     assert (np.load(path) == 1).all()
 
 
+def test_a_line_that_is_no_record_is_counted_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, derived = make_images(tmp_path / "images", 1), tmp_path / "derived"
+    sketch(images, derived)
+    jsonl = derived / "approved_image_dataset.jsonl"
+    with jsonl.open("a") as file:
+        file.write("nonsense\n")
+    assert sketch(images, derived, progress=Lines()).already_complete == 1
+    assert f"{jsonl}: 1 line without a record; kept as is\n" in capsys.readouterr().err
+    assert jsonl.read_text().endswith("nonsense\n")
+
+
 def test_a_provenance_that_cannot_be_read_stops_the_run(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 1), tmp_path / "derived"
     sketch(images, derived)

@@ -202,7 +202,7 @@ class Inventory:
                     self._judge(found, record, given.get(found))
         if malformed:
             lines = quantity(malformed, "lines")
-            progress.warn(f"{self.jsonl}: {lines} left alone, not being records")
+            progress.warn(f"{self.jsonl}: {lines} without a record; kept as is")
 
     def _judge(self, number: int, record: Record, given: str | None) -> None:
         caption = recorded_caption(record)

@@ -254,10 +254,10 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
     for component in layout.work:
         part = summary.components[component.name]
         model = making.settings[component].get("model", "an encoder of your own")
-        room = size(part.bytes_needed)
-        progress.say(f"  {component.name}: {part.to_make:,} to make with {model}, about {room}")
+        what, room = f"{part.to_make:,} to make with {model}", size(part.bytes_needed)
+        progress.say(f"  {component.name}: {what}; needs about {room}")
     if summary.fit is not None:
-        progress.say(f"  fit: {summary.fit}")
+        progress.say(f"  fit {summary.fit}")
     if layout.work:
         room, free = size(summary.bytes_needed), size(summary.free_bytes)
         progress.say(f"  on {summary.device}; about {room} will be needed, {free} are free")
@@ -306,7 +306,7 @@ def _warn_of_rows(captions: Captions | None, progress: Progress) -> None:
         return
     for reason, rows in captions.unused().items():
         what = f"{quantity(rows.count, 'rows')} {_UNUSED[reason]}"
-        progress.warn(f"{captions.path}: {what}, such as {shown(rows.example)}")
+        progress.warn(f"{captions.path}: {what}, for example {shown(rows.example)}")
     if not captions.by_name:
         progress.warn(f"{captions.path}: holds no caption")
 
