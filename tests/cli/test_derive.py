@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from shardwright.cli.derive import describe
+from shardwright.derive.summary import FailedReason, UnusedRows
 from tests.commands import run
-from tests.derive.pictures import make_images, store_records
+from tests.derive.pictures import make_images, sketch, store_records
 from tests.faults import contents
 
 
@@ -32,10 +35,9 @@ def test_it_works_bare_in_a_project_folder(images: Path, tmp_path: Path) -> None
 
 def test_it_says_what_the_fit_means_for_batches(images: Path, tmp_path: Path) -> None:
     notes = {
-        "original": "fit: original (latents have their picture's size, so those of pictures of "
-        "other sizes do not stack in a batch; --fit bucket makes all of a bucket stack)",
-        "bucket": "fit: bucket (latents have their bucket's size, so all of a bucket stack in a "
-        "batch)",
+        "original": "fit original: latents keep their picture's size; only equal sizes stack in a "
+        "batch (--fit bucket stacks all)",
+        "bucket": "fit bucket: latents have their bucket's size; all of a bucket stack in a batch",
     }
     for fit, note in notes.items():
         given = [] if fit == "original" else ["--fit", fit]
@@ -43,7 +45,7 @@ def test_it_says_what_the_fit_means_for_batches(images: Path, tmp_path: Path) ->
         done = run("derive", images, *where)
         assert done.stdout.splitlines()[-1] == note
         assert f"  {note}\n" in done.stderr
-        assert "fit:" not in run("derive", images, *where).stdout  # no latent is made
+        assert "\nfit " not in run("derive", images, *where).stdout  # no latent is made
 
 
 def test_json_is_one_object_and_failures_exit_with_3(images: Path, tmp_path: Path) -> None:
@@ -128,10 +130,10 @@ def test_rows_of_captions_that_come_to_nothing_are_told(images: Path, tmp_path: 
         "caption_not_string": {"count": 1, "example": "img001.png"},
         "repeated": {"count": 1, "example": "img000.png"},
     }
-    assert f"{captions}: 1 row of no image here, such as nope.png\n" in done.stderr
-    assert "1 row without a caption, such as img002.png\n" in done.stderr
-    assert "1 row whose caption is not a string; give one string, such as" in done.stderr
-    assert "1 row replaced by a later one of the same image, such as img000.png" in done.stderr
+    assert f"{captions}: 1 row of no image here, for example nope.png\n" in done.stderr
+    assert "1 row without a caption, for example img002.png\n" in done.stderr
+    assert "1 row whose caption is not a string; give one string, for example" in done.stderr
+    assert "1 row replaced by a later one of the same image, for example img000.png" in done.stderr
     assert store_records(tmp_path / "d")[0]["caption"] == "the last"
     captions.write_text("")
     done = run("derive", images, *words)
@@ -148,7 +150,7 @@ def test_captions_that_are_all_lists_are_the_reason_that_images_have_none(
     words = ("--derived-dir", tmp_path / "d", "--encoders", "sketch", "--captions", captions)
     done = run("derive", images, *words)
     assert done.returncode == 2
-    assert f"{captions}: 1 row whose caption is a list; give one string, such as" in done.stderr
+    assert f"{captions}: 1 row whose caption is a list; give one string, for example" in done.stderr
 
 
 PLUG_IN = """
@@ -306,3 +308,19 @@ def test_help_gives_an_example_and_the_exit_codes() -> None:
     assert done.returncode == 0
     for words in ("shardwright derive data/approved --dry-run", "exit status:", "130  interrupted"):
         assert words in done.stdout
+
+
+def test_counts_have_thousands_separators(images: Path, tmp_path: Path) -> None:
+    many = replace(
+        sketch(images, tmp_path / "d", dry_run=True),
+        images_found=12345,
+        derived=12345,
+        already_complete=12345,
+        failed=12345,
+        kept_captions=12345,
+        replaced_captions=12345,
+        failed_by_reason={"broken_image": FailedReason(12345, "a.jpg")},
+        unapplied_profiles={"profile_not_usable": FailedReason(12345, "b.jpg")},
+        unused_rows={"repeated": UnusedRows(12345, "c.jpg")},
+    )
+    assert describe(many).count(": 12,345") == 9

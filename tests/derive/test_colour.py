@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
+from shardwright.cli.derive import describe
 from shardwright.derive import images, plan
 from shardwright.derive.encoders.base import Picture
 from shardwright.progress import Lines
@@ -261,20 +262,27 @@ def test_images_that_an_older_version_derived_are_counted(
         summary = sketch(folder, derived, progress=Lines(), dry_run=dry_run)
         assert (summary.already_complete, summary.failed) == (4, 0)
         assert summary.unapplied_profiles["profile_ignored"].count == 2
-        assert "colour profile ignored in 2 images, for example" in capsys.readouterr().err
+        assert not summary.profiles_estimated
+        told = capsys.readouterr().err
+        assert "colour profile ignored in 2 images, for example" in told
+        assert "the dinov3,vae arrays of this store were made without colour profiles; " in told
 
 
-def test_of_many_images_some_are_looked_at_for_profiles(
+def test_of_many_images_the_profiles_are_estimated_from_some(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "_MEASURED", 2)
     folder, derived = tmp_path / "images", tmp_path / "derived"
-    for number in range(4):
-        add(folder, f"wide{number}", PROPHOTO_PROFILE)
-    sketch(folder, derived)
+    for number in range(7):  # of which 0, 3 and 6 are looked at
+        add(folder, f"wide{number}", PROPHOTO_PROFILE if number < 6 else b"")
+    assert not sketch(folder, derived).profiles_estimated
     make_old(derived)
-    sketch(folder, derived, progress=Lines())
-    assert "colour profile ignored in at least 2 images" in capsys.readouterr().err
+    summary = sketch(folder, derived, progress=Lines())
+    assert summary.profiles_estimated
+    ignored = summary.unapplied_profiles["profile_ignored"]
+    assert (ignored.count, ignored.example) == (7 * 2 // 3, str(folder / "wide0.png"))
+    assert "colour profile ignored in about 4 images, for example" in capsys.readouterr().err
+    assert f"profile_ignored: about 4 (for example {folder}/wide0.png)" in describe(summary)
 
 
 def test_a_recompute_that_an_older_version_left_unfinished_goes_on_by_its_rule(

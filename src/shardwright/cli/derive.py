@@ -6,7 +6,7 @@ import argparse
 
 import shardwright
 from shardwright.cli.options import add_ignore_space, add_store, names, path
-from shardwright.cli.output import facts_lines, progress, table, tell
+from shardwright.cli.output import facts_lines, progress, shown_lines, table, tell
 from shardwright.derive import DeriveSummary
 from shardwright.errors import UsageError
 from shardwright.progress import quantity, rate, size
@@ -18,7 +18,7 @@ DESCRIPTION = f"""\
 Makes what a store lacks of the images below a folder: an array of each component, and a record.
 
 Captions are taken from --captions, else from the record in the store, else from name.txt beside
-name.jpg; when captions are encoded anew by --recompute, name.txt goes before the record. An image's
+name.jpg; when --recompute encodes captions again, name.txt goes before the record. An image's
 id is its file name without the extension. What exists is neither made again nor touched, so run it
 again after an interruption, or when images were added. Hidden files and links to folders are passed
 over.
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="COMPONENT,...",
-        help="make these anew, also what is there; may be given several times",
+        help="recompute these, also what is there; may be given several times",
     )
     add(
         "--fit",
@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the centre (%(default)s)",
     )
     add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (%(default)s)")
-    add("--dtype", help="to compute in, such as bfloat16 (what suits the device and the model)")
+    add("--dtype", help="to compute in, for example bfloat16 (what suits the device and the model)")
     add(
         "--batch-size",
         type=int,
@@ -130,24 +130,24 @@ def run(options: argparse.Namespace) -> int:
         progress=progress(),
     )
     tell(summary, describe, as_json=options.json)
-    return 3 if summary.failed else 0
+    return 1 if summary.obstacle else 3 if summary.failed else 0
 
 
 def describe(summary: DeriveSummary) -> str:
     """Tell a person what was made, what was not, and what to do about it."""
     parts = [_headline(summary), _components(summary), _counts(summary)]
     if summary.dry_run and summary.bytes_needed:
-        short = "NOT ENOUGH; the run itself would stop (--ignore-space goes on)"
-        enough = summary.bytes_needed <= summary.free_bytes
+        verdict = "enough" if summary.bytes_needed <= summary.free_bytes else "NOT ENOUGH"
         parts.append(
             f"space: about {summary.bytes_needed:,} bytes needed, {summary.free_bytes:,} free: "
-            f"{'enough' if enough else short}"
+            f"{verdict}"
         )
+    if summary.obstacle is not None:
+        parts.append(f"the run itself would stop: {shown_lines(summary.obstacle)}")
     if summary.failed and not summary.dry_run:
         parts.append(
             f"each failure with its reason: {shown(summary.derived_dir)}/{STATE_FOLDER}/"
-            "failures.jsonl; "
-            "mend the images and run the same command again"
+            "failures.jsonl; fix the images and run the same command again"
         )
     return "\n\n".join(parts)
 
@@ -155,7 +155,7 @@ def describe(summary: DeriveSummary) -> str:
 def _model(text: str) -> tuple[str, str]:
     component, equals, model = text.partition("=")
     if not equals or not model:
-        raise UsageError(f"--model {text}: write COMPONENT=ID, such as {COMPONENTS[0].name}=FOLDER")
+        raise UsageError(f"--model {text}: write COMPONENT=ID, for example dinov3=FOLDER")
     return component, model
 
 
@@ -174,7 +174,8 @@ def _headline(summary: DeriveSummary) -> str:
 
 
 def _components(summary: DeriveSummary) -> str:
-    rows = [("component", "there", "to make" if summary.dry_run else "made", "bytes", "model")]
+    made = ("to make", "needs") if summary.dry_run else ("made", "bytes")
+    rows = [("component", "there", *made, "model")]
     for name, part in summary.components.items():
         count, bytes_ = part.made, f"{part.bytes_written:,}"
         if summary.dry_run:
@@ -186,22 +187,23 @@ def _components(summary: DeriveSummary) -> str:
 
 def _counts(summary: DeriveSummary) -> str:
     lines = [
-        f"images_found: {summary.images_found}",
-        f"derived: {summary.derived}",
-        f"already_complete: {summary.already_complete}",
-        f"failed: {summary.failed}",
+        f"images_found: {summary.images_found:,}",
+        f"derived: {summary.derived:,}",
+        f"already_complete: {summary.already_complete:,}",
+        f"failed: {summary.failed:,}",
     ]
-    if summary.kept_captions:
-        lines.append(f"kept_captions: {summary.kept_captions} (others are given or beside images)")
+    if kept := summary.kept_captions:
+        lines.append(f"kept_captions: {kept:,} (others are given or beside images)")
     if summary.replaced_captions:
-        lines.append(f"replaced_captions: {summary.replaced_captions}")
+        lines.append(f"replaced_captions: {summary.replaced_captions:,}")
     lines += facts_lines(summary)
     for reason, rows in summary.unused_rows.items():
-        lines.append(f"unused_rows, {reason}: {rows.count} (such as {shown(rows.example)})")
+        lines.append(f"unused_rows, {reason}: {rows.count:,} (for example {shown(rows.example)})")
     for reason, images in summary.unapplied_profiles.items():
-        lines.append(f"{reason}: {images.count} (for example {shown(images.example)})")
+        about = "about " if summary.profiles_estimated and reason == "profile_ignored" else ""
+        lines.append(f"{reason}: {about}{images.count:,} (for example {shown(images.example)})")
     for reason, failed in summary.failed_by_reason.items():
-        lines.append(f"  {reason}: {failed.count} (for example {shown(failed.example)})")
+        lines.append(f"  {reason}: {failed.count:,} (for example {shown(failed.example)})")
     if summary.fit is not None:
-        lines.append(f"fit: {summary.fit}")
+        lines.append(f"fit {summary.fit}")
     return "\n".join(lines)

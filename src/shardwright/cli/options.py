@@ -34,7 +34,7 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 def add_ignore_space(parser: argparse.ArgumentParser) -> None:
     """Declare the way past a disk that seems too small."""
     parser.add_argument(
-        "--ignore-space", action="store_true", help="go on where the disk seems to be too small"
+        "--ignore-space", action="store_true", help="continue where the disk seems to be too small"
     )
 
 

@@ -115,7 +115,7 @@ def read(path: str, colours: Collection[str]) -> Pictures:
 
 def has_other_colours(path: str) -> bool:
     """Whether the profile of a picture, in the head of its file, changes its colours."""
-    with _opened(path) as image:
+    with suppress(BadImageError), _opened(path) as image:
         profile = image.info.get("icc_profile")
         mode = "L" if image.mode.startswith("I") else image.mode
         return bool(profile) and conversion(profile, mode).apply is not None

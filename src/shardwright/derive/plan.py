@@ -13,6 +13,7 @@ from shardwright.derive.books import Books
 from shardwright.derive.images import BadImageError
 from shardwright.derive.inventory import Inventory, recorded_caption
 from shardwright.derive.sources import Source
+from shardwright.derive.summary import FailedReason
 from shardwright.errors import InputMissingError
 from shardwright.schema import Component
 from shardwright.store.arrays import SUFFIX
@@ -94,40 +95,37 @@ class Plan:
     def count_profiles(self, stored: Collection[Component], books: Books) -> bool:
         """Count the images there whose arrays were made without regard to their colour profile.
 
-        To open every image would take too long: of many, some are looked at. Say whether it is so.
+        Of many images only some are opened, to save time; say whether the count is an estimate.
         """
-        if not stored:
-            return False
-        sources = self.inventory.sources
-        there = [n for n in range(len(sources)) if not self.inventory.missing(n, stored)]
-        step = max(1, len(there) // _MEASURED)
-        for number in there[::step]:
-            with suppress(BadImageError):
-                if images.has_other_colours(sources[number].path):
-                    books.leave_profile(sources[number], "profile_ignored")
-        return step > 1
+        found = enumerate(self.inventory.sources) if stored else ()
+        there = [source.path for n, source in found if not self.inventory.missing(n, stored)]
+        opened = there[:: max(1, len(there) // _MEASURED)]
+        if hits := list(filter(images.has_other_colours, opened)):
+            count = len(hits) * len(there) // len(opened)
+            books.profiles["profile_ignored"] = FailedReason(count, hits[0])
+        return len(opened) < len(there)
 
     def bytes_needed(self, fit: str) -> dict[Component, int]:
-        """Estimate the room that the missing arrays will take, from the sizes of some images."""
+        """Estimate the room that arrays will take beyond those they replace, from some images."""
         needed = {}
         for component, count in self.to_make.items():
             shapes = [component.shape_for(0, 0)]
             if component.follows_picture:
                 shapes = [component.shape_for(*size) for size in self._sizes(component, fit)]
             total = sum(component.nbytes(shape) + HEADER_BYTES for shape in shapes)
-            needed[component] = total * count // max(1, len(shapes))
+            total = total * count // max(1, len(shapes))
+            needed[component] = max(0, total - self._bytes_replaced(component))
         return needed
 
-    def bytes_replaced(self) -> int:
+    def _bytes_replaced(self, component: Component) -> int:
         """Count the bytes of the arrays that others take the place of."""
         total = 0
-        for component in self.renewed | self.replaced:
-            folder = os.path.join(self.inventory.derived_dir, component.folder, "")
-            for number in self.numbers:
-                if self.inventory.missing(number, [component]):  # also one that is to be replaced
-                    with suppress(OSError):
-                        path = folder + self.inventory.sources[number].image_id + SUFFIX
-                        total += os.stat(path).st_size
+        folder = os.path.join(self.inventory.derived_dir, component.folder, "")
+        for number in self.numbers if component in self.renewed | self.replaced else ():
+            if self.inventory.missing(number, [component]):  # also one that is to be replaced
+                with suppress(OSError):
+                    path = folder + self.inventory.sources[number].image_id + SUFFIX
+                    total += os.stat(path).st_size
         return total
 
     def _sizes(self, component: Component, fit: str) -> Iterator[images.Size]:

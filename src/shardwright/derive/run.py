@@ -29,7 +29,7 @@ from shardwright.derive.plan import Plan, plan
 from shardwright.derive.remade import Remade
 from shardwright.derive.sources import Source
 from shardwright.derive.summary import ComponentSummary, DeriveSummary
-from shardwright.errors import SourceChangedError, StorageError, UsageError
+from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
 from shardwright.interrupts import Held
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity, size
@@ -100,11 +100,15 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         colours = making.colours()
         stored = [c for c in request.components if colours.get(c, SRGB) != SRGB]
         with images.strict():
-            sampled = layout.count_profiles(stored, books)
+            summary.profiles_estimated = layout.count_profiles(stored, books)
+        if not request.ignore_space:
+            try:
+                require_space(request.derived_dir, "the arrays need about", summary.bytes_needed)
+            except NoSpaceError as error:
+                if not request.dry_run:
+                    raise
+                summary.obstacle = str(error)
         if not request.dry_run:
-            if not request.ignore_space:
-                place, needed = request.derived_dir, summary.bytes_needed
-                require_space(place, "the arrays need about", needed)
             for component in layout.work:
                 try_out(making.encoders[component])
             if new and _is_begun(request):
@@ -131,7 +135,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             summary.encoder_waited = round(pipeline.waited_part, 4)
     summary.failed, summary.failed_by_reason = len(books.failures), books.by_reason()
     summary.unapplied_profiles = books.profiles
-    _warn_of_profiles(books, stored, progress, sampled=sampled)
+    _warn_of_profiles(summary, stored, progress)
     summary.seconds = round(time.monotonic() - started, 3)
     return summary
 
@@ -236,9 +240,11 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
         gone_images=sorted(layout.inventory.gone.values()),
         truncated={},
         unapplied_profiles={},
+        profiles_estimated=False,
         recovered_records=0,
-        bytes_needed=max(0, sum(needed.values()) - layout.bytes_replaced()),
+        bytes_needed=sum(needed.values()),
         free_bytes=files.free_bytes(request.derived_dir),
+        obstacle=None,
         device=", ".join(devices),
         seconds=0,
         encoder_waited=0,
@@ -311,19 +317,17 @@ def _warn_of_rows(captions: Captions | None, progress: Progress) -> None:
         progress.warn(f"{captions.path}: holds no caption")
 
 
-def _warn_of_profiles(
-    books: Books, stored: list[Component], progress: Progress, *, sampled: bool
-) -> None:
+def _warn_of_profiles(summary: DeriveSummary, stored: list[Component], progress: Progress) -> None:
     """Say which images were not converted to sRGB."""
-    if ignored := books.profiles.get("profile_ignored"):
+    if ignored := summary.unapplied_profiles.get("profile_ignored"):
         names = ",".join(component.name for component in stored)
-        least = "at least " if sampled else ""
+        about = "about " if summary.profiles_estimated else ""
         progress.warn(
-            f"colour profile ignored in {least}{quantity(ignored.count, 'images')}, for example "
-            f"{shown(ignored.example)}: {names} of this store began without profiles; --recompute "
-            f"{names} converts all images to sRGB"
+            f"colour profile ignored in {about}{quantity(ignored.count, 'images')}, for example "
+            f"{shown(ignored.example)}: the {names} arrays of this store were made without colour "
+            f"profiles; --recompute {names} converts all images to sRGB"
         )
-    if bad := books.profiles.get("profile_not_usable"):
+    if bad := summary.unapplied_profiles.get("profile_not_usable"):
         progress.warn(
             f"colour profile not usable in {quantity(bad.count, 'images')}, for example "
             f"{shown(bad.example)}: taken as sRGB"

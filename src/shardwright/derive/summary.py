@@ -23,16 +23,16 @@ class ComponentSummary:
 
     there: int  # arrays that were there before
     to_make: int
-    bytes_needed: int  # about, where they follow the pictures' sizes
+    bytes_needed: int  # beyond the arrays replaced; about, where they follow the pictures' sizes
     settings: dict[str, Any] | None  # None if nothing needed its encoder
     made: int = 0
     bytes_written: int = 0
 
 
 _FITS = {
-    "original": "original (latents have their picture's size, so those of pictures of other sizes "
-    "do not stack in a batch; --fit bucket makes all of a bucket stack)",
-    "bucket": "bucket (latents have their bucket's size, so all of a bucket stack in a batch)",
+    "original": "original: latents keep their picture's size; only equal sizes stack in a batch "
+    "(--fit bucket stacks all)",
+    "bucket": "bucket: latents have their bucket's size; all of a bucket stack in a batch",
 }
 
 
@@ -63,9 +63,11 @@ class DeriveSummary:
     gone_images: list[str]  # whose records and arrays are there still
     truncated: dict[str, Truncated]  # captions that this run cut, by component
     unapplied_profiles: dict[str, FailedReason]  # of colour, by reason; these images are derived
+    profiles_estimated: bool  # whether their counts are estimates, from some of many images
     recovered_records: int  # that a killed run had left in its journal
-    bytes_needed: int  # beyond what the arrays have that are replaced
+    bytes_needed: int  # by all components
     free_bytes: int
+    obstacle: str | None  # what would stop the run, under dry_run
     device: str
     seconds: float
     encoder_waited: float  # the part of the time in which it had nothing to do

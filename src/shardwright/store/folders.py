@@ -40,7 +40,7 @@ def require_space(folder: Path, what: str, needed: int, instead: str = "") -> No
     if needed > free:
         raise NoSpaceError(
             f"{folder}: {what} {size(needed)} and the disk has {size(free)} free; make room, "
-            f"{instead}or go on all the same with --ignore-space"
+            f"{instead}or continue with --ignore-space"
         )
 
 
