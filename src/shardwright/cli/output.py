@@ -49,7 +49,7 @@ def _spelt(value: Any) -> Any:  # noqa: ANN401 - anything JSON can say
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):
-        return {key: _spelt(item) for key, item in value.items()}
+        return {_spelt(key): _spelt(item) for key, item in value.items()}
     return [_spelt(item) for item in value] if isinstance(value, list) else value
 
 

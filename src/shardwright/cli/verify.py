@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Iterator
 
 import shardwright
@@ -107,9 +106,11 @@ def _kind(kind: str, findings: list[Finding]) -> str:
 
 
 def _loaders(report: VerifyReport) -> Iterator[str]:
+    from shardwright.store.commands import command  # here, because --help is to be quick
+
     for loader, verdict in (report.loaders or {}).items():
         if verdict == NEEDS_INDEX:
-            verdict = f"pass, after shardwright index {shlex.quote(report.path)} --for {loader}"
+            verdict = f"pass, after {command('index', report.path, '--for', loader)}"
         yield f"  {loader:<10}  {verdict.upper() if verdict == FAIL else verdict}"
 
 

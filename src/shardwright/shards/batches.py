@@ -7,7 +7,6 @@ in turn. So a rank needs to know only its number, and a place in an epoch is one
 
 from __future__ import annotations
 
-import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from shardwright.schema import COMPONENTS, JSON_SUFFIX
 from shardwright.shards import members
 from shardwright.shards.catalog import Numbers
 from shardwright.shards.members import BadMemberError
+from shardwright.store.commands import quoted
 
 if TYPE_CHECKING:
     from shardwright.shards.reader import Dataset, Found
@@ -224,7 +224,7 @@ def _one_shape(field: str, location: str) -> str:
         return what
     return (
         f"{what}: with the flags of your store, run shardwright derive --fit bucket --recompute "
-        f"{names[0]}, then shardwright pack --overwrite --output-dir {shlex.quote(location)}"
+        f"{names[0]}, then shardwright pack --overwrite --output-dir {quoted(location)}"
     )
 
 

@@ -7,7 +7,6 @@ which of them matter to whom; the shards themselves are asked, not our index.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from shardwright.shards import loaders, manifest, tarread
 from shardwright.shards.keys import LONGEST_NAME
 from shardwright.shards.loaders import CARD_NAME, LOADERS, Packed
 from shardwright.shards.tarread import BadTarError, Entry
+from shardwright.store.commands import command
 from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding
 
 FAULTS = {
@@ -63,8 +63,8 @@ _CURES = {
     "json_differs": _SAME_FIELDS,
     "json_new": _SAME_FIELDS,
     "json_large": "write such numbers as text in all records, then pack with --overwrite",
-    "visible": "remove it, or write a card with shardwright index {folder} --for hf",
-    "stale": "run shardwright index {folder} --for {loaders}",
+    "visible": "remove it, or write a card with {index}",
+    "stale": "run {index}",
 }
 _FIRST = 5  # samples from which Hugging Face infers the columns
 
@@ -144,9 +144,8 @@ def findings_of(checks: Iterable[LoaderCheck], folder: Path) -> Iterator[Finding
         fault = fails[0].faults[name]
         times = f" (as {fault.count:,} in all)" if fault.count > 1 else ""
         who = ", ".join(check.loader for check in fails)
-        cure = _CURES.get(name, "pack the samples anew with shardwright pack").format(
-            folder=shlex.quote(str(folder)), loaders=",".join(check.loader for check in fails)
-        )
+        index = command("index", str(folder), "--for", who.replace(" ", ""))
+        cure = _CURES.get(name, "pack the samples again with shardwright pack").format(index=index)
         what = f"{FAULTS[name]}{times}, which fails {who}"
         yield Finding(f"loader_{name}", fault.example, None, what, cure)
 

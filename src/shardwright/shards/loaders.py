@@ -27,6 +27,7 @@ from shardwright.shards.indexing import IndexSummary
 from shardwright.shards.keys import key
 from shardwright.shards.manifest import Manifest, ShardEntry
 from shardwright.shards.tar import BLOCK, member_bytes
+from shardwright.store.listing import shown
 
 ENERGON_FOLDER = ".nv-meta"
 DALI_FOLDER = ".dali"
@@ -109,7 +110,7 @@ def wids(packed: Packed) -> Iterator[File]:
     listed = {
         "__kind__": "wids-shard-index-v1",
         "wids_version": 1,
-        "name": packed.folder.resolve().name,
+        "name": shown(packed.folder.resolve().name),
         "shardlist": shards,
     }
     yield WIDS_NAME, _json(listed)
@@ -130,7 +131,7 @@ def webshart(packed: Packed) -> Iterator[File]:
 def hf(packed: Packed) -> Iterator[File]:
     """Hugging Face datasets: a dataset card whose ``configs`` name the shards."""
     members = load(packed.folder, packed.manifest.shards[0].path).head.members
-    yield CARD_NAME, card.make(packed.folder.resolve().name, packed.manifest, members)
+    yield CARD_NAME, card.make(shown(packed.folder.resolve().name), packed.manifest, members)
 
 
 LOADERS: dict[str, Loader] = {

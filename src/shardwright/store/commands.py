@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from shardwright.errors import ProvenanceError
 from shardwright.files import explained
 from shardwright.schema import COMPONENTS, JSONL_NAME
 from shardwright.store import provenance, records
@@ -34,7 +33,16 @@ _read_image = msgspec.json.Decoder(_Image).decode
 
 def command(*words: str) -> str:
     """Spell a command for a shell."""
-    return shlex.join(["shardwright", *words])
+    return " ".join(["shardwright", *map(quoted, words)])
+
+
+def quoted(word: str) -> str:
+    """Quote a word for a shell, with escapes that it takes back for what no terminal can show."""
+    if word.isprintable():
+        return shlex.quote(word)
+    odd = (char for char in word if not char.isprintable() or char in "'\\")
+    spelt = {ord(char): "".join(f"\\x{byte:02x}" for byte in os.fsencode(char)) for char in odd}
+    return f"$'{word.translate(spelt)}'"
 
 
 def store_flags(derived_dir: Path, jsonl: Path) -> list[str]:
@@ -45,10 +53,7 @@ def store_flags(derived_dir: Path, jsonl: Path) -> list[str]:
 
 def derive(derived_dir: Path, jsonl: Path, *, fit_buckets: bool = False) -> str:
     """Spell derive as this store was made; or so that its latents become of their bucket's size."""
-    try:
-        flags = provenance.flags(provenance.read(derived_dir))
-    except ProvenanceError:  # derive will say what is wrong with it
-        flags = []
+    flags = provenance.flags(provenance.readable(derived_dir))
     if fit_buckets:
         flags += [] if "--fit" in flags else ["--fit", "bucket"]
         flags += ["--recompute", ",".join(row.name for row in COMPONENTS if row.follows_picture)]

@@ -63,16 +63,20 @@ def read(derived_dir: Path) -> dict[str, Entry]:
         ) from None
 
 
+def readable(derived_dir: Path) -> dict[str, Entry]:
+    """Read the entries, or none if they cannot be read: derive and pack say what is wrong."""
+    try:
+        return read(derived_dir)
+    except ProvenanceError:
+        return {}
+
+
 def under_way(derived_dir: Path) -> list[str]:
     """Name the components that a run was making anew when it ended, or still is.
 
     Until that is done, an array need not be the one of its record.
     """
-    try:
-        entries = read(derived_dir)
-    except ProvenanceError:  # derive will say what is wrong with it
-        entries = {}
-    return [name for name, entry in entries.items() if entry.recompute]
+    return [name for name, entry in readable(derived_dir).items() if entry.recompute]
 
 
 def write(derived_dir: Path, entries: dict[str, Entry]) -> None:
@@ -102,7 +106,7 @@ def choices(encoders: object, fit: str | None) -> Settings:
 def settings_in(document: object) -> dict[str, Settings]:
     """Give the settings by component that a document holds, for example a manifest's copy of one.
 
-    None if it holds none: another tool may have written it.
+    Empty if it holds none: another tool may have written it.
     """
     try:
         entries = msgspec.convert(document, _Document).components
