@@ -20,7 +20,7 @@ from shardwright.errors import DamageError
 from shardwright.files import TMP_SUFFIX, explained
 from shardwright.progress import Progress, quantity
 from shardwright.schema import STATE_FOLDER
-from shardwright.shards import books, keys, manifest
+from shardwright.shards import consistency, keys, manifest
 from shardwright.shards.against import Source, read_source
 from shardwright.shards.check import Checker, Seen, Task, cause, file_digest
 from shardwright.shards.contents import OWN_SIZE
@@ -115,8 +115,9 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
     elif whole is not None:
         name, again = manifest.MANIFEST_NAME, "pack all buckets again with --overwrite"
         restore = f"restore it from a copy, or {again}"
-        findings += [_finding("manifest_wrong", name, what, restore) for what in books.wrong(whole)]
-        findings += [_finding("mixed_components", name, what, again) for what in books.mixed(whole)]
+        wrong, mixed = consistency.contradictions(whole), consistency.mixed_runs(whole)
+        findings += [_finding("manifest_wrong", name, what, restore) for what in wrong]
+        findings += [_finding("mixed_components", name, what, again) for what in mixed]
         path = state / manifest.SHA256_NAME
         expected = manifest.sha256_sums(whole)
         with explained(path):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from shardwright.progress import quantity
 from shardwright.shards.manifest import Manifest, Run, ShardEntry
@@ -11,7 +10,7 @@ from shardwright.shards.names import bucket_folder
 from shardwright.store import provenance
 
 
-def wrong(whole: Manifest) -> Iterator[str]:
+def contradictions(whole: Manifest) -> Iterator[str]:
     """Find what a manifest says that cannot be, whatever the shards hold."""
     for entry in whole.shards:
         if entry.path.partition("/")[0] != bucket_folder(entry.bucket):
@@ -27,8 +26,12 @@ def wrong(whole: Manifest) -> Iterator[str]:
                 f"run {number + 1} says that it packed {_packed(run.samples, run.shards, 'into')}, "
                 f"and the manifest lists {_packed(listed, len(entries), 'in')}"
             )
-        for what in _contradictions(run, entries):
-            yield f"run {number + 1} says {what}"
+        ready, skipped = run.ready_records, run.skipped_incomplete
+        if run.total_records != ready + skipped:
+            yield (
+                f"run {number + 1} says {quantity(run.total_records, 'records')}, of which "
+                f"{ready:,} ready and {skipped:,} skipped"
+            )
 
 
 def _adds_up(run: Run, entries: list[ShardEntry], reduced: bool) -> bool:
@@ -40,36 +43,11 @@ def _adds_up(run: Run, entries: list[ShardEntry], reduced: bool) -> bool:
     return 0 <= shards <= samples <= shards * run.settings.shard_size
 
 
-def _contradictions(run: Run, entries: list[ShardEntry]) -> Iterator[str]:
-    settings, ready, skipped = run.settings, run.ready_records, run.skipped_incomplete
-    if run.total_records != ready + skipped:
-        yield f"{run.total_records:,} records, of which {ready:,} ready and {skipped:,} skipped"
-    if skipped != sum(map(_count, run.skipped_by_reason.values())):
-        yield f"{skipped:,} skipped, and other numbers by reason"
-    if run.samples > min(ready, ready if settings.limit is None else settings.limit):
-        yield f"{run.samples:,} samples, more than were ready or its limit allows"
-    if settings.buckets and not {entry.bucket for entry in entries} <= set(settings.buckets):
-        yield f"that it packed only {', '.join(settings.buckets)}, and has other shards"
-    if settings.shuffle == (settings.seed is None):
-        yield "that it was shuffled without a seed, or not shuffled with one"
-    # All shards of a bucket are full but the last.
-    full = settings.shard_size
-    partial = Counter(entry.bucket for entry in entries if entry.samples != full)
-    if any(entry.samples > full for entry in entries) or any(n > 1 for n in partial.values()):
-        yield f"{full:,} samples a shard, and has others"
-
-
-def _count(reason: object) -> int:
-    """Give how many records were skipped for a reason; -1 if it does not say."""
-    count = reason.get("count") if isinstance(reason, dict) else None
-    return count if type(count) is int else -1
-
-
 def _packed(samples: int, shards: int, how: str) -> str:
     return f"{quantity(samples, 'samples')} {how} {quantity(shards, 'shards')}"
 
 
-def mixed(whole: Manifest) -> Iterator[str]:
+def mixed_runs(whole: Manifest) -> Iterator[str]:
     """Find runs whose arrays were made otherwise than those of the first run that knows."""
     first: dict[str, tuple[int, provenance.Settings]] = {}  # by component
     by_run = whole.by_run()
@@ -85,6 +63,14 @@ def mixed(whole: Manifest) -> Iterator[str]:
                     f"{_run(number, entries)} packed other arrays than "
                     f"{_run(other, by_run[other])}: {listed}"
                 )
+
+
+def other_settings(whole: Manifest, entries: Mapping[str, provenance.Entry]) -> str:
+    """Say how a store was made otherwise than the arrays in the shards; "" if it was not."""
+    now = {name: entry.settings for name, entry in entries.items()}
+    runs = (whole.runs[number] for number in whole.by_run())
+    listed = (provenance.differences(provenance.settings_in(r.provenance), now)[1] for r in runs)
+    return next(filter(None, listed), "")
 
 
 def _run(number: int, entries: list[ShardEntry]) -> str:
