@@ -14,6 +14,7 @@ import pytest
 
 from shardwright import Finding, PackSummary, UsageError, pack, verify
 from shardwright.files import using
+from shardwright.progress import Progress
 from shardwright.shards import manifest
 from tests import commands
 from tests.faults import Killed, KillingDisk, contents
@@ -72,16 +73,16 @@ def test_following_what_is_said_of_a_split_does_not_leak_the_validation_set(
     done = commands.run(*looked, cwd=tmp_path)
     assert done.returncode == 0
     assert "has 2 records of which no shard holds a sample, for example img3" in done.stdout
-    assert f"the shards were packed from {store.root}/train.jsonl" in done.stdout
+    assert "the shards were packed from data/derived/train.jsonl" in done.stdout
     assert "--append" not in done.stdout
 
     for more in ([], ["--dry-run"]):
         done = commands.run(*packing, "--append", *more, cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1] == (
-            f"error: data/shards/train: was packed from {store.root}/train.jsonl, and "
+            "error: data/shards/train: was packed from data/derived/train.jsonl, and "
             "data/derived/approved_image_dataset.jsonl is another file, so nothing was written; "
-            f"give --jsonl {store.root}/train.jsonl, or --other-jsonl if that is meant"
+            "give --jsonl data/derived/train.jsonl, or add --other-jsonl to pack its samples too"
         )
     assert contents(shards) == before
 
@@ -166,14 +167,43 @@ def test_a_resumed_append_asks_again(store: Store, output: Path) -> None:
     assert all_ids(output) == [*TRAIN, *HELD_OUT]
 
 
-def test_to_allow_another_file_makes_no_sense_where_nothing_is_added(
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_packing_another_bucket_from_another_file_is_refused_too(
+    overwrite: bool, tmp_path: Path, output: Path
+) -> None:
+    buckets = {"24x16": TRAIN, "16x24": HELD_OUT}
+    given = [record(name, bucket) for bucket, names in buckets.items() for name in names]
+    store = make_store(tmp_path / "derived", given)
+    packed(store, output, jsonl=split(store)[0], bucket=["24x16"])
+    before = contents(output)
+    with pytest.raises(UsageError, match="is another file, so nothing was written"):
+        packed(store, output, bucket=["16x24"], overwrite=overwrite)
+    assert contents(output) == before
+    packed(store, output, bucket=["16x24"], overwrite=overwrite, other_jsonl=True)
+    assert sorted(all_ids(output)) == [*TRAIN, *HELD_OUT]
+    packed(store, output, overwrite=True)  # nothing of the other file stays
+    assert recorded(output) == [store.jsonl.name]
+
+
+def test_shards_that_exist_are_reported_before_their_file(store: Store, output: Path) -> None:
+    packed(store, output, jsonl=split(store)[0])
+    with pytest.raises(FileExistsError):
+        packed(store, output)
+
+
+class Warned(Progress):
+    """Keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def test_a_manifest_that_does_not_name_its_file_is_appended_to_with_a_warning(
     store: Store, output: Path
 ) -> None:
-    with pytest.raises(UsageError, match="--other-jsonl goes with --append or --resume"):
-        packed(store, output, other_jsonl=True)
-
-
-def test_a_manifest_that_does_not_name_its_file_is_appended_to(store: Store, output: Path) -> None:
     """As the first version wrote them; then nobody knows, and verify advises nothing."""
     packed(store, output, jsonl=split(store)[0])
     path = output / ".shardwright/manifest.json"
@@ -184,8 +214,14 @@ def test_a_manifest_that_does_not_name_its_file_is_appended_to(store: Store, out
     note = left_out(output, store)
     assert "which JSONL was packed is not recorded" in note.cure
     assert "--append" not in str(note)
-    packed(store, output, append=True)
+    packed(store, output, append=True, progress=(progress := Warned()))
+    assert progress.warnings == [
+        f"{output}: which JSONL its shards were packed from is not recorded; if it was a part of "
+        f"the store, check that {store.jsonl} holds no sample that was held out"
+    ]
     assert all_ids(output) == [*TRAIN, *HELD_OUT]
+    packed(store, output, append=True, progress=(again := Warned()))
+    assert again.warnings == []
 
 
 def test_where_the_same_file_has_more_the_whole_command_is_advised(
@@ -195,8 +231,8 @@ def test_where_the_same_file_has_more_the_whole_command_is_advised(
     packed(store, output, limit=3)
     note = left_out(output, store)
     assert note.cure == (
-        "if that is not meant (--limit, --bucket, not ready), run shardwright pack --derived-dir "
-        f"{store.root} --output-dir '{output}' --append"
+        f"to pack those that are ready, run shardwright pack --derived-dir {store.root} "
+        f"--output-dir '{output}' --append"
     )
     command = shlex.split(note.cure.partition("run shardwright ")[2])
     assert commands.run(*command).returncode == 0

@@ -13,7 +13,6 @@ from shardwright import PackSummary, ProvenanceError, pack, verify
 from shardwright.derive.encoders.sketch import BlockTransform
 from shardwright.files import using
 from shardwright.shards import manifest
-from tests import commands
 from tests.derive.fakes import VAE, given
 from tests.derive.pictures import gradient, make_images, save, sketch
 from tests.faults import Killed, KillingDisk, contents
@@ -79,30 +78,6 @@ def test_append_refuses_arrays_made_with_other_settings_and_writes_nothing(
     assert not verify(output, against=derived, workers=1).damaged
 
 
-def test_the_command_refuses_to_append_another_fit(tmp_path: Path) -> None:
-    make_images(tmp_path / "images", 2, ((16, 16),))
-    derive = ("derive", "images", "--derived-dir", "derived", "--encoders", "sketch")
-    packing = ("pack", "--derived-dir", "derived", "--output-dir", "shards")
-    for step in (derive, packing):
-        assert commands.run(*step, cwd=tmp_path).returncode == 0
-    save(tmp_path / "images/new.png", gradient(16, 16))
-    (tmp_path / "images/new.txt").write_text("a new one")
-    again = ("--fit", "bucket", "--recompute", "vae")
-    assert commands.run(*derive, *again, cwd=tmp_path).returncode == 0
-    before = contents(tmp_path / "shards")
-    done = commands.run(*packing, "--append", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        "error: shards: its shards hold arrays made with other settings, and nothing was written "
-        "(vae: fit was original, now bucket); pack all buckets again with --overwrite, or "
-        "give another --output-dir"
-    )
-    dry = commands.run(*packing, "--append", "--dry-run", cwd=tmp_path)
-    assert dry.returncode == 1
-    assert "fit was original, now bucket" in dry.stdout
-    assert contents(tmp_path / "shards") == before
-
-
 # The same, with a store that says of itself what a test wants
 
 
@@ -132,7 +107,7 @@ def small(tmp_path: Path) -> Store:
     return make_store(tmp_path / "derived", [record("a", ONE), record("b", OTHER)], latent=latent)
 
 
-@pytest.mark.parametrize("unknown", ["before", "now", "for one component", "unreadable"])
+@pytest.mark.parametrize("unknown", ["before", "now", "for one component"])
 def test_what_nobody_knows_is_no_contradiction(unknown: str, small: Store, output: Path) -> None:
     if unknown != "before":
         tell(small, vae={"model": "a"})
@@ -141,13 +116,22 @@ def test_what_nobody_knows_is_no_contradiction(unknown: str, small: Store, outpu
         tell(small, vae={"model": "b"})
     elif unknown == "for one component":
         tell(small, dinov3={"model": "b"})
-    elif unknown == "now":
-        (small.root / ".shardwright/provenance.json").unlink()
     else:
-        (small.root / ".shardwright/provenance.json").write_bytes(b"\xff")
+        (small.root / ".shardwright/provenance.json").unlink()
     packed(grow(small, "c"), output, append=True)
     assert sorted(all_ids(output)) == ["a", "b", "c"]
     assert verify(output, workers=1).findings == []
+
+
+@pytest.mark.parametrize("damaged", [b"\xff", b"{", b'{"vae": "b"}'])
+def test_what_cannot_be_read_is_refused(damaged: bytes, small: Store, output: Path) -> None:
+    tell(small, vae={"model": "a"})
+    packed(small, output)
+    before = contents(output)
+    (small.root / ".shardwright/provenance.json").write_bytes(damaged)
+    with pytest.raises(ProvenanceError, match=r"provenance\.json: cannot be read; restore it, or"):
+        packed(grow(small, "c"), output, append=True)
+    assert contents(output) == before
 
 
 def test_a_resumed_append_refuses_other_settings_too(small: Store, output: Path) -> None:

@@ -160,7 +160,9 @@ def test_any_cut_is_found(store: Store, output: Path) -> None:
 def test_it_is_plain_json_that_says_what_was_packed_and_why(store: Store, output: Path) -> None:
     store.append(b"{}")
     (store.root / ".shardwright").mkdir()
-    (store.root / ".shardwright/provenance.json").write_text('{"vae": "some model"}')
+    (store.root / ".shardwright/provenance.json").write_text(
+        '{"components": {"vae": {"settings": {"model": "some"}, "tool": "one", "model": "a"}}}'
+    )
     options = {"shuffle": True, "seed": 7, "limit": 5, "shard_size": 2}
     pack(derived_dir=store.root, output_dir=output, workers=1, **options)  # type: ignore[arg-type]
     made = json.loads((output / ".shardwright/manifest.json").read_bytes())
@@ -170,7 +172,8 @@ def test_it_is_plain_json_that_says_what_was_packed_and_why(store: Store, output
     assert run["settings"] == {"buckets": [], **options}
     assert (run["total_records"], run["ready_records"]) == (8, 7)
     assert run["skipped_by_reason"] == {"image_id_missing": {"count": 1, "example": "line 8"}}
-    assert run["provenance"] == {"vae": "some model"}
+    vae = {"settings": {"model": "some"}, "tool": "one", "model": "a"}
+    assert run["provenance"] == {"components": {"vae": vae}}
     assert [entry["path"] for entry in made["shards"]] == [
         str(path.relative_to(output)) for path in shards(output)
     ]

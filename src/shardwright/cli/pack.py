@@ -30,7 +30,8 @@ exit status:
   1    failed: a shard already exists, shards there hold arrays made with other settings, the disk
        is full, an input changed meanwhile; with --dry-run: the run would stop for one of the
        first three
-  2    wrong usage, --append from another JSONL, or the JSONL or a component's folder is missing
+  2    wrong usage, shards that stay are of another JSONL, or the JSONL or a component's folder is
+       missing
   11   another run is packing into the same folder
   12   the manifest or an index of earlier shards is damaged, or a shard is missing
   130  interrupted (terminated: 143, hung up: 129); whole shards are kept, and --resume goes on
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--other-jsonl",
         action="store_true",
-        help="let --append add samples of another JSONL than the one packed before",
+        help="pack into a folder whose other shards were packed from another JSONL",
     )
     add("--sha256", action="store_true", help="also write a SHA256SUMS file for sha256sum -c")
     add_ignore_space(parser)

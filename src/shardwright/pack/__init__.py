@@ -65,8 +65,6 @@ def pack(
     )
     if sum(ways.values()) > 1:
         raise UsageError("--overwrite, --resume and --append exclude one another")
-    if other_jsonl and not (append or resume):
-        raise UsageError("--other-jsonl goes with --append or --resume")
     derived = place("--derived-dir", derived_dir)
     request = Request(
         derived_dir=derived,

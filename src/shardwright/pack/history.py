@@ -23,7 +23,7 @@ class Start:
     append: bool = False  # whether the run adds to the base
     plan: str | None = None  # the digest of the plan that is resumed
     settings: Settings | None = None  # and its settings
-    half_replaced: Collection[str] = ()  # buckets where the resumed run mixed old shards with new
+    replaced: Collection[str] = ()  # buckets whose old shards go; after an interruption, mixed ones
     known: frozenset[str] = frozenset()  # ids that have a sample in the base
     first_numbers: dict[str, int] = field(default_factory=dict)  # of new shards, by bucket
 
@@ -44,16 +44,17 @@ class Start:
 
 def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
     """Start anew; shards of other buckets stay, unless the whole folder is overwritten."""
+    going = (only or existing_buckets(output)) if overwrite else []
+    replaced = [name for name in going if existing_shards(output / bucket_folder(name))]
     if overwrite and not only:
-        return Start(Manifest(runs=[], shards=[]))
+        return Start(Manifest(runs=[], shards=[]), replaced=replaced)
     unfinished = manifest.load_unfinished(output)
     base = _base(output, unfinished)
     mixed = set(unfinished.replaces) if unfinished else set()
-    replaced = set(only) if overwrite else set()
-    base = _without(mixed | replaced, base)
+    base = _without({*mixed, *going}, base)
     unlisted = _unlisted(output, base) if unfinished else []
-    loose = [path for path in unlisted if path.parent.name not in map(bucket_folder, replaced)]
-    return Start(base, loose)
+    loose = [path for path in unlisted if path.parent.name not in map(bucket_folder, going)]
+    return Start(base, loose, replaced=replaced)
 
 
 def append(output: Path) -> Start:
@@ -138,7 +139,7 @@ def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | 
         append=append,
         plan=unfinished.plan if unfinished else None,
         settings=unfinished.settings if unfinished else None,
-        half_replaced=unfinished.replaces if unfinished else (),
+        replaced=unfinished.replaces if unfinished else (),
         known=frozenset(known),
         first_numbers=numbers,
     )

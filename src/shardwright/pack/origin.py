@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import msgspec
 
 from shardwright.errors import ProvenanceError, UsageError
-from shardwright.schema import STATE_FOLDER
-from shardwright.shards import manifest
+from shardwright.progress import Progress
+from shardwright.shards import consistency, manifest
 from shardwright.shards.manifest import Manifest
-from shardwright.store import provenance
+from shardwright.store.commands import quoted
+from shardwright.store.provenance import Entry
 
 
 @dataclass(frozen=True)
@@ -22,44 +22,42 @@ class Origin:
 
     derived_dir: Path
     jsonl: Path
-    provenance: Any  # whatever the store says of itself
+    entries: dict[str, Entry]  # how its components were made, as far as that is known
 
     @property
     def jsonl_name(self) -> str:
         """Spell the JSONL as a run records it."""
-        return manifest.jsonl_name(self.jsonl, self.derived_dir)
+        return manifest.relative_name(self.jsonl, self.derived_dir)
 
-    def require_same_jsonl(self, base: Manifest, output: Path) -> None:
+    @property
+    def provenance(self) -> Any:  # noqa: ANN401 - a document
+        """Give what the store's own file says; None if it has none."""
+        entries = msgspec.to_builtins(self.entries, order="sorted")
+        return {"components": entries} if entries else None
+
+    def require_same_jsonl(self, base: Manifest, output: Path, progress: Progress) -> None:
         """Raise if the shards were packed from other JSONLs, which may leave samples out."""
-        known = sorted(name for name in base.jsonls() if name is not None)
-        if not known or self.jsonl_name in known:
+        known = base.jsonls()
+        if self.jsonl_name in known or not base.shards:
             return
-        before = [manifest.jsonl_path(name, self.derived_dir) for name in known]
+        if not known:
+            progress.warn(
+                f"{output}: which JSONL its shards were packed from is not recorded; if it was a "
+                f"part of the store, check that {self.jsonl} holds no sample that was held out"
+            )
+            return
+        before = [str(self.derived_dir / name) for name in known]
         raise UsageError(
             f"{output}: was packed from {' and '.join(before)}, and {self.jsonl} is another file, "
-            f"so nothing was written; give --jsonl {shlex.quote(before[-1])}, or --other-jsonl if "
-            "that is meant"
+            f"so nothing was written; give --jsonl {quoted(before[-1])}, or add --other-jsonl to "
+            "pack its samples too"
         )
 
     def require_same_kind(self, base: Manifest, output: Path) -> None:
         """Raise if the store's arrays were made otherwise than those of the shards that stay."""
-        now = provenance.settings_in(self.provenance)
-        for number in base.by_run():
-            before = provenance.settings_in(base.runs[number].provenance)
-            changed, listed = provenance.differences(before, now)
-            if changed:
-                raise ProvenanceError(
-                    f"{output}: its shards hold arrays made with other settings, and nothing was "
-                    f"written ({listed}); pack all buckets again with --overwrite, or give another "
-                    "--output-dir"
-                )
-
-
-def read_origin(derived_dir: Path, jsonl: Path) -> Origin:
-    """Read what a store says of itself; None where it says nothing that can be read."""
-    try:
-        data = (derived_dir / STATE_FOLDER / provenance.NAME).read_bytes()
-        document = msgspec.json.decode(data)
-    except (OSError, msgspec.MsgspecError):
-        document = None
-    return Origin(derived_dir, jsonl, document)
+        if listed := consistency.other_settings(base, self.entries):
+            raise ProvenanceError(
+                f"{output}: its shards hold arrays made with other settings, and nothing was "
+                f"written ({listed}); pack all buckets again with --overwrite, or give another "
+                "--output-dir"
+            )

@@ -22,7 +22,7 @@ from shardwright.outputs import require_writable
 from shardwright.pack import history, output
 from shardwright.pack.finish import finish
 from shardwright.pack.history import Start
-from shardwright.pack.origin import Origin, read_origin
+from shardwright.pack.origin import Origin
 from shardwright.pack.plan import Plan, Shard, plan
 from shardwright.pack.scan import Scan, require_inputs, scan
 from shardwright.pack.summary import BucketSummary, PackSummary
@@ -31,7 +31,7 @@ from shardwright.schema import COMPONENTS
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Settings, ShardEntry, Unfinished
 from shardwright.shards.names import bucket_folder, existing_buckets
-from shardwright.store import commands
+from shardwright.store import commands, provenance
 from shardwright.store.folders import require_space
 from shardwright.store.journal import journal_path
 
@@ -67,9 +67,8 @@ def run(request: Request, progress: Progress) -> PackSummary:
     found = scan(request.jsonl, request.derived_dir, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
     start = _start(request)
-    origin = read_origin(request.derived_dir, request.jsonl)
-    if start.append and not request.other_jsonl:
-        origin.require_same_jsonl(start.base, target)
+    entries = provenance.read(request.derived_dir)
+    origin = Origin(request.derived_dir, request.jsonl, entries)
     layout = plan(
         found,
         request.settings,
@@ -80,14 +79,16 @@ def run(request: Request, progress: Progress) -> PackSummary:
     )
     kept = _kept(layout, start, request)
     todo = [shard for shard in layout.shards if shard.path not in kept]
-    there = [] if start.append else output.existing(target, layout.buckets)
     old: list[str] = []  # shards that go
     obstacle = None
     if layout.shards or start.append:
-        may_exist = request.overwrite or request.resume or request.append
+        there = list(start.loose)
+        if not (request.overwrite or request.resume or request.append):
+            there += output.existing(target, layout.buckets)
         try:
-            found_there = [*start.loose, *(() if may_exist else there)]
-            output.refuse(target, found_there, request.settings.buckets)
+            output.refuse(target, there, request.settings.buckets)
+            if not request.other_jsonl:
+                origin.require_same_jsonl(start.base, target, progress)
             origin.require_same_kind(start.base, target)
             if not request.ignore_space:
                 needed, fewer = sum(shard.bytes for shard in todo), "--limit or --bucket"
@@ -100,17 +101,16 @@ def run(request: Request, progress: Progress) -> PackSummary:
             with locks.lock(target):
                 if _start(request) != start:
                     raise SourceChangedError(f"{target}: another run has written here; run again")
-                old = _old(todo, kept, start, request)
+                old = _old(todo, kept, start, target)
                 _write(layout, todo, kept, start, origin, request, progress)
         elif obstacle is None:
-            old = _old(todo, kept, start, request)
+            old = _old(todo, kept, start, target)
     return _summary(
         layout,
         todo,
         kept_shards=len(kept),
         dry_run=request.dry_run,
         obstacle=obstacle,
-        existing_shards=len(there),
         old=old,
         free_bytes=files.free_bytes(target),
         output_dir=str(target),
@@ -148,28 +148,16 @@ def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]
     if start.plan != digest:
         return {}
     entries = output.finished(request.output_dir, layout)
-    return {path: e for path, e in entries.items() if e.bucket not in start.half_replaced}
+    return {path: e for path, e in entries.items() if e.bucket not in start.replaced}
 
 
-def _replaced_buckets(start: Start, request: Request) -> set[str]:
-    """Name the buckets whose old shards go once the new ones are complete."""
-    replaced = set(start.half_replaced)
-    if request.overwrite:
-        target = request.output_dir
-        scope = request.settings.buckets or existing_buckets(target)
-        replaced |= {name for name in scope if output.existing(target, [name])}
-    return replaced
-
-
-def _old(todo: Sequence[Shard], kept: Collection[str], start: Start, request: Request) -> list[str]:
+def _old(todo: Sequence[Shard], kept: Collection[str], start: Start, target: Path) -> list[str]:
     """List the shards that are there and will not stay as they are."""
-    target = request.output_dir
     stay = {*kept, *(entry.path for entry in start.base.shards)}
     new = {shard.path for shard in todo}
     buckets = existing_buckets(target)
     # An interrupted --append may have left shards anywhere that are not planned now.
-    scope = buckets if start.append else _replaced_buckets(start, request)
-    going = {bucket_folder(name) for name in scope}
+    going = {bucket_folder(name) for name in (buckets if start.append else start.replaced)}
     found = (f"{path.parent.name}/{path.name}" for path in output.existing(target, buckets))
     return [
         name
@@ -191,7 +179,6 @@ def _write(
     target, sha256 = request.output_dir, request.sha256
     if start.base.shards:  # SHA256SUMS, once there, is kept up
         sha256 |= all(entry.sha256 is not None for entry in start.base.shards)
-    replaced = _replaced_buckets(start, request)
     digest = layout.digest()
     manifest.save_unfinished(
         target,
@@ -199,8 +186,10 @@ def _write(
             append=start.append,
             plan=digest,
             settings=layout.settings,
-            replaces=sorted(replaced),
+            replaces=sorted(start.replaced),
             base=start.base,
+            store=manifest.relative_name(request.derived_dir, target),
+            jsonl=origin.jsonl_name,
         ),
     )
     with _resumable(request):
@@ -212,12 +201,12 @@ def _write(
             layout,
             todo,
             target,
-            replaced=replaced,
+            replaced=start.replaced,
             sha256=sha256,
             workers=request.workers,
             progress=progress,
         )
-        for name in sorted(replaced.difference(layout.buckets)):  # no sample is in them any more
+        for name in sorted(set(start.replaced) - set(layout.buckets)):  # no sample is in them now
             manifest.remove_manifest(target)
             output.remove_shards(target, name)
         output.sync(target)  # before the manifest speaks of them
@@ -243,7 +232,6 @@ def _summary(
     kept_shards: int,
     dry_run: bool,
     obstacle: str | None,
-    existing_shards: int,
     old: Sequence[str],
     free_bytes: int,
     output_dir: str,
@@ -273,7 +261,6 @@ def _summary(
         kept_shards=kept_shards,
         dry_run=dry_run,
         obstacle=obstacle,
-        existing_shards=existing_shards,
         replaced_shards=[name for name in old if name in new],
         removed_shards=[name for name in old if name not in new],
         free_bytes=free_bytes,

@@ -55,7 +55,6 @@ class PackSummary:
     kept_shards: int  # shards of the plan that were there already, from the run that is resumed
     dry_run: bool
     obstacle: str | None  # under dry_run, why the run itself would stop
-    existing_shards: int  # shards that were there before in the buckets of the plan
     replaced_shards: list[str]  # old shards whose name a new one has, or under dry_run would have
     removed_shards: list[str]  # old shards that are gone, or under dry_run would be
     free_bytes: int

@@ -27,6 +27,7 @@ from shardwright.shards.index import Head, ShardIndex
 from shardwright.shards.keys import key, keys
 from shardwright.shards.manifest import ShardEntry
 from shardwright.shards.walk import Sample, header
+from shardwright.store import commands
 from shardwright.store.findings import Finding
 
 _BUFFER = 1 << 18  # bytes read at a time: few enough to be hashed while the core has them at hand
@@ -100,7 +101,7 @@ class Checker:
                 if len(seen.findings) > _MOST:
                     break
             if owned:
-                seen.findings.append(_own_size(task, owned))
+                seen.findings.append(self._own_size(task, owned))
         except OSError as error:
             seen.findings.append(_unreadable(task, error))
         finally:
@@ -163,6 +164,24 @@ class Checker:
                 if self.source and jsonl and image_id is not None:
                     for fault in self.source.faults(fd, image_id, item.places, jsonl):
                         yield item.name, fault._replace(cure=_ANEW)
+
+    def _own_size(self, task: Task, owned: list[tuple[str | None, Fault]]) -> Finding:
+        """Sum up the arrays that follow their picture and not their bucket, in one note."""
+        sample, fault = owned[0]
+        count = quantity(len(owned), "such arrays")
+        what = f"{fault.what} ({count} in this shard), so they do not stack in a batch"
+        return _finding(task, fault._replace(what=what, cure=self._stacking), sample)
+
+    @cached_property
+    def _stacking(self) -> str:
+        """Say how to make arrays stack; only the store knows all of it."""
+        if self.source is None:
+            return (
+                "to make them stack: derive with --fit bucket and --recompute, then pack with "
+                "--overwrite; verify --against DERIVED_DIR gives the command"
+            )
+        fix = commands.derive(self.source.derived_dir, self.source.jsonl, fit_buckets=True)
+        return f"to make them stack: run the same pack with --overwrite after {fix}"
 
     def _other(self, fd: int) -> str | None:
         """Say which shard this is that is not its own, if it is one."""
@@ -232,18 +251,6 @@ def _unreadable(task: Task, error: OSError) -> Finding:
 def cause(error: ShardwrightError) -> str:
     """Give an error without its cure, for a finding that has a cure of its own."""
     return str(error).partition("; ")[0]
-
-
-def _own_size(task: Task, owned: list[tuple[str | None, Fault]]) -> Finding:
-    """Sum up the arrays that follow their picture and not their bucket: one note for a shard."""
-    sample, fault = owned[0]
-    count = quantity(len(owned), "such arrays")
-    what = f"{fault.what} ({count} in this shard), so they do not stack in a batch"
-    cure = (
-        "if they are to, derive with --fit bucket and --recompute, then pack with --overwrite; "
-        "verify --against DERIVED_DIR gives the command"
-    )
-    return _finding(task, fault._replace(what=what, cure=cure), sample)
 
 
 def file_digest(path: Path) -> str:

@@ -81,9 +81,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[Run]
     shards: list[ShardEntry]
 
-    def jsonls(self) -> set[str | None]:
-        """Name the JSONLs that the shards were packed from; None for one that is not known."""
-        return {self.runs[number].jsonl for number in self.by_run()}
+    def jsonls(self) -> list[str]:
+        """Name the JSONLs that the shards were packed from, as far as they are known."""
+        names = {self.runs[number].jsonl for number in self.by_run()}
+        return sorted(name for name in names if name is not None)
 
     def by_run(self) -> dict[int, list[ShardEntry]]:
         """Give the shards of each run that has some left, the runs in order."""
@@ -101,20 +102,17 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     replaces: list[str]  # buckets whose old shards are being replaced
     base: Manifest | None  # what stays as it is
+    store: str | None = None  # that is packed, from the shard folder; None: unknown
+    jsonl: str | None = None  # and its metadata, from the store's folder
 
 
 Document = TypeVar("Document", Manifest, Unfinished)
 
 
-def jsonl_name(jsonl: Path, derived_dir: Path) -> str:
-    """Spell a JSONL as a run records it: the same wherever a tree was moved to."""
-    name = os.path.relpath(jsonl.resolve(), derived_dir.resolve())
+def relative_name(path: Path, folder: Path) -> str:
+    """Spell a path as a run records it: the same wherever a tree was moved to."""
+    name = os.path.relpath(path.resolve(), folder.resolve())
     return os.fsencode(name).decode(errors="backslashreplace")
-
-
-def jsonl_path(name: str, derived_dir: Path) -> str:
-    """Say where the JSONL is that a run has recorded."""
-    return os.path.normpath(derived_dir.resolve() / name)
 
 
 def load_manifest(output_dir: Path) -> Manifest | None:

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -23,11 +22,10 @@ from shardwright.schema import STATE_FOLDER
 from shardwright.shards import consistency, keys, manifest
 from shardwright.shards.against import Source, read_source
 from shardwright.shards.check import Checker, Seen, Task, cause, file_digest
-from shardwright.shards.contents import OWN_SIZE
 from shardwright.shards.index import INDEX_FOLDER
 from shardwright.shards.manifest import Manifest, ShardEntry, Unfinished
 from shardwright.shards.names import bucket_folder, existing_buckets, is_shard_path
-from shardwright.store import commands
+from shardwright.store import commands, provenance
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.workers import run
 
@@ -63,7 +61,6 @@ def verify_shards(
         findings += _leftovers(folder)
         if source is not None:
             findings += _left_out(source, seen, folder, None if unfinished else whole)
-            findings = _own_sizes_in_full(findings, source)
     finally:
         progress.close()
     return VerifyReport(
@@ -257,35 +254,22 @@ def _left_out(
         return
     count = quantity(len(absent), "records")
     what = f"has {count} of which no shard holds a sample, for example {absent[0]}"
-    names = whole.jsonls() if whole else set()
-    if manifest.jsonl_name(source.jsonl, source.derived_dir) in names:
-        assert whole is not None
+    derived, names = source.derived_dir, whole.jsonls() if whole else []
+    if whole and manifest.relative_name(source.jsonl, derived) in names:
+        how, cure = "--append", "to pack those that are ready"
+        if listed := consistency.other_settings(whole, provenance.readable(derived)):
+            how, cure = "--overwrite", f"the store was made with other settings ({listed}); to pack"
+            cure += " all again"
         as_before = msgspec.structs.replace(whole.runs[-1].settings, limit=None, buckets=[])
-        pack = commands.pack(
-            source.derived_dir, source.jsonl, folder, "--append", *as_before.flags()
-        )
-        cure = f"if that is not meant (--limit, --bucket, not ready), run {pack}"
-    elif parts := sorted(name for name in names if name is not None):
-        # What is left out may be held out of training.
-        paths = (str(manifest.jsonl_path(name, source.derived_dir)) for name in parts)
-        cure = f"the shards were packed from {' and '.join(paths)}, a part of the store"
+        pack = commands.pack(derived, source.jsonl, folder, how, *as_before.flags())
+        cure += f", run {pack}"
+    elif names:  # what is left out may be held out of training
+        paths = " and ".join(str(derived / name) for name in names)
+        cure = f"the shards were packed from {paths}, a part of the store"
     else:
-        cure = "that may be meant (--limit, --bucket, not ready, or only a part of the store was "
-        cure += "packed); which JSONL was packed is not recorded"
+        cure = "which JSONL was packed is not recorded, so this may be a part that was left out on "
+        cure += "purpose; or --limit or --bucket left them out, or they are not ready"
     yield Finding("left_out", str(source.jsonl), None, what, cure, damage=False)
-
-
-def _own_sizes_in_full(findings: list[Finding], source: Source) -> list[Finding]:
-    """Spell out how to derive arrays that do not stack anew; only the store knows."""
-    if all(finding.kind != OWN_SIZE for finding in findings):
-        return findings
-    fix = commands.derive(source.derived_dir, source.jsonl, fit_buckets=True)
-    return [
-        replace(finding, cure=f"run the same pack with --overwrite after {fix}")
-        if finding.kind == OWN_SIZE
-        else finding
-        for finding in findings
-    ]
 
 
 def _leftovers(folder: Path) -> Iterator[Finding]:
