@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ import shardwright
 from shardwright import pack
 from shardwright.files import using
 from shardwright.schema import JSONL_NAME
-from tests.commands import run
+from tests.commands import COMMAND, run
 from tests.derive.pictures import array_path, make_images, sketch, store_records
 from tests.faults import Killed, KillingDisk, WatchedDisk
 
@@ -37,9 +40,10 @@ def odd(tmp_path: Path) -> Path:
 def paste(text: str) -> None:
     """Run the command with which a line ends."""
     line = next(line for line in text.splitlines() if "shardwright " in line)
-    words = shlex.split(line[line.rindex("shardwright ") :])
-    done = run(*words[1:])
-    assert done.returncode == 0, (words, done.stdout, done.stderr)
+    words = line[line.rindex("shardwright ") :].removeprefix("shardwright ").rstrip(")")
+    script = f"{shlex.join(COMMAND)} {words}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, (script, done.stdout, done.stderr)
 
 
 def paste_next(*flags: str | Path) -> str:
@@ -104,6 +108,93 @@ def split(odd: Path) -> tuple[Path, Path]:
     for path, part in zip(parts, (lines[:3], lines[3:]), strict=True):
         path.write_bytes(b"".join(part))
     return parts
+
+
+def test_status_recommends_to_resume_from_the_file_that_was_being_packed(odd: Path) -> None:
+    train, validation = split(odd)
+    store, shards = odd / "my store", odd / "my shards"
+    where = ("--derived-dir", store, "--output-dir", shards)
+    pack(derived_dir=store, output_dir=shards, jsonl=train)
+    with using(KillingDisk(8)), pytest.raises(Killed):
+        pack(
+            derived_dir=store,
+            output_dir=shards,
+            jsonl=validation,
+            append=True,
+            other_jsonl=True,
+            workers=1,
+        )
+    paste_next(*where)
+    assert shardwright.status(derived_dir=store, output_dir=shards).packed[str(shards)].samples == 4
+
+
+def test_status_leaves_an_interrupted_run_of_another_store_alone(odd: Path) -> None:
+    store, shards = odd / "my store", odd / "shards"
+    shutil.copytree(store, odd / "other")
+    with using(KillingDisk(30)), pytest.raises(Killed):
+        pack(derived_dir=odd / "other", output_dir=shards / "other", workers=1)
+    assert paste_next("--derived-dir", store, "--output-dir", shards / "mine")
+    status = shardwright.status(derived_dir=store, output_dir=shards)
+    assert status.packed[f"{shards}/other"].unfinished
+    assert status.next_command == (
+        f"shardwright verify {shards}/mine --against {shlex.quote(str(store))}"
+    )
+
+
+def test_a_store_that_was_recomputed_is_not_recommended_to_be_appended(odd: Path) -> None:
+    """Another store with the same ids cannot be told from it, so replacing is the user's choice."""
+    store, shards = odd / "my store", odd / "shards"
+    where = ("--derived-dir", store, "--output-dir", shards)
+    pack(derived_dir=store, output_dir=shards, shard_size=2)
+    sketch(odd / "my images", store, recompute=["vae"], fit="bucket")
+    assert shardwright.status(derived_dir=store, output_dir=shards).next_command is None
+    add_image(odd / "my images", "more")
+    sketch(odd / "my images", store, fit="bucket")
+    status = shardwright.status(derived_dir=store, output_dir=shards)
+    assert (status.next_command, status.packed[str(shards)].ready) == (None, 0)
+    fix = f"shardwright pack --derived-dir '{store}' --output-dir {shards} --overwrite"
+    assert status.next_reason == (
+        f"{shards} holds arrays made with other settings (vae: fit was original, now bucket); to "
+        f"replace them, run {fix} --shard-size 2"
+    )
+    (note,) = (
+        finding
+        for finding in shardwright.verify(shards, against=store).findings
+        if finding.kind == "left_out"
+    )
+    assert note.cure == (
+        "the store was made with other settings (vae: fit was original, now bucket); to pack all "
+        f"again, run {fix} --shard-size 2"
+    )
+    paste(run("status", *where).stdout)
+    assert shardwright.verify(shards, against=store).findings == []
+
+
+@pytest.mark.parametrize(
+    "name", ["tab\there 'n\\there", "line\nend", os.fsdecode(b"not \xff UTF-8")]
+)
+def test_commands_with_paths_that_no_terminal_can_show_can_be_pasted(
+    name: str, odd: Path, tmp_path: Path
+) -> None:
+    store = (odd / "my store").rename(tmp_path / name)
+    shards = tmp_path / f"shards {name}"
+    where = ("--derived-dir", store, "--output-dir", shards)
+    paste_next(*where)
+    paste_next(*where)
+    told = run("verify", shards, "--loaders").stdout
+    paste(next(line for line in told.splitlines() if line.startswith("  wids")))
+    assert (shards / ".wids.json").exists()
+    told = run("pack", *where, "--overwrite", "--dry-run").stdout
+    paste(told)
+    assert store_records(store)[0]["crop"]
+
+
+def test_status_as_json_spells_any_shard_folder(odd: Path) -> None:
+    shards = odd / os.fsdecode(b"\xff")
+    pack(derived_dir=odd / "my store", output_dir=shards)
+    where = ("--derived-dir", odd / "my store", "--output-dir", shards)
+    (folder,) = json.loads(run("status", *where, "--json").stdout)["packed"]
+    assert folder == f"{odd}/\\udcff"
 
 
 def test_status_never_recommends_to_add_what_was_held_out(odd: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from shardwright.errors import ShardwrightError
 from shardwright.progress import quantity
 from shardwright.schema import JSONL_NAME, STATE_FOLDER
-from shardwright.shards import index, manifest
+from shardwright.shards import consistency, index, manifest
 from shardwright.shards.manifest import Run, Unfinished
 from shardwright.status.summary import PackedStatus
-from shardwright.store import commands
+from shardwright.store import commands, provenance
 from shardwright.store.folders import holds_shards
 
 
@@ -25,15 +25,26 @@ class _Packing:
     runs: list[Run]
     unfinished: Unfinished | None = None
     samples: int = 0
-    ready: int = 0
+    ready: int = 0  # of them, those whose id is ready in the store
+    other: str = (
+        ""  # how the store's arrays were made otherwise: it is another store, or recomputed
+    )
     damaged: bool = False
+
+    def holds_all_of(self, jsonl: str) -> bool:
+        """Whether it is known to take whatever is ready: or it may be kept apart on purpose."""
+        return all(
+            run.jsonl == jsonl and run.settings.limit is None and not run.settings.buckets
+            for run in self.runs
+        )
 
 
 class Packed:
     """The packings in a folder and directly below it, beside the ready samples of a store."""
 
-    def __init__(self, output_dir: Path, ready: Set[str]) -> None:
+    def __init__(self, output_dir: Path, ready: Set[str], derived: Path) -> None:
         self.output_dir = output_dir
+        self._entries = provenance.readable(derived)
         self._count = len(ready)
         self._left = set(ready)  # of the ready samples, those that no packing has
         self._packings = [self._read(folder, ready) for folder in _folders(output_dir)]
@@ -41,33 +52,47 @@ class Packed:
     def summary(self) -> dict[str, PackedStatus]:
         """Give what each folder holds."""
         return {
-            str(one.folder): PackedStatus(one.samples, one.ready, one.unfinished is not None)
+            str(one.folder): PackedStatus(
+                one.samples, 0 if one.other else one.ready, one.unfinished is not None
+            )
             for one in self._packings
         }
 
     def next(self, derived: Path, jsonl: Path) -> tuple[str | None, str]:
         """Choose what to do with a store of which every record is ready, and say why."""
-        mine = [one for one in self._packings if one.ready]
         for one in self._packings:
-            where = str(one.folder)
+            where, note = str(one.folder), one.unfinished
             if one.damaged:
                 return commands.command("verify", where), f"{where} is damaged"
-            if one.unfinished is not None:
-                flags = one.unfinished.settings.flags()
+            if note and note.store in (None, manifest.relative_name(derived, one.folder)):
+                before = note.base.jsonls() if note.base else []
+                other = ["--other-jsonl"] if before and note.jsonl not in (None, *before) else []
+                packed_from = jsonl if note.jsonl is None else derived / note.jsonl
+                flags = ["--resume", *note.settings.flags(), *other]
                 why = f"a run that packs into {where} was interrupted, or is still under way"
-                return commands.pack(derived, jsonl, one.folder, "--resume", *flags), why
+                return commands.pack(derived, packed_from, one.folder, *flags), why
+        alike = [one for one in self._packings if one.ready]
+        mine = [one for one in alike if not one.other]
+        name = manifest.relative_name(jsonl, derived)
         for one in mine:
             if one.ready == self._count:
                 where, own = str(one.folder), jsonl == derived / JSONL_NAME
                 flags = ["--against", str(derived)] if own else ["--read-data"]
                 why = f"every sample is packed in {where}"
                 return commands.command("verify", where, *flags), why
+        if alike and not mine:
+            one, again = alike[0], "pack again with --overwrite"
+            if one.holds_all_of(name):
+                flags = ["--overwrite", *one.runs[-1].settings.flags()]
+                again = f"run {commands.pack(derived, jsonl, one.folder, *flags)}"
+            why = f"{one.folder} holds arrays made with other settings ({one.other})"
+            return None, f"{why}; to replace them, {again}"
         if not mine and not holds_shards(self.output_dir):
             return commands.pack(derived, jsonl, self.output_dir), "every record is ready"
         left = f"{quantity(len(self._left), 'ready samples')} not packed yet"
-        if len(self._packings) == 1 and _holds_all_of(manifest.jsonl_name(jsonl, derived), mine):
-            flags = mine[0].runs[-1].settings.flags()
-            return commands.pack(derived, jsonl, mine[0].folder, "--append", *flags), left
+        if mine and len(self._packings) == 1 and mine[0].holds_all_of(name):
+            flags = ["--append", *mine[0].runs[-1].settings.flags()]
+            return commands.pack(derived, jsonl, mine[0].folder, *flags), left
         if not self._left:
             return None, "every sample is packed, in several folders"
         if not mine:
@@ -82,22 +107,15 @@ class Packed:
             listed = manifest.load_manifest(folder)
             if listed is not None:
                 found.runs = listed.runs
+                found.other = consistency.other_settings(listed, self._entries)
                 for shard in listed.shards:
                     ids = index.load(folder, shard.path).head.ids
                     found.samples += len(ids)
                     found.ready += sum(image_id in ready for image_id in ids)
-                    self._left.difference_update(ids)
+                    self._left.difference_update(() if found.other else ids)
         except ShardwrightError:  # verify says what it is
             found.damaged = True
         return found
-
-
-def _holds_all_of(jsonl: str, packings: list[_Packing]) -> bool:
-    """Whether a packing is known to take whatever is ready: or it may be kept apart on purpose."""
-    return bool(packings) and all(
-        run.jsonl == jsonl and run.settings.limit is None and not run.settings.buckets
-        for run in packings[0].runs
-    )
 
 
 def _folders(output_dir: Path) -> list[Path]:

@@ -66,7 +66,7 @@ def look(
     failures_file = derived / STATE_FOLDER / FAILURES_NAME
     failures = _lines(failures_file)
     known = facts.survey(derived, ready | others.keys(), progress)
-    packed = Packed(output_dir, ready)
+    packed = Packed(output_dir, ready, derived)
     command, reason = _next(derived, metadata, found, stage1, components, leftovers, packed)
     if failures:
         reason += f"; but {quantity(failures, 'images')} could not be derived"
