@@ -26,9 +26,7 @@ class _Packing:
     unfinished: Unfinished | None = None
     samples: int = 0
     ready: int = 0  # of them, those whose id is ready in the store
-    other: str = (
-        ""  # how the store's arrays were made otherwise: it is another store, or recomputed
-    )
+    other: str = ""  # how the store was made otherwise: it is another one, or was recomputed
     damaged: bool = False
 
     def holds_all_of(self, jsonl: str) -> bool:
