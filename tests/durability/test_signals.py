@@ -178,8 +178,13 @@ def test_a_signal_while_threads_come_and_go_ends_a_pack(
 
 
 def traced(work: Callable[[], object], steps: SignallingSteps) -> BaseException | None:
-    """Do something under a trace, and give what it raised."""
+    """Do something under a trace, and give what it raised.
+
+    A process ends after such a signal. This one goes on, thousands of times, so the handlers that
+    a signal amid their restoring has left are put back, or each run would call those before it.
+    """
     before = sys.gettrace()
+    handlers = {number: signal.getsignal(number) for number in CODES}
     sys.settrace(steps)
     try:
         work()
@@ -187,6 +192,8 @@ def traced(work: Callable[[], object], steps: SignallingSteps) -> BaseException 
         return error
     finally:
         sys.settrace(before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return None
 
 
