@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.contest import SHARDWRIGHT, Command
-from shardwright import schema
-from shardwright.buckets import BUCKETS, Bucket
+from shardwright.buckets import Bucket
+from shardwright.layout import JSONL_NAME
+from shardwright.recipe import FORMAT_VERSION, SPECIFICATION
 
 _NAMES_A_FILE = 50_000  # ext4 allows 65,000
 
@@ -24,11 +25,11 @@ def _record(number: int, bucket: Bucket) -> str:
         "image_id": image_id,
         "image_path": f"data/approved/{image_id}.jpg",
         "caption": f"a photograph of something worth training on, number {number}, in soft light",
-        schema.MASK.field: [1] * 20 + [0] * 57,
+        SPECIFICATION.masks[0].field: [1] * 20 + [0] * 57,
         "height": bucket.height,
         "width": bucket.width,
         "aspect_bucket": str(bucket),
-        "format_version": schema.FORMAT_VERSION,
+        "format_version": FORMAT_VERSION,
     }
     return json.dumps(record) + "\n"
 
@@ -54,13 +55,13 @@ def _make_real_store(samples: int, store: Path) -> None:
     import numpy as np  # here, so that the runner itself stays small
 
     noise = np.random.default_rng(0).integers(0, 30000, 1 << 20, dtype=np.uint16)
-    for component in schema.COMPONENTS:
+    for component in SPECIFICATION.components:
         (store / component.folder).mkdir()
-    with (store / schema.JSONL_NAME).open("w") as lines:
+    with (store / JSONL_NAME).open("w") as lines:
         for number in range(samples):
-            bucket = BUCKETS[number % 4]
+            bucket = SPECIFICATION.buckets[number % 4]
             lines.write(_record(number, bucket))
-            for component in schema.COMPONENTS:
+            for component in SPECIFICATION.components:
                 shape = component.shape_for(bucket.width, bucket.height)
                 words = component.nbytes(shape) // 2
                 array = noise[number % 1000 : number % 1000 + words].view(component.dtype)
@@ -78,9 +79,9 @@ def linked_store(folder: Path, samples: int) -> Path:
 
 def _make_linked_store(samples: int, store: Path) -> None:
     with ThreadPoolExecutor() as pool:
-        list(pool.map(partial(_link, samples, store), range(len(schema.COMPONENTS))))
-    with (store / schema.JSONL_NAME).open("w") as lines:
-        templates = [_record(0, bucket) for bucket in BUCKETS[:4]]
+        list(pool.map(partial(_link, samples, store), range(len(SPECIFICATION.components))))
+    with (store / JSONL_NAME).open("w") as lines:
+        templates = [_record(0, bucket) for bucket in SPECIFICATION.buckets[:4]]
         for number in range(samples):  # json.dumps for each would take longer than the links
             line = templates[number % 4].replace(f"{0:032x}", f"{number:032x}")
             lines.write(line.replace("number 0", f"number {number}"))
@@ -89,7 +90,7 @@ def _make_linked_store(samples: int, store: Path) -> None:
 def _link(samples: int, store: Path, row: int) -> None:
     import numpy as np
 
-    component = schema.COMPONENTS[row]
+    component = SPECIFICATION.components[row]
     (store / component.folder).mkdir()
     place = os.open(store / component.folder, os.O_DIRECTORY)
     array = np.zeros(component.shape_for(64, 64), component.dtype)
@@ -123,9 +124,9 @@ def _make_stage1_file(records: int, store: Path) -> None:
 
     noise = np.random.default_rng(0).normal(size=(1000, 1024)).astype(np.float32)
     inline = [json.dumps([float(value) for value in row]) for row in noise]
-    with (store / schema.JSONL_NAME).open("w") as file:
+    with (store / JSONL_NAME).open("w") as file:
         for number in range(records):
-            record = json.loads(_record(number, BUCKETS[number % 4]))
+            record = json.loads(_record(number, SPECIFICATION.buckets[number % 4]))
             for field in ("image_id", "aspect_bucket", "format_version"):
                 del record[field]
             line = json.dumps(record)[:-1]

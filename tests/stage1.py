@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from shardwright import schema
+from shardwright.layout import JSONL_NAME
+from shardwright.recipe import SPECIFICATION
 
-DINO = schema.COMPONENTS[0].inline[0]
+DINO = SPECIFICATION.components[0].inline[0]
 
 
 def embedding(seed: int) -> list[float]:
@@ -25,7 +26,7 @@ def record(name: str, seed: int = 0, **fields: Any) -> dict[str, Any]:  # noqa: 
         "image_path": f"data/approved/{name}.jpg",
         DINO: embedding(seed),
         "caption": f"a picture of {name}",
-        schema.MASK.field: [1] * 9 + [0] * 68,
+        SPECIFICATION.masks[0].field: [1] * 9 + [0] * 68,
         "height": 1216,
         "width": 832,
     }
@@ -35,7 +36,7 @@ def record(name: str, seed: int = 0, **fields: Any) -> dict[str, Any]:  # noqa: 
 def write(derived: Path, *lines: dict[str, Any] | str | bytes) -> Path:
     """Write a Stage 1 JSONL of records, or of lines as they are."""
     derived.mkdir(parents=True, exist_ok=True)
-    jsonl = derived / schema.JSONL_NAME
+    jsonl = derived / JSONL_NAME
     with jsonl.open("wb") as file:
         for line in lines:
             if isinstance(line, dict):

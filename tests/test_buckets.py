@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.buckets import BUCKETS, Bucket, is_bucket, nearest
+from shardwright.buckets import Bucket, is_bucket
+from shardwright.recipe import SPECIFICATION
 
 SIDES = st.integers(1, 20_000)
 
 
 def test_the_seven_buckets_are_those_of_the_specification() -> None:
-    assert [str(bucket) for bucket in BUCKETS] == [
+    assert [str(bucket) for bucket in SPECIFICATION.buckets] == [
         "1024x1024",
         "832x1216",
         "1216x832",
@@ -45,15 +46,16 @@ def test_the_nearest_bucket_is_the_one_of_the_smallest_difference(width: int, he
     def difference(bucket: Bucket) -> float:
         return abs(width / height - bucket.width / bucket.height)
 
-    chosen = nearest(width, height)
-    assert all(difference(chosen) <= difference(bucket) for bucket in BUCKETS)
+    chosen = SPECIFICATION.bucket_for(width, height)
+    assert all(difference(chosen) <= difference(bucket) for bucket in SPECIFICATION.buckets)
 
 
 def test_every_bucket_is_nearest_to_itself() -> None:
-    assert [nearest(bucket.width, bucket.height) for bucket in BUCKETS] == list(BUCKETS)
+    for bucket in SPECIFICATION.buckets:
+        assert SPECIFICATION.bucket_for(bucket.width, bucket.height) == bucket
 
 
 @pytest.mark.parametrize(("width", "height"), [(0, 5), (5, 0), (-1, 5)])
 def test_a_picture_without_size_has_no_bucket(width: int, height: int) -> None:
     with pytest.raises(ValueError, match="cannot be"):
-        nearest(width, height)
+        SPECIFICATION.bucket_for(width, height)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import shardwright
-from shardwright import files, locks, schema
-from shardwright.buckets import BUCKETS, Bucket, nearest
+from shardwright import files, locks
+from shardwright.buckets import Bucket
 from shardwright.errors import (
     InputMissingError,
     LockedError,
@@ -28,6 +28,8 @@ from shardwright.errors import (
     UsageError,
 )
 from shardwright.files import Disk
+from shardwright.layout import JSONL_NAME
+from shardwright.recipe import SPECIFICATION
 from shardwright.store.journal import Recovered, journal_path
 from shardwright.store.rewrite import Rewrite
 from tests import stage1
@@ -126,7 +128,7 @@ def test_scenario_metadata_record_contains_required_fields(derived: Path) -> Non
         "aspect_bucket": "832x1216",
         "format_version": 2,
     }
-    assert tuple(found) == schema.RECORD_FIELDS
+    assert tuple(found) == SPECIFICATION.record_fields
 
 
 def test_scenario_format_version_identifies_stage_2_records(derived: Path) -> None:
@@ -140,7 +142,7 @@ def test_scenario_inline_embeddings_are_removed(derived: Path) -> None:
     jsonl = stage1.write(derived, record("abc", vae_latents=latent), record("def", t5_hidden=None))
     migrate(derived)
     for found in read(jsonl):
-        assert set(found) == set(schema.RECORD_FIELDS)
+        assert set(found) == set(SPECIFICATION.record_fields)
 
 
 def test_scenario_dinov3_file_has_correct_shape(derived: Path) -> None:
@@ -174,7 +176,7 @@ def test_scenario_bucket_assignment_is_based_on_aspect_ratio(derived: Path) -> N
 @given(st.integers(1, 100_000), st.integers(1, 100_000))
 def test_scenario_all_images_are_assigned_to_a_bucket(width: int, height: int) -> None:
     names = ["1024x1024", "832x1216", "1216x832", "768x1280", "1280x768", "704x1344", "1344x704"]
-    chosen = nearest(width, height)
+    chosen = SPECIFICATION.bucket_for(width, height)
     assert str(chosen) in names
     distances = {name: abs(width / height - _ratio(name)) for name in names}
     assert distances[str(chosen)] == min(distances.values())
@@ -186,8 +188,8 @@ def _ratio(name: str) -> float:
 
 
 def test_scenario_bucket_dimensions_are_divisible_by_64() -> None:
-    assert len(BUCKETS) == 7
-    assert all(bucket.width % 64 == bucket.height % 64 == 0 for bucket in BUCKETS)
+    assert len(SPECIFICATION.buckets) == 7
+    assert all(bucket.width % 64 == bucket.height % 64 == 0 for bucket in SPECIFICATION.buckets)
 
 
 def test_scenario_existing_embedding_file_is_not_regenerated(derived: Path) -> None:
@@ -211,7 +213,7 @@ def test_scenario_partial_completion_can_be_resumed(derived: Path) -> None:
     stage1.write(derived, *lines[:3])
     migrate(derived)
     before = (derived / "dinov3/img0.npy").stat()
-    jsonl = derived / schema.JSONL_NAME
+    jsonl = derived / JSONL_NAME
     with jsonl.open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines[3:])
     summary = migrate(derived)
@@ -506,7 +508,7 @@ def test_a_broken_array_file_is_neither_trusted_nor_replaced(derived: Path) -> N
 
 def test_blank_lines_and_line_ends_stay(derived: Path) -> None:
     derived.mkdir(parents=True)
-    jsonl = derived / schema.JSONL_NAME
+    jsonl = derived / JSONL_NAME
     old = [json.dumps(record(name)).encode() for name in "abc"]
     jsonl.write_bytes(b"\xef\xbb\xbf%s\r\n\n  \n%s\n%s" % (old[0], old[1], old[2]))
     assert migrate(derived).migrated_records == 3
@@ -620,7 +622,7 @@ def test_a_later_migration_keeps_its_original_beside_the_first(derived: Path) ->
 def test_without_a_backup_no_other_file_is_left(derived: Path) -> None:
     stage1.write(derived, record("a"))
     assert migrate(derived, backup=False).backup is None
-    names = {".shardwright", schema.JSONL_NAME, "dinov3", "vae_latents", "t5_hidden"}
+    names = {".shardwright", JSONL_NAME, "dinov3", "vae_latents", "t5_hidden"}
     assert {path.name for path in derived.iterdir()} == names
 
 
@@ -745,7 +747,7 @@ def test_a_link_to_the_jsonl_stays_one_and_its_target_is_migrated(
     real = stage1.write(tmp_path / "elsewhere", record("a"))
     before = real.read_bytes()
     derived.mkdir(parents=True)
-    link = derived / schema.JSONL_NAME
+    link = derived / JSONL_NAME
     link.symlink_to(real)
     summary = migrate(derived)
     assert link.is_symlink()

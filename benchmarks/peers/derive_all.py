@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 import shardwright
-from shardwright.buckets import nearest
 from shardwright.derive.encoders.base import Options, Picture, Tokens
 from shardwright.derive.encoders.sketch import load
-from shardwright.schema import COMPONENTS, Component
+from shardwright.recipe import SPECIFICATION, Component
 
 BATCH = 8
-DINO, VAE, T5 = COMPONENTS
+DINO, VAE, T5 = SPECIFICATION.components
 OVERHEAD = 0.004  # seconds that every call costs a device, however small the batch
 PER_IMAGE = {DINO: 0.005, VAE: 0.080, T5: 0.003}  # about what a current card takes at 1024x1024
 SIDE = 224
@@ -98,13 +97,13 @@ def alone(encoders: Encoders, images: Path, out: Path) -> None:
 
 def loop(encoders: Encoders, images: Path, out: Path) -> None:
     """Do what one would write first: one image after the other, nothing synced."""
-    for component in COMPONENTS:
+    for component in SPECIFICATION.components:
         (out / component.folder).mkdir(parents=True)
     with open(out / "records.jsonl", "w") as records:
         for path in sorted(images.glob("*.jpg")):
             with Image.open(path) as opened:
                 image = ImageOps.exif_transpose(opened).convert("RGB")
-            bucket = nearest(*image.size)
+            bucket = SPECIFICATION.bucket_for(*image.size)
             picture = np.array(image)
             fitted = np.array(ImageOps.fit(image, (bucket.width, bucket.height)))
             tokens = encoders["t5"].prepare(path.with_suffix(".txt").read_text())

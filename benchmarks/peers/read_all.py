@@ -51,7 +51,8 @@ def huggingface(worker: int) -> Iterator[Batch]:
 
 
 def loose(worker: int) -> Iterator[Batch]:
-    from shardwright.schema import COMPONENTS, JSONL_NAME
+    from shardwright.layout import JSONL_NAME
+    from shardwright.recipe import SPECIFICATION
 
     buckets: dict[str, list[Any]] = {}
     for line in (store / JSONL_NAME).open():
@@ -63,7 +64,9 @@ def loose(worker: int) -> Iterator[Batch]:
             samples = []
             for record in some:
                 name = f"{record['image_id']}.npy"
-                sample = {c.suffix: np.load(store / c.folder / name) for c in COMPONENTS}
+                sample = {
+                    c.suffix: np.load(store / c.folder / name) for c in SPECIFICATION.components
+                }
                 sample["t5m.npy"] = np.array(record["t5_attention_mask"], np.uint8)
                 samples.append(sample)
             yield stack(samples)
@@ -113,7 +116,7 @@ LIBRARY = {
     "shardwright": "shardwright.shards.reader",
     "webdataset": "webdataset",
     "huggingface": "datasets",
-    "loose": "shardwright.schema",
+    "loose": "shardwright.recipe",
 }
 
 

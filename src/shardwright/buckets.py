@@ -31,24 +31,13 @@ class Bucket:
         return cls(int(match[1]), int(match[2]))
 
 
-BUCKETS: tuple[Bucket, ...] = (
-    Bucket(1024, 1024),
-    Bucket(832, 1216),
-    Bucket(1216, 832),
-    Bucket(768, 1280),
-    Bucket(1280, 768),
-    Bucket(704, 1344),
-    Bucket(1344, 704),
-)
-
-
 @lru_cache(maxsize=4096)
 def is_bucket(name: str) -> bool:
-    """Whether a string is spelt as a bucket, be it one of the seven or not."""
+    """Whether a string is spelt as a bucket, be it one of a recipe or not."""
     return _NAME.fullmatch(name) is not None
 
 
-def nearest(width: int, height: int, buckets: Sequence[Bucket] = BUCKETS) -> Bucket:
+def nearest(width: int, height: int, buckets: Sequence[Bucket]) -> Bucket:
     """Choose the bucket whose aspect ratio is nearest to a picture's; the earlier one on a tie."""
     if width < 1 or height < 1:
         raise ValueError(f"a picture cannot be {width}x{height}")

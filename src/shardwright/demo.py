@@ -13,14 +13,14 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from shardwright import files
-from shardwright.buckets import BUCKETS, Bucket
+from shardwright.buckets import Bucket
 from shardwright.derive import DeriveSummary, derive
 from shardwright.derive.encoders.sketch import decode
 from shardwright.errors import UsageError
 from shardwright.outputs import require_writable
 from shardwright.pack import PackSummary, pack
 from shardwright.progress import Progress
-from shardwright.schema import COMPONENTS
+from shardwright.recipe import SPECIFICATION
 from shardwright.verify import VerifyReport, verify
 
 _MARKER = "MADE_BY_SHARDWRIGHT_DEMO"
@@ -60,7 +60,9 @@ def demo(
     files.make_folder(root / "images")
     files.write_whole(root / _MARKER, b"shardwright demo may overwrite everything in this folder\n")
     for number in range(_PICTURES):
-        _make_picture(root / "images" / f"demo{number:03}", BUCKETS[number % 4], number)
+        _make_picture(
+            root / "images" / f"demo{number:03}", SPECIFICATION.buckets[number % 4], number
+        )
     derived = derive(
         root / "images",
         derived_dir=root / "derived",
@@ -115,7 +117,9 @@ def _make_picture(path: Path, size: Bucket, number: int) -> None:
 
 def _read_back(shards: Path, preview: Path) -> tuple[dict[str, str], int]:
     """Read every member of every shard; describe the first sample, and show its latent."""
-    latent = next(component.suffix for component in COMPONENTS if component.follows_picture)
+    latent = next(
+        component.suffix for component in SPECIFICATION.components if component.follows_picture
+    )
     first: dict[str, str] = {}
     count = 0
     for path in sorted(shards.glob("bucket_*/shard-*.tar")):

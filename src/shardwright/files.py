@@ -301,6 +301,12 @@ def sync_folder(folder: Path) -> None:
         _disk.fsync_folder(folder)
 
 
+def sync_parent(folder: Path) -> None:
+    """Make the name of a folder durable; one that cannot be read is hardly where we made it."""
+    if os.access(folder.parent, os.R_OK):
+        sync_folder(folder.parent)
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, replacing what was there."""
     with NewFile(path) as file:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shardwright import files
 from shardwright.errors import LockedError
-from shardwright.schema import STATE_FOLDER
+from shardwright.layout import STATE_FOLDER
 
 
 def require_unlocked(folder: Path) -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from shardwright.arguments import place, place_or_none, require_switches
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
+from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
-from shardwright.schema import JSONL_NAME
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.workers import count
 
@@ -52,9 +52,12 @@ def verify(
         if against is not None or loaders:
             flag = "--loaders" if against is None else "--against"
             raise UsageError(f"{target}: is a store; {flag} is for a shard folder")
+        from shardwright.store.store import Store
         from shardwright.store.verify import verify_store
 
-        return verify_store(target, read_data=read_data, workers=count(workers), progress=report)
+        return verify_store(
+            Store.at(target), read_data=read_data, workers=count(workers), progress=report
+        )
     if is_shard_folder(target):
         found = verify_shards(
             target,

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from shardwright.derive.encoders.base import Encoder, ImageEncoder, Options, Picture
 from shardwright.derive.encoders.sketch import load
-from shardwright.schema import COMPONENTS, Component
+from shardwright.recipe import SPECIFICATION, Component
 
-DINO, VAE, T5 = COMPONENTS
+DINO, VAE, T5 = SPECIFICATION.components
 
 
 def given(**replaced: Encoder) -> dict[str, Encoder]:
     """Give the sketch encoders, some of them replaced."""
-    return {c.name: load(c, Options()) for c in COMPONENTS} | replaced
+    return {c.name: load(c, Options()) for c in SPECIFICATION.components} | replaced
 
 
 class Fake:

@@ -11,7 +11,8 @@ from PIL import Image
 
 from shardwright.derive import DeriveSummary, derive
 from shardwright.derive.encoders.base import Picture
-from shardwright.schema import COMPONENTS, JSONL_NAME
+from shardwright.layout import JSONL_NAME
+from shardwright.recipe import SPECIFICATION
 from shardwright.store import records
 
 SIZES = ((96, 64), (64, 96), (80, 80))
@@ -63,5 +64,5 @@ def store_records(derived_dir: Path) -> list[dict[str, Any]]:
 
 
 def array_path(derived_dir: Path, component: str, image_id: str) -> Path:
-    folder = next(c.folder for c in COMPONENTS if c.name == component)
+    folder = next(c.folder for c in SPECIFICATION.components if c.name == component)
     return derived_dir / folder / f"{image_id}.npy"

@@ -22,10 +22,11 @@ from shardwright.errors import (
     TooManyFailuresError,
     UsageError,
 )
+from shardwright.layout import JSONL_NAME
 from shardwright.locks import lock
 from shardwright.pack import pack
 from shardwright.progress import Lines
-from shardwright.schema import COMPONENTS, JSONL_NAME
+from shardwright.recipe import SPECIFICATION
 from shardwright.store.provenance import Entry, require_same
 from tests.derive.fakes import Chokes, Fake, SmallDevice, Spoils, given
 from tests.derive.pictures import (
@@ -200,7 +201,7 @@ def test_every_image_ends_in_the_books(tmp_path: Path) -> None:
         "gone.jpg": "unreadable",
     }
     assert [record["image_id"] for record in store_records(derived)][-1] == "new"
-    for component in COMPONENTS:
+    for component in SPECIFICATION.components:
         assert len(list((derived / component.folder).iterdir())) == 5
 
 
@@ -426,7 +427,7 @@ def test_a_value_that_float16_cannot_hold_is_a_failure(tmp_path: Path) -> None:
             return np.full((len(ids), 77, 1024), 70_000, np.float32)
 
     images, derived = flat(tmp_path / "images", 2), tmp_path / "derived"
-    summary = sketch(images, derived, encoders=given(t5=Overflows(COMPONENTS[2])))
+    summary = sketch(images, derived, encoders=given(t5=Overflows(SPECIFICATION.components[2])))
     assert summary.failed_by_reason["not_finite"].count == 2
     assert failures(derived)[0]["detail"] == "t5: too large a value for <f2"
     assert list((derived / "t5_hidden").iterdir()) == []

@@ -15,7 +15,7 @@ import xxhash
 from shardwright import derive, status, verify
 from shardwright.derive.encoders.base import Options
 from shardwright.derive.encoders.sketch import load
-from shardwright.schema import RECORD_FIELDS
+from shardwright.recipe import SPECIFICATION
 from shardwright.store import facts as store_facts
 from tests.commands import run
 from tests.derive.fakes import T5
@@ -64,7 +64,7 @@ def test_each_image_has_its_size_time_and_hash_beside_the_record_and_not_in_it(
         },
         "tokens_lost": {"t5": 0},
     }
-    assert all(tuple(record) == RECORD_FIELDS for record in store_records(derived))
+    assert all(tuple(record) == SPECIFICATION.record_fields for record in store_records(derived))
 
 
 def test_a_replaced_image_is_counted_and_named_by_derive_status_and_verify(

@@ -14,14 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
-from shardwright.buckets import nearest
 from shardwright.derive import images
 from shardwright.derive.encoders.base import Picture
 from shardwright.derive.images import BadImageError, Size, frame, framed, measure
-from shardwright.schema import COMPONENTS
+from shardwright.recipe import SPECIFICATION
 from tests.derive.pictures import gradient, make_bomb
 
-VAE = next(component for component in COMPONENTS if component.follows_picture)
+VAE = next(component for component in SPECIFICATION.components if component.follows_picture)
 ORIENTATION = 0x0112
 
 # How a camera must have turned an upright picture to write it with each orientation.
@@ -338,9 +337,9 @@ sides = st.integers(1, 40_000)
 @settings(deadline=None, max_examples=200)
 @given(sides, sides)
 def test_a_bucket_s_frame_lies_within_and_has_its_shape(width: int, height: int) -> None:
-    found = frame("bucket", Size(width, height), VAE)
+    found = frame("bucket", Size(width, height), VAE, SPECIFICATION)
     left, top, right, bottom = found.box
-    bucket = nearest(width, height)
+    bucket = SPECIFICATION.bucket_for(width, height)
     assert 0 <= left < right <= width
     assert 0 <= top < bottom <= height
     assert found.size == (bucket.width, bucket.height)
@@ -356,21 +355,21 @@ def test_a_bucket_s_frame_lies_within_and_has_its_shape(width: int, height: int)
 @settings(deadline=None, max_examples=100)
 @given(st.integers(8, 5000), st.integers(8, 5000))
 def test_the_original_frame_is_the_picture_in_whole_blocks(width: int, height: int) -> None:
-    found = frame("original", Size(width, height), VAE)
+    found = frame("original", Size(width, height), VAE, SPECIFICATION)
     assert found.box == (0, 0, width // 8 * 8, height // 8 * 8)
     assert VAE.shape_for(*found.size) == (16, height // 8, width // 8)
 
 
 def test_a_picture_smaller_than_a_block_is_too_small() -> None:
     with pytest.raises(BadImageError) as caught:
-        frame("original", Size(7, 100), VAE)
+        frame("original", Size(7, 100), VAE, SPECIFICATION)
     assert caught.value.args[0] == "too_small"
 
 
 def test_framing_cuts_about_the_centre() -> None:
     picture = np.zeros((100, 400, 3), np.uint8)
     picture[:, 180:220] = 255
-    part = framed(picture, frame("bucket", Size(400, 100), VAE))
+    part = framed(picture, frame("bucket", Size(400, 100), VAE, SPECIFICATION))
     assert part.shape == (704, 1344, 3)
     white = np.flatnonzero(part[352, :, 0] > 127)
     one_pixel = 1344 / 191  # the part is that many pixels wide

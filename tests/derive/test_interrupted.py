@@ -11,7 +11,7 @@ import pytest
 from shardwright import pack, verify
 from shardwright.errors import InputMissingError
 from shardwright.files import using
-from shardwright.schema import JSONL_NAME
+from shardwright.layout import JSONL_NAME
 from tests.commands import run, start, wait_until
 from tests.derive.pictures import make_images, sketch, store_records
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.buckets import BUCKETS
 from shardwright.derive import DeriveSummary
-from shardwright.schema import COMPONENTS, JSONL_NAME
+from shardwright.layout import JSONL_NAME
+from shardwright.recipe import SPECIFICATION
 from shardwright.store.records import image_id_of
 from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
 
@@ -75,7 +75,7 @@ def test_scenario_format_version_identifies_stage_2_records(derived: Path) -> No
 
 
 def test_scenario_inline_embeddings_are_removed(derived: Path) -> None:
-    inline = {field for component in COMPONENTS for field in component.inline}
+    inline = {field for component in SPECIFICATION.components for field in component.inline}
     for record in store_records(derived):
         assert inline.isdisjoint(record)
         assert [key for key, value in record.items() if isinstance(value, list)] == [
@@ -119,14 +119,14 @@ def test_scenario_bucket_assignment_is_based_on_aspect_ratio(tmp_path: Path) -> 
 
 
 def test_scenario_all_images_are_assigned_to_a_bucket(tmp_path: Path) -> None:
-    sizes = (*((b.width // 8, b.height // 8) for b in BUCKETS), (400, 8), (8, 400))
+    sizes = (*((b.width // 8, b.height // 8) for b in SPECIFICATION.buckets), (400, 8), (8, 400))
     sketch(make_images(tmp_path / "images", len(sizes), sizes), tmp_path / "derived")
     found = [record["aspect_bucket"] for record in store_records(tmp_path / "derived")]
-    assert found == [str(bucket) for bucket in BUCKETS] + ["1344x704", "704x1344"]
+    assert found == [str(bucket) for bucket in SPECIFICATION.buckets] + ["1344x704", "704x1344"]
 
 
 def test_scenario_bucket_dimensions_are_divisible_by_64(tmp_path: Path) -> None:
-    sizes = tuple((b.width // 8, b.height // 8) for b in BUCKETS)
+    sizes = tuple((b.width // 8, b.height // 8) for b in SPECIFICATION.buckets)
     sketch(make_images(tmp_path / "images", len(sizes), sizes), tmp_path / "derived")
     for record in store_records(tmp_path / "derived"):
         width, height = map(int, record["aspect_bucket"].split("x"))

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import xxhash
 
-from shardwright.schema import JSONL_NAME
+from shardwright.layout import JSONL_NAME
 from shardwright.shards import manifest
 from shardwright.store import facts
 from shardwright.store.journal import journal_path
+from shardwright.store.store import Store
 from tests.faults import contents
 
 Contents = dict[str, bytes | None]
 JOURNAL = journal_path(Path(JSONL_NAME)).name
-JOURNALS = {JOURNAL, str(journal_path(facts.path_of(Path())))}  # of the records, and of the facts
+JOURNALS = {
+    JOURNAL,
+    str(journal_path(facts.path_of(Store.at(Path())))),
+}  # of the records, and of the facts
 
 
 def restore(folder: Path, held: Contents) -> None:

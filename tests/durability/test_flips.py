@@ -13,6 +13,7 @@ import pytest
 
 import shardwright
 from shardwright import DamageError, pack
+from shardwright.recipe import SPECIFICATION
 from shardwright.shards import index, manifest
 from shardwright.shards.check import Checker, Seen, Task
 from tests.durability.scenarios import small_store
@@ -81,7 +82,7 @@ def test_every_flip_in_a_shard_is_found_and_placed(shard_folder: Path, tally: Ta
     listed = manifest.load_manifest(shard_folder)
     assert listed is not None
     task = Task(SHARD, listed.shards[0], "")
-    checker = Checker(shard_folder, True, None)
+    checker = Checker(shard_folder, SPECIFICATION, True, None)
     parts = regions(shard_folder / SHARD)
     starts = [part[0] for part in parts]
     file = Flipped(shard_folder / SHARD)

@@ -30,7 +30,7 @@ from shardwright import files, interrupts, pack
 from shardwright.cli.main import main
 from shardwright.derive import pipeline, run
 from shardwright.files import using
-from shardwright.schema import STATE_FOLDER
+from shardwright.layout import STATE_FOLDER
 from shardwright.store import journal
 from tests.commands import wait_until
 from tests.derive.pictures import make_images, sketch

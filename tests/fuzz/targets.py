@@ -24,7 +24,7 @@ import xxhash
 import shardwright
 from shardwright import ShardwrightError, VerifyReport
 from shardwright.errors import DamageError
-from shardwright.schema import COMPONENTS, Component, Side
+from shardwright.recipe import SPECIFICATION, Component, Side
 from shardwright.shards import index, manifest, tarread
 from shardwright.shards.tarread import BadTarError, Entry
 from shardwright.store import npy, records, values
@@ -49,9 +49,9 @@ def record_lines(data: bytes) -> None:
         else:
             assert records.parse(records.line(record)) == record
             require_name(records.image_id_problem(record.get("image_id")))
-            require_name(records.problem(record))
+            require_name(records.Rules(SPECIFICATION).problem(record))
         try:
-            become = to_stage2(line, repeated)
+            become = to_stage2(line, repeated, SPECIFICATION)
         except BadRecordError as error:
             require_name(error.reason)
         else:
@@ -63,7 +63,9 @@ def require_name(problem: str | None) -> None:
     assert problem is None or problem.isidentifier()
 
 
-def array_file(data: bytes, components: tuple[Component, ...] = (SMALL, *COMPONENTS)) -> None:
+def array_file(
+    data: bytes, components: tuple[Component, ...] = (SMALL, *SPECIFICATION.components)
+) -> None:
     """An array file, whose header may claim anything."""
     fd = on_disk(data)
     for component in components:

@@ -8,7 +8,7 @@ import string
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardwright import schema
+from shardwright.recipe import SPECIFICATION
 from shardwright.shards.keys import key, keys
 
 # Whatever a file may be called; half of them of the characters that matter.
@@ -17,6 +17,7 @@ IDS = st.one_of(
     st.text("ab_-%.5F ~é", min_size=1, max_size=120),
 )
 # How webdataset and its kin take a member's name apart.
+LONGEST = SPECIFICATION.longest_key
 SPLIT = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 
 
@@ -27,10 +28,10 @@ SPLIT = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 @example("x" * 90)
 @example("é" * 125)
 def test_every_member_name_is_safe_for_every_loader(image_id: str) -> None:
-    name = key(image_id)
+    name = key(image_id, LONGEST)
     assert re.fullmatch(r"[A-Za-z0-9_%-]+", name)
     assert not name.startswith("__")
-    for suffix in schema.suffixes():
+    for suffix in SPECIFICATION.suffixes:
         member = f"{name}.{suffix}"
         assert len(member.encode()) <= 100
         match = SPLIT.match(member)
@@ -44,36 +45,36 @@ def test_every_member_name_is_safe_for_every_loader(image_id: str) -> None:
 @example(["a.b", "a%2Eb", "a%252Eb"])
 @example(["x" * 200, "x" * 201, "x" * 57 + "y" * 100])
 def test_different_ids_have_different_keys(ids: list[str]) -> None:
-    assert len({key(image_id) for image_id in ids}) == len(ids)
+    assert len({key(image_id, LONGEST) for image_id in ids}) == len(ids)
 
 
 @given(IDS)
 @settings(max_examples=100)
 def test_a_key_is_no_other_ids_key(image_id: str) -> None:
     """An id that looks like somebody's key does not get that key."""
-    name = key(image_id)
-    assert name == image_id or key(name) != name
+    name = key(image_id, LONGEST)
+    assert name == image_id or key(name, LONGEST) != name
 
 
 @given(st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=89))
 def test_an_ordinary_id_is_its_own_key(image_id: str) -> None:
-    assert key(image_id) == image_id or image_id.startswith("__")
+    assert key(image_id, LONGEST) == image_id or image_id.startswith("__")
 
 
 def test_the_longest_ordinary_id_is_89_bytes() -> None:
-    assert key("x" * 89) == "x" * 89
-    assert key("x" * 90) != "x" * 90
-    assert len(key("x" * 90)) == 89
+    assert key("x" * 89, LONGEST) == "x" * 89
+    assert key("x" * 90, LONGEST) != "x" * 90
+    assert len(key("x" * 90, LONGEST)) == 89
 
 
 def test_escapes_are_never_cut_in_two() -> None:
     for length in range(20, 120):
-        stem = key("x" * length + "é" * 40).partition("%-")[0]
+        stem = key("x" * length + "é" * 40, LONGEST).partition("%-")[0]
         assert re.fullmatch(r"(x|%C3|%A9)*", stem)
 
 
 def test_a_long_key_begins_readably() -> None:
-    assert key("holiday-" + "x" * 200).startswith("holiday-xxx")
+    assert key("holiday-" + "x" * 200, LONGEST).startswith("holiday-xxx")
 
 
 @given(st.lists(st.one_of(IDS, st.text("ab_", max_size=95))))
@@ -82,4 +83,4 @@ def test_a_long_key_begins_readably() -> None:
 @example(["a", ""])
 @example(["x" * 91])
 def test_many_ids_are_spelt_as_each_is(ids: list[str]) -> None:
-    assert list(keys(ids)) == [key(image_id) for image_id in ids]
+    assert list(keys(ids, LONGEST)) == [key(image_id, LONGEST) for image_id in ids]

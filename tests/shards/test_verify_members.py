@@ -190,6 +190,7 @@ def test_an_index_that_claims_more_than_a_file_can_have_is_not_followed(tmp_path
         size=huge + 2560,
         xxh3=xxhash.xxh3_128_hexdigest(shard),
         sha256=None,
+        longest_key=89,
         members=("json", "t5m.npy"),
         ids=["one"],
         table=array("Q", [512, huge, 0, huge + 1024, 512, 0]),

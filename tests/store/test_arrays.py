@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright import files, schema
+from shardwright import files
 from shardwright.errors import NoSpaceError, StorageError
+from shardwright.recipe import SPECIFICATION
 from shardwright.store.arrays import Array, read_array, write_arrays
 from shardwright.store.npy import BadArrayError
 from tests.faults import Call, FailingDisk, Killed, KillingDisk, WatchedDisk, contents
 
-DINO, VAE, T5 = schema.COMPONENTS
+DINO, VAE, T5 = SPECIFICATION.components
 
 
 def saved(array: npt.NDArray[np.generic]) -> bytes:

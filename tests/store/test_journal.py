@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from shardwright import files
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
 from shardwright.files import Disk
-from shardwright.schema import RECORD_FIELDS
+from shardwright.recipe import SPECIFICATION
+from shardwright.store import records
 from shardwright.store.journal import Journal, Recovered, journal_path, merge
 from tests.faults import FailingDisk, Killed, KillingDisk, WatchedDisk, contents
 
@@ -133,12 +134,16 @@ def test_an_updated_record_takes_its_old_place_and_the_last_update_wins(jsonl: P
     ]
 
 
-def test_a_record_is_one_compact_line_with_the_fields_of_the_schema_first(tmp_path: Path) -> None:
-    record = {"mine": 1, "also mine": "é\u2028\n", **dict.fromkeys(reversed(RECORD_FIELDS), "x")}
+def test_a_record_is_one_compact_line_with_the_fields_of_the_recipe_first(tmp_path: Path) -> None:
+    record = {
+        "mine": 1,
+        "also mine": "é\u2028\n",
+        **dict.fromkeys(reversed(SPECIFICATION.record_fields), "x"),
+    }
     with Journal(tmp_path / "a.jsonl") as journal:
-        journal.append(record)
+        journal.append(records.ordered(record, SPECIFICATION))
     (written,) = lines(tmp_path / "a.jsonl")
-    assert list(json.loads(written)) == [*RECORD_FIELDS, "mine", "also mine"]
+    assert list(json.loads(written)) == [*SPECIFICATION.record_fields, "mine", "also mine"]
     assert json.loads(written) == record
     assert b", " not in written
     assert b": " not in written

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardwright import schema
-from shardwright.schema import Component
+from shardwright.recipe import SPECIFICATION, Component
 from shardwright.store import npy
 from shardwright.store.npy import BadArrayError
 from tests import stores
@@ -50,7 +49,9 @@ def test_headers_of_numpy_are_read(
     assert npy.parse(data) == npy.Header(dtype, False, shape, len(data))
 
 
-@pytest.mark.parametrize("component", schema.COMPONENTS, ids=lambda component: component.name)
+@pytest.mark.parametrize(
+    "component", SPECIFICATION.components, ids=lambda component: component.name
+)
 def test_an_array_of_the_schema_is_sound(component: Component) -> None:
     shape = component.shape_for(64, 32)
     data = stores.npy(np.zeros(shape, component.dtype))

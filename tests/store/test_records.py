@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple
 
+from shardwright.recipe import SPECIFICATION
 from shardwright.store import records
 from shardwright.store.records import LONGEST_LINE, BadRecordError
 
@@ -108,6 +109,7 @@ def test_any_line_is_a_record_or_a_named_problem(line: bytes) -> None:
         assert problem is None or b"\\ud" in line  # json lets a surrogate stand alone
 
 
+RULES = records.Rules(SPECIFICATION)
 FIELDS = st.sampled_from(
     ["image_id", "aspect_bucket", "caption", "t5_attention_mask", "image_path", "height", "width"]
 )
@@ -116,7 +118,7 @@ FIELDS = st.sampled_from(
 @given(st.dictionaries(FIELDS, JSON | st.sampled_from(["8x8", 8, [1] * 77])))
 @settings(max_examples=150, deadline=None)
 def test_any_record_is_ready_or_has_a_named_problem(record: dict[str, Any]) -> None:
-    for problem in (records.image_id_problem(record.get("image_id")), records.problem(record)):
+    for problem in (records.image_id_problem(record.get("image_id")), RULES.problem(record)):
         assert problem is None or problem.isidentifier()
 
 
@@ -161,7 +163,7 @@ ELEMENTS = st.sampled_from([0, 1, 0, 1, 2, -1, 10, True, False, 0.0, 1.0, "1", "
 @example([[]] * 51 + [1])
 @example([""] * 77)
 def test_a_mask_is_what_the_naive_definition_says(mask: object) -> None:
-    assert records.is_mask(mask) == naive_is_mask(mask)
+    assert records.is_mask(mask, SPECIFICATION.masks[0]) == naive_is_mask(mask)
 
 
 SOUND: dict[str, Any] = {
@@ -188,14 +190,14 @@ def test_the_essentials_are_those_of_a_record_with_no_problem(
 ) -> None:
     record = {name: value for name, value in (SOUND | changes).items() if name not in missing}
     line = json.dumps(record, indent=indent).encode()  # white space in a line is any but its end
-    found = records.essentials(line)
+    found = RULES.essentials(line)
     try:
         parsed = records.parse(line)
     except BadRecordError:
         assert found is None
         return
     id_problem = records.image_id_problem(parsed.get("image_id"))
-    assert (found is None) == bool(id_problem or records.problem(parsed))
+    assert (found is None) == bool(id_problem or RULES.problem(parsed))
     if found is not None:
         assert found.image_id == parsed["image_id"]
         assert found.aspect_bucket == parsed["aspect_bucket"]
@@ -205,11 +207,11 @@ def test_what_the_essentials_pass_over_is_refused_when_the_record_is_read() -> N
     deep = b"[" * 200 + b"]" * 200
     for own, reason in ((b"1e999", "not_json"), (deep, "nested_too_deep")):
         line = json.dumps(SOUND).encode()[:-1] + b', "own": ' + own + b"}"
-        assert records.essentials(line) is not None
+        assert RULES.essentials(line) is not None
         with pytest.raises(BadRecordError, match=reason):
             records.parse(line)
 
 
 def test_text_that_is_not_utf8_has_no_essentials() -> None:
     line = json.dumps(SOUND).encode()[:-1] + b', "own": "\xff"}'
-    assert records.essentials(line) is None
+    assert RULES.essentials(line) is None

@@ -13,7 +13,7 @@ import pytest
 import shardwright
 from shardwright import BucketStatus, ComponentStatus
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.schema import JSONL_NAME
+from shardwright.layout import JSONL_NAME
 from shardwright.store import provenance
 from shardwright.store.provenance import Entry
 from tests.commands import run

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import shardwright
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.schema import COMPONENTS
+from shardwright.recipe import SPECIFICATION
 from shardwright.store import record_faults, records
 from tests.store.whole import WholeStore, npy, record, whole_store
 
@@ -206,7 +206,7 @@ def test_a_damaged_array_is_found(
     assert not os.path.exists("/tmp/shardwright-was-tricked")
 
 
-@pytest.mark.parametrize("component", [component.name for component in COMPONENTS])
+@pytest.mark.parametrize("component", [component.name for component in SPECIFICATION.components])
 def test_each_component_is_checked(store: WholeStore, component: str) -> None:
     truncate(store.array(component, "img3"))
     assert only_finding(store).kind == f"{component}_truncated"
@@ -219,7 +219,7 @@ VALUE_FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("component", [component.name for component in COMPONENTS])
+@pytest.mark.parametrize("component", [component.name for component in SPECIFICATION.components])
 @pytest.mark.parametrize(("kind", "value", "what"), VALUE_FAULTS)
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_value_that_is_no_number_is_found_by_reading_the_data(
@@ -432,8 +432,11 @@ def test_a_stage_1_record_is_one_finding_with_one_cure(store: WholeStore) -> Non
 )
 def test_verify_finds_every_reason_for_which_pack_would_skip(name: str, value: object) -> None:
     fields = record("a", 8, 8) | {name: value}
-    found = list(record_faults.faults(fields))
-    for reason in (records.image_id_problem(fields["image_id"]), records.problem(fields)):
+    found = list(record_faults.faults(fields, SPECIFICATION))
+    for reason in (
+        records.image_id_problem(fields["image_id"]),
+        records.Rules(SPECIFICATION).problem(fields),
+    ):
         assert reason is None or reason in found
     assert set(found) <= record_faults.FAULTS.keys()
 
@@ -679,7 +682,7 @@ def test_what_is_not_a_store_is_refused(tmp_path: Path) -> None:
         shardwright.verify(whole_store(tmp_path / "derived").root, workers=0)
 
 
-@pytest.mark.parametrize("component", [component.name for component in COMPONENTS])
+@pytest.mark.parametrize("component", [component.name for component in SPECIFICATION.components])
 def test_every_flipped_bit_of_a_header_is_found_unless_it_means_the_same(
     tmp_path: Path, component: str
 ) -> None:

@@ -9,9 +9,9 @@ from shardwright.cli.options import add_ignore_space, add_store, names, path
 from shardwright.cli.output import facts_lines, progress, shown_lines, table, tell
 from shardwright.derive import DeriveSummary
 from shardwright.errors import UsageError
+from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity, rate, size
-from shardwright.schema import COMPONENTS, STATE_FOLDER
-from shardwright.store.listing import shown
+from shardwright.text import shown
 
 HELP = "Stage 2: make the arrays and records of a folder of images and captions"
 DESCRIPTION = f"""\
@@ -79,8 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="COMPONENT,...",
-        help=f"make these only, of {', '.join(component.name for component in COMPONENTS)}; may be "
-        "given several times",
+        help="make these only, for example vae; may be given several times",
     )
     add(
         "--recompute",

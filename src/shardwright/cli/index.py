@@ -8,7 +8,7 @@ import shardwright
 from shardwright.cli.options import names, path
 from shardwright.cli.output import tell
 from shardwright.shards.indexing import IndexSummary
-from shardwright.store.listing import shown
+from shardwright.text import shown
 
 HELP = "write the index files that other loaders want, or remove them"
 DESCRIPTION = """\

@@ -9,14 +9,13 @@ from shardwright.cli.options import add_store, add_workers
 from shardwright.cli.output import progress, tell
 from shardwright.migrate import MigrateSummary
 from shardwright.progress import quantity, size
-from shardwright.schema import COMPONENTS
-from shardwright.store.listing import shown
+from shardwright.text import shown
 
 HELP = "Stage 1 to Stage 2: move inline arrays out of the JSONL"
-DESCRIPTION = f"""\
-Turns a Stage 1 JSONL, which holds arrays inline ({COMPONENTS[0].inline[0]} and the like), into a
+DESCRIPTION = """\
+Turns a Stage 1 JSONL, which holds arrays inline (dinov3_embedding and the like), into a
 Stage 2 store: each array goes to its own .npy file, its values rounded to the nearest float32
-({COMPONENTS[0].name}) or float16 (the others), and the record gets its image_id, aspect_bucket and
+(dinov3) or float16 (the others), and the record gets its image_id, aspect_bucket and
 format_version. All other fields stay as they are.
 
 An array file that is there already is never replaced; where its values differ, that is reported.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from shardwright.schema import JSONL_NAME
+from shardwright.layout import JSONL_NAME
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from shardwright.progress import Bar, Lines, Progress, quantity
-from shardwright.store.listing import shown
+from shardwright.text import shown
 
 if TYPE_CHECKING:
     from shardwright.derive import DeriveSummary

@@ -9,7 +9,7 @@ from shardwright.cli.options import add_ignore_space, add_store, add_workers, na
 from shardwright.cli.output import progress, shown_lines, table, tell
 from shardwright.pack import PackSummary
 from shardwright.progress import quantity, size
-from shardwright.store.listing import shown
+from shardwright.text import shown
 
 HELP = "Stage 3: pack a store into tar shards per aspect bucket"
 DESCRIPTION = """\

@@ -12,7 +12,7 @@ from shardwright.cli.options import add_store, add_workers, path
 from shardwright.cli.output import facts_lines, progress, table, tell
 from shardwright.progress import quantity, size
 from shardwright.status import PackedStatus, StoreStatus
-from shardwright.store.listing import shown
+from shardwright.text import shown
 
 HELP = "what a store holds and lacks, and what to do next"
 DESCRIPTION = """\

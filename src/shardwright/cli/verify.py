@@ -10,7 +10,7 @@ from shardwright.cli.options import add_workers, path
 from shardwright.cli.output import progress, tell
 from shardwright.progress import quantity, size
 from shardwright.store.findings import FAIL, NEEDS_INDEX
-from shardwright.store.listing import shown
+from shardwright.text import shown
 from shardwright.verify import Finding, VerifyReport
 
 HELP = "prove that a store or a shard folder is whole, or list what is not"

@@ -19,7 +19,7 @@ from shardwright.derive.summary import ComponentSummary, DeriveSummary, FailedRe
 from shardwright.errors import UsageError
 from shardwright.interrupts import Held
 from shardwright.progress import Progress
-from shardwright.schema import COMPONENTS, JSONL_NAME, Component
+from shardwright.recipe import Component, Recipe
 
 if TYPE_CHECKING:
     from shardwright.derive.encoders.base import Encoder
@@ -62,6 +62,7 @@ def derive(
         from shardwright.derive.encoders.base import Options
         from shardwright.derive.images import FITS
         from shardwright.derive.run import Request, run
+        from shardwright.store.store import Store
 
     require_switches(ignore_space=ignore_space, dry_run=dry_run)
     if fit not in FITS:
@@ -72,20 +73,19 @@ def derive(
         name: as_text(f"--model {name}", value, "a hub id or a folder")
         for name, value in (model or {}).items()
     }
-    chosen = _chosen("--components", components) or COMPONENTS
-    renewed = _chosen("--recompute", recompute)
-    _chosen("--model", models)
+    store = Store.at(place("--derived-dir", derived_dir), place_or_none("--jsonl", jsonl))
+    chosen = _chosen(store.recipe, "--components", components) or store.recipe.components
+    renewed = _chosen(store.recipe, "--recompute", recompute)
+    _chosen(store.recipe, "--model", models)
     for component in renewed:
         if component not in chosen:
             raise UsageError(f"--recompute {component.name}: is not among --components")
     report = progress or Progress()
-    derived = place("--derived-dir", derived_dir)
     try:
         return run(
             Request(
                 images=place("images", images),
-                derived_dir=derived,
-                jsonl=place("--jsonl", derived / JSONL_NAME if jsonl is None else jsonl),
+                store=store,
                 captions=place_or_none("--captions", captions),
                 encoders=encoders,
                 options=Options(
@@ -106,10 +106,10 @@ def derive(
         report.close()
 
 
-def _chosen(flag: str, names: Iterable[str]) -> tuple[Component, ...]:
-    """Find components by name, in the order of the schema."""
+def _chosen(recipe: Recipe, flag: str, names: Iterable[str]) -> tuple[Component, ...]:
+    """Find components by name, in the order of the recipe."""
     wanted = set(arguments.names(flag, names))
-    for name in sorted(wanted - {component.name for component in COMPONENTS}):
-        known = ", ".join(component.name for component in COMPONENTS)
+    for name in sorted(wanted - {component.name for component in recipe.components}):
+        known = ", ".join(component.name for component in recipe.components)
         raise UsageError(f"{flag} {name}: no such component; choose from {known}")
-    return tuple(component for component in COMPONENTS if component.name in wanted)
+    return tuple(component for component in recipe.components if component.name in wanted)

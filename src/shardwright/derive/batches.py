@@ -12,7 +12,7 @@ from shardwright.derive.encoders.base import Encoder
 from shardwright.derive.samples import Array, Sample
 from shardwright.errors import ShardwrightError
 from shardwright.progress import Progress
-from shardwright.schema import Component, Shape
+from shardwright.recipe import Component, Shape
 
 BATCH_SIZE = 8  # where memory allows
 _TRIAL_SIDE = 64
@@ -124,7 +124,7 @@ def try_out(encoder: Encoder) -> None:
 
 def require_shape(component: Component, array: Array, shape: Shape) -> None:
     """Raise if an encoder has made something that is not its component."""
-    if array.shape != shape or array.dtype.kind != "f":
+    if array.shape != shape or (array.dtype.kind == "f") is not component.is_float:
         raise ShardwrightError(
             f"{component.name}: the encoder gave {array.dtype} {array.shape} where "
             f"{component.dtype} {shape} is due; it is not the right model"

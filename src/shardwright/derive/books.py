@@ -13,8 +13,8 @@ from shardwright import files
 from shardwright.derive.sources import Source
 from shardwright.derive.summary import FailedReason
 from shardwright.errors import TooManyFailuresError
-from shardwright.schema import STATE_FOLDER
 from shardwright.store.facts import absolute, is_gone
+from shardwright.store.store import Store
 
 FAILURES_NAME = "failures.jsonl"
 _IN_A_ROW = 100
@@ -82,14 +82,14 @@ class Books:
 
 
 def write_failures(
-    derived_dir: Path, books: Books, seen: Collection[str], components: Collection[str]
+    store: Store, books: Books, seen: Collection[str], components: Collection[str]
 ) -> None:
     """Write this run's failures, with older ones that it had no occasion to mend.
 
     Those are of images that this run has not seen, but which still exist, and of components that it
     did not make.
     """
-    path = derived_dir / STATE_FOLDER / FAILURES_NAME
+    path = store.state / FAILURES_NAME
     there = set(map(absolute, seen))
     kept = []
     for failure in _read(path):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from shardwright.buckets import nearest
 from shardwright.derive import images
 from shardwright.derive.batches import require_shape
 from shardwright.derive.books import Books
@@ -18,12 +16,13 @@ from shardwright.derive.remade import Remade
 from shardwright.derive.samples import Array, Sample
 from shardwright.derive.summary import ComponentSummary
 from shardwright.progress import Progress
-from shardwright.schema import FORMAT_VERSION, MASK, RECORD_FIELDS, Component
-from shardwright.store.arrays import SUFFIX, write_arrays
+from shardwright.recipe import FORMAT_VERSION, Component
+from shardwright.store.arrays import write_arrays
 from shardwright.store.facts import Facts, Truncated
 from shardwright.store.journal import Journal
 from shardwright.store.npy import HEADER_BYTES
-from shardwright.store.records import Record
+from shardwright.store.records import Record, ordered
+from shardwright.store.store import Store
 
 CROP = "crop"  # the part of the picture that a fitted array shows: left, top, right, bottom
 
@@ -34,7 +33,7 @@ class Committer:
     def __init__(
         self,
         *,
-        derived_dir: Path,
+        store: Store,
         journal: Journal,
         facts: Journal,
         fits: Mapping[Component, str],
@@ -45,7 +44,7 @@ class Committer:
         truncated: dict[str, Truncated],
         progress: Progress,
     ) -> None:
-        self.derived_dir = derived_dir
+        self.store = store
         self.journal = journal
         self.facts = facts
         self.fits = fits  # of the components that follow the picture, as far as it is known
@@ -63,7 +62,7 @@ class Committer:
             arrays = self._checked(sample)
             self._note(sample, arrays)
             for component, array in arrays.items():
-                group.append((self._path(sample, component), array))
+                group.append((self.store.array(component, sample.task.source.image_id), array))
                 self.summaries[component].made += 1
                 self.summaries[component].bytes_written += HEADER_BYTES + array.nbytes
         records = [None if sample.failure else self._record(sample) for sample in samples]
@@ -138,15 +137,14 @@ class Committer:
     def _kept(self, sample: Sample) -> list[str]:
         """Name the components of a sample that failed to be made anew and are as they were."""
         replaced = [c for c in sample.task.make if c in self.remade.components]
-        return [c.name for c in replaced if self._path(sample, c).exists()]
-
-    def _path(self, sample: Sample, component: Component) -> Path:
-        return self.derived_dir / component.folder / (sample.task.source.image_id + SUFFIX)
+        return [
+            c.name for c in replaced if self.store.array(c, sample.task.source.image_id).exists()
+        ]
 
     def _shape(self, sample: Sample, component: Component) -> tuple[int, ...]:
         size = _known(sample.size)
         if component.follows_picture:
-            size = images.frame(self.fits[component], size, component).size
+            size = images.frame(self.fits[component], size, component, self.store.recipe).size
         return component.shape_for(*size)
 
     def _record(self, sample: Sample) -> Record | None:
@@ -155,16 +153,19 @@ class Committer:
         record: Record = {"image_id": task.source.image_id, "image_path": task.source.path}
         record |= task.record or {}
         record["height"], record["width"] = size.height, size.width
-        record["aspect_bucket"] = str(nearest(*size))
+        record["aspect_bucket"] = str(self.store.recipe.bucket_for(*size))
         record["format_version"] = FORMAT_VERSION
-        if sample.mask is not None:
-            record["caption"], record[MASK.field] = sample.caption, sample.mask
+        if sample.caption is not None:
+            record["caption"] = sample.caption
+            record |= sample.masks
         for component, fit in self.fits.items():
             if component in task.make or component in self.renewed or task.record is None:
                 record.pop(CROP, None)
                 if fit == "bucket":
-                    record[CROP] = list(images.frame(fit, size, component).box)
-        return record if all(field in record for field in RECORD_FIELDS) else None
+                    record[CROP] = list(images.frame(fit, size, component, self.store.recipe).box)
+        if not all(field in record for field in self.store.recipe.record_fields):
+            return None
+        return ordered(record, self.store.recipe)
 
 
 def _outdated(sample: Sample, arrays: Collection[Component]) -> list[str]:

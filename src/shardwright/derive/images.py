@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
-from shardwright.buckets import nearest
 from shardwright.derive.colour import Conversion, conversion
 from shardwright.derive.encoders.base import Picture
 from shardwright.derive.sources import FORMAT_OF, is_regular
-from shardwright.schema import Component, Side
+from shardwright.recipe import Component, Recipe, Side
 from shardwright.store.provenance import SRGB
 
 PIXEL_LIMIT = 89_478_485  # where Pillow begins to suspect a bomb; 256 MiB in RGB
@@ -122,7 +121,7 @@ def has_other_colours(path: str) -> bool:
     return False  # as good as none
 
 
-def frame(fit: str, size: Size, component: Component) -> Frame:
+def frame(fit: str, size: Size, component: Component, recipe: Recipe) -> Frame:
     """Choose the part of a picture for a component that follows its sides.
 
     ``original`` keeps the picture, but for what is left over right and below when its sides are
@@ -136,7 +135,7 @@ def frame(fit: str, size: Size, component: Component) -> Frame:
             sides = f"{size.width}x{size.height} pixels"
             raise BadImageError("too_small", f"{sides} are too few for {component.name}")
         return Frame((0, 0, width, height), Size(width, height))
-    bucket = nearest(*size)
+    bucket = recipe.bucket_for(*size)
     scale = min(size.width / bucket.width, size.height / bucket.height)
     width = max(1, min(size.width, round(bucket.width * scale)))
     height = max(1, min(size.height, round(bucket.height * scale)))

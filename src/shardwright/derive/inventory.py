@@ -8,28 +8,23 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path
 
 from msgspec.structs import replace
 
-from shardwright import files, schema
+from shardwright import files
 from shardwright.derive import captions as caption_files
 from shardwright.derive import sources as images_found
 from shardwright.derive.captions import CaptionError, Captions
 from shardwright.derive.images import Size
 from shardwright.derive.sources import Source
 from shardwright.progress import Progress, quantity
-from shardwright.schema import COMPONENTS, Component
+from shardwright.recipe import FORMAT_VERSION, Component
 from shardwright.store import facts, records
 from shardwright.store.arrays import SUFFIX
 from shardwright.store.facts import Facts
-from shardwright.store.record_faults import is_side
-from shardwright.store.records import BadRecordError, Record
-
-_BITS = {component: 1 << bit for bit, component in enumerate(COMPONENTS)}
-_IMAGE_BITS = sum(_BITS[component] for component in COMPONENTS if component.source == "image")
-_TEXT_BITS = sum(_BITS[component] for component in COMPONENTS if component.source == "caption")
-_INLINE = frozenset(field for component in COMPONENTS for field in component.inline)
+from shardwright.store.record_faults import is_side, is_stage1
+from shardwright.store.records import BadRecordError, Record, Rules
+from shardwright.store.store import Store
 
 
 class Inventory:
@@ -38,26 +33,24 @@ class Inventory:
     def __init__(
         self,
         sources: list[Source],
-        derived_dir: Path,
-        jsonl: Path,
+        store: Store,
         captions: Captions | None,
         progress: Progress,
         *,
         recompute: Collection[Component] = (),
     ) -> None:
         self.sources = sources
-        self.derived_dir = derived_dir
-        self.jsonl = jsonl
+        self.store = store
         self.captions = captions
         # The reason and detail, by number.
-        self.problems = images_found.problems(sources, _owners(sources, jsonl))
+        self.problems = images_found.problems(sources, _owners(sources, store))
         self.other_captions: set[int] = set()  # images with one given or beside, not on record
         self.changed: set[int] = set()  # images that are no longer the file that was encoded
         self._outdated: dict[int, list[str]] = {}  # of the others: what an earlier file was for
         self.touched: dict[int, int] = {}  # the time of files that are the same at another place
         self.gone: dict[str, str] = {}  # the paths of images on record that are nowhere, by id
         self._text_folders = [
-            os.path.join(derived_dir, c.folder, "") for c in COMPONENTS if c.source == "caption"
+            os.path.join(store.arrays(component), "") for component in store.recipe.captions
         ]
         self._read_texts = any(component.source == "caption" for component in recompute)
         self._numbers = {
@@ -65,7 +58,7 @@ class Inventory:
             for number, source in enumerate(sources)
             if number not in self.problems
         }
-        self._there = bytearray(len(sources))  # a bit for each component
+        self._there = {c: bytearray(len(sources)) for c in store.recipe.components}
         self._line = array("Q", bytes(8 * len(sources)))  # where its record begins, plus one; or 0
         self._facts = array("Q", bytes(8 * len(sources)))  # likewise
         self._sound = bytearray(len(sources))  # whether that record has all it should
@@ -76,21 +69,17 @@ class Inventory:
         self._read_records(progress, gone)
         for number, recorded in enumerate(self._recorded):
             if not recorded:  # nobody can tell of which caption these arrays were made
-                self._there[number] &= ~_TEXT_BITS
+                for component in store.recipe.captions:
+                    self._there[component][number] = 0
 
     def missing(self, number: int, components: Iterable[Component]) -> tuple[Component, ...]:
         """Name the arrays that an image does not have."""
-        there = self._there[number]
-        return tuple(component for component in components if not there & _BITS[component])
+        return tuple(c for c in components if not self._there[c][number])
 
     def kept(self, number: int, make: Collection[Component]) -> list[str]:
         """Name the arrays of a picture that an image has, and that are not to be made."""
-        there = self._there[number]
-        return [
-            component.name
-            for component, bit in _BITS.items()
-            if there & bit and component.source == "image" and component not in make
-        ]
+        pictures = self.store.recipe.pictures
+        return [c.name for c in pictures if self._there[c][number] and c not in make]
 
     def is_outdated(self, number: int, make: Collection[Component]) -> bool:
         """Whether some array will still show an image as it was before."""
@@ -102,11 +91,11 @@ class Inventory:
         """Take all arrays of a component for missing, but those of some images."""
         for image_id, number in self._numbers.items():
             if image_id not in but:
-                self._there[number] &= ~_BITS[component]
+                self._there[component][number] = 0
 
     def count(self, component: Component) -> int:
         """Count the images that have an array of a component."""
-        return sum(1 for there in self._there if there & _BITS[component])
+        return sum(self._there[component])
 
     def has_sound_record(self, number: int) -> bool:
         """Whether an image's record has all that a record should."""
@@ -120,14 +109,15 @@ class Inventory:
         """Read an image's record again."""
         if not self._line[number]:
             return None
-        with files.explained(self.jsonl), self.jsonl.open("rb") as file:
+        jsonl = self.store.jsonl
+        with files.explained(jsonl), jsonl.open("rb") as file:
             file.seek(self._line[number] - 1)
             return records.parse(file.readline().rstrip(b"\r\n"))
 
     def facts(self, number: int) -> Facts | None:
         """Read again what is known of an image's file and caption."""
         line = self._facts[number]
-        known = facts.read_at(self.derived_dir, line - 1) if line else None
+        known = facts.read_at(self.store, line - 1) if line else None
         if known is None or known.image is None or number not in self.touched:
             return known
         path, time = facts.absolute(self.sources[number].path), self.touched[number]
@@ -138,17 +128,17 @@ class Inventory:
         return self.captions.of(self.sources[number]) if self.captions else None
 
     def _list_arrays(self) -> None:
-        for component, bit in _BITS.items():
-            for image_id in array_ids(self.derived_dir, component):
+        for component, there in self._there.items():
+            for image_id in array_ids(self.store, component):
                 number = self._numbers.get(image_id)
                 if number is not None:
-                    self._there[number] |= bit
+                    there[number] = 1
 
     def _read_facts(self, progress: Progress) -> dict[str, str]:
         """Compare the images with the files that were encoded; give those that are gone."""
         gone = {}
         progress.phase("compare images", len(self.sources), "images")
-        for offset, entry in facts.read(self.derived_dir):
+        for offset, entry in facts.read(self.store):
             number, image = self._numbers.get(entry.image_id), entry.image
             path = "" if number is None else self.sources[number].path
             if number is not None:
@@ -159,7 +149,7 @@ class Inventory:
             if number is None or os.path.basename(path) != os.path.basename(image.path):
                 if facts.is_gone(image.path):
                     gone[entry.image_id] = image.path
-            elif self._there[number] & _IMAGE_BITS:
+            elif self.kept(number, ()):
                 if entry.outdated:
                     self._outdated[number] = entry.outdated
                 now = image.now(path)
@@ -183,10 +173,11 @@ class Inventory:
                 if caption is not None:
                     given[number] = caption
                     self._captioned[number] = 1
-        if not self.jsonl.exists():
+        jsonl, rules = self.store.jsonl, Rules(self.store.recipe)
+        if not jsonl.exists():
             return
         malformed = 0
-        with files.explained(self.jsonl), self.jsonl.open("rb", buffering=1 << 20) as file:
+        with files.explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
             for line in records.lines(file):
                 try:
                     record = records.parse(line.data)
@@ -199,14 +190,19 @@ class Inventory:
                 found = self._numbers.get(_id_of(record))
                 if found is not None:  # of two records of one image the later counts
                     self._line[found] = line.offset + 1
-                    self._judge(found, record, given.get(found))
+                    self._judge(found, record, given.get(found), rules)
         if malformed:
             lines = quantity(malformed, "lines")
-            progress.warn(f"{self.jsonl}: {lines} without a record; kept as is")
+            progress.warn(f"{jsonl}: {lines} without a record; kept as is")
 
-    def _judge(self, number: int, record: Record, given: str | None) -> None:
+    def _judge(self, number: int, record: Record, given: str | None, rules: Rules) -> None:
         caption = recorded_caption(record)
-        self._sound[number] = _is_sound(record)
+        recipe = self.store.recipe
+        self._sound[number] = (
+            all(field in record for field in recipe.record_fields)
+            and record["format_version"] == FORMAT_VERSION
+            and rules.problem(record) is None
+        )
         self._recorded[number] = caption is not None
         self._captioned[number] |= caption is not None
         self.other_captions.discard(number)
@@ -214,16 +210,20 @@ class Inventory:
             if given is None:
                 differs = self._edited(number) not in (None, caption.strip())
             else:  # without an array, the given is taken
-                differs = given != caption and bool(self._there[number] & _TEXT_BITS)
+                differs = given != caption and self._has_texts(number)
             if differs:
                 self.other_captions.add(number)
-        if not _INLINE.isdisjoint(record):
+        if is_stage1(record, recipe):
             detail = "its record holds inline arrays; run shardwright migrate first"
             self.problems[number] = ("not_migrated", detail)
         elif other := _other_image(record.get("image_path"), self.sources[number].path):
             gone = "; that is gone: remove its record and arrays first" * facts.is_gone(other)
             detail = f"in the store, this image_id is {other}{gone}"
             self.problems[number] = ("duplicate_id", detail)
+
+    def _has_texts(self, number: int) -> bool:
+        """Whether an image has any array of its caption."""
+        return any(self._there[component][number] for component in self.store.recipe.captions)
 
     def _edited(self, number: int) -> str | None:
         """Read the caption beside an image, if it may have changed since its array was made.
@@ -232,7 +232,7 @@ class Inventory:
         would take longer than all else when there is nothing to do.
         """
         source = self.sources[number]
-        made = self._there[number] & _TEXT_BITS and not self._read_texts
+        made = self._has_texts(number) and not self._read_texts
         try:
             if source.has_sidecar and not (made and self._is_older(source)):
                 return caption_files.beside(source)
@@ -246,9 +246,9 @@ class Inventory:
         return all(written < os.stat(folder + name).st_mtime_ns for folder in self._text_folders)
 
 
-def array_ids(derived_dir: Path, component: Component) -> Iterator[str]:
+def array_ids(store: Store, component: Component) -> Iterator[str]:
     """List the ids that have an array of a component."""
-    folder = derived_dir / component.folder
+    folder = store.arrays(component)
     if folder.is_dir():
         with files.explained(folder), os.scandir(folder) as entries:
             for entry in entries:
@@ -278,10 +278,11 @@ def _id_of(record: Record) -> str:
     return image_id if isinstance(image_id, str) else ""
 
 
-def _owners(sources: list[Source], jsonl: Path) -> dict[str, Source]:
+def _owners(sources: list[Source], store: Store) -> dict[str, Source]:
     """Find the image on record for each id that several images have."""
     shared = images_found.contested(sources)
     owners: dict[str, Source] = {}
+    jsonl = store.jsonl
     if not shared or not jsonl.exists():
         return owners
     with files.explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
@@ -297,14 +298,6 @@ def _owners(sources: list[Source], jsonl: Path) -> dict[str, Source]:
                 if len(exact or those) == 1:
                     owners[image_id] = (exact or those)[0]
     return owners
-
-
-def _is_sound(record: Record) -> bool:
-    return (
-        all(field in record for field in schema.RECORD_FIELDS)
-        and record["format_version"] == schema.FORMAT_VERSION
-        and records.problem(record) is None
-    )
 
 
 def _other_image(recorded: object, path: str) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Set
-from pathlib import Path
 from typing import Literal
 
 from msgspec.structs import replace
@@ -13,9 +12,8 @@ from shardwright.derive import encoders, remade
 from shardwright.derive.encoders.base import Encoder, Options
 from shardwright.derive.inventory import Inventory, array_ids
 from shardwright.errors import ProvenanceError
-from shardwright.schema import COMPONENTS, Component
+from shardwright.recipe import Component
 from shardwright.store import provenance
-from shardwright.store.arrays import SUFFIX
 from shardwright.store.provenance import SRGB, Entry, Settings, complete
 
 
@@ -44,8 +42,8 @@ class Making:
         self.replaced: set[Component] = set()
         self._outdated: set[Component] = set()  # of the renewed: old arrays must still go
         self._begun: set[Component] = set()  # of the replaced: some new arrays may be there already
-        self._derived_dir = inventory.derived_dir
-        self._entries = provenance.read(self._derived_dir)
+        self._store = inventory.store
+        self._entries = provenance.read(self._store.folder)
 
     def compare(self, components: Collection[Component]) -> None:
         """Raise if components were made with other settings than the user asks for.
@@ -59,7 +57,7 @@ class Making:
             for component, entry in there.items()
             if component not in self.recompute
         }
-        provenance.require_same(self._entries, told, self._derived_dir)
+        provenance.require_same(self._entries, told, self._store.folder)
         under_way = {component for component, entry in there.items() if entry.recompute}
         named = {component for component in components if component.name in self.options.models}
         self.load(c for c in components if c in self.recompute | under_way | named)
@@ -71,7 +69,7 @@ class Making:
                 self._load(component)
         anew = self.renewed | self.replaced
         kept = {c.name: settings for c, settings in self.settings.items() if c not in anew}
-        provenance.require_same(self._entries, kept, self._derived_dir)
+        provenance.require_same(self._entries, kept, self._store.folder)
 
     @property
     def noted(self) -> set[Component]:
@@ -81,7 +79,7 @@ class Making:
     def fits(self) -> dict[Component, str]:
         """Say how each component that follows the picture was fitted, as far as that is known."""
         known = {}
-        for component in COMPONENTS:
+        for component in self._store.recipe.components:
             entry = self._entries.get(component.name)
             if component in self.settings:
                 fit = self.settings[component].get("fit")
@@ -93,26 +91,27 @@ class Making:
 
     def colours(self) -> dict[Component, str]:
         """Say by which rule of colour each component is made from pictures."""
-        images = (component for component in COMPONENTS if component.source == "image")
+        images = self._store.recipe.pictures
         return {component: self._choices(component)["colour"] for component in images}
 
     def unknown_arrays(self, component: Component) -> int:
         """Count the arrays that were made elsewhere and are taken as they are."""
         if component.name in self._entries or component in self._outdated:
             return 0
-        return sum(1 for _ in array_ids(self._derived_dir, component))
+        return sum(1 for _ in array_ids(self._store, component))
 
     def require_all(self, image_ids: Collection[str]) -> None:
         """Refuse to make anew, of these images, what would leave arrays of the old make behind."""
         given = {source.image_id for source in self.inventory.sources}
         for component in self._outdated:
-            for image_id in array_ids(self._derived_dir, component):
+            for image_id in array_ids(self._store, component):
                 if image_id not in image_ids:
                     why = "cannot be derived" if image_id in given else "was not given"
                     raise ProvenanceError(
-                        f"{self._path(component, image_id)}: its image {why}, so --recompute "
-                        f"{component.name} would leave this array of the old settings among the "
-                        "new; give the folder of all images, all sound, or move the array away"
+                        f"{self._store.array(component, image_id)}: its image {why}, so "
+                        f"--recompute {component.name} would leave this array of the old settings "
+                        "among the new; give the folder of all images, all sound, or move the "
+                        "array away"
                     )
 
     def begin(self, components: Iterable[Component], image_ids: Set[str]) -> None:
@@ -133,23 +132,23 @@ class Making:
                 unknown = self.unknown_arrays(component)
                 entries[component.name] = replace(new, unknown_arrays=unknown)
         if fresh := self._outdated | self.replaced - self._begun:
-            remade.remove(self._derived_dir, fresh)
+            remade.remove(self._store, fresh)
         self._write(entries)
         for component in self.noted & self.renewed - self._outdated:
-            for image_id in image_ids - remade.read(self._derived_dir, component):
-                files.remove(self._path(component, image_id))
+            for image_id in image_ids - remade.read(self._store, component):
+                files.remove(self._store.array(component, image_id))
         if self._outdated:
             for component in self._outdated:
                 for image_id in image_ids:
-                    files.remove(self._path(component, image_id))
-                files.sync_folder(self._derived_dir / component.folder)
+                    files.remove(self._store.array(component, image_id))
+                files.sync_folder(self._store.arrays(component))
             self._mark(self._outdated, "making")
 
     def finish(self) -> None:
         """Say that what was to be made anew has been."""
         self._mark(self.renewed | self.replaced, None)
         if self.noted:
-            remade.remove(self._derived_dir, self.noted)
+            remade.remove(self._store, self.noted)
 
     def _load(self, component: Component) -> None:
         encoder = encoders.load(self.choice, component, self.options)
@@ -161,11 +160,11 @@ class Making:
         if under_way == "making":
             self.renewed.add(component)
             if component.source == "caption":  # what is not noted may be of a caption since edited
-                self.inventory.forget(component, but=remade.read(self._derived_dir, component))
+                self.inventory.forget(component, but=remade.read(self._store, component))
         elif under_way == "replacing":
             self.replaced.add(component)
             self._begun.add(component)
-            self.inventory.forget(component, but=remade.read(self._derived_dir, component))
+            self.inventory.forget(component, but=remade.read(self._store, component))
         elif under_way == "removing" or component in self.recompute:
             known = entry is not None and not entry.unknown_arrays
             if under_way is None and same and known:
@@ -192,8 +191,5 @@ class Making:
 
     def _write(self, entries: dict[str, Entry]) -> None:
         if entries != self._entries:
-            provenance.write(self._derived_dir, entries)
+            provenance.write(self._store.folder, entries)
             self._entries = entries
-
-    def _path(self, component: Component, image_id: str) -> Path:
-        return self._derived_dir / component.folder / (image_id + SUFFIX)

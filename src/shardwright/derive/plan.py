@@ -15,7 +15,7 @@ from shardwright.derive.inventory import Inventory, recorded_caption
 from shardwright.derive.sources import Source
 from shardwright.derive.summary import FailedReason
 from shardwright.errors import InputMissingError
-from shardwright.schema import Component
+from shardwright.recipe import Component
 from shardwright.store.arrays import SUFFIX
 from shardwright.store.facts import Facts
 from shardwright.store.npy import HEADER_BYTES
@@ -120,7 +120,7 @@ class Plan:
     def _bytes_replaced(self, component: Component) -> int:
         """Count the bytes of the arrays that others take the place of."""
         total = 0
-        folder = os.path.join(self.inventory.derived_dir, component.folder, "")
+        folder = os.path.join(self.inventory.store.arrays(component), "")
         for number in self.numbers if component in self.renewed | self.replaced else ():
             if self.inventory.missing(number, [component]):  # also one that is to be replaced
                 with suppress(OSError):
@@ -133,7 +133,7 @@ class Plan:
         for number in numbers[:: max(1, len(numbers) // _MEASURED)]:
             try:
                 size = images.measure(self.inventory.sources[number].path)
-                yield images.frame(fit, size, component).size
+                yield images.frame(fit, size, component, self.inventory.store.recipe).size
             except BadImageError:
                 continue
 

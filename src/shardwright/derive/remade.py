@@ -18,13 +18,14 @@ import msgspec
 from shardwright import files
 from shardwright.derive.plan import Task
 from shardwright.files import AppendFile
-from shardwright.schema import STATE_FOLDER, Component
+from shardwright.recipe import Component
+from shardwright.store.store import Store
 
 
-def read(derived_dir: Path, component: Component) -> set[str]:
+def read(store: Store, component: Component) -> set[str]:
     """Read the ids; a line that is torn names none, so its array is made once more."""
     found = set()
-    path = _path(derived_dir, component)
+    path = _path(store, component)
     if path.is_file():
         with files.explained(path):
             lines = path.read_bytes().split(b"\n")
@@ -34,19 +35,19 @@ def read(derived_dir: Path, component: Component) -> set[str]:
     return found
 
 
-def remove(derived_dir: Path, components: Iterable[Component]) -> None:
+def remove(store: Store, components: Iterable[Component]) -> None:
     """Forget what was remade."""
     for component in components:
-        files.remove(_path(derived_dir, component))
-    files.sync_folder(derived_dir / STATE_FOLDER)
+        files.remove(_path(store, component))
+    files.sync_folder(store.state)
 
 
 class Remade:
     """The lists of a run, open for writing."""
 
-    def __init__(self, derived_dir: Path, components: Iterable[Component]) -> None:
+    def __init__(self, store: Store, components: Iterable[Component]) -> None:
         self.components = frozenset(components)
-        self._lists = {c: AppendFile(_path(derived_dir, c)) for c in self.components}
+        self._lists = {c: AppendFile(_path(store, c)) for c in self.components}
 
     def __enter__(self) -> Self:
         return self
@@ -63,5 +64,5 @@ class Remade:
             file.commit(b"".join(msgspec.json.encode(image_id) + b"\n" for image_id in ids))
 
 
-def _path(derived_dir: Path, component: Component) -> Path:
-    return derived_dir / STATE_FOLDER / f"remade-{component.name}.jsonl"
+def _path(store: Store, component: Component) -> Path:
+    return store.state / f"remade-{component.name}.jsonl"

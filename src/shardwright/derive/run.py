@@ -33,12 +33,13 @@ from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, U
 from shardwright.interrupts import Held
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress, quantity, size
-from shardwright.schema import COMPONENTS, STATE_FOLDER, Component
+from shardwright.recipe import Component
 from shardwright.store import facts
-from shardwright.store.folders import holds_shards, make_folders, require_space
-from shardwright.store.journal import Journal, journal_path
-from shardwright.store.listing import shown
+from shardwright.store.folders import holds_shards, require_space
+from shardwright.store.journal import Journal
 from shardwright.store.provenance import SRGB
+from shardwright.store.store import Store
+from shardwright.text import shown
 
 _UNUSED = {
     "no_such_image": "of no image here",
@@ -54,8 +55,7 @@ class Request:
     """What the user asked for, already checked."""
 
     images: Path
-    derived_dir: Path
-    jsonl: Path
+    store: Store
     captions: Path | None
     encoders: Choice
     options: Options
@@ -79,8 +79,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         journals = None if new else _open(opened, request, progress)
         inventory = Inventory(
             found,
-            request.derived_dir,
-            request.jsonl,
+            request.store,
             captions,
             progress,
             recompute=request.recompute,
@@ -103,7 +102,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             summary.profiles_estimated = layout.count_profiles(stored, books)
         if not request.ignore_space:
             try:
-                require_space(request.derived_dir, "the arrays need about", summary.bytes_needed)
+                require_space(request.store.folder, "the arrays need about", summary.bytes_needed)
             except NoSpaceError as error:
                 if not request.dry_run:
                     raise
@@ -112,9 +111,9 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             for component in layout.work:
                 try_out(making.encoders[component])
             if new and _is_begun(request):
-                locks.require_unlocked(request.derived_dir)
+                locks.require_unlocked(request.store.folder)
                 raise SourceChangedError(
-                    f"{request.derived_dir}: another run has written here; run again"
+                    f"{request.store.folder}: another run has written here; run again"
                 )
             journals = journals or _open(opened, request, progress)
             assert journals is not None
@@ -123,7 +122,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             summary.recovered_records = recovered.records if recovered is not None else 0
             making.begin(layout.work, layout.image_ids)
             with (
-                Remade(request.derived_dir, making.noted) as remade,
+                Remade(request.store, making.noted) as remade,
                 _failures_kept(request, books, found),
             ):
                 pipeline = _pipeline(
@@ -142,7 +141,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
 
 def _require_place(request: Request) -> None:
     """Raise if a store cannot be where it is asked for; before any work, so it is known at once."""
-    derived, jsonl = request.derived_dir, request.jsonl
+    derived, jsonl = request.store.folder, request.store.jsonl
     for folder in (derived, jsonl.parent):
         require_writable(folder)
     if jsonl.is_dir():
@@ -153,7 +152,7 @@ def _require_place(request: Request) -> None:
 
 def _is_begun(request: Request) -> bool:
     """Whether any run has ever written to the store."""
-    return (request.derived_dir / STATE_FOLDER).exists() or journal_path(request.jsonl).exists()
+    return request.store.state.exists() or request.store.journal.exists()
 
 
 class Journals(NamedTuple):
@@ -172,16 +171,17 @@ def _open(opened: ExitStack, request: Request, progress: Progress) -> Journals |
 def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
     """Open the store for writing; not at all if nothing is to be written."""
     if request.dry_run:
-        if journal_path(request.jsonl).exists():
-            left = journal_path(request.jsonl)
-            progress.warn(f"{left}: left by a run that was killed; the next run merges it")
+        if request.store.journal.exists():
+            progress.warn(
+                f"{request.store.journal}: left by a run that was killed; the next run merges it"
+            )
         yield None
         return
-    with locks.lock(request.derived_dir):
-        make_folders(request.derived_dir, request.jsonl)
+    with locks.lock(request.store.folder):
+        request.store.make_folders()
         with (
-            Journal(request.jsonl) as journal,
-            Journal(facts.path_of(request.derived_dir)) as known,
+            Journal(request.store.jsonl) as journal,
+            Journal(facts.path_of(request.store)) as known,
         ):
             if journal.recovered is not None:
                 count = quantity(journal.recovered.records, "records")
@@ -222,7 +222,7 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
         already_complete=books.complete,
         failed=len(books.failures),
         dry_run=request.dry_run,
-        derived_dir=str(request.derived_dir),
+        derived_dir=str(request.store.folder),
         components={
             component.name: ComponentSummary(
                 there=layout.inventory.count(component),
@@ -243,7 +243,7 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
         profiles_estimated=False,
         recovered_records=0,
         bytes_needed=sum(needed.values()),
-        free_bytes=files.free_bytes(request.derived_dir),
+        free_bytes=files.free_bytes(request.store.folder),
         obstacle=None,
         device=", ".join(devices),
         seconds=0,
@@ -283,7 +283,7 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
             arrays = quantity(unknown, f"{component.name} arrays")
             progress.warn(f"{arrays} made elsewhere, and kept")
     if summary.kept_captions:
-        names = [c.name for c in COMPONENTS if c.source == "caption"]
+        names = [c.name for c in layout.inventory.store.recipe.captions]
         progress.warn(
             f"{quantity(summary.kept_captions, 'images')}: the caption on record is kept, though "
             f"another is given or beside the image; --recompute {names[0]} takes the new"
@@ -294,7 +294,7 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
             "by the one given or beside the image"
         )
     if changed := summary.changed_images:
-        pictures = ",".join(c.name for c in COMPONENTS if c.source == "image")
+        pictures = ",".join(c.name for c in layout.inventory.store.recipe.pictures)
         progress.warn(
             f"{quantity(len(changed), 'images')} changed after encoding, for example "
             f"{shown(changed[0])}; the arrays show the old picture until --recompute {pictures}"
@@ -347,10 +347,16 @@ def _pipeline(
     progress.phase("derive", len(layout.numbers), "images")
     rooms = {} if request.batch_size else machine.rooms(making.encoders)  # once models are loaded
     return Pipeline(
-        partial(samples.read, encoders=making.encoders, fit=request.fit, colours=making.colours()),
+        partial(
+            samples.read,
+            encoders=making.encoders,
+            fit=request.fit,
+            colours=making.colours(),
+            recipe=request.store.recipe,
+        ),
         Batcher(making.encoders, request.batch_size or BATCH_SIZE, progress, rooms),
         Committer(
-            derived_dir=request.derived_dir,
+            store=request.store,
             journal=journals.records,
             facts=journals.facts,
             fits=making.fits(),
@@ -374,7 +380,7 @@ def _failures_kept(request: Request, books: Books, found: list[Source]) -> Itera
     except BaseException:
         with suppress(StorageError):  # the error that brought us here is the one to report
             seen = {failure.image_path for failure in books.failures}
-            accounts.write_failures(request.derived_dir, books, seen, names)
+            accounts.write_failures(request.store, books, seen, names)
         raise
     seen = {source.path for source in found}
-    accounts.write_failures(request.derived_dir, books, seen, names)
+    accounts.write_failures(request.store, books, seen, names)

@@ -16,7 +16,7 @@ from shardwright.derive.images import BadImageError, Size
 from shardwright.derive.inventory import recorded_caption, recorded_size
 from shardwright.derive.plan import Task
 from shardwright.derive.sources import is_regular
-from shardwright.schema import MASK, Component
+from shardwright.recipe import Component, Recipe
 from shardwright.store import facts
 from shardwright.store.facts import ImageFile
 
@@ -30,7 +30,7 @@ class Sample:
     task: Task
     size: Size | None = None
     caption: str | None = None
-    mask: list[int] | None = None
+    masks: dict[str, list[int]] = field(default_factory=dict)  # by the field of the record
     image: ImageFile | None = None  # the file that was read
     tokens_lost: dict[str, int] = field(default_factory=dict)  # by component, where it is known
     cut_at: dict[str, int] = field(default_factory=dict)
@@ -50,13 +50,14 @@ def read(
     encoders: Mapping[Component, Encoder],
     fit: str,
     colours: Mapping[Component, str],
+    recipe: Recipe,
 ) -> Sample:
     """Read an image and its caption, once for all encoders, and prepare what they will take."""
     sample = Sample(task)
     try:
         if task.wants_text:
             _read_caption(sample, encoders)
-        _read_image(sample, encoders, fit, colours)
+        _read_image(sample, encoders, fit, colours, recipe)
     except (BadImageError, CaptionError) as error:
         sample.failure = (error.args[0], error.args[1])
         sample.inputs.clear()
@@ -71,8 +72,9 @@ def _read_caption(sample: Sample, encoders: Mapping[Component, Encoder]) -> None
     for component, encoder in encoders.items():
         if component.source == "caption":
             tokens = _prepared(encoder, sample.caption)
-            sample.mask = tokens.mask.tolist()
-            assert len(tokens.mask) == MASK.length
+            if component.mask is not None:
+                sample.masks[component.mask.field] = tokens.mask.tolist()
+                assert len(tokens.mask) == component.mask.length
             if tokens.lost is not None:
                 sample.tokens_lost[component.name] = tokens.lost
             if tokens.cut_at is not None:
@@ -86,6 +88,7 @@ def _read_image(
     encoders: Mapping[Component, Encoder],
     fit: str,
     colours: Mapping[Component, str],
+    recipe: Recipe,
 ) -> None:
     path = sample.task.source.path
     made = [component for component in sample.task.make if component.source == "image"]
@@ -100,7 +103,7 @@ def _read_image(
         shown = pictures[colours[component]]
         sample.size = Size(shown.shape[1], shown.shape[0])
         if component.follows_picture:
-            shown = images.framed(shown, images.frame(fit, sample.size, component))
+            shown = images.framed(shown, images.frame(fit, sample.size, component, recipe))
         sample.inputs[component] = (_prepared(encoders[component], shown),)
 
 

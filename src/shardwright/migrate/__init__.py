@@ -8,10 +8,10 @@ import time
 from shardwright.arguments import place, require_switches
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
+from shardwright.layout import JSONL_NAME
 from shardwright.migrate.summary import MigrateSummary
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress
-from shardwright.schema import JSONL_NAME
 from shardwright.workers import count
 
 __all__ = ["MigrateSummary", "migrate"]
@@ -37,6 +37,7 @@ def migrate(
     with Held():
         from shardwright.migrate.run import run
         from shardwright.store.folders import holds_shards
+        from shardwright.store.store import Store
 
     require_switches(backup=backup, dry_run=dry_run)
     started = time.monotonic()
@@ -54,7 +55,7 @@ def migrate(
         require_writable(folder)
     report = progress or Progress()
     try:
-        summary = run(path, derived, backup, dry_run, processes, report)
+        summary = run(Store.at(derived, path), backup, dry_run, processes, report)
     finally:
         report.close()
     summary.seconds = round(time.monotonic() - started, 3)

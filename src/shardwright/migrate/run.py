@@ -18,15 +18,15 @@ from shardwright import files, locks
 from shardwright.errors import StorageError
 from shardwright.migrate.summary import MigrateSummary
 from shardwright.progress import Progress, quantity
-from shardwright.schema import Component
+from shardwright.recipe import Component
 from shardwright.store.arrays import Array, read_array, write_arrays
-from shardwright.store.folders import make_folders
-from shardwright.store.journal import journal_path, recover
+from shardwright.store.journal import recover
 from shardwright.store.listing import leftovers
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Line, counted
 from shardwright.store.rewrite import Part, Rewrite, target
 from shardwright.store.stage1 import Repeated, Stage2, repeated_ids, to_stage2
+from shardwright.store.store import Store
 from shardwright.workers import run as run_tasks
 
 _BACKUP_SUFFIX = ".stage1.bak"
@@ -35,17 +35,17 @@ _NOTE_EVERY = 5000  # lines
 
 
 def run(
-    jsonl: Path, derived: Path, backup: bool, dry_run: bool, workers: int, progress: Progress
+    store: Store, backup: bool, dry_run: bool, workers: int, progress: Progress
 ) -> MigrateSummary:
     """Migrate, or only look what that would do."""
-    migration = _Migration(jsonl, derived, dry_run, workers, progress)
+    migration = _Migration(store, dry_run, workers, progress)
     if dry_run:
-        if journal_path(jsonl).exists():
-            progress.warn(f"{journal_path(jsonl)}: not counted here; it is merged first")
+        if store.journal.exists():
+            progress.warn(f"{store.journal}: not counted here; it is merged first")
         return migration.run(backup)
-    with locks.lock(derived):
-        make_folders(derived, jsonl)
-        recovered = recover(jsonl)
+    with locks.lock(store.folder):
+        store.make_folders()
+        recovered = recover(store.jsonl)
         summary = migration.run(backup)
         summary.recovered = recovered
     return summary
@@ -54,16 +54,14 @@ def run(
 class _Migration:
     """One run over a JSONL, and its books."""
 
-    def __init__(
-        self, jsonl: Path, derived: Path, dry_run: bool, workers: int, progress: Progress
-    ) -> None:
-        self.jsonl, self.derived, self.dry_run = jsonl, derived, dry_run
+    def __init__(self, store: Store, dry_run: bool, workers: int, progress: Progress) -> None:
+        self.store, self.dry_run = store, dry_run
         self.workers, self.progress = workers, progress
-        self.summary = MigrateSummary(str(jsonl), dry_run)
+        self.summary = MigrateSummary(str(store.jsonl), dry_run)
 
     def run(self, backup: bool) -> MigrateSummary:
         summary = self.summary
-        with Rewrite(self.jsonl) as rewrite:
+        with Rewrite(self.store.jsonl) as rewrite:
             summary.jsonl_bytes_before = summary.jsonl_bytes_after = rewrite.size
             starts = [(0, 0)]
             repeated = repeated_ids(self._read(rewrite, starts))
@@ -75,7 +73,7 @@ class _Migration:
                         rewrite.replace_at(fate.start, fate.end, fate.become)
             if rewrite.changed:
                 if backup:
-                    summary.backup = str(_keep_original(self.jsonl))
+                    summary.backup = str(_keep_original(self.store.jsonl))
                 rewrite.publish()
         return summary
 
@@ -99,7 +97,7 @@ class _Migration:
         self.progress.phase("migrate", rewrite.size, "B")
         ends = [start for _, start in starts[1:]] + [rewrite.size]
         parts = [rewrite.part(*start, end) for start, end in zip(starts, ends, strict=True)]
-        work = partial(_migrate_part, self.derived, self.dry_run, repeated)
+        work = partial(_migrate_part, self.store, self.dry_run, repeated)
         done: dict[int, list[_Fate]] = {}
         number = noted = 0
         try:
@@ -123,8 +121,8 @@ class _Migration:
         """Remove what workers that were stopped have left; we hold the store's lock."""
         if not self.dry_run:
             with suppress(StorageError):  # the error that brought us here is the one to report
-                for path in leftovers(self.derived):
-                    if path.parent != self.derived:
+                for path in leftovers(self.store):
+                    if path.parent != self.store.folder:
                         files.remove(path)
 
     def _enter(self, fate: _Fate) -> None:
@@ -164,7 +162,7 @@ class _Fate:
 
 
 def _migrate_part(
-    derived: Path, dry_run: bool, repeated: Repeated, part: Part
+    store: Store, dry_run: bool, repeated: Repeated, part: Part
 ) -> Iterator[tuple[int, list[_Fate]]]:
     """Write the arrays of a part; when they are on the disk, say what becomes of its lines."""
     fates: list[_Fate] = []
@@ -173,9 +171,9 @@ def _migrate_part(
         fate = _Fate(line.number, line.offset, line.offset + len(line.data or b""))
         fates.append(fate)
         try:
-            become = to_stage2(line, repeated)
+            become = to_stage2(line, repeated, store.recipe)
             if become is not None:
-                waiting += _missing(derived, become, fate)
+                waiting += _missing(store, become, fate)
                 fate.become = become.line
         except BadRecordError as error:
             fate.reason = error.reason
@@ -184,12 +182,12 @@ def _migrate_part(
     yield part.start, fates
 
 
-def _missing(derived: Path, become: Stage2, fate: _Fate) -> list[tuple[Path, Array]]:
+def _missing(store: Store, become: Stage2, fate: _Fate) -> list[tuple[Path, Array]]:
     """Find which arrays are to be written; one that is there is compared and never replaced."""
     there = [
         (component, array, path, _existing(path, component))
         for component, array in become.arrays.items()
-        for path in [Path(derived, component.folder, f"{become.image_id}.npy")]
+        for path in [store.array(component, become.image_id)]
     ]
     missing = []
     for component, array, path, existing in there:

@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterable
 
 from shardwright import files
-from shardwright.arguments import names, place, require_switches, whole
+from shardwright.arguments import names, place, place_or_none, require_switches, whole
 from shardwright.buckets import is_bucket
 from shardwright.errors import UsageError
 from shardwright.interrupts import Held
 from shardwright.pack.summary import BucketSummary, PackSummary, SkippedReason
 from shardwright.progress import Progress
-from shardwright.schema import JSONL_NAME
 from shardwright.workers import count
 
 __all__ = ["BucketSummary", "PackSummary", "SkippedReason", "pack"]
@@ -53,6 +52,7 @@ def pack(
     with Held():
         from shardwright.pack.run import Request, run
         from shardwright.shards.manifest import Settings
+        from shardwright.store.store import Store
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append}
     require_switches(
@@ -65,10 +65,11 @@ def pack(
     )
     if sum(ways.values()) > 1:
         raise UsageError("--overwrite, --resume and --append exclude one another")
-    derived = place("--derived-dir", derived_dir)
     request = Request(
-        derived_dir=derived,
-        jsonl=place("--jsonl", derived / JSONL_NAME if jsonl is None else jsonl),
+        store=Store.at(
+            place("--derived-dir", derived_dir),
+            place_or_none("--jsonl", jsonl),
+        ),
         output_dir=place("--output-dir", output_dir),
         settings=Settings(
             buckets=_bucket_names(bucket),

@@ -17,17 +17,18 @@ from typing import NamedTuple
 
 import xxhash
 
-from shardwright import files, schema
+from shardwright import files
 from shardwright.buckets import Bucket
 from shardwright.errors import SourceChangedError
 from shardwright.pack.scan import Scan
 from shardwright.progress import Progress
+from shardwright.recipe import Component, Recipe, Shape
 from shardwright.shards import tar
 from shardwright.shards.samples import json_member
 from shardwright.store import npy, records
-from shardwright.store.listing import ARRAY_SUFFIX
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
+from shardwright.store.store import ARRAY_SUFFIX, Store
 from shardwright.workers import run
 
 _BATCH = 1000  # samples a worker checks at a time
@@ -46,8 +47,8 @@ class _Sound(NamedTuple):
 class Checked:
     """What the checks found, by sample."""
 
-    def __init__(self, samples: int) -> None:
-        self._components = len(schema.COMPONENTS)
+    def __init__(self, samples: int, components: int) -> None:
+        self._components = components
         self._sizes = array("Q", [0]) * (self._components * samples)
         self._times = array("q", [0]) * (self._components * samples)
         self.json_sizes = array("I", [0]) * samples
@@ -78,7 +79,7 @@ def choose(
     scan: Scan, order: Sequence[int], limit: int | None, workers: int, progress: Progress
 ) -> tuple[list[int], Checked]:
     """Take samples in order until the limit is reached, and drop those with unsound arrays."""
-    checked = Checked(len(scan.ids))
+    checked = Checked(len(scan.ids), len(scan.store.recipe.components))
     chosen: list[int] = []
     wanted = len(order) if limit is None else min(limit, len(order))
     progress.phase("check", wanted, "samples")
@@ -107,9 +108,8 @@ def choose(
 class _Task:
     """All that a worker needs to check some samples."""
 
-    jsonl: Path
+    store: Store
     jsonl_state: tuple[int, int]
-    derived_dir: Path
     first: int
     ids: list[str]
     buckets: list[str]
@@ -121,9 +121,8 @@ def _batches(scan: Scan, samples: Sequence[int]) -> Iterator[_Task]:
     for first in range(0, len(samples), _BATCH):
         batch = samples[first : first + _BATCH]
         yield _Task(
-            scan.jsonl,
+            scan.store,
             scan.jsonl_state,
-            scan.derived_dir,
             first,
             [scan.ids[sample] for sample in batch],
             [scan.buckets[sample] for sample in batch],
@@ -136,18 +135,19 @@ def _check(task: _Task) -> Iterator[tuple[int, list[_Sound | str]]]:
     """Look at every record and array of a batch; give what was found, or a reason to skip."""
     with ExitStack() as stack:
         folders = []
-        for component in schema.COMPONENTS:
-            fd = _open(task.derived_dir / component.folder, os.O_DIRECTORY, stack)
+        store = task.store
+        for component in store.recipe.components:
+            fd = _open(store.arrays(component), os.O_DIRECTORY, stack)
             folders.append((component, fd))
-        jsonl = _open(task.jsonl, 0, stack)
+        jsonl = _open(store.jsonl, 0, stack)
         results: list[_Sound | str] = []
         for image_id, bucket, offset, length in zip(
             task.ids, task.buckets, task.offsets, task.lengths, strict=True
         ):
             line = os.pread(jsonl, length, offset)
-            results.append(_check_sample(line, image_id, _shapes(bucket), folders))
+            results.append(_check_sample(line, image_id, bucket, folders, store.recipe))
         if files.state(jsonl) != task.jsonl_state:
-            raise _changed(task.jsonl, "written to")
+            raise _changed(store.jsonl, "written to")
         yield task.first, results
 
 
@@ -165,25 +165,26 @@ def _changed(path: Path, how: str) -> SourceChangedError:
 
 
 @cache
-def _shapes(bucket: str) -> tuple[schema.Shape, ...]:
+def _shapes(recipe: Recipe, bucket: str) -> tuple[Shape, ...]:
     """Give the shapes of a sample's arrays for a picture of exactly the bucket's size."""
     size = Bucket.parse(bucket)
-    return tuple(c.shape_for(size.width, size.height) for c in schema.COMPONENTS)
+    return tuple(c.shape_for(size.width, size.height) for c in recipe.components)
 
 
 def _check_sample(
     line: bytes,
     image_id: str,
-    shapes: tuple[schema.Shape, ...],
-    folders: list[tuple[schema.Component, int]],
+    bucket: str,
+    folders: list[tuple[Component, int]],
+    recipe: Recipe,
 ) -> _Sound | str:
     try:
-        json_size = len(json_member(records.parse(line)))
+        json_size = len(json_member(records.parse(line), recipe))
     except BadRecordError as error:
         return error.reason
     sizes, times = [], []
     off_shape = False
-    for (component, folder), bucket_shape in zip(folders, shapes, strict=True):
+    for (component, folder), bucket_shape in zip(folders, _shapes(recipe, bucket), strict=True):
         try:
             fd = npy.open_array(image_id + ARRAY_SUFFIX, folder)
             try:

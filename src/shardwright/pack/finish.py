@@ -8,10 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET
 
 from shardwright.pack.history import Start
 from shardwright.pack.origin import Origin
 from shardwright.pack.plan import Plan
+from shardwright.recipe import SPECIFICATION
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Manifest, Run, ShardEntry
 from shardwright.version import __version__
@@ -35,7 +37,9 @@ def finish(
     shards = sorted(shards, key=lambda entry: entry.path)
     if sha256:
         shards = [_with_sha256(entry, target) for entry in shards]
-    whole = Manifest(runs=runs, shards=shards)
+    recipe = layout.scan.store.recipe
+    kind = UNSET if recipe == SPECIFICATION else recipe
+    whole = Manifest(runs=runs, shards=shards, recipe=kind)
     manifest.save_sha256(target, whole)
     manifest.save_manifest(target, whole)
     manifest.remove_unfinished(target)

@@ -85,7 +85,8 @@ def resume(output: Path) -> Start:
         nothing = Manifest(runs=[], shards=[])
         return Start(nothing, loose=_unlisted(output, nothing))
     last = len(done.runs) - 1
-    base = Manifest(runs=done.runs[:-1], shards=[s for s in done.shards if s.run != last])
+    kept = [shard for shard in done.shards if shard.run != last]
+    base = msgspec.structs.replace(done, runs=done.runs[:-1], shards=kept)
     run = done.runs[-1]
     return _after(
         output,
@@ -99,7 +100,8 @@ def _without(buckets: Collection[str], base: Manifest) -> Manifest:
     """Leave out the shards of some buckets, and the runs of which nothing is left then."""
     shards = [shard for shard in base.shards if shard.bucket not in buckets]
     numbers = {old: new for new, old in enumerate(sorted({shard.run for shard in shards}))}
-    return Manifest(
+    return msgspec.structs.replace(
+        base,
         runs=[base.runs[old] for old in numbers],
         shards=[msgspec.structs.replace(shard, run=numbers[shard.run]) for shard in shards],
     )

@@ -14,20 +14,20 @@ from shardwright.shards import consistency, manifest
 from shardwright.shards.manifest import Manifest
 from shardwright.store.commands import quoted
 from shardwright.store.provenance import Entry
+from shardwright.store.store import Store
 
 
 @dataclass(frozen=True)
 class Origin:
     """What a manifest records of the store that was packed."""
 
-    derived_dir: Path
-    jsonl: Path
+    store: Store
     entries: dict[str, Entry]  # how its components were made, as far as that is known
 
     @property
     def jsonl_name(self) -> str:
         """Spell the JSONL as a run records it."""
-        return manifest.relative_name(self.jsonl, self.derived_dir)
+        return manifest.relative_name(self.store.jsonl, self.store.folder)
 
     @property
     def provenance(self) -> Any:  # noqa: ANN401 - a document
@@ -43,18 +43,24 @@ class Origin:
         if not known:
             progress.warn(
                 f"{output}: which JSONL its shards were packed from is not recorded; if it was a "
-                f"part of the store, check that {self.jsonl} holds no sample that was held out"
+                f"part of the store, check that {self.store.jsonl} holds no sample that was held "
+                "out"
             )
             return
-        before = [str(self.derived_dir / name) for name in known]
+        before = [str(self.store.folder / name) for name in known]
         raise UsageError(
-            f"{output}: was packed from {' and '.join(before)}, and {self.jsonl} is another file, "
-            f"so nothing was written; give --jsonl {quoted(before[-1])}, or add --other-jsonl to "
-            "pack its samples too"
+            f"{output}: was packed from {' and '.join(before)}, and {self.store.jsonl} is another "
+            f"file, so nothing was written; give --jsonl {quoted(before[-1])}, or add "
+            "--other-jsonl to pack its samples too"
         )
 
     def require_same_kind(self, base: Manifest, output: Path) -> None:
         """Raise if the store's arrays were made otherwise than those of the shards that stay."""
+        if base.shards and base.samples_of() != self.store.recipe:
+            raise ProvenanceError(
+                f"{output}: its samples are of another recipe, and nothing was written; pack all "
+                "buckets again with --overwrite, or give another --output-dir"
+            )
         if listed := consistency.other_settings(base, self.entries):
             raise ProvenanceError(
                 f"{output}: its shards hold arrays made with other settings, and nothing was "

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import xxhash
 
-from shardwright import files, schema
+from shardwright import files
 from shardwright.errors import NoSpaceError, ShardExistsError, ShardwrightError, StorageError
+from shardwright.layout import STATE_FOLDER
 from shardwright.pack.plan import Plan, Shard
 from shardwright.pack.write import Sealed, make_task, write_shard
 from shardwright.progress import Progress, quantity, size
-from shardwright.schema import STATE_FOLDER
 from shardwright.shards import index, manifest
 from shardwright.shards.manifest import ShardEntry
 from shardwright.shards.names import bucket_folder, existing_buckets, existing_shards, leftovers
@@ -84,11 +84,11 @@ def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
 
 def _newest_array(plan: Plan, shard: Shard) -> int:
     """Say when the last of a shard's arrays came or changed, since it may have been made anew."""
-    folders = [plan.scan.derived_dir / component.folder for component in schema.COMPONENTS]
+    store = plan.scan.store
     return max(
-        os.stat(folder / f"{plan.scan.ids[sample]}.npy").st_ctime_ns
+        os.stat(store.array(component, plan.scan.ids[sample])).st_ctime_ns
         for sample in shard.samples
-        for folder in folders
+        for component in store.recipe.components
     )
 
 
@@ -172,8 +172,7 @@ def sync(output: Path) -> None:
     """Make every name in the folder durable, also those that a killed run left to be synced."""
     for folder in (output, output / STATE_FOLDER / index.INDEX_FOLDER):
         files.sync_folder(folder)
-    if os.access(output.parent, os.R_OK):  # if not, it is hardly we who made a folder there
-        files.sync_folder(output.parent)
+    files.sync_parent(output)
     for bucket in existing_buckets(output):
         for folder in _folders(output, bucket):
             if folder.is_dir():

@@ -17,10 +17,11 @@ from shardwright.buckets import Bucket
 from shardwright.pack.check import Checked, choose
 from shardwright.pack.scan import Scan
 from shardwright.progress import Progress
+from shardwright.recipe import SPECIFICATION
 from shardwright.shards import tar
 from shardwright.shards.manifest import Settings
 from shardwright.shards.names import bucket_folder, shard_name
-from shardwright.shards.samples import MASK_BYTES
+from shardwright.shards.samples import mask_bytes
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Plan:
     def digest(self) -> str:
         """Sum up the settings and every sample with its record and sizes, in order."""
         hasher = xxhash.xxh3_128(msgspec.json.encode(self.settings))
+        if (recipe := self.scan.store.recipe) != SPECIFICATION:
+            hasher.update(msgspec.json.encode(recipe))
         for shard in self.shards:
             hasher.update(f"{shard.path}\0".encode())
             for sample in shard.samples:
@@ -108,7 +111,7 @@ def _shards(
     grouped: dict[str, array[int]] = {}
     for sample in chosen:
         grouped.setdefault(scan.buckets[sample], array("Q")).append(sample)
-    mask = tar.member_bytes(MASK_BYTES)
+    masks = sum(tar.member_bytes(mask_bytes(mask)) for mask in scan.store.recipe.masks)
     for bucket in sorted(grouped, key=Bucket.parse):
         samples = grouped[bucket]
         starts = range(0, len(samples), shard_size)
@@ -117,5 +120,5 @@ def _shards(
             members = [checked.json_sizes[sample] for sample in part]
             for sample in part:
                 members += checked.sizes(sample)
-            total = sum(map(tar.member_bytes, members)) + len(part) * mask + len(tar.END)
+            total = sum(map(tar.member_bytes, members)) + len(part) * masks + len(tar.END)
             yield Shard(bucket, number, part, total)

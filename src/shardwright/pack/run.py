@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from shardwright import files, locks
-from shardwright.buckets import BUCKETS
 from shardwright.errors import (
     NoSpaceError,
     ProvenanceError,
@@ -27,21 +26,19 @@ from shardwright.pack.plan import Plan, Shard, plan
 from shardwright.pack.scan import Scan, require_inputs, scan
 from shardwright.pack.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
-from shardwright.schema import COMPONENTS
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Settings, ShardEntry, Unfinished
 from shardwright.shards.names import bucket_folder, existing_buckets
 from shardwright.store import commands, provenance
 from shardwright.store.folders import require_space
-from shardwright.store.journal import journal_path
+from shardwright.store.store import Store
 
 
 @dataclass(frozen=True)
 class Request:
     """What is asked of a run, with sense made of the arguments."""
 
-    derived_dir: Path
-    jsonl: Path
+    store: Store
     output_dir: Path
     settings: Settings
     overwrite: bool
@@ -59,16 +56,15 @@ def run(request: Request, progress: Progress) -> PackSummary:
     """Scan, plan, and write what is not there yet."""
     started = time.monotonic()
     target = request.output_dir
-    require_inputs(request.jsonl, request.derived_dir)
+    require_inputs(request.store)
     _require_own_folder(request)
     require_writable(target)
     if not request.dry_run:
         locks.require_unlocked(target)
-    found = scan(request.jsonl, request.derived_dir, progress, request.progress_every)
+    found = scan(request.store, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
     start = _start(request)
-    entries = provenance.read(request.derived_dir)
-    origin = Origin(request.derived_dir, request.jsonl, entries)
+    origin = Origin(request.store, provenance.read(request.store.folder))
     layout = plan(
         found,
         request.settings,
@@ -114,16 +110,16 @@ def run(request: Request, progress: Progress) -> PackSummary:
         old=old,
         free_bytes=files.free_bytes(target),
         output_dir=str(target),
-        journal=journal_path(request.jsonl),
+        journal=request.store.journal,
         seconds=round(time.monotonic() - started, 3),
     )
 
 
 def _require_own_folder(request: Request) -> None:
     """Keep shards out of the store, where neither could be told from the other."""
-    target, store = request.output_dir.resolve(), request.derived_dir
-    arrays = [(store / component.folder).resolve() for component in COMPONENTS]
-    if target == store.resolve() or any(target.is_relative_to(folder) for folder in arrays):
+    target, store = request.output_dir.resolve(), request.store
+    arrays = [store.arrays(component).resolve() for component in store.recipe.components]
+    if target == store.folder.resolve() or any(target.is_relative_to(folder) for folder in arrays):
         raise UsageError(
             f"--output-dir {request.output_dir}: belongs to the store; give another folder"
         )
@@ -188,7 +184,7 @@ def _write(
             settings=layout.settings,
             replaces=sorted(start.replaced),
             base=start.base,
-            store=manifest.relative_name(request.derived_dir, target),
+            store=manifest.relative_name(request.store.folder, target),
             jsonl=origin.jsonl_name,
         ),
     )
@@ -249,7 +245,7 @@ def _summary(
         entry.shard_bytes[shard.path.rpartition("/")[2]] = shard.bytes
         entry.off_shape += sum(layout.checked.off_shape[sample] for sample in shard.samples)
     off_shape, left = any(entry.off_shape for entry in buckets.values()), journal.exists()
-    derive = partial(commands.derive, found.derived_dir, found.jsonl, fit_buckets=off_shape)
+    derive = partial(commands.derive, found.store, fit_buckets=off_shape)
     return PackSummary(
         total_records=found.total_records,
         ready_records=found.ready_records,
@@ -276,6 +272,6 @@ def _summary(
 def _require_samples(only: Sequence[str], found: Scan) -> None:
     """Take a bucket that is neither one of the seven nor in the store for a slip of the pen."""
     present = {found.buckets[sample] for sample in found.ready()} if only else set()
-    for name in sorted(set(only) - present - {str(bucket) for bucket in BUCKETS}):
+    for name in sorted(set(only) - present - set(map(str, found.store.recipe.buckets))):
         listed = ", ".join(sorted(present)) or "none"
         raise UsageError(f"--bucket {name}: no ready sample is in it; buckets with some: {listed}")

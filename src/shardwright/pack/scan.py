@@ -14,18 +14,17 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import filterfalse
-from pathlib import Path
 from typing import Any, BinaryIO
 
-from shardwright import files, schema
+from shardwright import files
 from shardwright.errors import InputMissingError, ProvenanceError, SourceChangedError
 from shardwright.files import explained
 from shardwright.pack.summary import Skipped
 from shardwright.progress import Progress
 from shardwright.store import commands, provenance, records
 from shardwright.store.folders import require_merged
-from shardwright.store.listing import ARRAY_SUFFIX
-from shardwright.store.records import BadRecordError, Line, Record
+from shardwright.store.records import BadRecordError, Line, Record, Rules
+from shardwright.store.store import ARRAY_SUFFIX, Store
 
 WARNINGS_SHOWN = 5
 _UNMET = -1  # for its place: no record of these arrays has come yet
@@ -35,8 +34,7 @@ _UNMET = -1  # for its place: no record of these arrays has come yet
 class Scan:
     """The ready samples of a store, in columns; a sample is its position in them."""
 
-    jsonl: Path
-    derived_dir: Path
+    store: Store
     jsonl_state: tuple[int, int]  # its size and time, to notice a change before we copy
     total_records: int = 0
     skipped: Skipped = field(default_factory=Skipped)
@@ -82,22 +80,23 @@ class Scan:
         )
 
 
-def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int) -> Scan:
+def scan(store: Store, progress: Progress, progress_every: int) -> Scan:
     """Find the samples whose record is complete and whose array files are all there."""
     # Where the latest record of each id is, by the name that its arrays have.
-    places = dict.fromkeys(_complete(derived_dir), _UNMET)
+    places = dict.fromkeys(_complete(store), _UNMET)
+    jsonl, essentials = store.jsonl, Rules(store.recipe).essentials
     with (
         explained(jsonl),
         jsonl.open("rb", buffering=1 << 20) as file,
         jsonl.open("rb") as again,
     ):
-        found = Scan(jsonl, derived_dir, files.state(file.fileno()))
+        found = Scan(store, files.state(file.fileno()))
         doubts = _Doubts(found, places, again, progress)
         size, _ = found.jsonl_state
         progress.phase("scan", size, "B")
         for line in records.counted(records.lines(file), size, progress):
             found.total_records += 1
-            sound = records.essentials(line.data)
+            sound = essentials(line.data)
             if sound is not None and places.get(name := sound.image_id + ARRAY_SUFFIX) == _UNMET:
                 places[name] = line.offset
                 found.add(sound.image_id, sound.aspect_bucket, line)
@@ -112,11 +111,10 @@ def scan(jsonl: Path, derived_dir: Path, progress: Progress, progress_every: int
     return found
 
 
-def _complete(derived_dir: Path) -> Collection[str]:
+def _complete(store: Store) -> Collection[str]:
     """List each component's folder once, and give the names that are in all of them."""
     complete: Collection[str] | None = None
-    for component in schema.COMPONENTS:
-        folder = derived_dir / component.folder
+    for folder in map(store.arrays, store.recipe.components):
         with explained(folder):
             names = os.listdir(folder) if folder.is_dir() else []
         if complete is None:
@@ -133,6 +131,7 @@ class _Doubts:
         self, found: Scan, places: dict[str, int], file: BinaryIO, progress: Progress
     ) -> None:
         self.found = found
+        self.rules = Rules(found.store.recipe)
         self.places = places
         self.file = file
         self.progress = progress
@@ -149,13 +148,13 @@ class _Doubts:
             self.malformed += 1
             if self.malformed <= WARNINGS_SHOWN:
                 what = error.reason.replace("_", " ")
-                self.progress.warn(f"{found.jsonl}, {where}: {what}; skipped")
+                self.progress.warn(f"{found.store.jsonl}, {where}: {what}; skipped")
             return False
         image_id: Any = record.get("image_id")
         if reason := records.image_id_problem(image_id):
             found.skipped.add(reason, where)
             return False
-        reason = records.problem(record)
+        reason = self.rules.problem(record)
         name = image_id + ARRAY_SUFFIX
         earlier = self.places.get(name)
         self.places[name] = line.offset
@@ -170,8 +169,9 @@ class _Doubts:
         return True
 
     def _missing(self, name: str) -> str | None:
-        for component in schema.COMPONENTS:
-            if not os.path.lexists(f"{self.found.derived_dir}/{component.folder}/{name}"):
+        store = self.found.store
+        for component in store.recipe.components:
+            if not os.path.lexists(store.arrays(component) / name):
                 return f"{component.name}_missing"
         return None
 
@@ -189,13 +189,13 @@ class _Doubts:
     def _image_at(self, offset: int) -> object:
         self.file.seek(offset)
         line = self.file.readline().rstrip(b"\r\n")
-        if (sound := records.essentials(line)) is not None:
+        if (sound := self.rules.essentials(line)) is not None:
             return _image(sound.image_path)
         try:
             return _image(records.parse(line).get("image_path"))
         except BadRecordError:
             raise SourceChangedError(
-                f"{self.found.jsonl}: changed while it was read; run again"
+                f"{self.found.store.jsonl}: changed while it was read; run again"
             ) from None
 
 
@@ -203,24 +203,24 @@ def _image(image_path: object) -> object:
     return posixpath.normpath(image_path) if isinstance(image_path, str) else image_path
 
 
-def require_inputs(jsonl: Path, derived_dir: Path) -> None:
+def require_inputs(store: Store) -> None:
     """Raise if a part of the store is not there at all, or is being made anew."""
-    require_merged(derived_dir, jsonl)
-    if not jsonl.is_file():
+    require_merged(store)
+    if not store.jsonl.is_file():
         raise InputMissingError(
-            f"{jsonl}: no such file; give the Stage 2 metadata with --jsonl, or its folder with "
-            "--derived-dir"
+            f"{store.jsonl}: no such file; give the Stage 2 metadata with --jsonl, or its folder "
+            "with --derived-dir"
         )
-    for component in schema.COMPONENTS:
-        folder = derived_dir / component.folder
+    for component in store.recipe.components:
+        folder = store.arrays(component)
         if not folder.is_dir():
             raise InputMissingError(
                 f"{folder}: no such folder; {component.name} arrays are looked for there, below "
                 "--derived-dir"
             )
-    if names := provenance.under_way(derived_dir):
+    if names := provenance.under_way(store.folder):
         raise ProvenanceError(
-            f"{derived_dir}: a run that makes {' and '.join(names)} anew has not ended, so its "
+            f"{store.folder}: a run that makes {' and '.join(names)} anew has not ended, so its "
             "arrays may not be those of their records; before packing, finish it with "
-            f"{commands.derive(derived_dir, jsonl)}"
+            f"{commands.derive(store)}"
         )

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import xxhash
 
-from shardwright import files, schema
+from shardwright import files
 from shardwright.errors import SourceChangedError, StorageError
 from shardwright.files import GatheredFile, NewFile
 from shardwright.pack.plan import Plan, Shard
+from shardwright.recipe import JSON_SUFFIX, Component
 from shardwright.shards import index, tar
 from shardwright.shards.keys import key
 from shardwright.shards.manifest import ShardEntry
@@ -24,6 +25,7 @@ from shardwright.shards.samples import json_member, mask_member
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
+from shardwright.store.store import Store
 
 _AHEAD = 4  # samples; a few MB
 _REPORT = 1 << 25  # bytes between two progress messages
@@ -38,9 +40,8 @@ class Task:
     bucket: str
     bytes: int
     sha256: bool
-    jsonl: Path
+    store: Store
     jsonl_state: tuple[int, int]
-    derived_dir: Path
     ids: list[str]
     offsets: array[int]
     lengths: array[int]
@@ -69,9 +70,8 @@ def make_task(plan: Plan, shard: Shard, output_dir: Path, sha256: bool) -> Task:
         bucket=shard.bucket,
         bytes=shard.bytes,
         sha256=sha256,
-        jsonl=scan.jsonl,
+        store=scan.store,
         jsonl_state=scan.jsonl_state,
-        derived_dir=scan.derived_dir,
         ids=[scan.ids[sample] for sample in shard.samples],
         offsets=array("Q", [scan.offsets[sample] for sample in shard.samples]),
         lengths=array("I", [scan.lengths[sample] for sample in shard.samples]),
@@ -83,16 +83,17 @@ def make_task(plan: Plan, shard: Shard, output_dir: Path, sha256: bool) -> Task:
 def write_shard(task: Task) -> Iterator[int | Sealed]:
     """Write one shard and its index; give the bytes written now and then, at last the result."""
     whole = xxhash.xxh3_128()
+    store, recipe = task.store, task.store.recipe
     secure = hashlib.sha256() if task.sha256 else None
     with (
         GatheredFile(task.output_dir / task.shard, [whole, secure] if secure else [whole]) as file,
         ExitStack() as stack,
     ):
         shard = _Shard(file)
-        jsonl = _open_for(stack, task.jsonl, os.O_RDONLY)
+        jsonl = _open_for(stack, store.jsonl, os.O_RDONLY)
         folders = [
-            (component, _open_for(stack, task.derived_dir / component.folder, os.O_DIRECTORY))
-            for component in schema.COMPONENTS
+            (component, _open_for(stack, store.arrays(component), os.O_DIRECTORY))
+            for component in recipe.components
         ]
         planned = zip(task.sizes, task.times, strict=True)
         reported = 0
@@ -102,22 +103,24 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
         ):
             line = os.pread(jsonl, length, offset)
             if files.state(jsonl) != task.jsonl_state:  # asked after reading, so it cannot be late
-                raise _changed(task.jsonl, "written to")
+                raise _changed(store.jsonl, "written to")
             try:
                 record = records.parse(line)
             except BadRecordError:
-                raise _changed(task.jsonl, "written to") from None
-            name = key(image_id)
-            shard.add(f"{name}.{schema.JSON_SUFFIX}", json_member(record))
+                raise _changed(store.jsonl, "written to") from None
+            name = key(image_id, recipe.longest_key)
+            shard.add(f"{name}.{JSON_SUFFIX}", json_member(record, recipe))
             for (component, _), fd in zip(folders, arrays, strict=True):
                 try:
                     if isinstance(fd, BadArrayError):
                         raise fd
                     shard.add_array(f"{name}.{component.suffix}", *next(planned), component, fd)
                 except BadArrayError as error:
-                    path = task.derived_dir / component.folder / f"{image_id}.npy"
+                    path = store.array(component, image_id)
                     raise _changed(path, error.reason.replace("_", " ")) from None
-            shard.add(f"{name}.{schema.MASK.suffix}", mask_member(record))
+                if component.mask is not None:
+                    mask = mask_member(record, component.mask)
+                    shard.add(f"{name}.{component.mask.suffix}", mask)
             if file.written - reported >= _REPORT:
                 yield file.written - reported
                 reported = file.written
@@ -129,7 +132,8 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
         size=task.bytes,
         xxh3=whole.hexdigest(),
         sha256=secure.hexdigest() if secure else None,
-        members=schema.suffixes(),
+        members=recipe.suffixes,
+        longest_key=recipe.longest_key,
         ids=task.ids,
         table=shard.table,
     )
@@ -149,7 +153,7 @@ def write_shard(task: Task) -> Iterator[int | Sealed]:
 
 
 def _open_ahead(
-    ids: list[str], folders: list[tuple[schema.Component, int]]
+    ids: list[str], folders: list[tuple[Component, int]]
 ) -> Generator[list[int | BadArrayError], None, None]:
     """Open the arrays of each sample, some samples ahead: the kernel reads them while we write."""
     waiting: deque[list[int | BadArrayError]] = deque()
@@ -212,9 +216,7 @@ class _Shard:
         self.file.put(tar.header(name, len(data)) + data + bytes(tar.padding(len(data))))
         self._note(len(data), xxhash.xxh3_64_intdigest(data))
 
-    def add_array(
-        self, name: str, size: int, time: int, component: schema.Component, fd: int
-    ) -> None:
+    def add_array(self, name: str, size: int, time: int, component: Component, fd: int) -> None:
         """Add an array file's bytes as they are, if it is still as it was planned."""
         if npy.check(fd, component)[0] != size:
             raise BadArrayError("another_size")

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from shardwright import schema
 from shardwright.errors import InputMissingError
 from shardwright.files import explained
 from shardwright.progress import Progress
+from shardwright.recipe import JSON_SUFFIX
 from shardwright.shards.contents import Fault, Place
 from shardwright.shards.samples import json_member, mask_member
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
+from shardwright.store.store import Store
 
 _CHUNK = 1 << 20  # bytes compared at a time
 
@@ -26,44 +27,45 @@ _CHUNK = 1 << 20  # bytes compared at a time
 class Source:
     """A store, and where in its JSONL the record of each image_id is."""
 
-    derived_dir: Path
-    jsonl: Path
+    store: Store
     lines: Mapping[str, int]  # the offsets of the records; the latest where one id has several
 
     def open_jsonl(self) -> IO[bytes]:
         """Open the metadata for ``faults``."""
-        return self.jsonl.open("rb")
+        return self.store.jsonl.open("rb")
 
     def faults(
         self, fd: int, image_id: str, places: Mapping[str, Place], jsonl: IO[bytes]
     ) -> Iterator[Fault]:
         """Find what is not in a shard as it is in the store."""
         if image_id not in self.lines:
-            yield Fault("record_gone", None, f"has no record in {self.jsonl}")
+            yield Fault("record_gone", None, f"has no record in {self.store.jsonl}")
             return
         jsonl.seek(self.lines[image_id])
         line = jsonl.readline(records.LONGEST_LINE).rstrip(b"\r\n")
         with suppress(BadRecordError):  # it was sound a moment ago; if not now, nothing equals it
             record = records.parse(line)
-            made = {schema.JSON_SUFFIX: json_member(record)}
-            if records.is_mask(record.get(schema.MASK.field)):
-                made[schema.MASK.suffix] = mask_member(record)
-            for suffix in (schema.JSON_SUFFIX, schema.MASK.suffix):
+            recipe = self.store.recipe
+            made: dict[str, bytes | None] = {JSON_SUFFIX: json_member(record, recipe)}
+            for mask in recipe.masks:
+                sound = records.is_mask(record.get(mask.field), mask)
+                made[mask.suffix] = mask_member(record, mask) if sound else None
+            for suffix, data in made.items():
                 place = places.get(suffix)
-                if place and made.get(suffix) != place.data(fd):
-                    what = f"differs from the record in {self.jsonl}"
+                if place and data != place.data(fd):
+                    what = f"differs from the record in {self.store.jsonl}"
                     yield Fault("record_differs", suffix, what)
-        for component in schema.COMPONENTS:
-            path = self.derived_dir / component.folder / f"{image_id}.npy"
+        for component in self.store.recipe.components:
+            path = self.store.array(component, image_id)
             place = places.get(component.suffix)
             if place and not _equal(fd, place, path):
                 what = f"differs from {path}" if path.exists() else f"its source {path} is gone"
                 yield Fault("source_differs", component.suffix, what)
 
 
-def read_source(derived_dir: Path, progress: Progress) -> Source:
+def read_source(store: Store, progress: Progress) -> Source:
     """Find the record of every id in a store."""
-    jsonl = derived_dir / schema.JSONL_NAME
+    jsonl = store.jsonl
     if not jsonl.is_file():
         raise InputMissingError(f"{jsonl}: no such file; give the folder of a store to --against")
     lines: dict[str, int] = {}
@@ -75,7 +77,7 @@ def read_source(derived_dir: Path, progress: Progress) -> Source:
                 image_id = records.parse(line.data).get("image_id")
                 if records.image_id_problem(image_id) is None:
                     lines[str(image_id)] = line.offset
-    return Source(derived_dir, jsonl, lines)
+    return Source(store, lines)
 
 
 def _equal(fd: int, place: Place, path: Path) -> bool:

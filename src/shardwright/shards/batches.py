@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardwright.arguments import whole
 from shardwright.errors import UsageError
-from shardwright.schema import COMPONENTS, JSON_SUFFIX
+from shardwright.recipe import JSON_SUFFIX, SPECIFICATION
 from shardwright.shards import members
 from shardwright.shards.catalog import Numbers
 from shardwright.shards.members import BadMemberError
@@ -218,7 +218,9 @@ def _require_one_shape(
 
 def _one_shape(field: str, location: str) -> str:
     """Say how to make what does not stack stack."""
-    names = [row.name for row in COMPONENTS if row.suffix == field and row.follows_picture]
+    names = [
+        row.name for row in SPECIFICATION.components if row.suffix == field and row.follows_picture
+    ]
     what = "a batch needs one shape a bucket"
     if not names:
         return what

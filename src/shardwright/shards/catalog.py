@@ -18,8 +18,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardwright.errors import DamageError, InputMissingError
+from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity
-from shardwright.schema import STATE_FOLDER
 from shardwright.shards import index, manifest, tarread
 from shardwright.shards.folder import Folder, LocalFolder, Shard
 from shardwright.shards.index import Member, ShardIndex
@@ -102,7 +102,12 @@ def open_catalog(folder: Folder) -> Catalog:
     return _catalog(
         folder,
         (
-            (shard, found.head.members, _places(found), keys(found.head.ids))
+            (
+                shard,
+                found.head.members,
+                _places(found),
+                keys(found.head.ids, found.head.longest_key),
+            )
             for shard, found in _indexes(folder, shards)
         ),
     )

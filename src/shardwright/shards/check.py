@@ -20,6 +20,7 @@ import xxhash
 
 from shardwright.errors import ShardwrightError
 from shardwright.progress import quantity
+from shardwright.recipe import Recipe
 from shardwright.shards import contents, index, tar, walk
 from shardwright.shards.against import Source
 from shardwright.shards.contents import OWN_SIZE, Fault
@@ -73,6 +74,7 @@ class Checker:
     """Checks shards of a folder; made before the workers are, so that they share it."""
 
     folder: Path
+    recipe: Recipe
     read_data: bool
     source: Source | None
 
@@ -124,7 +126,7 @@ class Checker:
         if shard is not None:
             for what in _differences(entry, shard.head):
                 yield None, Fault("manifest_wrong", None, what, cure=_RESTORE)
-            seen.keys = list(keys(shard.head.ids))
+            seen.keys = list(keys(shard.head.ids, shard.head.longest_key))
             fits = _outline(shard).fits(fd)
             if not fits and (other := self._other(fd)) is not None:
                 what = f"is {other} under another name"
@@ -150,7 +152,9 @@ class Checker:
         elif secure not in (None, recorded):
             what = f"its sha256 is {secure}, and {recorded} is recorded"
             yield None, Fault("sha256_differs", None, what, cure=_RESTORE)
-        samples = walk.indexed(fd, shard, seen.keys) if shard else walk.walked(fd, seen.keys)
+        samples = (
+            walk.indexed(fd, shard, seen.keys) if shard else walk.walked(fd, seen.keys, self.recipe)
+        )
         bucket = entry.bucket if entry else None
         with ExitStack() as stack:
             jsonl = stack.enter_context(self.source.open_jsonl()) if self.source else None
@@ -158,7 +162,7 @@ class Checker:
                 if not isinstance(item, Sample):
                     yield item
                     continue
-                image_id, faults = contents.check(fd, item.places, bucket)
+                image_id, faults = contents.check(fd, item.places, bucket, self.recipe)
                 for fault in faults:  # if ours, it is as it was packed: the store has it too
                     yield item.name, fault._replace(cure=_MEND if shard else None)
                 if self.source and jsonl and image_id is not None:
@@ -180,7 +184,7 @@ class Checker:
                 "to make them stack: derive with --fit bucket and --recompute, then pack with "
                 "--overwrite; verify --against DERIVED_DIR gives the command"
             )
-        fix = commands.derive(self.source.derived_dir, self.source.jsonl, fit_buckets=True)
+        fix = commands.derive(self.source.store, fit_buckets=True)
         return f"to make them stack: run the same pack with --overwrite after {fix}"
 
     def _other(self, fd: int) -> str | None:
@@ -292,7 +296,8 @@ def _outline(shard: ShardIndex) -> _Outline:
     headers = []
     for sample, column in ((0, 0), (len(head.ids) - 1, len(head.members) - 1)):
         offset, size, _ = shard.member(sample, column)
-        expected = header(f"{key(head.ids[sample])}.{head.members[column]}", size)
+        name = key(head.ids[sample], head.longest_key)
+        expected = header(f"{name}.{head.members[column]}", size)
         headers.append((offset - tar.BLOCK, expected))
     return _Outline(head.bytes, tuple(headers))
 
@@ -312,7 +317,7 @@ def _locate(fd: int, shard: ShardIndex) -> Iterator[tuple[str | None, Fault]]:
     size = os.fstat(fd).st_size
     position = 0
     for sample, image_id in enumerate(shard.head.ids):
-        name = key(image_id)
+        name = key(image_id, shard.head.longest_key)
         for column, suffix in enumerate(shard.head.members):
             member = shard.member(sample, column)
             position += tar.member_bytes(member.size)

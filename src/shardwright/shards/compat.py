@@ -16,9 +16,8 @@ import msgspec
 from shardwright.errors import DamageError, InputMissingError
 from shardwright.files import explained
 from shardwright.progress import Progress
-from shardwright.schema import JSON_SUFFIX
+from shardwright.recipe import JSON_SUFFIX, LONGEST_NAME
 from shardwright.shards import loaders, manifest, tarread
-from shardwright.shards.keys import LONGEST_NAME
 from shardwright.shards.loaders import CARD_NAME, LOADERS, Packed
 from shardwright.shards.tarread import BadTarError, Entry
 from shardwright.store.commands import command

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from shardwright import schema
 from shardwright.buckets import Bucket, is_bucket
-from shardwright.schema import Component, Shape
-from shardwright.shards.samples import MASK_ARRAY
+from shardwright.recipe import JSON_SUFFIX, MEMBER_FIELDS, Component, Recipe, Shape
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Record
@@ -43,31 +41,31 @@ class Fault(NamedTuple):
 
 
 OWN_SIZE = "own_size"  # told once for a shard, not for each sample
-_SUFFIXES = schema.suffixes()
 
 
 def check(
-    fd: int, places: Mapping[str, Place], bucket: str | None
+    fd: int, places: Mapping[str, Place], bucket: str | None, recipe: Recipe
 ) -> tuple[str | None, list[Fault]]:
     """Read a sample's record, array headers and mask; give its image_id and what is wrong."""
-    missing = [suffix for suffix in _SUFFIXES if suffix not in places]
+    missing = [suffix for suffix in recipe.suffixes if suffix not in places]
     faults = [Fault("member_missing", None, f"has no {', '.join(missing)}")] if missing else []
     record: Record = {}
-    if schema.JSON_SUFFIX in places:
-        record, found = _record(fd, places[schema.JSON_SUFFIX], bucket)
+    if JSON_SUFFIX in places:
+        record, found = _record(fd, places[JSON_SUFFIX], bucket)
         faults += found
-    for component in schema.COMPONENTS:
+    for component in recipe.components:
         if component.suffix in places:
             faults += _array(fd, places[component.suffix], component, record)
-    if MASK_ARRAY.suffix in places:
-        faults += _mask(fd, places[MASK_ARRAY.suffix])
+    for mask in recipe.masks:
+        if mask.suffix in places:
+            faults += _mask(fd, places[mask.suffix], recipe.arrays[mask.suffix])
     image_id = record.get("image_id")
     sound = records.image_id_problem(image_id) is None
     return (str(image_id) if sound else None), faults
 
 
 def _record(fd: int, place: Place, bucket: str | None) -> tuple[Record, list[Fault]]:
-    member = schema.JSON_SUFFIX
+    member = JSON_SUFFIX
     if place.size > records.LONGEST_LINE:
         return {}, [Fault("json_too_long", member, f"is {place.size} bytes long")]
     try:
@@ -75,7 +73,7 @@ def _record(fd: int, place: Place, bucket: str | None) -> tuple[Record, list[Fau
     except BadRecordError as error:
         return {}, [Fault(f"json_{error.reason}", member, f"is {_words(error.reason)}")]
     faults = []
-    if absent := [name for name in schema.MEMBER_FIELDS if name not in record]:
+    if absent := [name for name in MEMBER_FIELDS if name not in record]:
         faults.append(Fault("field_missing", member, f"has no {', '.join(absent)}"))
     if problem := records.image_id_problem(record.get("image_id")):
         faults.append(Fault(problem, member, _words(problem)))
@@ -103,14 +101,14 @@ def _array(fd: int, place: Place, component: Component, record: Record) -> list[
     return [Fault(OWN_SIZE, component.suffix, what, damage=False)]
 
 
-def _mask(fd: int, place: Place) -> list[Fault]:
+def _mask(fd: int, place: Place, mask: Component) -> list[Fault]:
     try:
-        npy.check_part(fd, place.offset, place.size, place.start, MASK_ARRAY)
+        npy.check_part(fd, place.offset, place.size, place.start, mask)
     except BadArrayError as error:
-        return [_bad_array(MASK_ARRAY, error.reason)]
-    values = place.data(fd)[-schema.MASK.length :]
+        return [_bad_array(mask, error.reason)]
+    values = place.data(fd)[-mask.nbytes(mask.shape_for(0, 0)) :]
     if values.translate(None, b"\0\1"):
-        return [Fault("mask_invalid", MASK_ARRAY.suffix, "has values other than 0 and 1")]
+        return [Fault("mask_invalid", mask.suffix, "has values other than 0 and 1")]
     return []
 
 

@@ -17,7 +17,7 @@ import msgspec
 import xxhash
 
 from shardwright.errors import DamageError, InputMissingError
-from shardwright.schema import STATE_FOLDER
+from shardwright.layout import STATE_FOLDER
 
 INDEX_FOLDER = "index"
 INDEX_SUFFIX = ".idx"
@@ -44,6 +44,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     xxh3: str  # of the whole shard, 128 bits
     sha256: str | None = None
     members: tuple[str, ...]  # the suffixes, in the order of a sample's members
+    longest_key: int = 89  # bytes that a key may have; longer ids are cut to that
     ids: list[str]
 
 
@@ -78,7 +79,7 @@ def shards(output_dir: Path) -> list[str]:
 
 def encode(
     *, shard: str, size: int, xxh3: str, sha256: str | None, members: tuple[str, ...],
-    ids: list[str], table: array[int],
+    ids: list[str], table: array[int], longest_key: int,
 ) -> bytes:  # fmt: skip
     """Write an index."""
     head = Head(
@@ -89,6 +90,7 @@ def encode(
         xxh3=xxh3,
         sha256=sha256,
         members=members,
+        longest_key=longest_key,
         ids=ids,
     )
     body = msgspec.json.encode(head) + b"\n" + _little_endian(table).tobytes()

@@ -10,37 +10,32 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from shardwright import schema
-
-LONGEST_NAME = 100  # the USTAR name field; no loader needs the prefix field then
-
 _ORDINARY = re.compile(r"(?!__)[A-Za-z0-9_-]+", re.ASCII)
 _SAFE = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
-_LONGEST = LONGEST_NAME - 1 - max(map(len, schema.suffixes()))
 
 
-def key(image_id: str) -> str:
-    """Spell an image_id as a key; different ids give different keys."""
-    if _ORDINARY.fullmatch(image_id) and len(image_id) <= _LONGEST:
+def key(image_id: str, longest: int) -> str:
+    """Spell an image_id as a key of so many bytes at most; different ids give different keys."""
+    if _ORDINARY.fullmatch(image_id) and len(image_id) <= longest:
         return image_id
     pieces = [chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in image_id.encode()]
     if image_id.startswith("__"):  # webdataset keeps such names for itself
         pieces[0] = "%5F"
-    if sum(map(len, pieces)) <= _LONGEST:
+    if sum(map(len, pieces)) <= longest:
         return "".join(pieces)
     import hashlib  # here, because few ids are as long, and it starts OpenSSL
 
     # "%-" cannot come from escaping, so a cut key never equals a whole one.
     tail = "%-" + hashlib.blake2b(image_id.encode(), digest_size=16).hexdigest()
-    while sum(map(len, pieces)) > _LONGEST - len(tail):
+    while sum(map(len, pieces)) > longest - len(tail):
         pieces.pop()
     return "".join(pieces) + tail
 
 
-def keys(ids: Sequence[str]) -> Sequence[str]:
+def keys(ids: Sequence[str], longest: int) -> Sequence[str]:
     """Spell many; nearly always all are ordinary, and that is seen sooner of all at once."""
     joined = "\n".join(["", *ids]).encode()
     ordinary = joined.translate(None, _SAFE) == b"\n" * len(ids) and b"\n__" not in joined
-    if ordinary and max(map(len, ids), default=0) <= _LONGEST:
+    if ordinary and max(map(len, ids), default=0) <= longest:
         return ids
-    return [key(image_id) for image_id in ids]
+    return [key(image_id, longest) for image_id in ids]

@@ -20,14 +20,14 @@ import xxhash
 
 from shardwright import files, locks
 from shardwright.errors import InputMissingError, StorageError, UsageError
-from shardwright.schema import STATE_FOLDER
+from shardwright.layout import STATE_FOLDER
 from shardwright.shards import card, manifest
 from shardwright.shards.index import Member, ShardIndex, load
 from shardwright.shards.indexing import IndexSummary
 from shardwright.shards.keys import key
 from shardwright.shards.manifest import Manifest, ShardEntry
 from shardwright.shards.tar import BLOCK, member_bytes
-from shardwright.store.listing import shown
+from shardwright.text import shown
 
 ENERGON_FOLDER = ".nv-meta"
 DALI_FOLDER = ".dali"
@@ -327,7 +327,7 @@ def _samples(found: ShardIndex) -> Iterator[list[_Member]]:
     step = len(Member._fields)
     offsets, sizes = iter(found.table[0::step]), iter(found.table[1::step])
     for image_id in found.head.ids:
-        name = key(image_id)
+        name = key(image_id, found.head.longest_key)
         yield [
             _Member(suffix, f"{name}.{suffix}", next(offsets), next(sizes))
             for suffix in found.head.members

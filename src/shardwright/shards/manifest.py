@@ -12,10 +12,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import xxhash
+from msgspec import UNSET, UnsetType
 
 from shardwright import files
 from shardwright.errors import DamageError, StorageError
-from shardwright.schema import STATE_FOLDER
+from shardwright.layout import STATE_FOLDER
+from shardwright.recipe import SPECIFICATION, Recipe
 
 MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
@@ -80,6 +82,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     version: Literal[1] = 1
     runs: list[Run]
     shards: list[ShardEntry]
+    recipe: Recipe | UnsetType = UNSET  # what a sample consists of; absent: the specification's
+
+    def samples_of(self) -> Recipe:
+        """Say what the samples consist of."""
+        return SPECIFICATION if isinstance(self.recipe, UnsetType) else self.recipe
 
     def jsonls(self) -> list[str]:
         """Name the JSONLs that the shards were packed from, as far as they are known."""

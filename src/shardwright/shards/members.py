@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.schema import JSON_SUFFIX, Shape
+from shardwright.recipe import JSON_SUFFIX, Shape
 from shardwright.shards.tar import BLOCK
 from shardwright.store import npy
 from shardwright.store.npy import BadArrayError

@@ -15,13 +15,13 @@ import xxhash
 
 from shardwright.arguments import whole
 from shardwright.errors import DamageError, UsageError
+from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity
-from shardwright.schema import JSON_SUFFIX, STATE_FOLDER
+from shardwright.recipe import JSON_SUFFIX, LONGEST_NAME
 from shardwright.shards import members
 from shardwright.shards.batches import Batches, Settings, SmallBuckets
 from shardwright.shards.catalog import Catalog, Numbers, mark, open_catalog, read_ids
 from shardwright.shards.folder import Folder, LocalFolder, Piece, Shard
-from shardwright.shards.keys import LONGEST_NAME
 from shardwright.shards.members import BadMemberError
 from shardwright.shards.tar import BLOCK
 

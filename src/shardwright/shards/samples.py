@@ -1,29 +1,37 @@
-"""The two members of a sample that are made from its record: the metadata and the mask."""
+"""The members of a sample that are made from its record: the metadata, and the masks."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
-from shardwright.schema import MASK, MEMBER_FIELDS, Component
+from shardwright.recipe import MEMBER_FIELDS, Mask, Recipe
 from shardwright.store.npy import header_bytes
 from shardwright.store.records import Record
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 _NO_FIELDS: Record = dict.fromkeys(MEMBER_FIELDS)
-_MASK_HEADER = header_bytes(MASK.dtype, (MASK.length,))
-
-# In a shard the mask is an array like any other, but it has no folder in the store.
-MASK_ARRAY = Component("mask", "", MASK.suffix, MASK.dtype, (MASK.length,))
-MASK_BYTES = len(_MASK_HEADER) + MASK.length
 
 
-def json_member(record: Record) -> bytes:
-    """Write the record without its mask, always with the required fields, keys sorted."""
+def json_member(record: Record, recipe: Recipe) -> bytes:
+    """Write the record without its masks, always with the required fields, keys sorted."""
     fields = _NO_FIELDS | record
-    fields.pop(MASK.field, None)
+    for mask in recipe.masks:
+        fields.pop(mask.field, None)
     return _encode(fields)
 
 
-def mask_member(record: Record) -> bytes:
-    """Write the record's mask as a ``.npy`` file."""
-    return _MASK_HEADER + bytes(record[MASK.field])
+def mask_member(record: Record, mask: Mask) -> bytes:
+    """Write a mask of the record as a ``.npy`` file."""
+    return _header(mask) + bytes(record[mask.field])
+
+
+def mask_bytes(mask: Mask) -> int:
+    """Count the bytes of such a file."""
+    return len(_header(mask)) + mask.length
+
+
+@lru_cache
+def _header(mask: Mask) -> bytes:
+    return header_bytes(mask.dtype, (mask.length,))

@@ -17,8 +17,9 @@ import msgspec
 
 from shardwright.errors import DamageError
 from shardwright.files import TMP_SUFFIX, explained
+from shardwright.layout import STATE_FOLDER
 from shardwright.progress import Progress, quantity
-from shardwright.schema import STATE_FOLDER
+from shardwright.recipe import SPECIFICATION
 from shardwright.shards import consistency, keys, manifest
 from shardwright.shards.against import Source, read_source
 from shardwright.shards.check import Checker, Seen, Task, cause, file_digest
@@ -27,6 +28,7 @@ from shardwright.shards.manifest import Manifest, ShardEntry, Unfinished
 from shardwright.shards.names import bucket_folder, existing_buckets, is_shard_path
 from shardwright.store import commands, provenance
 from shardwright.store.findings import Finding, VerifyReport
+from shardwright.store.store import Store
 from shardwright.workers import run
 
 _TAR = ".tar"
@@ -48,12 +50,14 @@ def verify_shards(
     started = time.monotonic()
     read_data = read_data or against is not None
     try:
-        source = read_source(against, progress) if against is not None else None
+        source = read_source(Store.at(against), progress) if against is not None else None
         sizes = dict(sorted(_tars(folder, _TAR)))
         whole, unfinished, findings = _documents(folder)
         tasks, misplaced = _compare(folder, sizes, whole, unfinished)
         findings += misplaced
-        checker = Checker(folder, read_data, source)
+        listed = whole or (unfinished.base if unfinished else None)
+        recipe = listed.samples_of() if listed else SPECIFICATION
+        checker = Checker(folder, recipe, read_data, source)
         seen = _check(checker, tasks, sizes, workers, progress)
         for shard in seen:
             findings += shard.findings
@@ -249,27 +253,28 @@ def _left_out(
 ) -> Iterator[Finding]:
     """Note the records of the store of which no sample is in the shards."""
     packed = {key for shard in seen for key in shard.keys}
-    absent = [image_id for image_id in source.lines if keys.key(image_id) not in packed]
+    store, longest = source.store, source.store.recipe.longest_key
+    absent = [image_id for image_id in source.lines if keys.key(image_id, longest) not in packed]
     if not absent:
         return
     count = quantity(len(absent), "records")
     what = f"has {count} of which no shard holds a sample, for example {absent[0]}"
-    derived, names = source.derived_dir, whole.jsonls() if whole else []
-    if whole and manifest.relative_name(source.jsonl, derived) in names:
+    names = whole.jsonls() if whole else []
+    if whole and manifest.relative_name(store.jsonl, store.folder) in names:
         how, cure = "--append", "to pack those that are ready"
-        if listed := consistency.other_settings(whole, provenance.readable(derived)):
+        if listed := consistency.other_settings(whole, provenance.readable(store.folder)):
             how, cure = "--overwrite", f"the store was made with other settings ({listed}); to pack"
             cure += " all again"
         as_before = msgspec.structs.replace(whole.runs[-1].settings, limit=None, buckets=[])
-        pack = commands.pack(derived, source.jsonl, folder, how, *as_before.flags())
+        pack = commands.pack(store, folder, how, *as_before.flags())
         cure += f", run {pack}"
     elif names:  # what is left out may be held out of training
-        paths = " and ".join(str(derived / name) for name in names)
+        paths = " and ".join(str(store.folder / name) for name in names)
         cure = f"the shards were packed from {paths}, a part of the store"
     else:
         cure = "which JSONL was packed is not recorded, so this may be a part that was left out on "
         cure += "purpose; or --limit or --bucket left them out, or they are not ready"
-    yield Finding("left_out", str(source.jsonl), None, what, cure, damage=False)
+    yield Finding("left_out", str(store.jsonl), None, what, cure, damage=False)
 
 
 def _leftovers(folder: Path) -> Iterator[Finding]:

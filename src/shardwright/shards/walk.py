@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from shardwright import schema
+from shardwright.recipe import Recipe
 from shardwright.shards import tar, tarread
 from shardwright.shards.contents import START, Fault, Place
 from shardwright.shards.index import ShardIndex
@@ -45,12 +45,12 @@ def indexed(
         yield Sample(image_id, places)
 
 
-def walked(fd: int, keys: list[str]) -> Iterator[Sample | tuple[str | None, Fault]]:
+def walked(fd: int, keys: list[str], recipe: Recipe) -> Iterator[Sample | tuple[str | None, Fault]]:
     """Give the samples of any tar as loaders see them, and all that would make them stumble.
 
     Their keys are added to the list, which is empty.
     """
-    suffixes = set(schema.suffixes())
+    suffixes = set(recipe.suffixes)
     before: set[str] = set()
     current: Sample | None = None
     extended = 0

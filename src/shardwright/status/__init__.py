@@ -8,7 +8,6 @@ from shardwright.arguments import place, place_or_none
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.progress import Progress
-from shardwright.schema import JSONL_NAME
 from shardwright.status.summary import BucketStatus, ComponentStatus, PackedStatus, StoreStatus
 from shardwright.workers import count
 
@@ -36,14 +35,15 @@ def status(
         from shardwright.status.run import look
         from shardwright.store import commands
         from shardwright.store.folders import holds_shards
+        from shardwright.store.store import Store
 
     workers = count(workers)
     derived = place("--derived-dir", derived_dir)
-    metadata = place_or_none("--jsonl", jsonl)
+    store = Store.at(derived, place_or_none("--jsonl", jsonl))
     if not derived.exists():
         raise InputMissingError(
             f"{derived}: no such folder; give another --derived-dir, or make it with "
-            f"{commands.derive(derived, metadata or derived / JSONL_NAME)}"
+            f"{commands.derive(store)}"
         )
     if not derived.is_dir():
         raise UsageError(f"{derived}: is a file; give the folder of a store")
@@ -54,6 +54,6 @@ def status(
         )
     report = progress or Progress()
     try:
-        return look(derived, metadata, place("--output-dir", output_dir), workers, report)
+        return look(store, place("--output-dir", output_dir), workers, report)
     finally:
         report.close()

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.errors import ShardwrightError
+from shardwright.layout import JSONL_NAME, STATE_FOLDER
 from shardwright.progress import quantity
-from shardwright.schema import JSONL_NAME, STATE_FOLDER
 from shardwright.shards import consistency, index, manifest
 from shardwright.shards.manifest import Run, Unfinished
 from shardwright.status.summary import PackedStatus
 from shardwright.store import commands, provenance
 from shardwright.store.folders import holds_shards
+from shardwright.store.store import Store
 
 
 @dataclass
@@ -40,9 +41,9 @@ class _Packing:
 class Packed:
     """The packings in a folder and directly below it, beside the ready samples of a store."""
 
-    def __init__(self, output_dir: Path, ready: Set[str], derived: Path) -> None:
+    def __init__(self, output_dir: Path, ready: Set[str], store: Store) -> None:
         self.output_dir = output_dir
-        self._entries = provenance.readable(derived)
+        self._entries = provenance.readable(store.folder)
         self._count = len(ready)
         self._left = set(ready)  # of the ready samples, those that no packing has
         self._packings = [self._read(folder, ready) for folder in _folders(output_dir)]
@@ -56,41 +57,41 @@ class Packed:
             for one in self._packings
         }
 
-    def next(self, derived: Path, jsonl: Path) -> tuple[str | None, str]:
+    def next(self, store: Store) -> tuple[str | None, str]:
         """Choose what to do with a store of which every record is ready, and say why."""
         for one in self._packings:
             where, note = str(one.folder), one.unfinished
             if one.damaged:
                 return commands.command("verify", where), f"{where} is damaged"
-            if note and note.store in (None, manifest.relative_name(derived, one.folder)):
+            if note and note.store in (None, manifest.relative_name(store.folder, one.folder)):
                 before = note.base.jsonls() if note.base else []
                 other = ["--other-jsonl"] if before and note.jsonl not in (None, *before) else []
-                packed_from = jsonl if note.jsonl is None else derived / note.jsonl
+                packed_from = store if note.jsonl is None else store.of(note.jsonl)
                 flags = ["--resume", *note.settings.flags(), *other]
                 why = f"a run that packs into {where} was interrupted, or is still under way"
-                return commands.pack(derived, packed_from, one.folder, *flags), why
+                return commands.pack(packed_from, one.folder, *flags), why
         alike = [one for one in self._packings if one.ready]
         mine = [one for one in alike if not one.other]
-        name = manifest.relative_name(jsonl, derived)
+        name = manifest.relative_name(store.jsonl, store.folder)
         for one in mine:
             if one.ready == self._count:
-                where, own = str(one.folder), jsonl == derived / JSONL_NAME
-                flags = ["--against", str(derived)] if own else ["--read-data"]
+                where, own = str(one.folder), store.jsonl == store.folder / JSONL_NAME
+                flags = ["--against", str(store.folder)] if own else ["--read-data"]
                 why = f"every sample is packed in {where}"
                 return commands.command("verify", where, *flags), why
         if alike and not mine:
             one, again = alike[0], "pack again with --overwrite"
             if one.holds_all_of(name):
                 flags = ["--overwrite", *one.runs[-1].settings.flags()]
-                again = f"run {commands.pack(derived, jsonl, one.folder, *flags)}"
+                again = f"run {commands.pack(store, one.folder, *flags)}"
             why = f"{one.folder} holds arrays made with other settings ({one.other})"
             return None, f"{why}; to replace them, {again}"
         if not mine and not holds_shards(self.output_dir):
-            return commands.pack(derived, jsonl, self.output_dir), "every record is ready"
+            return commands.pack(store, self.output_dir), "every record is ready"
         left = f"{quantity(len(self._left), 'ready samples')} not packed yet"
         if mine and len(self._packings) == 1 and mine[0].holds_all_of(name):
             flags = ["--append", *mine[0].runs[-1].settings.flags()]
-            return commands.pack(derived, jsonl, mine[0].folder, *flags), left
+            return commands.pack(store, mine[0].folder, *flags), left
         if not self._left:
             return None, "every sample is packed, in several folders"
         if not mine:

@@ -14,18 +14,19 @@ from shardwright.buckets import Bucket, is_bucket
 from shardwright.derive.books import FAILURES_NAME
 from shardwright.errors import InputMissingError
 from shardwright.files import explained
+from shardwright.layout import JSONL_NAME
 from shardwright.pack.plan import Plan, plan
 from shardwright.pack.scan import Scan, scan
 from shardwright.progress import Progress, quantity
-from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
+from shardwright.recipe import Component
 from shardwright.shards.manifest import Settings
 from shardwright.status.packed import Packed
 from shardwright.status.summary import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.store import commands, facts, listing, npy, provenance, records
-from shardwright.store.journal import journal_path
 from shardwright.store.npy import BadArrayError
 from shardwright.store.record_faults import is_stage1
 from shardwright.store.records import BadRecordError
+from shardwright.store.store import ARRAY_SUFFIX, Store
 from shardwright.workers import run
 
 _NOTE_EVERY = 100_000  # ready records between two lines of a log
@@ -33,18 +34,16 @@ _BATCH = 1000  # arrays a worker checks at a time
 _SHARD_SIZE = 1000  # what pack takes by default, since every shard adds a few bytes
 
 
-def look(
-    derived: Path, jsonl: Path | None, output_dir: Path, workers: int, progress: Progress
-) -> StoreStatus:
+def look(store: Store, output_dir: Path, workers: int, progress: Progress) -> StoreStatus:
     """Scan and check as packing would, then look at what it leaves out."""
     started = time.monotonic()
-    metadata = jsonl or derived / JSONL_NAME
-    if metadata.is_file():
-        found = scan(metadata, derived, progress, _NOTE_EVERY)
-    elif jsonl is None:  # nothing derived yet, or nothing merged
-        found = Scan(metadata, derived, (0, 0))
+    recipe = store.recipe
+    if store.jsonl.is_file():
+        found = scan(store, progress, _NOTE_EVERY)
+    elif store.jsonl == store.folder / JSONL_NAME:  # nothing derived yet, or nothing merged
+        found = Scan(store, (0, 0))
     else:
-        raise InputMissingError(f"{metadata}: no such file; give the store's metadata with --jsonl")
+        raise InputMissingError(f"{store.jsonl}: no such file; give the metadata with --jsonl")
     layout = plan(
         found,
         Settings(buckets=[], shuffle=False, seed=None, limit=None, shard_size=_SHARD_SIZE),
@@ -54,25 +53,26 @@ def look(
         progress=progress,
     )
     ready = {found.ids[sample] for sample in found.ready()}
-    others, stage1 = _others(metadata, ready) if found.skipped else ({}, 0)
+    others, stage1 = _others(store, ready) if found.skipped else ({}, 0)
     states = [
-        _component(row, derived, ready, others, workers, progress) for row in range(len(COMPONENTS))
+        _component(component, store, ready, others, workers, progress)
+        for component in recipe.components
     ]
     for sample in found.ready():
         for state, nbytes in zip(states, layout.checked.sizes(sample), strict=True):
             state.bytes += nbytes
-    components = {row.name: state for row, state in zip(COMPONENTS, states, strict=True)}
-    leftovers = listing.leftovers(derived)
-    failures_file = derived / STATE_FOLDER / FAILURES_NAME
+    components = {row.name: state for row, state in zip(recipe.components, states, strict=True)}
+    leftovers = listing.leftovers(store)
+    failures_file = store.state / FAILURES_NAME
     failures = _lines(failures_file)
-    known = facts.survey(derived, ready | others.keys(), progress)
-    packed = Packed(output_dir, ready, derived)
-    command, reason = _next(derived, metadata, found, stage1, components, leftovers, packed)
+    known = facts.survey(store, ready | others.keys(), progress)
+    packed = Packed(output_dir, ready, store)
+    command, reason = _next(store, found, stage1, components, leftovers, packed)
     if failures:
         reason += f"; but {quantity(failures, 'images')} could not be derived"
     return StoreStatus(
-        derived_dir=str(derived),
-        jsonl=str(metadata),
+        derived_dir=str(store.folder),
+        jsonl=str(store.jsonl),
         total_records=found.total_records,
         ready_records=found.ready_records,
         skipped_incomplete=found.skipped.total,
@@ -97,17 +97,18 @@ def look(
     )
 
 
-def _others(jsonl: Path, ready: Container[str]) -> tuple[dict[str, str], int]:
+def _others(store: Store, ready: Container[str]) -> tuple[dict[str, str], int]:
     """Give the ids that are not ready, each with its bucket if it has one, and count Stage 1."""
     others: dict[str, str] = {}
     stage1 = 0
+    jsonl = store.jsonl
     with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
         for line in records.lines(file):
             try:
                 record = records.parse(line.data)
             except BadRecordError:
                 continue
-            stage1 += is_stage1(record)
+            stage1 += is_stage1(record, store.recipe)
             image_id: Any = record.get("image_id")
             if records.image_id_problem(image_id) is None and image_id not in ready:
                 bucket: Any = record.get("aspect_bucket")
@@ -129,15 +130,15 @@ def _buckets(layout: Plan, others: dict[str, str]) -> dict[str, BucketStatus]:
 
 
 def _component(
-    row: int,
-    derived: Path,
+    component: Component,
+    store: Store,
     ready: Collection[str],
     others: Collection[str],
     workers: int,
     progress: Progress,
 ) -> ComponentStatus:
     """Count a component's arrays, and the bytes of those that the plan has not seen."""
-    folder = derived / COMPONENTS[row].folder
+    folder = store.arrays(component)
     state = ComponentStatus()
     there: list[str] = []  # arrays of images that are not ready, for lack of something else or not
     for name in listing.names(folder):
@@ -150,8 +151,9 @@ def _component(
             there.append(image_id)
         else:
             state.orphaned += 1
-    progress.phase(COMPONENTS[row].name, len(there), "arrays")
-    tasks = ((row, folder, there[first : first + _BATCH]) for first in range(0, len(there), _BATCH))
+    progress.phase(component.name, len(there), "arrays")
+    starts = range(0, len(there), _BATCH)
+    tasks = ((component, folder, there[first : first + _BATCH]) for first in starts)
     sound = 0
     with closing(run(_count_sound, tasks, min(workers, len(there) // _BATCH + 1))) as counts:
         for looked_at, good in counts:
@@ -163,15 +165,15 @@ def _component(
     return state
 
 
-def _count_sound(task: tuple[int, Path, list[str]]) -> Iterator[tuple[int, int]]:
+def _count_sound(task: tuple[Component, Path, list[str]]) -> Iterator[tuple[int, int]]:
     """Count the arrays of some ids, and those of them whose header and size are right."""
-    row, folder, ids = task
+    component, folder, ids = task
     sound = 0
     for image_id in ids:
         with suppress(BadArrayError):
-            fd = npy.open_array(folder / (image_id + listing.ARRAY_SUFFIX))
+            fd = npy.open_array(folder / (image_id + ARRAY_SUFFIX))
             try:
-                npy.check(fd, COMPONENTS[row])
+                npy.check(fd, component)
                 sound += 1
             finally:
                 os.close(fd)
@@ -179,8 +181,7 @@ def _count_sound(task: tuple[int, Path, list[str]]) -> Iterator[tuple[int, int]]
 
 
 def _next(
-    derived: Path,
-    jsonl: Path,
+    store: Store,
     found: Scan,
     stage1: int,
     components: dict[str, ComponentStatus],
@@ -189,14 +190,14 @@ def _next(
 ) -> tuple[str | None, str]:
     """Choose the command that brings the store forward, and say why."""
     missing = sum(state.missing for state in components.values())
-    recomputed = provenance.under_way(derived)
+    recomputed = provenance.under_way(store.folder)
     if stage1:
         why = (  # only migrate can tell which it cannot take
             f"{quantity(stage1, 'records')} of Stage 1; what migrate cannot take, mend or delete "
             "its lines"
         )
-        return commands.command("migrate", *commands.store_flags(derived, jsonl)), why
-    if journal_path(jsonl) in leftovers:
+        return commands.command("migrate", *commands.store_flags(store)), why
+    if store.journal in leftovers:
         why = "an interrupted run left records to be merged"
     elif not found.total_records:
         why = "there is no record yet"
@@ -207,10 +208,10 @@ def _next(
     elif found.skipped:
         wrong = quantity(found.skipped.total, "records")
         why = f"it names what is wrong with {wrong}, and the cure"
-        return commands.command("verify", str(derived)), why
+        return commands.command("verify", str(store.folder)), why
     else:
-        return packed.next(derived, jsonl)
-    return commands.derive(derived, jsonl), why
+        return packed.next(store)
+    return commands.derive(store), why
 
 
 def _lines(path: Path) -> int:

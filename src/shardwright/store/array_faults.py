@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 from shardwright.buckets import Bucket
 from shardwright.files import explained
-from shardwright.schema import COMPONENTS, Component, Shape
+from shardwright.recipe import Component, Shape
 from shardwright.store import npy
 from shardwright.store.findings import Finding
-from shardwright.store.listing import ARRAY_SUFFIX
 from shardwright.store.npy import BadArrayError
+from shardwright.store.store import ARRAY_SUFFIX, Store
 
 _MAKE = "run shardwright derive"
 _REMAKE = "delete the file and run shardwright derive"
@@ -52,15 +51,15 @@ class Fault(NamedTuple):
     """An array that is not as it should be; sorts by sample and component."""
 
     sample: int
-    component: int  # its row in the schema
+    component: int  # its place in the recipe
     image_id: str
     reason: str
     shape: Shape
 
-    def finding(self, derived_dir: Path) -> Finding:
+    def finding(self, store: Store) -> Finding:
         """Say it in words."""
-        component = COMPONENTS[self.component]
-        path = derived_dir / component.folder / (self.image_id + ARRAY_SUFFIX)
+        component = store.recipe.components[self.component]
+        path = store.array(component, self.image_id)
         what, cure = FAULTS[self.reason]
         what = what.format(component=component, shape=self.shape)
         return Finding(f"{component.name}_{self.reason}", str(path), None, what, cure)
@@ -70,8 +69,8 @@ class Fault(NamedTuple):
 class Task:
     """Samples for a worker to check, the first of them being number ``first``."""
 
-    derived_dir: Path
-    components: tuple[int, ...]  # rows of the schema: sent as itself, a row would become a copy
+    store: Store
+    components: tuple[int, ...]  # their places in the recipe
     read_data: bool
     first: int
     ids: list[str]
@@ -98,10 +97,11 @@ class Checked:
 def check(task: Task) -> Iterator[Checked]:
     """Check the arrays of some samples: their headers and sizes, and if asked all their values."""
     seen = Checked(samples=len(task.ids))
+    rows = task.store.recipe.components
     with ExitStack() as stack:
         folders = []
         for row in task.components:
-            path = task.derived_dir / COMPONENTS[row].folder
+            path = task.store.arrays(rows[row])
             with explained(path):
                 fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, fd)
@@ -110,7 +110,7 @@ def check(task: Task) -> Iterator[Checked]:
             zip(task.ids, task.pictures, strict=True), task.first
         ):
             for row, folder in folders:
-                reason, size, shape = _look(image_id, folder, COMPONENTS[row], picture, task)
+                reason, size, shape = _look(image_id, folder, rows[row], picture, task)
                 seen.arrays += reason != "missing"
                 seen.bytes += size
                 if reason is not None:

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from shardwright import files
 from shardwright.errors import StorageError
 from shardwright.interrupts import Held
-from shardwright.schema import Component
+from shardwright.recipe import Component
 from shardwright.store import npy
-from shardwright.store.listing import ARRAY_SUFFIX
 from shardwright.store.npy import BadArrayError
+from shardwright.store.store import ARRAY_SUFFIX
 
 Array = npt.NDArray[Any]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 
 from shardwright.files import explained
-from shardwright.schema import COMPONENTS, JSONL_NAME
+from shardwright.layout import JSONL_NAME
 from shardwright.store import provenance, records
 from shardwright.store.findings import Finding
-from shardwright.store.journal import journal_path
+from shardwright.store.store import Store
 
 _STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the defaults
 _DERIVE, _MIGRATE = "shardwright derive", "shardwright migrate"
@@ -45,49 +45,53 @@ def quoted(word: str) -> str:
     return f"$'{word.translate(spelt)}'"
 
 
-def store_flags(derived_dir: Path, jsonl: Path) -> list[str]:
+def store_flags(store: Store) -> list[str]:
     """Say where a store is, as far as it is not where it is by default."""
-    words = [] if derived_dir == Path(_STORE) else ["--derived-dir", str(derived_dir)]
-    return words if jsonl == derived_dir / JSONL_NAME else [*words, "--jsonl", str(jsonl)]
+    words = [] if store.folder == Path(_STORE) else ["--derived-dir", str(store.folder)]
+    own = store.jsonl == store.folder / JSONL_NAME
+    return words if own else [*words, "--jsonl", str(store.jsonl)]
 
 
-def derive(derived_dir: Path, jsonl: Path, *, fit_buckets: bool = False) -> str:
+def derive(store: Store, *, fit_buckets: bool = False) -> str:
     """Spell derive as this store was made; or so that its latents become of their bucket's size."""
-    flags = provenance.flags(provenance.readable(derived_dir))
+    flags = provenance.flags(provenance.readable(store.folder))
     if fit_buckets:
         flags += [] if "--fit" in flags else ["--fit", "bucket"]
-        flags += ["--recompute", ",".join(row.name for row in COMPONENTS if row.follows_picture)]
-    images = _images(jsonl)
+        flags += [
+            "--recompute",
+            ",".join(row.name for row in store.recipe.components if row.follows_picture),
+        ]
+    images = _images(store)
     given = [] if images == _IMAGES else [images]
-    return command("derive", *given, *flags, *store_flags(derived_dir, jsonl))
+    return command("derive", *given, *flags, *store_flags(store))
 
 
-def pack(derived_dir: Path, jsonl: Path, output_dir: Path, *flags: str) -> str:
+def pack(store: Store, output_dir: Path, *flags: str) -> str:
     """Spell pack from this store into this folder."""
     where = [] if output_dir == Path(_SHARDS) else ["--output-dir", str(output_dir)]
-    return command("pack", *store_flags(derived_dir, jsonl), *where, *flags)
+    return command("pack", *store_flags(store), *where, *flags)
 
 
-def in_full(findings: Iterable[Finding], derived_dir: Path, jsonl: Path) -> list[Finding]:
+def in_full(findings: Iterable[Finding], store: Store) -> list[Finding]:
     """Spell the commands in the fixes of findings out; what that takes is read only if it does."""
 
     @cache
     def spelt(fix: str) -> str:
         if _DERIVE in fix:
             fix = fix.replace(_DERIVE, derive_here())
-        return fix.replace(_MIGRATE, command("migrate", *store_flags(derived_dir, jsonl)))
+        return fix.replace(_MIGRATE, command("migrate", *store_flags(store)))
 
     @cache
     def derive_here() -> str:
-        return derive(derived_dir, jsonl)
+        return derive(store)
 
     return [replace(finding, cure=spelt(finding.cure)) for finding in findings]
 
 
-def _images(jsonl: Path) -> str:
+def _images(store: Store) -> str:
     """Name the folder that all images of the records are below, or a word in its place."""
     folders: set[str] = set()
-    for path in (jsonl, journal_path(jsonl)):
+    for path in (store.jsonl, store.journal):
         if path.is_file():
             with explained(path), path.open("rb", buffering=1 << 20) as file:
                 for line in records.lines(file):

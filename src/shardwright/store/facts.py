@@ -18,8 +18,8 @@ import xxhash
 
 from shardwright.files import explained
 from shardwright.progress import Progress
-from shardwright.schema import STATE_FOLDER
 from shardwright.store import records
+from shardwright.store.store import Store
 
 NAME = "facts.jsonl"
 _CHUNK = 1 << 20
@@ -89,14 +89,14 @@ class Survey:
     truncated: dict[str, Truncated] = field(default_factory=dict)  # by component
 
 
-def path_of(derived_dir: Path) -> Path:
+def path_of(store: Store) -> Path:
     """Name the file."""
-    return derived_dir / STATE_FOLDER / NAME
+    return store.state / NAME
 
 
-def read(derived_dir: Path) -> Iterator[tuple[int, Facts]]:
+def read(store: Store) -> Iterator[tuple[int, Facts]]:
     """Read all facts, each with the offset of its line; a line that is none is no loss."""
-    path = path_of(derived_dir)
+    path = path_of(store)
     if path.is_file():
         with explained(path), path.open("rb", buffering=1 << 20) as file:
             for line in records.lines(file):
@@ -104,20 +104,20 @@ def read(derived_dir: Path) -> Iterator[tuple[int, Facts]]:
                     yield line.offset, _decode(line.data or b"")
 
 
-def read_at(derived_dir: Path, offset: int) -> Facts:
+def read_at(store: Store, offset: int) -> Facts:
     """Read one line again."""
-    path = path_of(derived_dir)
+    path = path_of(store)
     with explained(path), path.open("rb") as file:
         file.seek(offset)
         return _decode(file.readline())
 
 
-def survey(derived_dir: Path, ids: Collection[str], progress: Progress) -> Survey:
+def survey(store: Store, ids: Collection[str], progress: Progress) -> Survey:
     """Compare the images of a store with their files, and count the captions that were cut."""
     found = Survey()
-    if path_of(derived_dir).is_file():
+    if path_of(store).is_file():
         progress.phase("compare images", len(ids), "images")
-    for _, entry in read(derived_dir):
+    for _, entry in read(store):
         if entry.image_id not in ids:
             continue
         progress.advance(1)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shardwright.store.listing import shown
+from shardwright.text import shown
 
 PASS, NEEDS_INDEX, FAIL = "pass", "needs index", "fail"  # the verdicts on a loader
 

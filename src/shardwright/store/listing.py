@@ -6,10 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardwright import schema
 from shardwright.files import TMP_SUFFIX, explained
-
-ARRAY_SUFFIX = ".npy"
+from shardwright.store.store import ARRAY_SUFFIX, Store
 
 
 def names(folder: Path) -> Iterator[str]:
@@ -25,22 +23,12 @@ def array_id(name: str) -> str | None:
     return name.removesuffix(ARRAY_SUFFIX) if name.endswith(ARRAY_SUFFIX) else None
 
 
-def leftovers(derived_dir: Path) -> list[Path]:
+def leftovers(store: Store) -> list[Path]:
     """Find the temporary files in a store's folders."""
-    folders = [derived_dir, *(derived_dir / component.folder for component in schema.COMPONENTS)]
+    folders = [store.folder, *map(store.arrays, store.recipe.components)]
     return [
         folder / name
         for folder in folders
         for name in sorted(names(folder))
         if name.endswith(TMP_SUFFIX)
     ]
-
-
-def shown(name: str | Path) -> str:
-    """Spell a name from a disk or a record so that terminals and logs can take it."""
-    text = str(name)
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )

@@ -17,7 +17,7 @@ import msgspec
 
 from shardwright import files
 from shardwright.errors import ProvenanceError
-from shardwright.schema import STATE_FOLDER
+from shardwright.layout import STATE_FOLDER
 from shardwright.version import __version__
 
 NAME = "provenance.json"

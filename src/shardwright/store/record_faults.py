@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from shardwright.buckets import is_bucket
-from shardwright.schema import COMPONENTS, FORMAT_VERSION, MASK
+from shardwright.recipe import FORMAT_VERSION, Recipe
 from shardwright.store import records
 from shardwright.store.findings import Finding
 from shardwright.store.records import Record
@@ -34,28 +34,26 @@ FAULTS = {
     "aspect_bucket_invalid": ("aspect_bucket is not written WIDTHxHEIGHT", _MEND),
     "caption_missing": ("no caption", _MEND),
     "caption_invalid": ("caption is blank or not a string", _MEND),
-    "mask_missing": (f"no {MASK.field}", _MEND),
-    "mask_invalid": (f"{MASK.field} is not a list of {MASK.length} zeros and ones", _MEND),
-    "mask_all_zero": (f"there is a caption, but {MASK.field} is all zeros", _MEND),
-    "mask_without_caption": (f"{MASK.field} has ones, but there is no caption", _MEND),
+    "mask_missing": ("no {mask}", _MEND),
+    "mask_invalid": ("{mask} is not a list of {length} zeros and ones", _MEND),
+    "mask_all_zero": ("there is a caption, but {mask} is all zeros", _MEND),
+    "mask_without_caption": ("{mask} has ones, but there is no caption", _MEND),
     "size_missing": ("no height or no width", _MEND),
     "size_invalid": ("height or width is not that of a picture", _MEND),
     "format_version_missing": ("no format_version", _MEND),
     "format_version_wrong": (f"format_version is not {FORMAT_VERSION}", _MEND),
 }
 
-_INLINE = frozenset(name for component in COMPONENTS for name in component.inline)
 
-
-def is_stage1(record: Record) -> bool:
+def is_stage1(record: Record, recipe: Recipe) -> bool:
     """Whether a record still holds arrays itself."""
-    return not _INLINE.isdisjoint(record)
+    return not recipe.inline.keys().isdisjoint(record)
 
 
-def faults(record: Record) -> Iterator[str]:
+def faults(record: Record, recipe: Recipe) -> Iterator[str]:
     """Name everything that is wrong with a record, its arrays aside."""
     get = record.get
-    if is_stage1(record):
+    if is_stage1(record, recipe):
         if "image_id" not in record:
             yield "stage1_record"
             return  # what else it lacks, migrating gives it
@@ -76,13 +74,14 @@ def faults(record: Record) -> Iterator[str]:
     captioned = type(caption) is str and bool(caption) and not caption.isspace()
     if not captioned:
         yield "caption_missing" if caption is None else "caption_invalid"
-    mask = get(MASK.field)
-    if mask is None:
-        yield "mask_missing"
-    elif not records.is_mask(mask):
-        yield "mask_invalid"
-    elif captioned is not (1 in mask):
-        yield "mask_all_zero" if captioned else "mask_without_caption"
+    for mask in recipe.masks:
+        value = get(mask.field)
+        if value is None:
+            yield "mask_missing"
+        elif not records.is_mask(value, mask):
+            yield "mask_invalid"
+        elif captioned is not (1 in value):
+            yield "mask_all_zero" if captioned else "mask_without_caption"
     sides = get("height"), get("width")
     if None in sides:
         yield "size_missing"
@@ -100,9 +99,13 @@ def is_side(side: object) -> TypeGuard[int]:
     return type(side) is int and 0 < side <= LONGEST_SIDE
 
 
-def finding(kind: str, file: str, line: int) -> Finding:
+def finding(kind: str, file: str, line: int, recipe: Recipe) -> Finding:
     """Say in words what is wrong with a line."""
-    return Finding(kind, file, line, *FAULTS[kind])
+    what, fix = FAULTS[kind]
+    fields = " or ".join(mask.field for mask in recipe.masks)
+    lengths = " or ".join(dict.fromkeys(str(mask.length) for mask in recipe.masks))
+    what = what.format(mask=fields, length=lengths)
+    return Finding(kind, file, line, what, fix)
 
 
 class Twins:

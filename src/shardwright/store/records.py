@@ -6,13 +6,14 @@ import os
 import posixpath
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
-from typing import IO, Annotated, Any
+from operator import attrgetter
+from typing import IO, Annotated, Any, Protocol
 
 import msgspec
 
 from shardwright.buckets import is_bucket
 from shardwright.progress import Progress
-from shardwright.schema import MASK, RECORD_FIELDS
+from shardwright.recipe import Mask, Recipe
 
 Record = dict[str, Any]
 
@@ -35,21 +36,6 @@ class BadRecordError(ValueError):
     def reason(self) -> str:
         """Name what is wrong."""
         return str(self.args[0])
-
-
-class Essentials(msgspec.Struct, gc=False):
-    """What packing asks of a record."""
-
-    image_id: str
-    aspect_bucket: str
-    caption: str
-    mask: msgspec.Raw = msgspec.field(name=MASK.field)
-    image_path: str | None = None
-    height: _Side | None = None
-    width: _Side | None = None
-
-
-_decode_essentials = msgspec.json.Decoder(Essentials).decode
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):  # which is made faster than any other class
@@ -112,31 +98,6 @@ def parse(line: bytes | None) -> Record:
     return record
 
 
-def essentials(line: bytes | None) -> Essentials | None:
-    """Read what packing asks of a record, if the record has it all and soundly, else give None.
-
-    Several times faster than ``parse`` and ``problem``, which say what is wrong. A user's own
-    fields it passes over, so that ``parse`` may still refuse a number or a depth in them.
-    """
-    if line is None:
-        return None
-    try:
-        if not line.isascii():
-            line.decode()
-        found = _decode_essentials(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    caption = found.caption
-    sound = (
-        caption
-        and not caption.isspace()
-        and is_bucket(found.aspect_bucket)
-        and _is_mask_text(bytes(found.mask))
-        and image_id_problem(found.image_id) is None
-    )
-    return found if sound else None
-
-
 def _is_deeper(value: object, levels: int) -> bool:
     if not isinstance(value, (dict, list)):
         return False
@@ -145,9 +106,13 @@ def _is_deeper(value: object, levels: int) -> bool:
 
 
 def line(record: Record) -> bytes:
-    """Write a record as one compact line: the schema's fields in order, then the others."""
-    ordered = {field: record[field] for field in RECORD_FIELDS if field in record}
-    return _encode(ordered | record)
+    """Write a record as one compact line."""
+    return _encode(record)
+
+
+def ordered(record: Record, recipe: Recipe) -> Record:
+    """Give a record with the fields of its recipe first, in order, and then the others."""
+    return {field: record[field] for field in recipe.record_fields if field in record} | record
 
 
 def image_id_of(image_path: str) -> str:
@@ -171,45 +136,99 @@ def image_id_problem(image_id: object) -> str | None:
     return None
 
 
-def problem(record: Record) -> str | None:
-    """Name the first reason why a record, its id and arrays aside, is not ready; None if it is."""
-    get = record.get
-    bucket = get("aspect_bucket")
-    if bucket is None:
-        return "aspect_bucket_missing"
-    if type(bucket) is not str or not is_bucket(bucket):
-        return "aspect_bucket_invalid"
-    caption = get("caption")
-    if caption is None:
-        return "caption_missing"
-    if type(caption) is not str or not caption or caption.isspace():
-        return "caption_invalid"
-    mask = get(MASK.field)
-    if mask is None:
-        return "mask_missing"
-    if not is_mask(mask):
-        return "mask_invalid"
-    # The rest may be absent: a picture can be packed without saying where it was.
-    path = get("image_path")
-    if path is not None and type(path) is not str:
-        return "image_path_invalid"
-    for side in (get("height"), get("width")):
-        if side is not None and (type(side) is not int or side < 1):
-            return "size_invalid"
-    return None
+class Essentials(Protocol):
+    """What packing asks of a record, beside its masks."""
+
+    image_id: str
+    aspect_bucket: str
+    caption: str
+    image_path: str | None
+    height: int | None
+    width: int | None
 
 
-def is_mask(mask: object) -> bool:
+class Rules:
+    """What makes a record of a recipe fit to be packed, its arrays aside."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.masks = recipe.masks
+        raw = {f"mask{number}": mask for number, mask in enumerate(self.masks)}
+        fields: list[Any] = [("image_id", str), ("aspect_bucket", str), ("caption", str)]
+        fields += [(name, msgspec.Raw) for name in raw]
+        fields += [("image_path", str | None, None)]
+        fields += [(side, _Side | None, None) for side in ("height", "width")]
+        spelt = {name: mask.field for name, mask in raw.items()}
+        kind = msgspec.defstruct("Essentials", fields, rename=spelt, gc=False)
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._raw = [(attrgetter(name), mask.length) for name, mask in raw.items()]
+
+    def essentials(self, line: bytes | None) -> Essentials | None:
+        """Read what packing asks of a record, if it has it all and soundly, else give None.
+
+        Several times faster than ``parse`` and ``problem``, which say what is wrong. A user's own
+        fields it passes over, so that ``parse`` may still refuse a number or a depth in them.
+        """
+        if line is None:
+            return None
+        try:
+            if not line.isascii():
+                line.decode()
+            found: Any = self._decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        caption = found.caption
+        if not caption or caption.isspace() or not is_bucket(found.aspect_bucket):
+            return None
+        for get, length in self._raw:
+            if not _is_mask_text(bytes(get(found)), length):
+                return None
+        essentials: Essentials = found
+        return essentials if image_id_problem(found.image_id) is None else None
+
+    def problem(self, record: Record) -> str | None:
+        """Name the first reason why a record, its id aside, is not ready; None if it is."""
+        get = record.get
+        bucket = get("aspect_bucket")
+        if bucket is None:
+            return "aspect_bucket_missing"
+        if type(bucket) is not str or not is_bucket(bucket):
+            return "aspect_bucket_invalid"
+        caption = get("caption")
+        if caption is None:
+            return "caption_missing"
+        if type(caption) is not str or not caption or caption.isspace():
+            return "caption_invalid"
+        for mask in self.masks:
+            found = get(mask.field)
+            if found is None:
+                return "mask_missing"
+            if not is_mask(found, mask):
+                return "mask_invalid"
+        # The rest may be absent: a picture can be packed without saying where it was.
+        path = get("image_path")
+        if path is not None and type(path) is not str:
+            return "image_path_invalid"
+        for side in (get("height"), get("width")):
+            if side is not None and (type(side) is not int or side < 1):
+                return "size_invalid"
+        return None
+
+
+def is_mask(value: object, mask: Mask) -> bool:
     """Whether a value is a list of exactly the integers 0 and 1; true, 1.0 and "1" are not.
 
     In Python those all equal 1, and to ask each element for its type is the slowest part of a scan.
     Written as JSON they differ: every element is one character, and that character 0 or 1.
     """
-    return type(mask) is list and len(mask) == MASK.length and _is_mask_text(_encode(mask))
+    return (
+        type(value) is list
+        and len(value) == mask.length
+        and _is_mask_text(_encode(value), mask.length)
+    )
 
 
 @lru_cache(maxsize=4096)  # most captions are of one of a few lengths
-def _is_mask_text(text: bytes) -> bool:
+def _is_mask_text(text: bytes, length: int) -> bool:
     """Whether JSON, known to be sound, is a mask.
 
     One list, and one comma fewer than digits, so that no number has two of them.
@@ -217,7 +236,7 @@ def _is_mask_text(text: bytes) -> bool:
     digits = text.count(b"0") + text.count(b"1")
     return (
         text.count(b"[") == 1
-        and digits == MASK.length
-        and text.count(b",") == MASK.length - 1
+        and digits == length
+        and text.count(b",") == length - 1
         and not text.translate(None, b"[]01, \t\r\n")
     )

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shardwright import schema
-from shardwright.buckets import nearest
-from shardwright.schema import Component
+from shardwright.recipe import FORMAT_VERSION, Component, Recipe
 from shardwright.store import records
 from shardwright.store.records import BadRecordError, Line, Record
 
@@ -24,9 +22,8 @@ if TYPE_CHECKING:
     from shardwright.store.arrays import Array
 
 _NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_KNOWN_VERSIONS = (None, 1, schema.FORMAT_VERSION)
+_KNOWN_VERSIONS = (None, 1, FORMAT_VERSION)
 _OWN_FIELDS = ("image_id", "image_path", "height", "width", "aspect_bucket", "format_version")
-_INLINE_FIELDS = {name: component for component in schema.COMPONENTS for name in component.inline}
 _TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 # Fields are kept as they are written, so that those which are not ours lose nothing on the way.
@@ -80,20 +77,20 @@ def repeated_ids(lines: Iterable[Line]) -> Repeated:
     return repeated
 
 
-def to_stage2(line: Line, repeated: Repeated) -> Stage2 | None:
+def to_stage2(line: Line, repeated: Repeated, recipe: Recipe) -> Stage2 | None:
     """Say what a line becomes: None if it is a Stage 2 record already.
 
     Raises BadRecordError if it cannot be migrated. Of the lines of one image only the last can be:
     the arrays of another may belong to another caption.
     """
-    fields, own = _fields(line.data)
-    inline = [name for name in _INLINE_FIELDS if name in fields]
+    fields, own = _fields(line.data, recipe)
+    inline = [name for name in recipe.inline if name in fields]
     image_id, version = own.get("image_id"), own.get("format_version")
     named = records.image_id_problem(image_id) is None
     shared = named and image_id in repeated.shared
     if type(version) not in (type(None), int) or version not in _KNOWN_VERSIONS:
         raise BadRecordError("format_version_unknown")
-    if version == schema.FORMAT_VERSION and named and not shared and not inline:
+    if version == FORMAT_VERSION and named and not shared and not inline:
         return None
     image_id = _image_id(image_id, own.get("image_path"))
     if image_id in repeated.shared:
@@ -102,7 +99,7 @@ def to_stage2(line: Line, repeated: Repeated) -> Stage2 | None:
         raise BadRecordError("superseded")
     arrays = {}
     for name in inline:
-        raw, component = bytes(fields.pop(name)), _INLINE_FIELDS[name]
+        raw, component = bytes(fields.pop(name)), recipe.inline[name]
         if raw == b"null":
             continue
         if component in arrays:
@@ -113,25 +110,25 @@ def to_stage2(line: Line, repeated: Repeated) -> Stage2 | None:
         "image_id": image_id,
         "height": height,
         "width": width,
-        "aspect_bucket": str(nearest(width, height)),
+        "aspect_bucket": str(recipe.bucket_for(width, height)),
     }
     fields |= {name: value for name, value in additions.items() if own.get(name) is None}
-    fields["format_version"] = schema.FORMAT_VERSION
-    written = records.line(fields)
+    fields["format_version"] = FORMAT_VERSION
+    written = records.line(records.ordered(fields, recipe))
     records.parse(written)  # what we write can be read: not every field has been looked at yet
     return Stage2(image_id, msgspec.json.format(written, indent=-1), arrays)
 
 
-def _fields(data: bytes | None) -> tuple[Record, Record]:
+def _fields(data: bytes | None, recipe: Recipe) -> tuple[Record, Record]:
     """Split a line into its fields as they are written; give the values of our own, too."""
     try:
         fields: Record = _decode_fields(data or b"")
         return fields, {name: _decode(fields[name]) for name in _OWN_FIELDS if name in fields}
     except _NOT_JSON:
-        raise BadRecordError(_why_not_json(data)) from None
+        raise BadRecordError(_why_not_json(data, recipe)) from None
 
 
-def _why_not_json(data: bytes | None) -> str:
+def _why_not_json(data: bytes | None, recipe: Recipe) -> str:
     """Name the reason; Python's own ``json`` writes NaN, which JSON does not have."""
     try:
         records.parse(data)
@@ -140,7 +137,7 @@ def _why_not_json(data: bytes | None) -> str:
             return error.reason
     with suppress(ValueError, RecursionError):
         record = json.loads(data or b"")
-        for name in _INLINE_FIELDS if isinstance(record, dict) else ():
+        for name in recipe.inline if isinstance(record, dict) else ():
             try:
                 json.dumps(record.get(name), allow_nan=False)
             except ValueError:

@@ -12,13 +12,11 @@ from collections.abc import Collection, Container, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from shardwright.buckets import is_bucket
 from shardwright.files import explained
 from shardwright.progress import Progress, quantity
-from shardwright.schema import COMPONENTS, JSONL_NAME, STATE_FOLDER
 from shardwright.store import (
     array_faults,
     commands,
@@ -31,8 +29,8 @@ from shardwright.store import (
 from shardwright.store.array_faults import Checked, Picture, Task
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.folders import require_merged
-from shardwright.store.journal import journal_path
 from shardwright.store.records import BadRecordError, Record
+from shardwright.store.store import Store
 from shardwright.workers import run
 
 _BATCH = 256  # samples a worker checks at a time
@@ -40,25 +38,25 @@ _NOTE_EVERY = 100  # batches between two lines of a log
 
 
 def verify_store(
-    derived_dir: Path, *, read_data: bool, workers: int, progress: Progress
+    store: Store, *, read_data: bool, workers: int, progress: Progress
 ) -> VerifyReport:
     """Check every record and every array of a store."""
     started = time.monotonic()
-    require_merged(derived_dir, derived_dir / JSONL_NAME)
+    require_merged(store)
     try:
-        samples, findings = _read_records(derived_dir / JSONL_NAME, progress)
-        rows, missing = _folders(derived_dir, samples)
-        checked = _check_arrays(derived_dir, samples, rows, read_data, workers, progress)
-        findings += _recomputed(derived_dir)
+        samples, findings = _read_records(store, progress)
+        rows, missing = _folders(store, samples)
+        checked = _check_arrays(store, samples, rows, read_data, workers, progress)
+        findings += _recomputed(store)
         findings += missing
-        findings += [fault.finding(derived_dir) for fault in checked.faults]
-        findings += _images(derived_dir, samples.ids, progress)
-        findings += _notes(derived_dir, samples.ids)
-        findings = commands.in_full(findings, derived_dir, derived_dir / JSONL_NAME)
+        findings += [fault.finding(store) for fault in checked.faults]
+        findings += _images(store, samples.ids, progress)
+        findings += _notes(store, samples.ids)
+        findings = commands.in_full(findings, store)
     finally:
         progress.close()
     return VerifyReport(
-        path=str(derived_dir),
+        path=str(store.folder),
         read_data=read_data,
         checked={"records": samples.records, "arrays": checked.arrays},
         bytes=checked.bytes,
@@ -76,12 +74,12 @@ class _Samples:
     pictures: list[Picture] = field(default_factory=list)
 
 
-def _read_records(jsonl: Path, progress: Progress) -> tuple[_Samples, list[Finding]]:
+def _read_records(store: Store, progress: Progress) -> tuple[_Samples, list[Finding]]:
     twins = record_faults.Twins()
     samples = _Samples(ids=twins.ids)
     pictures: dict[Picture, Picture] = {}  # one of each: there are fewer sizes than samples
     findings: list[Finding] = []
-    name = str(jsonl)
+    jsonl, name = store.jsonl, str(store.jsonl)
     with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
         size = os.fstat(file.fileno()).st_size
         progress.phase("records", size, "B")
@@ -93,11 +91,11 @@ def _read_records(jsonl: Path, progress: Progress) -> tuple[_Samples, list[Findi
                 # Only the last line of a file can lack its line end.
                 torn = line.data is not None and line.offset + len(line.data) == size
                 kind = "torn_line" if torn else error.reason
-                findings.append(record_faults.finding(kind, name, line.number))
+                findings.append(record_faults.finding(kind, name, line.number, store.recipe))
                 continue
             findings += (
-                record_faults.finding(kind, name, line.number)
-                for kind in record_faults.faults(record)
+                record_faults.finding(kind, name, line.number, store.recipe)
+                for kind in record_faults.faults(record, store.recipe)
             )
             image_id = record.get("image_id")
             if records.image_id_problem(image_id) is None:
@@ -125,7 +123,7 @@ def _picture(record: Record) -> Picture:
 
 
 def _check_arrays(
-    derived_dir: Path,
+    store: Store,
     samples: _Samples,
     rows: tuple[int, ...],
     read_data: bool,
@@ -137,7 +135,7 @@ def _check_arrays(
     ids = iter(samples.ids)
     tasks = (
         Task(
-            derived_dir,
+            store,
             rows,
             read_data,
             first,
@@ -158,11 +156,11 @@ def _check_arrays(
     return checked
 
 
-def _folders(derived_dir: Path, samples: _Samples) -> tuple[tuple[int, ...], list[Finding]]:
+def _folders(store: Store, samples: _Samples) -> tuple[tuple[int, ...], list[Finding]]:
     """Give the components that have a folder; one that has none is said once, not per record."""
     rows, missing = [], []
-    for row, component in enumerate(COMPONENTS):
-        folder = derived_dir / component.folder
+    for row, component in enumerate(store.recipe.components):
+        folder = store.arrays(component)
         if folder.is_dir():
             rows.append(row)
         elif samples.ids:
@@ -171,12 +169,12 @@ def _folders(derived_dir: Path, samples: _Samples) -> tuple[tuple[int, ...], lis
     return tuple(rows), missing
 
 
-def _recomputed(derived_dir: Path) -> Iterator[Finding]:
+def _recomputed(store: Store) -> Iterator[Finding]:
     """Find what is being made anew: sound as it looks, an array may be another caption's."""
-    for name in provenance.under_way(derived_dir):
+    for name in provenance.under_way(store.folder):
         yield Finding(
             "recompute_unfinished",
-            str(derived_dir / STATE_FOLDER / provenance.NAME),
+            str(store.state / provenance.NAME),
             None,
             f"a run that makes {name} anew has not ended, so its arrays may not be those of their "
             "records",
@@ -184,9 +182,9 @@ def _recomputed(derived_dir: Path) -> Iterator[Finding]:
         )
 
 
-def _images(derived_dir: Path, ids: Collection[str], progress: Progress) -> Iterator[Finding]:
+def _images(store: Store, ids: Collection[str], progress: Progress) -> Iterator[Finding]:
     """Find images that are not there as they were encoded: the store is still what it was."""
-    known = facts.survey(derived_dir, ids, progress)
+    known = facts.survey(store, ids, progress)
     for path in known.changed:
         what = "changed since it was encoded; its arrays show the old picture"
         fix = "put the old picture back, or derive with --recompute"
@@ -194,7 +192,7 @@ def _images(derived_dir: Path, ids: Collection[str], progress: Progress) -> Iter
     if known.gone and len(known.gone) == known.known:  # so the store has been taken elsewhere
         what = f"all {quantity(len(known.gone), 'images')} it was made from are gone from here"
         fix = "nothing, if the images are kept elsewhere"
-        yield Finding("images_gone", str(derived_dir), None, what, fix, damage=False)
+        yield Finding("images_gone", str(store.folder), None, what, fix, damage=False)
     else:
         for path in known.gone:
             what = "gone since it was encoded; its record and arrays are there"
@@ -202,19 +200,18 @@ def _images(derived_dir: Path, ids: Collection[str], progress: Progress) -> Iter
             yield Finding("image_gone", path, None, what, fix, damage=False)
 
 
-def _notes(derived_dir: Path, ids: Container[str]) -> Iterator[Finding]:
+def _notes(store: Store, ids: Container[str]) -> Iterator[Finding]:
     """Find what belongs to no record: nothing is lost by it, but somebody may wonder."""
-    journal = journal_path(derived_dir / JSONL_NAME)
-    for path in listing.leftovers(derived_dir):
-        if path == journal:
+    for path in listing.leftovers(store):
+        if path == store.journal:
             kind, what = "journal", "records that an interrupted run left to be merged"
             cure = "to merge them, run shardwright derive"
         else:
             kind, what = "leftover", "left half written by an interrupted run"
             cure = "delete it when no run is under way"
         yield Finding(kind, str(path), None, what, cure, damage=False)
-    for component in COMPONENTS:
-        folder = derived_dir / component.folder
+    for component in store.recipe.components:
+        folder = store.arrays(component)
         orphans = [
             name
             for name in listing.names(folder)

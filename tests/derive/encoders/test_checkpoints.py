@@ -22,10 +22,10 @@ import pytest
 from shardwright.derive.encoders.base import Options
 from shardwright.derive.encoders.checkpoints import Checkpoint, Layout, find
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.schema import COMPONENTS
+from shardwright.recipe import SPECIFICATION
 from tests.derive.encoders.hub import COMMIT, serving
 
-COMPONENT = next(component for component in COMPONENTS if component.name == "vae")
+COMPONENT = next(component for component in SPECIFICATION.components if component.name == "vae")
 LAYOUT = Layout(small=("config.json",), weights="diffusion_pytorch_model", subfolder="vae")
 SOURCES = Path(__file__).parents[3] / "src"
 
@@ -207,8 +207,8 @@ def test_without_the_encode_extra_the_pip_line_is_named(tmp_path: Path) -> None:
         "from shardwright.derive.encoders import load\n"
         "from shardwright.derive.encoders.base import Options\n"
         "from shardwright.errors import MissingExtraError\n"
-        "from shardwright.schema import COMPONENTS\n"
-        "for component in COMPONENTS:\n"
+        "from shardwright.recipe import SPECIFICATION\n"
+        "for component in SPECIFICATION.components:\n"
         "    try: load('pretrained', component, Options())\n"
         "    except MissingExtraError as error: print(error)\n"
     )
@@ -221,7 +221,7 @@ def test_without_the_encode_extra_the_pip_line_is_named(tmp_path: Path) -> None:
     )
     assert done.stderr == ""
     lines = done.stdout.splitlines()
-    assert len(lines) == len(COMPONENTS)
+    assert len(lines) == len(SPECIFICATION.components)
     for line in lines:
         assert "need torch" in line
         assert "pip install '.[encode]' in the checkout" in line

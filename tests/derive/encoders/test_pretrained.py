@@ -24,10 +24,10 @@ from shardwright.derive.encoders.contract import (
 from shardwright.derive.encoders.vae import Tiling, VaeEncoder
 from shardwright.derive.machine import rooms
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.schema import COMPONENTS
+from shardwright.recipe import SPECIFICATION
 from tests.derive.encoders.models import DINO_PREPROCESSING, edit_json, make_dino, make_t5, make_vae
 
-COMPONENT = {component.name: component for component in COMPONENTS}
+COMPONENT = {component.name: component for component in SPECIFICATION.components}
 
 Checkpoints = dict[str, Path]
 

@@ -10,9 +10,9 @@ from shardwright.derive.encoders.base import ImageEncoder, Options, TextEncoder
 from shardwright.derive.encoders.contract import ImageEncoderContract, TextEncoderContract, picture
 from shardwright.derive.encoders.sketch import BlockTransform, Descriptor, HashedWords, decode
 from shardwright.errors import UsageError
-from shardwright.schema import COMPONENTS
+from shardwright.recipe import SPECIFICATION
 
-DINO, VAE, T5 = COMPONENTS
+DINO, VAE, T5 = SPECIFICATION.components
 
 
 class TestBlockTransform(ImageEncoderContract):

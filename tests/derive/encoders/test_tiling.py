@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.buckets import BUCKETS
 from shardwright.derive.encoders.vae import Tiling
+from shardwright.recipe import SPECIFICATION
 
 TILING = Tiling()
 
@@ -38,4 +38,4 @@ def test_a_latent_weighs_more_the_further_it_is_from_the_edge_of_its_tile(latent
 
 
 def test_no_bucket_is_tiled() -> None:
-    assert all(bucket.width * bucket.height <= TILING.above for bucket in BUCKETS)
+    assert all(bucket.width * bucket.height <= TILING.above for bucket in SPECIFICATION.buckets)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from shardwright.derive.encoders.base import Encoder, Options
 from shardwright.errors import UsageError
-from shardwright.schema import Component
+from shardwright.recipe import Component
 
 # A set's module for a component. It has a function load(component, options), and is imported only
 # when it is called for: the pretrained ones need torch.

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import UsageError
-from shardwright.schema import Component
+from shardwright.recipe import Component
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps", re.ASCII)
 _DTYPES = ("bfloat16", "float32")

@@ -17,7 +17,7 @@ from typing import Any
 
 from shardwright.derive.encoders.base import Options
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.schema import Component
+from shardwright.recipe import Component
 
 _WEIGHT_ENDS = (".safetensors", "-*.safetensors", ".safetensors.index.json")
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?(@[\w./-]+)?")

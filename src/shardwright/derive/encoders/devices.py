@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardwright.derive.encoders.checkpoints import Checkpoint
 from shardwright.errors import MissingExtraError, ShardwrightError, UsageError
-from shardwright.schema import Component
+from shardwright.recipe import Component
 
 if TYPE_CHECKING:
     import torch

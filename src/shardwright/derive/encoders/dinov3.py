@@ -20,7 +20,7 @@ from shardwright.derive.encoders.devices import (
     run,
 )
 from shardwright.errors import UsageError
-from shardwright.schema import Component
+from shardwright.recipe import Component
 
 if TYPE_CHECKING:
     from transformers import DINOv3ViTModel

@@ -22,7 +22,7 @@ from PIL import Image
 
 from shardwright.derive.encoders.base import Encoder, Options, Picture, Tokens
 from shardwright.errors import UsageError
-from shardwright.schema import MASK, Component
+from shardwright.recipe import Component
 
 Floats = NDArray[np.floating[Any]]
 
@@ -137,8 +137,8 @@ class HashedWords:
 
     def prepare(self, caption: str) -> Tokens:
         found = list(_WORD.finditer(caption.lower()))
-        words = found[: MASK.length - 1]
-        ids = np.full(MASK.length, _PADDING, np.int64)
+        words = found[: self.component.tokens - 1]
+        ids = np.full(self.component.tokens, _PADDING, np.int64)
         ids[: len(words)] = [_word_id(word[0]) for word in words]
         ids[len(words)] = _END
         lost = len(found) - len(words)

@@ -18,7 +18,7 @@ from shardwright.derive.encoders.devices import (
     run,
 )
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.schema import MASK, Component
+from shardwright.recipe import Component
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -35,7 +35,7 @@ class T5Encoder:
     def __init__(self, component: Component, checkpoint: Checkpoint, options: Options) -> None:
         self.component = component
         self._checkpoint = checkpoint
-        self._tokenizer = read_tokenizer(checkpoint)
+        self._tokenizer = read_tokenizer(checkpoint, component.tokens)
         self.device = choose_device(options.device)
         self._dtype = choose_dtype(options.dtype, self.device, component)
 
@@ -66,7 +66,7 @@ class T5Encoder:
             **self._checkpoint.identity,
             "dtype": self._dtype,
             "output": "last_hidden_state",
-            "tokens": MASK.length,
+            "tokens": self.component.tokens,
         }
 
     @cached_property
@@ -86,7 +86,7 @@ def load(component: Component, options: Options) -> TextEncoder:
     config = checkpoint.read("config.json")
     if (kind := config.get("model_type")) != "t5":
         raise UsageError(f"{checkpoint.asked}: is a {kind} model; a t5 is needed")
-    shape = (MASK.length, config.get("d_model"))
+    shape = (component.tokens, config.get("d_model"))
     if shape != component.shape:
         raise UsageError(
             f"{checkpoint.asked}: gives {shape}, and {component.name} needs {component.shape}; "
@@ -95,8 +95,8 @@ def load(component: Component, options: Options) -> TextEncoder:
     return T5Encoder(component, checkpoint, options)
 
 
-def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    """Load the checkpoint's own tokenizer, padding and cutting every caption to the mask's length.
+def read_tokenizer(checkpoint: Checkpoint, tokens: int) -> Tokenizer:
+    """Load the checkpoint's own tokenizer, padding and cutting every caption to so many.
 
     The bare tokenizer, because transformers' wrapper around it sets padding and truncation anew on
     every call, which is not safe in threads.
@@ -119,6 +119,6 @@ def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
             f"{checkpoint.asked}: the tokenizer has {tokenizer.get_vocab_size()} tokens and the "
             f"model {config.get('vocab_size')}; they are not of one checkpoint"
         )
-    tokenizer.enable_truncation(MASK.length)
-    tokenizer.enable_padding(length=MASK.length, pad_id=config.get("pad_token_id", 0))
+    tokenizer.enable_truncation(tokens)
+    tokenizer.enable_padding(length=tokens, pad_id=config.get("pad_token_id", 0))
     return tokenizer

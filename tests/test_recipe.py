@@ -1,20 +1,21 @@
-"""The table of components: the contract's own words, and what follows from a row."""
+"""The specification's recipe: the contract's own words, and what follows from a component."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from shardwright import schema
-from shardwright.schema import Component, Side
+from shardwright.recipe import SPECIFICATION, Component, Side
 
 
 def test_a_sample_has_the_members_of_the_specification_in_order() -> None:
-    assert schema.suffixes() == ("json", "dinov3.npy", "vae.npy", "t5h.npy", "t5m.npy")
+    assert SPECIFICATION.suffixes == ("json", "dinov3.npy", "vae.npy", "t5h.npy", "t5m.npy")
 
 
 def test_the_components_are_those_of_the_specification() -> None:
-    assert {c.name: (c.folder, c.dtype, c.shape_for(1216, 832)) for c in schema.COMPONENTS} == {
+    assert {
+        c.name: (c.folder, c.dtype, c.shape_for(1216, 832)) for c in SPECIFICATION.components
+    } == {
         "dinov3": ("dinov3", "<f4", (1024,)),
         "vae": ("vae_latents", "<f2", (16, 104, 152)),
         "t5": ("t5_hidden", "<f2", (77, 1024)),
@@ -24,13 +25,13 @@ def test_the_components_are_those_of_the_specification() -> None:
 def test_the_formats_list_every_field_that_may_hold_an_array() -> None:
     text = (Path(__file__).parents[1] / "FORMAT.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
-    for component in schema.COMPONENTS:
+    for component in SPECIFICATION.components:
         (row,) = [row for row in rows if f"`{component.inline[0]}`" in row]
         assert tuple(re.findall("`([^`]+)`", row)) == (component.name, *component.inline)
 
 
 def test_suffixes_can_be_told_apart_by_every_loader() -> None:
-    suffixes = schema.suffixes()
+    suffixes = SPECIFICATION.suffixes
     assert len(set(suffixes)) == len(suffixes)
     assert all(suffix == suffix.lower() for suffix in suffixes)
 

@@ -1,0 +1,77 @@
+"""A store as one value: where its parts are, and what its samples consist of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from shardwright import files
+from shardwright.errors import DamageError
+from shardwright.layout import JSONL_NAME, STATE_FOLDER
+from shardwright.recipe import SPECIFICATION, Component, Recipe
+from shardwright.store.journal import journal_path
+
+ARRAY_SUFFIX = ".npy"
+_RECIPE = "recipe.json"
+
+
+@dataclass(frozen=True)
+class Store:
+    """A Stage 2 folder."""
+
+    folder: Path
+    jsonl: Path
+    recipe: Recipe = SPECIFICATION
+
+    @classmethod
+    def at(cls, folder: Path, jsonl: Path | None = None) -> Self:
+        """Find the store in a folder, with the recipe that it was begun with."""
+        path = folder / STATE_FOLDER / _RECIPE
+        recipe = SPECIFICATION
+        if path.exists():
+            with files.explained(path):
+                data = path.read_bytes()
+            try:
+                recipe = msgspec.json.decode(data, type=Recipe)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise DamageError(f"{path}: is not a recipe ({error}); restore it") from None
+        return cls(folder, jsonl or folder / JSONL_NAME, recipe)
+
+    def of(self, jsonl: str) -> Store:
+        """Give the part of the store that another JSONL, named from its folder, speaks of."""
+        return replace(self, jsonl=self.folder / jsonl)
+
+    @property
+    def state(self) -> Path:
+        """Give the folder of what is neither records nor arrays."""
+        return self.folder / STATE_FOLDER
+
+    @property
+    def journal(self) -> Path:
+        """Give the file that collects the records of a run."""
+        return journal_path(self.jsonl)
+
+    def arrays(self, component: Component) -> Path:
+        """Give the folder of a component's arrays."""
+        return self.folder / component.folder
+
+    def array(self, component: Component, image_id: str) -> Path:
+        """Give the file of one array."""
+        return self.folder / component.folder / (image_id + ARRAY_SUFFIX)
+
+    def make_folders(self) -> None:
+        """Make the folders, and durable what a killed run has left in them to be synced.
+
+        This run will build on it, and syncs nothing that it finds. The caller holds the lock.
+        """
+        arrays = [self.arrays(component) for component in self.recipe.components]
+        for folder in (self.jsonl.parent, *arrays):
+            files.make_folder(folder)
+        if self.recipe != SPECIFICATION and not (self.state / _RECIPE).exists():
+            files.write_whole(self.state / _RECIPE, msgspec.json.encode(self.recipe) + b"\n")
+        for folder in dict.fromkeys((self.folder, self.jsonl.parent, self.state, *arrays)):
+            files.sync_folder(folder)
+        files.sync_parent(self.folder)
