@@ -27,7 +27,7 @@ def whole(name: str, value: Any, least: int = 0) -> int:  # noqa: ANN401 - whate
 def as_text(name: str, value: object, what: str = "a path") -> str:
     """Give a path, or anything else that is a str or PathLike, as a str."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not text or "\0" in text:
         raise UsageError(f"{name} is {value!r}; give {what}")
     return text
 

@@ -304,6 +304,26 @@ def test_the_fix_of_shards_that_do_not_stack_can_be_pasted(odd: Path) -> None:
     assert shardwright.verify(shards, against=store).findings == []
 
 
+def test_the_images_are_named_from_any_working_folder(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sketch(Path("data/approved"), Path("data/derived"))
+    array_path(project / "data/derived", "vae", "img001").unlink()
+    (project / "elsewhere").mkdir()
+    monkeypatch.chdir(project / "elsewhere")
+    command = shardwright.status(derived_dir=project / "data/derived").next_command
+    assert command == (
+        f"shardwright derive {project}/data/approved --encoders sketch "
+        f"--derived-dir {project}/data/derived"
+    )
+
+
+def test_a_folder_whose_name_looks_like_a_flag_can_be_pasted(project: Path) -> None:
+    sketch(Path("data/approved"), Path("-store"))
+    command = shardwright.status(derived_dir="-store").next_command
+    assert command == "shardwright pack --derived-dir ./-store"
+
+
 def test_the_index_that_a_loader_needs_is_named_in_full(odd: Path) -> None:
     shards = odd / "my shards"
     pack(derived_dir=odd / "my store", output_dir=shards)

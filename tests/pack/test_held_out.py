@@ -96,6 +96,52 @@ def test_following_what_is_said_of_a_split_does_not_leak_the_validation_set(
     assert recorded(shards) == ["train.jsonl", "train.jsonl", "approved_image_dataset.jsonl"]
 
 
+@pytest.mark.parametrize("way", ["overwrite", "resume"])
+def test_shards_of_a_split_are_not_replaced_from_another_file_by_mistake(
+    store: Store, output: Path, way: str
+) -> None:
+    train, _ = split(store)
+    packed(store, output, jsonl=train)
+    before = contents(output)
+    with pytest.raises(UsageError, match=r"was packed from .*train\.jsonl, and .* is another file"):
+        packed(store, output, **{way: True})
+    assert contents(output) == before
+    packed(store, output, overwrite=True, other_jsonl=True)
+    assert all_ids(output) == [*TRAIN, *HELD_OUT]
+
+
+def test_a_run_that_was_killed_before_its_first_shard_keeps_its_file(
+    store: Store, output: Path
+) -> None:
+    train, _ = split(store)
+    with using(KillingDisk(12)), pytest.raises(Killed):
+        packed(store, output, jsonl=train)
+    with pytest.raises(UsageError, match=r"was packed from .*train\.jsonl"):
+        packed(store, output)
+    packed(store, output, jsonl=train)
+    assert all_ids(output) == TRAIN
+
+
+def test_settings_that_only_one_side_has_on_record_are_warned_of(
+    store: Store, output: Path
+) -> None:
+    class Warned(Progress):
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def warn(self, text: str) -> None:
+            self.said.append(text)
+
+    packed(store, output, limit=2)
+    entries = {"components": {"vae": {"settings": {"fit": "bucket"}, "tool": "x"}}}
+    (store.root / ".shardwright").mkdir()
+    (store.root / ".shardwright/provenance.json").write_text(json.dumps(entries))
+    warned = Warned()
+    packed(store, output, append=True, progress=warned)
+    (said,) = warned.said
+    assert "how vae was made is recorded only for its shards or only for the store" in said
+
+
 def test_once_both_files_are_in_either_may_be_appended(store: Store, output: Path) -> None:
     train, _ = split(store)
     packed(store, output, jsonl=train)
@@ -127,7 +173,8 @@ def test_the_name_is_that_below_the_store_however_it_is_given(
         "../link/val.jsonl": "val.jsonl",
         "../elsewhere.jsonl": "../../elsewhere.jsonl",
     }.items():
-        pack(derived_dir="../link", jsonl=given, output_dir=output, workers=1, overwrite=True)
+        options: dict[str, Any] = {"overwrite": True, "other_jsonl": True}
+        pack(derived_dir="../link", jsonl=given, output_dir=output, workers=1, **options)
         assert recorded(output) == [name]
 
 
@@ -156,14 +203,16 @@ def test_a_name_that_is_no_text_is_recorded_all_the_same(store: Store, output: P
         packed(store, output, append=True)
 
 
-def test_a_resumed_append_asks_again(store: Store, output: Path) -> None:
-    train, _ = split(store)
+def test_a_resumed_append_goes_on_with_the_file_that_it_was_allowed(
+    store: Store, output: Path
+) -> None:
+    train, val = split(store)
     packed(store, output, jsonl=train)
     with using(KillingDisk(12)), pytest.raises(Killed):
         packed(store, output, append=True, other_jsonl=True)
     with pytest.raises(UsageError, match="is another file"):
-        packed(store, output, resume=True)
-    packed(store, output, resume=True, other_jsonl=True)
+        packed(store, output, jsonl=val, resume=True)
+    packed(store, output, resume=True)
     assert all_ids(output) == [*TRAIN, *HELD_OUT]
 
 

@@ -161,7 +161,9 @@ def _model(text: str) -> tuple[str, str]:
 def _headline(summary: DeriveSummary) -> str:
     if not summary.derived:
         complete = quantity(summary.already_complete, "images")
-        return f"nothing to derive: {complete} {'is' if complete[:2] == '1 ' else 'are'} complete"
+        failed = f", {summary.failed:,} failed" if summary.failed else ""
+        are = "is" if summary.already_complete == 1 else "are"
+        return f"nothing to derive: {complete} {are} complete{failed}"
     verb = "would derive" if summary.dry_run else "derived"
     line = f"{verb} {quantity(summary.derived, 'images')} in {shown(summary.derived_dir)}"
     if summary.device:

@@ -71,7 +71,11 @@ def describe(status: StoreStatus) -> str:
     if status.failures_file is not None:
         failed = quantity(status.failures, "images")
         parts.append(f"could not be derived: {failed}, listed in {shown(status.failures_file)}")
-    if lines := facts_lines(status):
+    lines = facts_lines(status)
+    if status.unknown_images:
+        images = quantity(status.unknown_images, "images")
+        lines.append(f"unknown: {images} encoded by an earlier version, or elsewhere")
+    if lines:
         parts.append("\n".join(lines))
     if status.leftovers:
         parts.append(_leftovers(status))

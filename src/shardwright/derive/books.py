@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
@@ -92,7 +91,7 @@ def write_failures(
     path = store.state / FAILURES_NAME
     there = set(map(absolute, seen))
     kept = []
-    for failure in _read(path):
+    for failure in read_failures(store):
         image, rest = failure.image_path, failure.components
         # An earlier version wrote relative paths, which may be meant from another folder.
         if absolute(image) in there or (not os.path.isabs(image) and _ends(image, there)):
@@ -128,8 +127,9 @@ def _anywhere(failure: Failure) -> Failure:
     return msgspec.structs.replace(failure, image_path=absolute(failure.image_path))
 
 
-def _read(path: Path) -> list[Failure]:
+def read_failures(store: Store) -> list[Failure]:
     """Read the failures of earlier runs; a line that is none is no loss."""
+    path = store.state / FAILURES_NAME
     found = []
     if path.is_file():
         for line in path.read_bytes().splitlines():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,6 +95,17 @@ def resume(output: Path) -> Start:
         run.append,
         Unfinished(append=run.append, plan=run.plan, settings=run.settings, replaces=[], base=base),
     )
+
+
+def packed_from(output: Path) -> list[str]:
+    """Name the JSONLs that what is in the folder was packed from, as far as that is recorded."""
+    names: list[str] = []
+    with suppress(DamageError):  # then nobody knows, and --overwrite is the way out
+        done, unfinished = manifest.load_manifest(output), manifest.load_unfinished(output)
+        for whole in (done, unfinished.base if unfinished else None):
+            names += whole.jsonls() if whole else []
+        names += [unfinished.jsonl] if unfinished and unfinished.jsonl else []
+    return list(dict.fromkeys(names))
 
 
 def _without(buckets: Collection[str], base: Manifest) -> Manifest:

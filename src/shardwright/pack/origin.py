@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,17 +36,9 @@ class Origin:
         entries = msgspec.to_builtins(self.entries, order="sorted")
         return {"components": entries} if entries else None
 
-    def require_same_jsonl(self, base: Manifest, output: Path, progress: Progress) -> None:
+    def require_same_jsonl(self, known: Sequence[str], output: Path) -> None:
         """Raise if the shards were packed from other JSONLs, which may leave samples out."""
-        known = base.jsonls()
-        if self.jsonl_name in known or not base.shards:
-            return
-        if not known:
-            progress.warn(
-                f"{output}: which JSONL its shards were packed from is not recorded; if it was a "
-                f"part of the store, check that {self.store.jsonl} holds no sample that was held "
-                "out"
-            )
+        if not known or self.jsonl_name in known:
             return
         before = [str(self.store.folder / name) for name in known]
         raise UsageError(
@@ -54,9 +47,25 @@ class Origin:
             "--other-jsonl to pack its samples too"
         )
 
-    def require_same_kind(self, base: Manifest, output: Path) -> None:
-        """Raise if the store's arrays were made otherwise than those of the shards that stay."""
-        if base.shards and base.samples_of() != self.store.recipe:
+    def require_same_kind(self, base: Manifest, output: Path, progress: Progress) -> None:
+        """Raise if the store's arrays were made otherwise than those of the shards that stay.
+
+        Where that is not on record, say what is to be checked.
+        """
+        if not base.shards:
+            return
+        if not base.jsonls():
+            progress.warn(
+                f"{output}: which JSONL its shards were packed from is not recorded; if it was a "
+                f"part of the store, check that {self.store.jsonl} holds no sample that was held "
+                "out"
+            )
+        if names := consistency.unknown_settings(base, self.entries):
+            progress.warn(
+                f"{output}: how {' and '.join(names)} was made is recorded only for its shards or "
+                "only for the store; check that it is the same"
+            )
+        if base.samples_of() != self.store.recipe:
             raise ProvenanceError(
                 f"{output}: its samples are of another recipe, and nothing was written; pack all "
                 "buckets again with --overwrite, or give another --output-dir"

@@ -65,6 +65,10 @@ def run(request: Request, progress: Progress) -> PackSummary:
     _require_samples(request.settings.buckets, found)
     start = _start(request)
     origin = Origin(request.store, provenance.read(request.store.folder))
+    may_exist = request.overwrite or request.resume or request.append
+    before = [] if request.other_jsonl else history.packed_from(target)
+    if may_exist:
+        origin.require_same_jsonl(before, target)
     layout = plan(
         found,
         request.settings,
@@ -79,13 +83,12 @@ def run(request: Request, progress: Progress) -> PackSummary:
     obstacle = None
     if layout.shards or start.append:
         there = list(start.loose)
-        if not (request.overwrite or request.resume or request.append):
+        if not may_exist:
             there += output.existing(target, layout.buckets)
         try:
             output.refuse(target, there, request.settings.buckets)
-            if not request.other_jsonl:
-                origin.require_same_jsonl(start.base, target, progress)
-            origin.require_same_kind(start.base, target)
+            origin.require_same_jsonl(before, target)
+            origin.require_same_kind(start.base, target, progress)
             if not request.ignore_space:
                 needed, fewer = sum(shard.bytes for shard in todo), "--limit or --bucket"
                 require_space(target, "the shards need", needed, f"pack fewer with {fewer}, ")

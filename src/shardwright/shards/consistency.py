@@ -73,6 +73,13 @@ def other_settings(whole: Manifest, entries: Mapping[str, provenance.Entry]) -> 
     return next(filter(None, listed), "")
 
 
+def unknown_settings(whole: Manifest, entries: Mapping[str, provenance.Entry]) -> list[str]:
+    """Name the components of which only the shards or only a store say how they were made."""
+    runs = (whole.runs[number] for number in whole.by_run())
+    packed = {name for run in runs for name in provenance.settings_in(run.provenance)}
+    return sorted(packed ^ entries.keys())
+
+
 def _run(number: int, entries: list[ShardEntry]) -> str:
     count = quantity(len(entries), "shards")
     return f"run {number + 1} ({count}, for example {entries[0].path})"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.buckets import Bucket, is_bucket
-from shardwright.derive.books import FAILURES_NAME
+from shardwright.derive.books import FAILURES_NAME, read_failures
 from shardwright.errors import InputMissingError
 from shardwright.files import explained
 from shardwright.layout import JSONL_NAME
@@ -64,7 +64,7 @@ def look(store: Store, output_dir: Path, workers: int, progress: Progress) -> St
     components = {row.name: state for row, state in zip(recipe.components, states, strict=True)}
     leftovers = listing.leftovers(store)
     failures_file = store.state / FAILURES_NAME
-    failures = _lines(failures_file)
+    failures = len({failure.image_path for failure in read_failures(store)})
     known = facts.survey(store, ready | others.keys(), progress)
     packed = Packed(output_dir, ready, store)
     command, reason = _next(store, found, stage1, components, leftovers, packed)
@@ -90,6 +90,7 @@ def look(store: Store, output_dir: Path, workers: int, progress: Progress) -> St
         failures_file=str(failures_file) if failures else None,
         changed_images=known.changed,
         gone_images=known.gone,
+        unknown_images=len(ready) + len(others) - known.known,
         truncated=known.truncated,
         next_command=command,
         next_reason=reason,
@@ -212,11 +213,3 @@ def _next(
     else:
         return packed.next(store)
     return commands.derive(store), why
-
-
-def _lines(path: Path) -> int:
-    """Count the lines of a file that may not be there."""
-    if not path.is_file():
-        return 0
-    with explained(path), path.open("rb") as file:
-        return sum(1 for _ in file)

@@ -63,6 +63,7 @@ class StoreStatus:
     failures_file: str | None  # where they are listed, if there are any
     changed_images: list[str]  # since they were encoded; their arrays show the old ones
     gone_images: list[str]
+    unknown_images: int  # whose file is not on record, so that a change cannot be noticed
     truncated: dict[str, Truncated]  # captions that were cut, by component
     next_command: str | None  # None where it is the user's choice
     next_reason: str

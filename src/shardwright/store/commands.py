@@ -14,7 +14,7 @@ import msgspec
 
 from shardwright.files import explained
 from shardwright.layout import JSONL_NAME
-from shardwright.store import provenance, records
+from shardwright.store import facts, provenance, records
 from shardwright.store.findings import Finding
 from shardwright.store.store import Store
 
@@ -47,9 +47,14 @@ def quoted(word: str) -> str:
 
 def store_flags(store: Store) -> list[str]:
     """Say where a store is, as far as it is not where it is by default."""
-    words = [] if store.folder == Path(_STORE) else ["--derived-dir", str(store.folder)]
+    words = [] if store.folder == Path(_STORE) else ["--derived-dir", _spelt(store.folder)]
     own = store.jsonl == store.folder / JSONL_NAME
-    return words if own else [*words, "--jsonl", str(store.jsonl)]
+    return words if own else [*words, "--jsonl", _spelt(store.jsonl)]
+
+
+def _spelt(path: Path) -> str:
+    """Spell a path so that it is not taken for a flag."""
+    return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def derive(store: Store, *, fit_buckets: bool = False) -> str:
@@ -68,7 +73,7 @@ def derive(store: Store, *, fit_buckets: bool = False) -> str:
 
 def pack(store: Store, output_dir: Path, *flags: str) -> str:
     """Spell pack from this store into this folder."""
-    where = [] if output_dir == Path(_SHARDS) else ["--output-dir", str(output_dir)]
+    where = [] if output_dir == Path(_SHARDS) else ["--output-dir", _spelt(output_dir)]
     return command("pack", *store_flags(store), *where, *flags)
 
 
@@ -100,8 +105,10 @@ def _images(store: Store) -> str:
                         folders.add(os.path.dirname(_read_image(line.data or b"").image_path))
     if not folders and os.path.isdir(_IMAGES):
         return _IMAGES
-    with suppress(ValueError):  # there are none, or some are relative and some are not
-        common = os.path.commonpath(folders)
-        if os.path.isdir(common):
-            return common
+    known = {os.path.dirname(e.image.path) for _, e in facts.read(store) if e.image is not None}
+    for found in (folders, known):  # records may be relative to another working folder
+        with suppress(ValueError):  # there are none, or some are relative and some are not
+            common = os.path.commonpath(found)
+            if os.path.isdir(common) and not store.folder.absolute().is_relative_to(common):
+                return _spelt(Path(common))
     return "IMAGES"
