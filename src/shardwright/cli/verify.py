@@ -17,7 +17,7 @@ HELP = "prove that a store or a shard folder is whole, or list what is not"
 DESCRIPTION = """\
 Checks a Stage 2 store: every record has its fields, rightly spelt, and a mask of zeros and ones,
 with ones where there is a caption, and only there; no image and no image_id is there twice; every
-array is there with the dtype and shape that the schema, the picture and the bucket demand. With
+array is there with the dtype and shape that the recipe, the picture and the bucket demand. With
 --read-data every value is read as well, to find NaN, infinities and arrays of one value. Arrays
 without a record are only noted.
 

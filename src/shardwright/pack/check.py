@@ -56,7 +56,7 @@ class Checked:
         self.off_shape = bytearray(samples)  # 1 where an array is not of the bucket's shape
 
     def sizes(self, sample: int) -> array[int]:
-        """Give the sizes of a sample's array files, in the order of the schema."""
+        """Give the sizes of a sample's array files, in the order of the recipe."""
         start = sample * self._components
         return self._sizes[start : start + self._components]
 

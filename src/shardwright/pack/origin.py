@@ -40,7 +40,7 @@ class Origin:
         """Raise if the shards were packed from other JSONLs, which may leave samples out."""
         if not known or self.jsonl_name in known:
             return
-        before = [str(self.store.folder / name) for name in known]
+        before = [str(self.store.of(name).jsonl) for name in known]
         raise UsageError(
             f"{output}: was packed from {' and '.join(before)}, and {self.store.jsonl} is another "
             f"file, so nothing was written; give --jsonl {quoted(before[-1])}, or add "

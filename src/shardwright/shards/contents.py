@@ -113,7 +113,7 @@ def _mask(fd: int, place: Place, mask: Component) -> list[Fault]:
 
 
 def _bad_array(component: Component, reason: str) -> Fault:
-    what = f"is not as the schema wants it ({_words(reason)})"
+    what = f"is not as the recipe wants it ({_words(reason)})"
     return Fault(f"{component.name}_{reason}", component.suffix, what)
 
 

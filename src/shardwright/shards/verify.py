@@ -269,7 +269,7 @@ def _left_out(
         pack = commands.pack(store, folder, how, *as_before.flags())
         cure += f", run {pack}"
     elif names:  # what is left out may be held out of training
-        paths = " and ".join(str(store.folder / name) for name in names)
+        paths = " and ".join(str(store.of(name).jsonl) for name in names)
         cure = f"the shards were packed from {paths}, a part of the store"
     else:
         cure = "which JSONL was packed is not recorded, so this may be a part that was left out on "

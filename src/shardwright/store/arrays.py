@@ -1,4 +1,4 @@
-"""The arrays of a store: a ``.npy`` that exists is whole, and only the schema's are read."""
+"""The arrays of a store: a ``.npy`` that exists is whole, and only a recipe's are read."""
 
 from __future__ import annotations
 

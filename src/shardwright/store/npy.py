@@ -17,11 +17,11 @@ from shardwright.recipe import Component, Shape
 
 MAGIC = b"\x93NUMPY"
 HEADER_BYTES = 128  # what NumPy writes for every array of ours
-_LONGEST_HEADER = 4096  # other writers pad differently, but none of the schema's needs more
+_LONGEST_HEADER = 4096  # other writers pad differently, but none of ours needs more
 
 
 class BadArrayError(ValueError):
-    """An array that is not what the schema says; ``args[0]`` is the reason's name."""
+    """An array that is not what the recipe says; ``args[0]`` is the reason's name."""
 
     @property
     def reason(self) -> str:
@@ -78,7 +78,7 @@ def check_part(
 
 @lru_cache(maxsize=1024)  # a store has few different headers and very many files
 def _judge(start: bytes, component: Component) -> tuple[Shape | None, int]:
-    """Hold a header against the schema: give the shape, and what the file's size must be.
+    """Hold a header against a component: give the shape, and what the file's size must be.
 
     Where the header goes on beyond these bytes, give None, and how many bytes it has.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -42,7 +43,7 @@ class Store:
 
     def of(self, jsonl: str) -> Store:
         """Give the part of the store that another JSONL, named from its folder, speaks of."""
-        return replace(self, jsonl=self.folder / jsonl)
+        return replace(self, jsonl=Path(os.path.normpath(self.folder / jsonl)))
 
     @property
     def state(self) -> Path:

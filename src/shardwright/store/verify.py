@@ -1,4 +1,4 @@
-"""Proof that a store is what it says: each record whole, each array as the schema wants it.
+"""Proof that a store is what it says: each record whole, each array as the recipe wants it.
 
 First the records, in this process and in one pass; then their arrays, on all cores; then whatever
 else lies in the folders. A few hundred bytes a record are kept.
