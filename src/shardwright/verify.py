@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from shardwright.arguments import place, place_or_none, require_switches
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
 from shardwright.store.findings import Finding, VerifyReport
+from shardwright.validate import place, place_or_none, require_switches
 from shardwright.workers import count
 
 __all__ = ["Finding", "VerifyReport", "verify"]
@@ -37,7 +37,7 @@ def verify(
     """
     # Here, and each where it is needed, because a start is to be quick.
     with Held():
-        from shardwright.shards.verify import is_shard_folder, verify_shards
+        from shardwright.shards.check_folder import is_shard_folder, verify_shards
         from shardwright.store.folders import is_store
 
     require_switches(read_data=read_data, loaders=loaders)
@@ -68,7 +68,7 @@ def verify(
         )
         if not loaders:
             return found
-        from shardwright.shards.compat import check_loaders, findings_of
+        from shardwright.shards.loader_rules import check_loaders, findings_of
 
         checks = check_loaders(target, report)
         return replace(

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
-from shardwright.arguments import whole
+from shardwright.validate import whole
 
 Task = TypeVar("Task")
 Message = TypeVar("Message")

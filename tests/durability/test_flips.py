@@ -15,7 +15,7 @@ import shardwright
 from shardwright import DamageError, pack
 from shardwright.recipe import SPECIFICATION
 from shardwright.shards import index, manifest
-from shardwright.shards.check import Checker, Seen, Task
+from shardwright.shards.check_shard import Checker, Seen, Task
 from tests.durability.scenarios import small_store
 from tests.durability.soak import Tally, times
 from tests.stores import record

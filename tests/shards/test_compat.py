@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import shardwright
-from shardwright.shards import compat
-from shardwright.shards.compat import FAULTS, RULES, LoaderCheck
+from shardwright.shards import loader_rules
+from shardwright.shards.loader_rules import FAULTS, RULES, LoaderCheck
 from tests.commands import run
 from tests.shards.packed import packed
 
@@ -38,7 +38,7 @@ def write(folder: Path, members: Members, number: int = 0, **options: Any) -> Pa
 
 
 def check_loaders(folder: Path) -> list[LoaderCheck]:
-    return compat.check_loaders(folder, shardwright.Progress())
+    return loader_rules.check_loaders(folder, shardwright.Progress())
 
 
 def passed(checks: list[LoaderCheck]) -> bool:
@@ -221,7 +221,7 @@ def test_hugging_face_itself_agrees_on_json(
 def test_records_of_unlike_fields_are_to_be_made_alike_before_packing_anew(tmp_path: Path) -> None:
     tagged = [m for n in range(9) for m in sample(f"a{n}", **({"tag": "x"} if n == 8 else {}))]
     write(tmp_path, tagged)
-    (finding,) = compat.findings_of(check_loaders(tmp_path), tmp_path)
+    (finding,) = loader_rules.findings_of(check_loaders(tmp_path), tmp_path)
     assert finding.kind == "loader_json_new"
     assert finding.cure == (
         "give all records of the store the same fields, each of one type, then pack with "

@@ -19,7 +19,7 @@ import pytest
 
 import shardwright
 from shardwright import files, locks
-from shardwright.shards.loaders import LOADERS
+from shardwright.shards.loader_indexes import LOADERS
 from tests.faults import Killed, KillingDisk, WatchedDisk
 from tests.shards import peers
 from tests.shards.packed import assert_same, assert_sample, expected, packed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.cli import derive, pack, verify
 from shardwright.cli.options import path
-from shardwright.cli.output import print_json, progress, say
+from shardwright.cli.printing import print_json, progress, say
 from shardwright.text import shown
 
 if TYPE_CHECKING:

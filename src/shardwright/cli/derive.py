@@ -6,7 +6,7 @@ import argparse
 
 import shardwright
 from shardwright.cli.options import add_ignore_space, add_store, names, path
-from shardwright.cli.output import facts_lines, progress, shown_lines, table, tell
+from shardwright.cli.printing import facts_lines, progress, shown_lines, table, tell
 from shardwright.derive import DeriveSummary
 from shardwright.errors import UsageError
 from shardwright.layout import STATE_FOLDER

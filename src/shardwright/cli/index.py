@@ -6,7 +6,7 @@ import argparse
 
 import shardwright
 from shardwright.cli.options import names, path
-from shardwright.cli.output import tell
+from shardwright.cli.printing import tell
 from shardwright.shards.indexing import IndexSummary
 from shardwright.text import shown
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import shardwright
 from shardwright.cli import demo, derive, index, migrate, pack, status, verify
-from shardwright.cli.output import print_json, say, shown_lines
+from shardwright.cli.printing import print_json, say, shown_lines
 from shardwright.errors import ShardwrightError, UsageError
 
 COMMANDS = (demo, derive, migrate, status, pack, verify, index)

@@ -6,7 +6,7 @@ import argparse
 
 import shardwright
 from shardwright.cli.options import add_store, add_workers
-from shardwright.cli.output import progress, tell
+from shardwright.cli.printing import progress, tell
 from shardwright.migrate import MigrateSummary
 from shardwright.progress import quantity, size
 from shardwright.text import shown

@@ -6,7 +6,7 @@ import argparse
 
 import shardwright
 from shardwright.cli.options import add_ignore_space, add_store, add_workers, names, path
-from shardwright.cli.output import progress, shown_lines, table, tell
+from shardwright.cli.printing import progress, shown_lines, table, tell
 from shardwright.pack import PackSummary
 from shardwright.progress import quantity, size
 from shardwright.text import shown

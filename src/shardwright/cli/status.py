@@ -9,7 +9,7 @@ from itertools import starmap
 
 import shardwright
 from shardwright.cli.options import add_store, add_workers, path
-from shardwright.cli.output import facts_lines, progress, table, tell
+from shardwright.cli.printing import facts_lines, progress, table, tell
 from shardwright.progress import quantity, size
 from shardwright.status import PackedStatus, StoreStatus
 from shardwright.text import shown

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import shardwright
 from shardwright.cli.options import add_workers, path
-from shardwright.cli.output import progress, tell
+from shardwright.cli.printing import progress, tell
 from shardwright.progress import quantity, size
 from shardwright.store.findings import FAIL, NEEDS_INDEX
 from shardwright.text import shown

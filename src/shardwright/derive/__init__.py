@@ -6,8 +6,13 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from shardwright import arguments
-from shardwright.arguments import (
+from shardwright import validate
+from shardwright.derive.summary import ComponentSummary, DeriveSummary, FailedReason
+from shardwright.errors import UsageError
+from shardwright.interrupts import Held
+from shardwright.progress import Progress
+from shardwright.recipe import Component, Recipe
+from shardwright.validate import (
     as_text,
     place,
     place_or_none,
@@ -15,11 +20,6 @@ from shardwright.arguments import (
     require_switches,
     whole,
 )
-from shardwright.derive.summary import ComponentSummary, DeriveSummary, FailedReason
-from shardwright.errors import UsageError
-from shardwright.interrupts import Held
-from shardwright.progress import Progress
-from shardwright.recipe import Component, Recipe
 
 if TYPE_CHECKING:
     from shardwright.derive.encoders.base import Encoder
@@ -108,7 +108,7 @@ def derive(
 
 def _chosen(recipe: Recipe, flag: str, names: Iterable[str]) -> tuple[Component, ...]:
     """Find components by name, in the order of the recipe."""
-    wanted = set(arguments.names(flag, names))
+    wanted = set(validate.names(flag, names))
     for name in sorted(wanted - {component.name for component in recipe.components}):
         known = ", ".join(component.name for component in recipe.components)
         raise UsageError(f"{flag} {name}: no such component; choose from {known}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.derive.encoders.base import Encoder
-from shardwright.derive.samples import Array, Sample
+from shardwright.derive.prepare import Array, Sample
 from shardwright.errors import ShardwrightError
 from shardwright.progress import Progress
 from shardwright.recipe import Component, Shape

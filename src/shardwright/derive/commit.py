@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from shardwright.derive import images
 from shardwright.derive.batches import require_shape
-from shardwright.derive.books import Books
 from shardwright.derive.images import Size
+from shardwright.derive.outcomes import Outcomes
+from shardwright.derive.prepare import Array, Sample
 from shardwright.derive.remade import Remade
-from shardwright.derive.samples import Array, Sample
 from shardwright.derive.summary import ComponentSummary
 from shardwright.progress import Progress
 from shardwright.recipe import FORMAT_VERSION, Component
@@ -28,7 +28,7 @@ CROP = "crop"  # the part of the picture that a fitted array shows: left, top, r
 
 
 class Committer:
-    """Brings groups of samples into the store and the books."""
+    """Brings groups of samples into the store and the outcomes."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Committer:
         fits: Mapping[Component, str],
         renewed: Collection[Component],
         remade: Remade,
-        books: Books,
+        outcomes: Outcomes,
         summaries: Mapping[Component, ComponentSummary],
         truncated: dict[str, Truncated],
         progress: Progress,
@@ -50,7 +50,7 @@ class Committer:
         self.fits = fits  # of the components that follow the picture, as far as it is known
         self.renewed = renewed
         self.remade = remade
-        self.books = books
+        self.outcomes = outcomes
         self.summaries = summaries
         self.truncated = truncated
         self.progress = progress
@@ -84,11 +84,11 @@ class Committer:
                 names = [component.name for component in sample.task.make]
                 if kept := self._kept(sample):
                     detail += f"; kept as it was: {', '.join(kept)}"
-                self.books.fail_at_work(sample.task.source, reason, detail, names)
+                self.outcomes.fail_at_work(sample.task.source, reason, detail, names)
             else:
-                self.books.succeed(bool(sample.task.make) or record != sample.task.record)
+                self.outcomes.succeed(bool(sample.task.make) or record != sample.task.record)
                 if sample.unapplied:
-                    self.books.leave_profile(sample.task.source, sample.unapplied)
+                    self.outcomes.leave_profile(sample.task.source, sample.unapplied)
 
     def _note(self, sample: Sample, arrays: Collection[Component]) -> None:
         """Journal what is newly known of an image's file and caption, and count what was cut."""

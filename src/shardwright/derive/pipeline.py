@@ -20,7 +20,7 @@ from shardwright.derive import images
 from shardwright.derive.batches import Batch, Batcher
 from shardwright.derive.commit import Committer
 from shardwright.derive.plan import Task
-from shardwright.derive.samples import Sample
+from shardwright.derive.prepare import Sample
 from shardwright.interrupts import Held
 from shardwright.progress import Progress
 from shardwright.workers import cores

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from shardwright.derive import images
-from shardwright.derive.books import Books
 from shardwright.derive.images import BadImageError
 from shardwright.derive.inventory import Inventory, recorded_caption
+from shardwright.derive.outcomes import Outcomes
 from shardwright.derive.sources import Source
 from shardwright.derive.summary import FailedReason
 from shardwright.errors import InputMissingError
@@ -92,7 +92,7 @@ class Plan:
         others = self.inventory.other_captions.intersection(self.numbers)
         return sum(1 for number in others if self.inventory.missing(number, anew))
 
-    def count_profiles(self, stored: Collection[Component], books: Books) -> bool:
+    def count_profiles(self, stored: Collection[Component], outcomes: Outcomes) -> bool:
         """Count the images there whose arrays were made without regard to their colour profile.
 
         Of many images only some are opened, to save time; say whether the count is an estimate.
@@ -102,7 +102,7 @@ class Plan:
         opened = there[:: max(1, len(there) // _MEASURED)]
         if hits := list(filter(images.has_other_colours, opened)):
             count = len(hits) * len(there) // len(opened)
-            books.profiles["profile_ignored"] = FailedReason(count, hits[0])
+            outcomes.profiles["profile_ignored"] = FailedReason(count, hits[0])
         return len(opened) < len(there)
 
     def bytes_needed(self, fit: str) -> dict[Component, int]:
@@ -143,36 +143,37 @@ def plan(
     components: tuple[Component, ...],
     renewed: Set[Component],
     replaced: Set[Component],
-    books: Books,
+    outcomes: Outcomes,
 ) -> Plan:
     """Sort the images into failed, complete and to be worked on."""
     layout = Plan(inventory, components, renewed, replaced, to_make=dict.fromkeys(components, 0))
     names = [component.name for component in components]
     for number, source in enumerate(inventory.sources):
         if number in inventory.problems:
-            books.fail(source, *inventory.problems[number], names)
+            outcomes.fail(source, *inventory.problems[number], names)
             continue
         make = inventory.missing(number, components)
         wants_text = layout.wants_text(number, make)
         if inventory.is_outdated(number, make):
             layout.changed.append(source.path)
         if wants_text and not inventory.has_caption(number):
-            books.fail(source, "no_caption", "neither given, recorded nor beside it", names)
+            outcomes.fail(source, "no_caption", "neither given, recorded nor beside it", names)
         elif not (make or renewed or wants_text):
-            books.complete += 1
+            outcomes.complete += 1
         else:
             layout.numbers.append(number)
             layout.texts += wants_text
             for component in make:
                 layout.to_make[component] += 1
-    if not layout.numbers and not books.complete:
-        _require_captions(books)
+    if not layout.numbers and not outcomes.complete:
+        _require_captions(outcomes)
     return layout
 
 
-def _require_captions(books: Books) -> None:
-    if all(failure.reason == "no_caption" for failure in books.failures):
+def _require_captions(outcomes: Outcomes) -> None:
+    if all(failure.reason == "no_caption" for failure in outcomes.failures):
         raise InputMissingError(
-            f"{books.failures[0].image_path}: has no caption, nor has any other image; give them "
-            "with --captions FILE, or write each beside its image in a .txt file of the same name"
+            f"{outcomes.failures[0].image_path}: has no caption, nor has any other image; give "
+            "them with --captions FILE, or write each beside its image in a .txt file of the same "
+            "name"
         )

@@ -13,20 +13,19 @@ from typing import NamedTuple
 from msgspec import to_builtins
 
 from shardwright import files, locks
-from shardwright.derive import books as accounts
 from shardwright.derive import captions as caption_files
-from shardwright.derive import images, machine, samples, sources
+from shardwright.derive import images, machine, prepare, sources
 from shardwright.derive.batches import BATCH_SIZE, Batcher, try_out
-from shardwright.derive.books import Books
 from shardwright.derive.captions import Captions
 from shardwright.derive.commit import Committer
 from shardwright.derive.encoders import Choice
 from shardwright.derive.encoders.base import Options
 from shardwright.derive.inventory import Inventory
-from shardwright.derive.making import Making
+from shardwright.derive.outcomes import Outcomes, write_failures
 from shardwright.derive.pipeline import Pipeline
 from shardwright.derive.plan import Plan, plan
 from shardwright.derive.remade import Remade
+from shardwright.derive.settings import Making
 from shardwright.derive.sources import Source
 from shardwright.derive.summary import ComponentSummary, DeriveSummary
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
@@ -92,14 +91,14 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             recompute=request.recompute,
         )
         _warn_of_rows(captions, progress)
-        books = Books()
-        layout = _plan(request, inventory, making, books)
-        summary = _outlook(request, layout, making, books)
+        outcomes = Outcomes()
+        layout = _plan(request, inventory, making, outcomes)
+        summary = _outlook(request, layout, making, outcomes)
         _announce(summary, layout, making, progress)
         colours = making.colours()
         stored = [c for c in request.components if colours.get(c, SRGB) != SRGB]
         with images.strict():
-            summary.profiles_estimated = layout.count_profiles(stored, books)
+            summary.profiles_estimated = layout.count_profiles(stored, outcomes)
         if not request.ignore_space:
             try:
                 require_space(request.store.folder, "the arrays need about", summary.bytes_needed)
@@ -123,17 +122,17 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             making.begin(layout.work, layout.image_ids)
             with (
                 Remade(request.store, making.noted) as remade,
-                _failures_kept(request, books, found),
+                _failures_kept(request, outcomes, found),
             ):
                 pipeline = _pipeline(
-                    request, layout, making, books, journals, remade, summary, progress
+                    request, layout, making, outcomes, journals, remade, summary, progress
                 )
                 pipeline.run(layout.tasks(), len(layout.numbers))
             making.finish()
-            summary.derived, summary.already_complete = books.derived, books.complete
+            summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
             summary.encoder_waited = round(pipeline.waited_part, 4)
-    summary.failed, summary.failed_by_reason = len(books.failures), books.by_reason()
-    summary.unapplied_profiles = books.profiles
+    summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
+    summary.unapplied_profiles = outcomes.profiles
     _warn_of_profiles(summary, stored, progress)
     summary.seconds = round(time.monotonic() - started, 3)
     return summary
@@ -196,11 +195,11 @@ def _note_touched(inventory: Inventory, journal: Journal) -> None:
     journal.commit()
 
 
-def _plan(request: Request, inventory: Inventory, making: Making, books: Books) -> Plan:
+def _plan(request: Request, inventory: Inventory, making: Making, outcomes: Outcomes) -> Plan:
     """Decide what is to be done, and load the encoders that this takes."""
     making.compare(request.components)
     with images.strict():
-        layout = plan(inventory, request.components, making.renewed, making.replaced, books)
+        layout = plan(inventory, request.components, making.renewed, making.replaced, outcomes)
     making.require_all(layout.image_ids)
     making.load(
         component
@@ -210,7 +209,7 @@ def _plan(request: Request, inventory: Inventory, making: Making, books: Books) 
     return layout
 
 
-def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> DeriveSummary:
+def _outlook(request: Request, layout: Plan, making: Making, outcomes: Outcomes) -> DeriveSummary:
     """Sum up what is about to be done."""
     with images.strict():
         needed = layout.bytes_needed(request.fit)
@@ -219,8 +218,8 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
     return DeriveSummary(
         images_found=len(layout.inventory.sources),
         derived=len(layout.numbers),
-        already_complete=books.complete,
-        failed=len(books.failures),
+        already_complete=outcomes.complete,
+        failed=len(outcomes.failures),
         dry_run=request.dry_run,
         derived_dir=str(request.store.folder),
         components={
@@ -232,7 +231,7 @@ def _outlook(request: Request, layout: Plan, making: Making, books: Books) -> De
             )
             for component in request.components
         },
-        failed_by_reason=books.by_reason(),
+        failed_by_reason=outcomes.by_reason(),
         kept_captions=len(layout.inventory.other_captions) - replaced,
         replaced_captions=replaced,
         unused_rows=layout.inventory.captions.unused() if layout.inventory.captions else {},
@@ -338,7 +337,7 @@ def _pipeline(
     request: Request,
     layout: Plan,
     making: Making,
-    books: Books,
+    outcomes: Outcomes,
     journals: Journals,
     remade: Remade,
     summary: DeriveSummary,
@@ -348,7 +347,7 @@ def _pipeline(
     rooms = {} if request.batch_size else machine.rooms(making.encoders)  # once models are loaded
     return Pipeline(
         partial(
-            samples.read,
+            prepare.read,
             encoders=making.encoders,
             fit=request.fit,
             colours=making.colours(),
@@ -362,7 +361,7 @@ def _pipeline(
             fits=making.fits(),
             renewed=making.renewed,
             remade=remade,
-            books=books,
+            outcomes=outcomes,
             summaries={c: summary.components[c.name] for c in request.components},
             truncated=summary.truncated,
             progress=progress,
@@ -372,15 +371,15 @@ def _pipeline(
 
 
 @contextmanager
-def _failures_kept(request: Request, books: Books, found: list[Source]) -> Iterator[None]:
+def _failures_kept(request: Request, outcomes: Outcomes, found: list[Source]) -> Iterator[None]:
     """Write down the failures, however the work ends."""
     names = [component.name for component in request.components]
     try:
         yield
     except BaseException:
         with suppress(StorageError):  # the error that brought us here is the one to report
-            seen = {failure.image_path for failure in books.failures}
-            accounts.write_failures(request.store, books, seen, names)
+            seen = {failure.image_path for failure in outcomes.failures}
+            write_failures(request.store, outcomes, seen, names)
         raise
     seen = {source.path for source in found}
-    accounts.write_failures(request.store, books, seen, names)
+    write_failures(request.store, outcomes, seen, names)

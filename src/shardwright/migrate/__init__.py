@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 
-from shardwright.arguments import place, require_switches
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.layout import JSONL_NAME
 from shardwright.migrate.summary import MigrateSummary
 from shardwright.outputs import require_writable
 from shardwright.progress import Progress
+from shardwright.validate import place, require_switches
 from shardwright.workers import count
 
 __all__ = ["MigrateSummary", "migrate"]

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable
 
 from shardwright import files
-from shardwright.arguments import names, place, place_or_none, require_switches, whole
 from shardwright.buckets import is_bucket
 from shardwright.errors import UsageError
 from shardwright.interrupts import Held
 from shardwright.pack.summary import BucketSummary, PackSummary, SkippedReason
 from shardwright.progress import Progress
+from shardwright.validate import names, place, place_or_none, require_switches, whole
 from shardwright.workers import count
 
 __all__ = ["BucketSummary", "PackSummary", "SkippedReason", "pack"]

@@ -24,7 +24,7 @@ from shardwright.pack.scan import Scan
 from shardwright.progress import Progress
 from shardwright.recipe import Component, Recipe, Shape
 from shardwright.shards import tar
-from shardwright.shards.samples import json_member
+from shardwright.shards.record_members import json_member
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError

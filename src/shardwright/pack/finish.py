@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET
 
-from shardwright.pack.history import Start
 from shardwright.pack.origin import Origin
 from shardwright.pack.plan import Plan
+from shardwright.pack.start import Start
 from shardwright.recipe import SPECIFICATION
 from shardwright.shards import manifest
 from shardwright.shards.manifest import Manifest, Run, ShardEntry

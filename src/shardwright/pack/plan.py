@@ -21,7 +21,7 @@ from shardwright.recipe import SPECIFICATION
 from shardwright.shards import tar
 from shardwright.shards.manifest import Settings
 from shardwright.shards.names import bucket_folder, shard_name
-from shardwright.shards.samples import mask_bytes
+from shardwright.shards.record_members import mask_bytes
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from shardwright.errors import (
     UsageError,
 )
 from shardwright.outputs import require_writable
-from shardwright.pack import history, output
+from shardwright.pack import publish, start
 from shardwright.pack.finish import finish
-from shardwright.pack.history import Start
 from shardwright.pack.origin import Origin
 from shardwright.pack.plan import Plan, Shard, plan
 from shardwright.pack.scan import Scan, require_inputs, scan
+from shardwright.pack.start import Start, packed_from
 from shardwright.pack.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
 from shardwright.shards import manifest
@@ -66,7 +66,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     start = _start(request)
     origin = Origin(request.store, provenance.read(request.store.folder))
     may_exist = request.overwrite or request.resume or request.append
-    before = [] if request.other_jsonl else history.packed_from(target)
+    before = [] if request.other_jsonl else packed_from(target)
     if may_exist:
         origin.require_same_jsonl(before, target)
     layout = plan(
@@ -84,9 +84,9 @@ def run(request: Request, progress: Progress) -> PackSummary:
     if layout.shards or start.append:
         there = list(start.loose)
         if not may_exist:
-            there += output.existing(target, layout.buckets)
+            there += publish.existing(target, layout.buckets)
         try:
-            output.refuse(target, there, request.settings.buckets)
+            publish.refuse(target, there, request.settings.buckets)
             origin.require_same_jsonl(before, target)
             origin.require_same_kind(start.base, target, progress)
             if not request.ignore_space:
@@ -130,11 +130,11 @@ def _require_own_folder(request: Request) -> None:
 
 def _start(request: Request) -> Start:
     if request.append:
-        return history.append(request.output_dir)
+        return start.append(request.output_dir)
     if request.resume:
-        return history.resume(request.output_dir)
+        return start.resume(request.output_dir)
     only = request.settings.buckets
-    return history.fresh(request.output_dir, overwrite=request.overwrite, only=only)
+    return start.fresh(request.output_dir, overwrite=request.overwrite, only=only)
 
 
 def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]:
@@ -146,7 +146,7 @@ def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]
         start.require_same(digest, layout.settings)
     if start.plan != digest:
         return {}
-    entries = output.finished(request.output_dir, layout)
+    entries = publish.finished(request.output_dir, layout)
     return {path: e for path, e in entries.items() if e.bucket not in start.replaced}
 
 
@@ -157,7 +157,7 @@ def _old(todo: Sequence[Shard], kept: Collection[str], start: Start, target: Pat
     buckets = existing_buckets(target)
     # An interrupted --append may have left shards anywhere that are not planned now.
     going = {bucket_folder(name) for name in (buckets if start.append else start.replaced)}
-    found = (f"{path.parent.name}/{path.name}" for path in output.existing(target, buckets))
+    found = (f"{path.parent.name}/{path.name}" for path in publish.existing(target, buckets))
     return [
         name
         for name in found
@@ -195,8 +195,8 @@ def _write(
         if start.append:  # an interrupted one may have left shards that are not planned now
             listed = {entry.path for entry in start.base.shards} | kept.keys()
             for name in existing_buckets(target):
-                output.remove_shards(target, name, keep=listed)
-        written = output.write(
+                publish.remove_shards(target, name, keep=listed)
+        written = publish.write(
             layout,
             todo,
             target,
@@ -207,8 +207,8 @@ def _write(
         )
         for name in sorted(set(start.replaced) - set(layout.buckets)):  # no sample is in them now
             manifest.remove_manifest(target)
-            output.remove_shards(target, name)
-        output.sync(target)  # before the manifest speaks of them
+            publish.remove_shards(target, name)
+        publish.sync(target)  # before the manifest speaks of them
         finish(layout, digest, [*kept.values(), *written], start, origin, target, sha256)
 
 

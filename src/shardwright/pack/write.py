@@ -21,7 +21,7 @@ from shardwright.recipe import JSON_SUFFIX, Component
 from shardwright.shards import index, tar
 from shardwright.shards.keys import key
 from shardwright.shards.manifest import ShardEntry
-from shardwright.shards.samples import json_member, mask_member
+from shardwright.shards.record_members import json_member, mask_member
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError

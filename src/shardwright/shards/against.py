@@ -13,8 +13,8 @@ from shardwright.errors import InputMissingError
 from shardwright.files import explained
 from shardwright.progress import Progress
 from shardwright.recipe import JSON_SUFFIX
-from shardwright.shards.contents import Fault, Place
-from shardwright.shards.samples import json_member, mask_member
+from shardwright.shards.check_sample import Fault, Place
+from shardwright.shards.record_members import json_member, mask_member
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError

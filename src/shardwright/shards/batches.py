@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.arguments import whole
 from shardwright.errors import UsageError
 from shardwright.recipe import JSON_SUFFIX, SPECIFICATION
-from shardwright.shards import members
+from shardwright.shards import decode
 from shardwright.shards.catalog import Numbers
-from shardwright.shards.members import BadMemberError
+from shardwright.shards.decode import BadMemberError
 from shardwright.store.commands import quoted
+from shardwright.validate import whole
 
 if TYPE_CHECKING:
     from shardwright.shards.reader import Dataset, Found
@@ -198,7 +198,7 @@ def gather(dataset: Dataset, numbers: Numbers) -> tuple[Batch, Arrays]:
 def _values(dataset: Dataset, found: list[Found], column: int, field: str) -> Iterator[Any]:
     for one in found:
         try:
-            yield members.value(one.members[column], field)
+            yield decode.value(one.members[column], field)
         except BadMemberError as error:
             raise dataset.damaged(one, field, error) from None
 

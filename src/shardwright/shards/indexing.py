@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shardwright.arguments import names, place, require_switches
 from shardwright.interrupts import Held
+from shardwright.validate import names, place, require_switches
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def index(
     """
     # Here, because the package and its --help are to be imported quickly.
     with Held():
-        from shardwright.shards.loaders import write_indexes
+        from shardwright.shards.loader_indexes import write_indexes
 
     require_switches(remove=remove)
     return write_indexes(place("shards", shards), names("--for", for_), remove)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from shardwright.arguments import as_text, require_mapping
+from shardwright.validate import as_text, require_mapping
 
 if TYPE_CHECKING:
     from shardwright.shards.reader import Dataset

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from shardwright.arguments import whole
 from shardwright.errors import DamageError, UsageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity
 from shardwright.recipe import JSON_SUFFIX, LONGEST_NAME
-from shardwright.shards import members
+from shardwright.shards import decode
 from shardwright.shards.batches import Batches, Settings, SmallBuckets
 from shardwright.shards.catalog import Catalog, Numbers, mark, open_catalog, read_ids
+from shardwright.shards.decode import BadMemberError
 from shardwright.shards.folder import Folder, LocalFolder, Piece, Shard
-from shardwright.shards.members import BadMemberError
 from shardwright.shards.tar import BLOCK
+from shardwright.validate import whole
 
 Sample = dict[str, Any]
 
@@ -240,7 +240,7 @@ class Dataset:
             sample: Sample = {"__key__": found.key}
             for field, view in zip(self._fields, found.members, strict=True):
                 try:
-                    sample[field] = members.value(view, field)
+                    sample[field] = decode.value(view, field)
                 except BadMemberError as error:
                     raise self.damaged(found, field, error) from None
             yield sample

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from shardwright.arguments import whole
 from shardwright.errors import StorageError
 from shardwright.shards.batches import Arrays, Batch, Batches, State, stacked
+from shardwright.validate import whole
 
 _ALIGNED = 64
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from shardwright.recipe import Recipe
 from shardwright.shards import tar, tarread
-from shardwright.shards.contents import START, Fault, Place
+from shardwright.shards.check_sample import START, Fault, Place
 from shardwright.shards.index import ShardIndex
 from shardwright.shards.tarread import BadTarError
 

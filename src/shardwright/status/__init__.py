@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from shardwright.arguments import place, place_or_none
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.progress import Progress
 from shardwright.status.summary import BucketStatus, ComponentStatus, PackedStatus, StoreStatus
+from shardwright.validate import place, place_or_none
 from shardwright.workers import count
 
 __all__ = ["BucketStatus", "ComponentStatus", "PackedStatus", "StoreStatus", "status"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.buckets import Bucket, is_bucket
-from shardwright.derive.books import FAILURES_NAME, read_failures
+from shardwright.derive.outcomes import FAILURES_NAME, read_failures
 from shardwright.errors import InputMissingError
 from shardwright.files import explained
 from shardwright.layout import JSONL_NAME

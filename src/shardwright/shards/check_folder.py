@@ -22,7 +22,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipe import SPECIFICATION
 from shardwright.shards import consistency, keys, manifest
 from shardwright.shards.against import Source, read_source
-from shardwright.shards.check import Checker, Seen, Task, cause, file_digest
+from shardwright.shards.check_shard import Checker, Seen, Task, cause, file_digest
 from shardwright.shards.index import INDEX_FOLDER
 from shardwright.shards.manifest import Manifest, ShardEntry, Unfinished
 from shardwright.shards.names import bucket_folder, existing_buckets, is_shard_path

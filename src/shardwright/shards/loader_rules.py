@@ -17,8 +17,8 @@ from shardwright.errors import DamageError, InputMissingError
 from shardwright.files import explained
 from shardwright.progress import Progress
 from shardwright.recipe import JSON_SUFFIX, LONGEST_NAME
-from shardwright.shards import loaders, manifest, tarread
-from shardwright.shards.loaders import CARD_NAME, LOADERS, Packed
+from shardwright.shards import loader_indexes, manifest, tarread
+from shardwright.shards.loader_indexes import CARD_NAME, LOADERS, Packed
 from shardwright.shards.tarread import BadTarError, Entry
 from shardwright.store.commands import command
 from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding
@@ -125,7 +125,7 @@ def check_loaders(folder: Path, progress: Progress) -> list[LoaderCheck]:
         found = {name: check.faults[name] for name in rules if name in check.faults}
         there = None
         if "stale" in rules:
-            index = sorted(loaders.present(folder, loader))
+            index = sorted(loader_indexes.present(folder, loader))
             there = bool(index) if loader != "hf" else None  # which can do without a card
             if stale := _stale(folder, loader, index):
                 found["stale"] = Fault(len(stale), stale[0])
@@ -296,10 +296,13 @@ def _stale(folder: Path, loader: str, there: list[str]) -> list[str]:
     except (DamageError, InputMissingError):  # of our own index, and for verify to tell
         return []
     missing = [name for name in wanted if name not in there]
-    old = [name for name in loaders.read_record(folder).get(loader, {}) if name not in wanted]
+    old = [
+        name for name in loader_indexes.read_record(folder).get(loader, {}) if name not in wanted
+    ]
     other = [
         name
         for name, data in wanted.items()
-        if name in there and loaders.renewed(folder / name, data) != (folder / name).read_bytes()
+        if name in there
+        and loader_indexes.renewed(folder / name, data) != (folder / name).read_bytes()
     ]
     return missing + other + [name for name in old if name in there]

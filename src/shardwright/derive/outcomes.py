@@ -1,4 +1,4 @@
-"""The books of a run: every image ends as derived, already complete, or failed with a reason."""
+"""The outcomes of a run: every image ends as derived, already complete, or failed with a reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Books:
+class Outcomes:
     """The counts so far."""
 
     derived: int = 0
@@ -81,7 +81,7 @@ class Books:
 
 
 def write_failures(
-    store: Store, books: Books, seen: Collection[str], components: Collection[str]
+    store: Store, outcomes: Outcomes, seen: Collection[str], components: Collection[str]
 ) -> None:
     """Write this run's failures, with older ones that it had no occasion to mend.
 
@@ -100,7 +100,7 @@ def write_failures(
             rest = []
         if rest:
             kept.append(msgspec.structs.replace(failure, components=rest))
-    kept += map(_anywhere, books.failures)
+    kept += map(_anywhere, outcomes.failures)
     lines = [msgspec.json.encode(failure) + b"\n" for failure in kept]
     if lines:
         files.write_whole(path, b"".join(lines))

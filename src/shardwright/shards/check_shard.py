@@ -21,9 +21,9 @@ import xxhash
 from shardwright.errors import ShardwrightError
 from shardwright.progress import quantity
 from shardwright.recipe import Recipe
-from shardwright.shards import contents, index, tar, walk
+from shardwright.shards import check_sample, index, tar, walk
 from shardwright.shards.against import Source
-from shardwright.shards.contents import OWN_SIZE, Fault
+from shardwright.shards.check_sample import OWN_SIZE, Fault
 from shardwright.shards.index import Head, ShardIndex
 from shardwright.shards.keys import key, keys
 from shardwright.shards.manifest import ShardEntry
@@ -162,7 +162,7 @@ class Checker:
                 if not isinstance(item, Sample):
                     yield item
                     continue
-                image_id, faults = contents.check(fd, item.places, bucket, self.recipe)
+                image_id, faults = check_sample.check(fd, item.places, bucket, self.recipe)
                 for fault in faults:  # if ours, it is as it was packed: the store has it too
                     yield item.name, fault._replace(cure=_MEND if shard else None)
                 if self.source and jsonl and image_id is not None:
