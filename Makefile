@@ -18,7 +18,7 @@ test: $(VENV)/peers.stamp  ## lint, types, layering and every test
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 --dist worksteal
 
-lint: $(VENV)/dev.stamp   ## mend what ruff can mend, then say what is left
+lint: $(VENV)/dev.stamp   ## fix what ruff can fix, then say what is left
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/mypy

@@ -19,8 +19,8 @@ def test_the_demo_works_in_an_empty_folder(tmp_path: Path) -> None:
     found = all_ids(output)
     assert len(found) == len(set(found)) == 24
     assert len({path.parent for path in shards(output)}) == 4
-    assert "4. shardwright-demo/derived: whole (damage: 0, notes: 0)" in done.stdout
-    assert "5. shardwright-demo/shards: whole (damage: 0, notes: 0)\n  8 shards" in done.stdout
+    assert "4. shardwright-demo/derived: OK: no damage" in done.stdout
+    assert "5. shardwright-demo/shards: OK: no damage\n  8 shards" in done.stdout
     assert "6. read back all 24 samples" in done.stdout
     assert "  pip install '.[encode]'  " in done.stdout
     assert "shardwright[" not in done.stdout  # which is on no index

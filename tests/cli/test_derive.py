@@ -107,7 +107,7 @@ def test_an_edited_caption_is_counted_in_the_summary(images: Path, tmp_path: Pat
     run("derive", images, *store)
     (images / "img001.txt").write_text("edited")
     done = run("derive", images, *store, "--dry-run")
-    assert "kept_captions: 1 (others are given or beside images)" in done.stdout
+    assert "kept_captions: 1 (the new ones are not encoded)" in done.stdout
     done = run("derive", images, *store, "--recompute", "t5")
     assert "replaced_captions: 1\n" in done.stdout
 
@@ -298,9 +298,9 @@ def test_one_image_is_spoken_of_in_the_singular(tmp_path: Path) -> None:
     )
     (images / "img000.txt").write_text("edited")
     done = run("derive", images, *store)
-    assert "1 image: the caption on record is kept, though another is given" in done.stderr
+    assert "1 caption changed after encoding; keeping the old" in done.stderr
     done = run("derive", images, *store, "--recompute", "t5")
-    assert "1 image: the caption on record is replaced by the one given" in done.stderr
+    assert "1 caption changed after encoding; taking the new" in done.stderr
 
 
 def test_help_gives_an_example_and_the_exit_codes() -> None:

@@ -93,7 +93,7 @@ def test_status_of_nothing_names_the_cure_and_exits_2(tmp_path: Path) -> None:
 def test_verify_of_a_whole_store_exits_0(store: WholeStore) -> None:
     done = command("verify", store.root, "--read-data")
     assert done.returncode == 0
-    assert f"{store.root}: whole (damage: 0, notes: 0)" in done.stdout
+    assert f"{store.root}: OK: no damage" in done.stdout
     assert "4 records, 12 arrays" in done.stdout
     assert "every byte read" in done.stdout
 
@@ -109,15 +109,15 @@ def test_verify_of_a_damaged_store_exits_12_and_names_file_and_cure(store: Whole
         f"vae_truncated: 1\n  {path}: shorter than its header says; delete the file and run "
         f"shardwright derive IMAGES --derived-dir {store.root}\n"
     ) in done.stdout
-    assert f"t5_orphaned: 1 (a note)\n  {orphan}: no record speaks of it; " in done.stdout
-    assert f"{store.root}: DAMAGED (damage: 1, notes: 1)" in done.stdout
+    assert f"t5_orphaned: 1 (a warning)\n  {orphan}: no record speaks of it; " in done.stdout
+    assert f"{store.root}: DAMAGED: 1 finding, 1 warning" in done.stdout
 
 
 def test_notes_alone_exit_0(store: WholeStore) -> None:
     (store.root / "dinov3" / "img0.npy.tmp").write_bytes(b"")
     done = command("verify", store.root)
     assert done.returncode == 0
-    assert "whole (damage: 0, notes: 1)" in done.stdout
+    assert "OK: no damage, 1 warning" in done.stdout
 
 
 def test_verify_lists_twenty_findings_of_a_kind_and_counts_all(tmp_path: Path) -> None:

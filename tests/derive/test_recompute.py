@@ -1,4 +1,4 @@
-"""Making a component anew: no good array is lost, none of an old make stays, no kill matters."""
+"""Recomputing a component: no good array is lost, none of an old make stays, no kill matters."""
 
 from __future__ import annotations
 
@@ -224,12 +224,12 @@ def test_a_store_in_the_midst_of_one_is_neither_packed_nor_called_whole(
         sketch(images, derived, recompute=["t5"])
     (finding,) = [f for f in verify(derived).findings if f.damage]
     assert finding.kind == "recompute_unfinished"
-    assert "makes t5 anew" in finding.what
+    assert "recompute of t5" in finding.what
     assert finding.cure.startswith("to finish it, run shardwright derive ")
     output = tmp_path / ("other" if mode == "fresh" else "shards")
     flags: dict[str, Any] = {} if mode == "fresh" else {mode: True}
     before = contents(tmp_path)
-    with pytest.raises(ProvenanceError, match=f"{derived}: a run that makes t5 anew .* derive"):
+    with pytest.raises(ProvenanceError, match=f"{derived}: a recompute of t5 .* derive"):
         pack(derived_dir=derived, output_dir=output, **flags)
     assert contents(tmp_path) == before
     sketch(images, derived)

@@ -174,7 +174,7 @@ def _derive(folder: Path, output: Path, count: int = 4) -> tuple[Command, Option
 
 
 def _derive_more(folder: Path, output: Path) -> tuple[Command, Options, Options]:
-    """Derive two images into a store that has two others, and an old failure that is mended."""
+    """Derive two images into a store that has two others, and an old failure that is settled."""
     command, first, again = _derive(folder, output)
     hidden = (folder / "images/img001.png").rename(folder / "hidden")
     (folder / "images/img003.png").rename(folder / "img003.png")
@@ -187,7 +187,7 @@ def _derive_more(folder: Path, output: Path) -> tuple[Command, Options, Options]
 
 
 def _recompute(folder: Path, output: Path) -> tuple[Command, Options, Options]:
-    """Make two components anew, with another fit and another caption."""
+    """Recompute two components, with another fit and another caption."""
     images = make_images(folder / "images", 3, TINY)
     captions = folder / "captions.csv"
     captions.write_text("file_name,text\nimg001.png,quite another caption\n")

@@ -56,7 +56,7 @@ def test_after_any_number_of_kills_the_bytes_are_those_of_an_unbroken_run(
             continue
         assert process.returncode == 0, told
         assert contents(tmp_path / "shards") == contents(tmp_path / "unbroken")
-        shutil.rmtree(tmp_path / "shards")  # there was nothing left to kill: begin anew
+        shutil.rmtree(tmp_path / "shards")  # there was nothing left to kill: start over
     subprocess.run(command, check=True, capture_output=True)
     assert contents(tmp_path / "shards") == contents(tmp_path / "unbroken")
     tally(kills_of_a_process=kills)
@@ -98,7 +98,7 @@ class Work:
     seconds: float  # that it takes
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start over."""
         shutil.rmtree(self.output)
         restore(self.output, self.start)
 

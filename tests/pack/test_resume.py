@@ -29,7 +29,7 @@ def interrupted(store: Store, output: Path, calls: int = 45, **options: Any) -> 
 
 
 def stamps(output: Path) -> dict[str, tuple[int, int]]:
-    """Tell files apart that were written anew."""
+    """Tell files apart that were written again."""
     found = sorted(output.glob("bucket_*/*.tar"))
     return {str(p.relative_to(output)): (p.stat().st_ino, p.stat().st_mtime_ns) for p in found}
 

@@ -93,7 +93,7 @@ def test_a_whole_folder_is_called_whole(read_data: bool, folder: Path) -> None:
 def test_the_command_says_so_and_exits_0(folder: Path, sound: Store) -> None:
     done = commands.run("verify", folder, "--against", sound.root)
     assert done.returncode == 0
-    assert "whole (damage: 0, notes: 0)" in done.stdout
+    assert "OK: no damage" in done.stdout
     assert "4 shards, 6 samples" in done.stdout
     assert "every byte read" in done.stdout
 
@@ -208,7 +208,7 @@ def test_a_renamed_shard_says_which_it_is(folder: Path) -> None:
 def test_a_damaged_manifest_is_told_once_and_with_one_cure(folder: Path) -> None:
     flipped_manifest(folder)
     (finding,) = shardwright.verify(folder, workers=1).findings
-    assert str(finding) == ".shardwright/manifest.json: is damaged; pack anew with --overwrite"
+    assert str(finding) == ".shardwright/manifest.json: is damaged; pack again with --overwrite"
 
 
 def test_a_damaged_index_is_told_with_one_cure(folder: Path) -> None:
@@ -514,7 +514,7 @@ def test_a_latent_of_neither_size_is_damage(tmp_path: Path, output: Path) -> Non
     assert (finding.kind, finding.sample, finding.damage) == ("vae_wrong_size", "img0", True)
     assert finding.what == "its shape (16, 9, 9) fits neither its picture nor its bucket"
     assert report.damaged
-    assert "mend the sample in the store" in finding.cure
+    assert "fix the sample in the store" in finding.cure
 
 
 def test_a_manifest_cannot_lead_out_of_its_folder(folder: Path) -> None:
@@ -572,7 +572,7 @@ def test_shards_without_their_manifest_are_not_called_whole(folder: Path) -> Non
     assert "no manifest: whether shards are missing" in done.stdout
     assert "copy .shardwright along with the shards, or pack again" in done.stdout
     assert "whole" not in done.stdout
-    verdict = "sound, as far as can be told without a manifest (damage: 0, notes: 1)"
+    verdict = "OK, as far as can be told without a manifest, 1 warning"
     assert f"{folder}: {verdict}" in done.stdout
 
 
@@ -582,7 +582,7 @@ def test_a_sample_that_lacks_members_is_told_which(
     (finding,) = findings(other_tool(tmp_path / "x", members[0], members[1], members[3]))
     assert str(finding) == (
         "00000.tar, sample img4: has no vae.npy, t5m.npy; "
-        "pack the samples anew with shardwright pack"
+        "pack the samples again with shardwright pack"
     )
 
 

@@ -139,7 +139,7 @@ def test_stage_1_records_call_for_migration(tmp_path: Path) -> None:
     assert status.components == dict.fromkeys(FOLDERS, ComponentStatus())
     assert status.next_command == f"shardwright migrate --derived-dir {tmp_path}"
     assert status.next_reason == (
-        "2 records of Stage 1; what migrate cannot take, mend or delete its lines"
+        "2 records of Stage 1; what migrate cannot take, fix or delete its lines"
     )
 
 
@@ -285,7 +285,7 @@ def test_a_recompute_that_was_cut_short_comes_before_packing(store: WholeStore) 
     provenance.write(store.root, {"vae": entry})
     status = shardwright.status(derived_dir=store.root)
     assert next_command(store.root).startswith("shardwright derive IMAGES --encoders sketch")
-    assert status.next_reason == "a run that made vae anew was interrupted"
+    assert status.next_reason == "a recompute of vae was interrupted"
 
 
 def test_a_provenance_that_cannot_be_read_does_not_stop_status(store: WholeStore) -> None:

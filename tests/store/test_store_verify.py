@@ -444,11 +444,11 @@ def test_verify_finds_every_reason_for_which_pack_would_skip(name: str, value: o
 # Faults of a line.
 
 NOT_RECORDS = [
-    (b"not JSON at all", "not_json", "mend the line, or delete it and run shardwright derive"),
-    (b'{"image_id": NaN}', "not_json", "mend the line, or delete it and run shardwright derive"),
-    (b"[" * 100_000, "not_json", "mend the line, or delete it and run shardwright derive"),
-    (b'"\\ud800"', "not_json", "mend the line, or delete it and run shardwright derive"),
-    (b"\xff\xfe{}", "not_json", "mend the line, or delete it and run shardwright derive"),
+    (b"not JSON at all", "not_json", "fix the line, or delete it and run shardwright derive"),
+    (b'{"image_id": NaN}', "not_json", "fix the line, or delete it and run shardwright derive"),
+    (b"[" * 100_000, "not_json", "fix the line, or delete it and run shardwright derive"),
+    (b'"\\ud800"', "not_json", "fix the line, or delete it and run shardwright derive"),
+    (b"\xff\xfe{}", "not_json", "fix the line, or delete it and run shardwright derive"),
     (b"[1, 2]", "not_an_object", DELETE),
     (b"null", "not_an_object", DELETE),
 ]

@@ -40,6 +40,7 @@ exit status:
   11   another run is writing to the same store
   130  interrupted (terminated: 143, hung up: 129); what was made is kept, the same command goes on
 """
+_IDLE = 0.5  # of the time: an encoder that waits longer is not what the run waits for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -171,7 +172,10 @@ def _headline(summary: DeriveSummary) -> str:
     if summary.dry_run:
         return line
     pace = rate(summary.derived / max(summary.seconds, 1e-3), "images")
-    return f"{line} [{summary.seconds:.1f} s, {pace}, encoder waited {summary.encoder_waited:.0%}]"
+    idle = f"encoder idle {summary.encoder_waited:.0%}"
+    if summary.encoder_waited > _IDLE:
+        idle += ": image decoding is the bottleneck"
+    return f"{line} [{summary.seconds:.1f} s, {pace}, {idle}]"
 
 
 def _components(summary: DeriveSummary) -> str:
@@ -194,7 +198,7 @@ def _counts(summary: DeriveSummary) -> str:
         f"failed: {summary.failed:,}",
     ]
     if kept := summary.kept_captions:
-        lines.append(f"kept_captions: {kept:,} (others are given or beside images)")
+        lines.append(f"kept_captions: {kept:,} (the new ones are not encoded)")
     if summary.replaced_captions:
         lines.append(f"replaced_captions: {summary.replaced_captions:,}")
     lines += facts_lines(summary)

@@ -101,7 +101,7 @@ def describe(summary: MigrateSummary) -> str:
         lines.append(f"the original is kept as {shown(summary.backup)}")
     if summary.unmigrated_records:
         lines.append(
-            "lines that could not be migrated are in the JSONL as they were; mend or delete them, "
+            "lines that could not be migrated are in the JSONL as they were; fix or delete them, "
             "then run migrate again"
         )
     return "\n".join(lines)

@@ -184,8 +184,8 @@ def _advice(summary: PackSummary) -> list[str]:
         )
     if summary.unopened_records:
         advice.append(
-            f"note: left out {quantity(summary.unopened_records, 'ready records')} (--limit, "
-            "--bucket, or packed before), whose arrays were not opened and may be unsound"
+            f"note: {quantity(summary.unopened_records, 'records')} already packed, or left out by "
+            "--limit or --bucket; not checked"
         )
     if summary.dry_run and summary.written_bytes:
         verdict = "enough" if summary.written_bytes <= summary.free_bytes else "NOT ENOUGH"

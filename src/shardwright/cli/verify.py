@@ -37,7 +37,7 @@ EXAMPLE = """\
 """
 EXIT_STATUS = """\
 exit status:
-  0    no damage; there may be notes
+  0    no damage; there may be warnings
   1    failed
   2    wrong usage, or there is neither a store nor a shard
   12   damaged
@@ -97,7 +97,7 @@ def describe(report: VerifyReport) -> str:
 
 
 def _kind(kind: str, findings: list[Finding]) -> str:
-    note = "" if findings[0].damage else " (a note)"
+    note = "" if findings[0].damage else " (a warning)"
     lines = [f"{kind}: {len(findings):,}{note}"]
     lines += [f"  {finding}" for finding in findings[:_LISTED]]
     if len(findings) > _LISTED:
@@ -117,15 +117,16 @@ def _loaders(report: VerifyReport) -> Iterator[str]:
 def _verdict(report: VerifyReport) -> str:
     damage = sum(finding.damage for finding in report.findings)
     notes = len(report.findings) - damage
-    verdict = "DAMAGED" if damage else "whole"
+    warnings = f", {quantity(notes, 'warnings')}" if notes else ""
+    verdict = f"DAMAGED: {quantity(damage, 'findings')}" if damage else "OK: no damage"
     unproven = _UNPROVEN & report.counts.keys()
     if unproven and not damage:
-        verdict = "sound, as far as can be told without a manifest"
+        verdict = "OK, as far as can be told without a manifest"
     checked = ", ".join(quantity(count, what) for what, count in report.checked.items())
     read = "every byte read" if report.read_data else "only headers and sizes read"
     if not (report.read_data or unproven) and "shards" in report.checked:
         read = "only sizes, indexes and the first and last header of each shard read"
     return (
-        f"{shown(report.path)}: {verdict} (damage: {damage:,}, notes: {notes:,})\n"
+        f"{shown(report.path)}: {verdict}{warnings}\n"
         f"  {checked} ({size(report.bytes)}), {read} [{report.seconds:.1f} s]"
     )

@@ -113,7 +113,7 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield line.number, records.parse(line.data)
             except BadRecordError as error:
                 what = error.reason.replace("_", " ")
-                raise UsageError(f"{path}, line {line.number}: {what}; mend the line") from None
+                raise UsageError(f"{path}, line {line.number}: {what}; fix the line") from None
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -134,7 +134,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except UnicodeDecodeError:
         raise UsageError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
     except csv.Error as error:
-        raise UsageError(f"{path}, line {ended + 1}: {error}; mend the line") from None
+        raise UsageError(f"{path}, line {ended + 1}: {error}; fix the line") from None
 
 
 def _first(row: dict[str, Any], fields: Iterable[str]) -> object:

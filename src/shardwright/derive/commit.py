@@ -135,7 +135,7 @@ class Committer:
         return sound
 
     def _kept(self, sample: Sample) -> list[str]:
-        """Name the components of a sample that failed to be made anew and are as they were."""
+        """Name the components of a sample that failed to be recomputed and are as they were."""
         replaced = [c for c in sample.task.make if c in self.remade.components]
         return [
             c.name for c in replaced if self.store.array(c, sample.task.source.image_id).exists()

@@ -57,7 +57,7 @@ class Outcomes:
         if self._row == _IN_A_ROW:
             raise TooManyFailuresError(
                 f"{source.path}: {reason.replace('_', ' ')} ({detail}), like {_IN_A_ROW} images "
-                "in a row; what was made before them is kept: mend the cause, then run the same "
+                "in a row; what was made before them is kept: fix the cause, then run the same "
                 "command again"
             )
 
@@ -83,7 +83,7 @@ class Outcomes:
 def write_failures(
     store: Store, outcomes: Outcomes, seen: Collection[str], components: Collection[str]
 ) -> None:
-    """Write this run's failures, with older ones that it had no occasion to mend.
+    """Write this run's failures, with older ones that it had no occasion to settle.
 
     Those are of images that this run has not seen, but which still exist, and of components that it
     did not make.

@@ -87,11 +87,11 @@ class Pipeline:
                 last, now = now, time.monotonic()
                 self.seconds = now - started
                 self._adapt(len(group.samples), now - last)
-                self.progress.aside(f"encoder waits {self.waited_part:.0%}")
+                self.progress.aside(f"encoder idle {self.waited_part:.0%}")
                 if now - noted >= _NOTE_EVERY:
                     noted = now
                     self.progress.note(
-                        f"{done:,}/{total:,} images, encoder waits {self.waited_part:.0%}"
+                        f"{done:,}/{total:,} images, encoder idle {self.waited_part:.0%}"
                     )
             if committed is not None:
                 self._wait(committed)

@@ -43,8 +43,8 @@ class Plan:
 
     inventory: Inventory
     components: tuple[Component, ...]
-    renewed: Set[Component]  # being made anew: what records say of them may be outdated
-    replaced: Set[Component]  # being made anew as they were
+    renewed: Set[Component]  # being recomputed: what records say of them may be outdated
+    replaced: Set[Component]  # being recomputed as they were
     numbers: array[int] = field(default_factory=lambda: array("Q"))
     texts: int = 0  # captions to be tokenized
     changed: list[str] = field(default_factory=list)  # images that are not those of their arrays
@@ -68,7 +68,7 @@ class Plan:
             recorded, given = recorded_caption(record), self.inventory.given_caption(number)
             fresh = {c for c in make if c.source == "caption"}
             if fresh & (self.renewed | self.replaced):
-                caption = given  # or the text beside it, which may be why it is made anew
+                caption = given  # or the text beside it, which may be why it is recomputed
             elif fresh:
                 caption = given or recorded
             else:  # the array was made of the caption on record
@@ -87,10 +87,10 @@ class Plan:
         )
 
     def replaced_captions(self) -> int:
-        """Count the captions on record that give way to others, as their arrays are made anew."""
-        anew = [c for c in self.renewed | self.replaced if c.source == "caption"]
+        """Count the captions on record that are replaced, as their arrays are recomputed."""
+        recomputed = [c for c in self.renewed | self.replaced if c.source == "caption"]
         others = self.inventory.other_captions.intersection(self.numbers)
-        return sum(1 for number in others if self.inventory.missing(number, anew))
+        return sum(1 for number in others if self.inventory.missing(number, recomputed))
 
     def count_profiles(self, stored: Collection[Component], outcomes: Outcomes) -> bool:
         """Count the images there whose arrays were made without regard to their colour profile.

@@ -1,6 +1,6 @@
 """Which arrays a recompute has already replaced, so that one that was cut short goes on.
 
-While a component is made anew with the settings it has, the old arrays stay until new ones take
+While a component is recomputed with the settings it has, the old arrays stay until new ones take
 their places, and the two cannot be told apart by looking; nor, with other settings, can arrays of
 a caption and of one that has been edited since. ``DERIVED_DIR/.shardwright`` has a list
 of the ids whose arrays are new, ``remade-COMPONENT.jsonl``, for as long as that lasts.

@@ -284,13 +284,13 @@ def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Pr
     if summary.kept_captions:
         names = [c.name for c in layout.inventory.store.recipe.captions]
         progress.warn(
-            f"{quantity(summary.kept_captions, 'images')}: the caption on record is kept, though "
-            f"another is given or beside the image; --recompute {names[0]} takes the new"
+            f"{quantity(summary.kept_captions, 'captions')} changed after encoding; keeping the "
+            f"old. Use --recompute {','.join(names)} to update"
         )
     if summary.replaced_captions:
         progress.warn(
-            f"{quantity(summary.replaced_captions, 'images')}: the caption on record is replaced "
-            "by the one given or beside the image"
+            f"{quantity(summary.replaced_captions, 'captions')} changed after encoding; taking the "
+            "new"
         )
     if changed := summary.changed_images:
         pictures = ",".join(c.name for c in layout.inventory.store.recipe.pictures)

@@ -18,7 +18,7 @@ from shardwright.store.provenance import SRGB, Entry, Settings, complete
 
 
 class Making:
-    """The encoders of a run, and the components that it makes anew."""
+    """The encoders of a run, and the components that it recomputes."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Making:
         self.recompute = frozenset(recompute)
         self.encoders: dict[Component, Encoder] = {}
         self.settings: dict[Component, Settings] = {}
-        # Being made anew, now or since a run was cut short: with other settings, for which all old
+        # Being recomputed, now or since a run was cut short: with other settings, for which all old
         # arrays go first, or with the same, where each stays until its new one takes its place.
         self.renewed: set[Component] = set()
         self.replaced: set[Component] = set()
@@ -49,7 +49,7 @@ class Making:
         """Raise if components were made with other settings than the user asks for.
 
         What can be told without encoders is compared first. One is loaded only if the user named
-        its model, or if the component is to be made anew.
+        its model, or if the component is to be recomputed.
         """
         there = {c: entry for c in components if (entry := self._entries.get(c.name))}
         told = {
@@ -67,8 +67,8 @@ class Making:
         for component in components:
             if component not in self.encoders:
                 self._load(component)
-        anew = self.renewed | self.replaced
-        kept = {c.name: settings for c, settings in self.settings.items() if c not in anew}
+        recomputed = self.renewed | self.replaced
+        kept = {c.name: settings for c, settings in self.settings.items() if c not in recomputed}
         provenance.require_same(self._entries, kept, self._store.folder)
 
     @property
@@ -101,7 +101,7 @@ class Making:
         return sum(1 for _ in array_ids(self._store, component))
 
     def require_all(self, image_ids: Collection[str]) -> None:
-        """Refuse to make anew, of these images, what would leave arrays of the old make behind."""
+        """Refuse to recompute, of these images, what would leave arrays of the old make behind."""
         given = {source.image_id for source in self.inventory.sources}
         for component in self._outdated:
             for image_id in array_ids(self._store, component):
@@ -145,7 +145,7 @@ class Making:
             self._mark(self._outdated, "making")
 
     def finish(self) -> None:
-        """Say that what was to be made anew has been."""
+        """Say that what was to be recomputed has been."""
         self._mark(self.renewed | self.replaced, None)
         if self.noted:
             remade.remove(self._store, self.noted)

@@ -78,7 +78,7 @@ class Checked:
 def choose(
     scan: Scan, order: Sequence[int], limit: int | None, workers: int, progress: Progress
 ) -> tuple[list[int], Checked]:
-    """Take samples in order until the limit is reached, and drop those with unsound arrays."""
+    """Take samples in order until the limit is reached, and drop those with invalid arrays."""
     checked = Checked(len(scan.ids), len(scan.store.recipe.components))
     chosen: list[int] = []
     wanted = len(order) if limit is None else min(limit, len(order))
@@ -88,19 +88,19 @@ def choose(
     while len(chosen) < wanted and position < len(order):
         drawn = order[position : position + wanted - len(chosen)]
         position += len(drawn)
-        unsound: dict[int, str] = {}
+        invalid: dict[int, str] = {}
         tasks = _batches(scan, drawn)
         with closing(run(_check, tasks, min(workers, len(drawn) // _BATCH + 1))) as results:
             for first, found in results:
                 for sample, result in zip(drawn[first : first + len(found)], found, strict=True):
                     if isinstance(result, str):
-                        unsound[sample] = result
+                        invalid[sample] = result
                     else:
                         checked.note(sample, result)
                 progress.advance(len(found))
-        for sample in sorted(unsound):  # so that the report is the same for any workers
-            scan.drop(sample, unsound[sample])
-        chosen += [sample for sample in drawn if sample not in unsound]
+        for sample in sorted(invalid):  # so that the report is the same for any workers
+            scan.drop(sample, invalid[sample])
+        chosen += [sample for sample in drawn if sample not in invalid]
     return chosen, checked
 
 

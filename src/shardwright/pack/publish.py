@@ -83,7 +83,7 @@ def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
 
 
 def _newest_array(plan: Plan, shard: Shard) -> int:
-    """Say when the last of a shard's arrays came or changed, since it may have been made anew."""
+    """Say when the last of a shard's arrays came or changed, since it may have been recomputed."""
     store = plan.scan.store
     return max(
         os.stat(store.array(component, plan.scan.ids[sample])).st_ctime_ns

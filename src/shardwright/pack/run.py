@@ -273,7 +273,7 @@ def _summary(
 
 
 def _require_samples(only: Sequence[str], found: Scan) -> None:
-    """Take a bucket that is neither one of the seven nor in the store for a slip of the pen."""
+    """Take a bucket that is neither one of the seven nor in the store for a typing mistake."""
     present = {found.buckets[sample] for sample in found.ready()} if only else set()
     for name in sorted(set(only) - present - set(map(str, found.store.recipe.buckets))):
         listed = ", ".join(sorted(present)) or "none"

@@ -204,7 +204,7 @@ def _image(image_path: object) -> object:
 
 
 def require_inputs(store: Store) -> None:
-    """Raise if a part of the store is not there at all, or is being made anew."""
+    """Raise if a part of the store is not there at all, or is being recomputed."""
     require_merged(store)
     if not store.jsonl.is_file():
         raise InputMissingError(
@@ -220,7 +220,7 @@ def require_inputs(store: Store) -> None:
             )
     if names := provenance.under_way(store.folder):
         raise ProvenanceError(
-            f"{store.folder}: a run that makes {' and '.join(names)} anew has not ended, so its "
+            f"{store.folder}: a recompute of {' and '.join(names)} has not ended, so its "
             "arrays may not be those of their records; before packing, finish it with "
             f"{commands.derive(store)}"
         )

@@ -39,12 +39,12 @@ class Start:
         what = "; ".join(differing) or "the records or arrays of the store have changed since"
         raise UsageError(
             f"--resume: this is not the plan of the run before: {what}; go on as it was, or pack "
-            "anew with --overwrite"
+            "again with --overwrite"
         )
 
 
 def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
-    """Start anew; shards of other buckets stay, unless the whole folder is overwritten."""
+    """Start over; shards of other buckets stay, unless the whole folder is overwritten."""
     going = (only or existing_buckets(output)) if overwrite else []
     replaced = [name for name in going if existing_shards(output / bucket_folder(name))]
     if overwrite and not only:
@@ -63,7 +63,7 @@ def append(output: Path) -> Start:
     unfinished = manifest.load_unfinished(output)
     if unfinished is not None and not unfinished.append:
         raise UsageError(
-            f"{output}: its last run was interrupted; finish it with --resume, or pack anew with "
+            f"{output}: its last run was interrupted; finish it with --resume, or pack again with "
             "--overwrite, before you --append"
         )
     base = _base(output, unfinished)
@@ -71,7 +71,7 @@ def append(output: Path) -> Start:
     if unfinished is None and (unlisted := _unlisted(output, base)):
         raise UsageError(
             f"{unlisted[0]}: not in the manifest, so nobody knows which samples it has; move it "
-            "elsewhere, or pack anew with --overwrite, before you --append"
+            "elsewhere, or pack again with --overwrite, before you --append"
         )
     return _after(output, base, append=True, unfinished=unfinished)
 
@@ -142,7 +142,7 @@ def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | 
         path = output / shard.path
         if not path.is_file() or path.stat().st_size != shard.bytes:
             raise DamageError(
-                f"{path}: is missing or not whole; bring back a sound copy, or pack anew with "
+                f"{path}: is missing or not whole; bring back a sound copy, or pack again with "
                 "--overwrite, before you --append"
             )
         known.update(index.load(output, shard.path).head.ids)

@@ -32,7 +32,7 @@ from shardwright.store.store import Store
 from shardwright.workers import run
 
 _TAR = ".tar"
-_ANEW = "pack anew with --overwrite"
+_ANEW = "pack again with --overwrite"
 _RESUME = "run the same pack with --resume"
 
 
@@ -111,7 +111,7 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
         findings.append(_damaged(state / manifest.UNFINISHED_NAME, error))
     if unfinished is not None:
         what = "a run was interrupted, or is still under way"
-        cure = "when none is, finish it with the same pack and --resume, or anew with --overwrite"
+        cure = "when none is, finish it with the same pack and --resume, or use --overwrite"
         findings.append(_finding("unfinished", manifest.UNFINISHED_NAME, what, cure))
     elif whole is not None:
         name, again = manifest.MANIFEST_NAME, "pack all buckets again with --overwrite"
@@ -185,7 +185,7 @@ def _compare(
             again = f"delete it and {_RESUME}" if entry.run == last else _ANEW
             tasks.append(Task(path, entry, f"bring back a sound copy, or {again}"))
         elif whole is None or unfinished is not None:
-            cure = "pack the samples anew with shardwright pack"
+            cure = "pack the samples again with shardwright pack"
             if unfinished is not None:
                 cure = f"delete it and {_RESUME}"
             tasks.append(Task(path, None, cure))

@@ -33,8 +33,8 @@ from shardwright.store.findings import Finding
 
 _BUFFER = 1 << 18  # bytes read at a time: few enough to be hashed while the core has them at hand
 _REPORT = 1 << 25  # bytes between two progress messages
-_MEND = "mend the sample in the store (shardwright verify there), then pack with --overwrite"
-_ANEW = "if the store is right, pack anew with --overwrite"
+_MEND = "fix the sample in the store (shardwright verify there), then pack with --overwrite"
+_ANEW = "if the store is right, pack again with --overwrite"
 _RESTORE = "restore the manifest and the indexes, or pack again with --overwrite"
 _MOST = 100  # findings in one shard; after so many, more tell nothing new
 

@@ -194,7 +194,7 @@ def _next(
     recomputed = provenance.under_way(store.folder)
     if stage1:
         why = (  # only migrate can tell which it cannot take
-            f"{quantity(stage1, 'records')} of Stage 1; what migrate cannot take, mend or delete "
+            f"{quantity(stage1, 'records')} of Stage 1; what migrate cannot take, fix or delete "
             "its lines"
         )
         return commands.command("migrate", *commands.store_flags(store)), why
@@ -205,7 +205,7 @@ def _next(
     elif missing:
         why = f"{quantity(missing, 'arrays')} missing"
     elif recomputed:
-        why = f"a run that made {' and '.join(recomputed)} anew was interrupted"
+        why = f"a recompute of {' and '.join(recomputed)} was interrupted"
     elif found.skipped:
         wrong = quantity(found.skipped.total, "records")
         why = f"it names what is wrong with {wrong}, and the cure"

@@ -1,7 +1,7 @@
 """What each component of a store was made with, so that no folder ever holds two kinds of arrays.
 
 ``DERIVED_DIR/.shardwright/provenance.json``; it is written before the first array that it speaks
-of. To make a component anew with other settings is a matter of two steps that survive a kill: all
+of. To recompute a component with other settings is a matter of two steps that survive a kill: all
 old arrays are removed ("removing"), then new ones are made ("making"). With the same settings each
 new array takes the place of the old one ("replacing"). Only then is the entry plain again.
 """
@@ -72,7 +72,7 @@ def readable(derived_dir: Path) -> dict[str, Entry]:
 
 
 def under_way(derived_dir: Path) -> list[str]:
-    """Name the components that a run was making anew when it ended, or still is.
+    """Name the components that a run was recomputing when it ended, or still is.
 
     Until that is done, an array need not be the one of its record.
     """
@@ -147,7 +147,7 @@ def require_same(
     go_on = shlex.join(before) if before else "the settings it was made with"
     raise ProvenanceError(
         f"{derived_dir}: was made with other settings, and nothing was written ({listed})\n"
-        f"to go on as before, give {go_on}; to make all of it anew, --recompute "
+        f"to go on as before, give {go_on}; to recompute all of it, --recompute "
         f"{','.join(changed)}; or give another --derived-dir"
     )
 

@@ -20,7 +20,7 @@ _MIGRATE = "run shardwright migrate"
 
 # What is wrong, and the cure. Where pack skips a record, the kind has the name of its reason.
 FAULTS = {
-    "not_json": ("not JSON", "mend the line, or delete it and run shardwright derive"),
+    "not_json": ("not JSON", "fix the line, or delete it and run shardwright derive"),
     "not_an_object": ("not a JSON object", _DELETE),
     "line_too_long": (f"longer than {records.LONGEST_LINE >> 20} MiB", _DELETE),
     "torn_line": ("the last line is cut off, as by a crash", _DELETE),

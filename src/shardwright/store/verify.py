@@ -170,14 +170,13 @@ def _folders(store: Store, samples: _Samples) -> tuple[tuple[int, ...], list[Fin
 
 
 def _recomputed(store: Store) -> Iterator[Finding]:
-    """Find what is being made anew: sound as it looks, an array may be another caption's."""
+    """Find what is being recomputed: sound as it looks, an array may be another caption's."""
     for name in provenance.under_way(store.folder):
         yield Finding(
             "recompute_unfinished",
             str(store.state / provenance.NAME),
             None,
-            f"a run that makes {name} anew has not ended, so its arrays may not be those of their "
-            "records",
+            f"a recompute of {name} has not ended, so its arrays may not be those of their records",
             "to finish it, run shardwright derive",
         )
 

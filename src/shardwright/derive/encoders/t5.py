@@ -98,7 +98,7 @@ def load(component: Component, options: Options) -> TextEncoder:
 def read_tokenizer(checkpoint: Checkpoint, tokens: int) -> Tokenizer:
     """Load the checkpoint's own tokenizer, padding and cutting every caption to so many.
 
-    The bare tokenizer, because transformers' wrapper around it sets padding and truncation anew on
+    The bare tokenizer, because transformers' wrapper around it sets padding and truncation again on
     every call, which is not safe in threads.
     """
     from tokenizers import Tokenizer
