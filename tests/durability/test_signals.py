@@ -6,6 +6,7 @@ What was made is merged, the exit code tells, and the next run ends in the bytes
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import random
@@ -182,9 +183,12 @@ def traced(work: Callable[[], object], steps: SignallingSteps) -> BaseException 
 
     A process ends after such a signal. This one goes on, thousands of times, so the handlers that
     a signal amid their restoring has left are put back, or each run would call those before it.
+    Nor is garbage collected meanwhile: what other tests left may have callbacks, in which what a
+    signal raises is lost.
     """
     before = sys.gettrace()
     handlers = {number: signal.getsignal(number) for number in CODES}
+    gc.disable()
     sys.settrace(steps)
     try:
         work()
@@ -192,6 +196,7 @@ def traced(work: Callable[[], object], steps: SignallingSteps) -> BaseException 
         return error
     finally:
         sys.settrace(before)
+        gc.enable()
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return None
