@@ -142,7 +142,7 @@ def test_the_caption_of_an_array_stays_until_it_is_recomputed(
     file.write_text('{"file_name": "img000.png", "text": "another"}\n')
     summary = sketch(images, derived, captions=file, progress=Lines())
     assert (summary.already_complete, summary.kept_captions) == (2, 1)
-    assert "--recompute t5 takes the new" in capsys.readouterr().err
+    assert "Use --recompute t5 to update" in capsys.readouterr().err
     assert contents(derived) == before
     summary = sketch(images, derived, captions=file, recompute=["t5"])
     assert (summary.derived, summary.kept_captions) == (2, 0)
@@ -525,7 +525,7 @@ def test_the_flags_of_before_name_models_and_dtypes(before: dict[str, str], flag
     now = {"encoders": "pretrained", **dict.fromkeys(before, "other")}
     with pytest.raises(ProvenanceError) as caught:
         require_same({"vae": entry}, {"vae": now}, Path("derived"))
-    assert f"to go on as before, give {flags}; to make" in str(caught.value)
+    assert f"to go on as before, give {flags}; to recompute" in str(caught.value)
 
 
 def test_another_model_is_named_with_the_one_before(tmp_path: Path) -> None:
