@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--other-jsonl",
         action="store_true",
-        help="pack into a folder whose other shards were packed from another JSONL",
+        help="pack into a folder whose shards were packed from another JSONL",
     )
     add("--sha256", action="store_true", help="also write a SHA256SUMS file for sha256sum -c")
     add_ignore_space(parser)

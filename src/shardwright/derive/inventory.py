@@ -46,8 +46,8 @@ class Inventory:
         self.problems = images_found.problems(sources, _owners(sources, store))
         self.other_captions: set[int] = set()  # images with one given or beside, not on record
         self.changed: set[int] = set()  # images that are no longer the file that was encoded
-        self._outdated: dict[int, list[str]] = {}  # of the others: what an earlier file was for
-        self.touched: dict[int, int] = {}  # the time of files that are the same at another place
+        self._outdated: dict[int, list[str]] = {}  # components that show an earlier file
+        self.touched: dict[int, int] = {}  # the new time of files that are the same as before
         self.gone: dict[str, str] = {}  # the paths of images on record that are nowhere, by id
         self._text_folders = [
             os.path.join(store.arrays(component), "") for component in store.recipe.captions
