@@ -8,7 +8,7 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from shardwright.workers import cores
+from shardwright.engine.local import cores
 
 BUSY = 0.5  # a load above which others take so much of the machine that figures mean little
 _LIBRARIES = ("shardwright", "numpy", "msgspec", "xxhash", "webdataset", "datasets", "torch")

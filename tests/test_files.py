@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from shardwright import LockedError, NoSpaceError, StorageError, files, locks
-from shardwright.files import Disk, GatheredFile, NewFile, using
+from shardwright import LockedError, NoSpaceError, StorageError
+from shardwright.storage import files, locks
+from shardwright.storage.files import Disk, GatheredFile, NewFile, using
 from tests.faults import Call, WatchedDisk
 from tests.tars import listing
 
@@ -378,7 +379,7 @@ def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from shardwright import locks
+from shardwright.storage import locks
 with locks.lock(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(60)
@@ -402,7 +403,8 @@ def test_a_killed_holders_lock_is_free(tmp_path: Path) -> None:
 CONTENDER = """
 import sys
 from pathlib import Path
-from shardwright import LockedError, locks
+from shardwright import LockedError
+from shardwright.storage import locks
 root = Path(sys.argv[1])
 won = 0
 for _ in range(300):

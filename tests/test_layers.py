@@ -49,7 +49,7 @@ def strings(path: Path) -> list[str]:
 @pytest.mark.parametrize("word", ["dinov3", "vae", "t5", "vae_latents", "t5_hidden", "t5h.npy"])
 def test_only_the_recipe_names_components(word: str) -> None:
     naming = [path for path in MODULES if word in strings(path)]
-    allowed = {SOURCE / "recipe.py", *(SOURCE / "derive" / "encoders").glob("*.py")}
+    allowed = {SOURCE / "recipe.py", *(SOURCE / "encoders").glob("*.py")}
     assert set(naming) <= allowed
     assert any(word in text for text in strings(SOURCE / "recipe.py"))
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import shardwright
-from shardwright import files, locks
 from shardwright.buckets import Bucket
 from shardwright.errors import (
     InputMissingError,
@@ -27,9 +26,10 @@ from shardwright.errors import (
     StorageError,
     UsageError,
 )
-from shardwright.files import Disk
 from shardwright.layout import JSONL_NAME
 from shardwright.recipe import SPECIFICATION
+from shardwright.storage import files, locks
+from shardwright.storage.files import Disk
 from shardwright.store.journal import Recovered, journal_path
 from shardwright.store.rewrite import Rewrite
 from tests import stage1
@@ -534,7 +534,7 @@ def test_parts_and_workers_make_no_difference(
         lines[6:6] = [b"\xef\xbb\xbf" + json.dumps(record("marked")).encode(), record("img8"), ""]
         first = b"\xef\xbb\xbf\xef\xbb\xbf" + json.dumps(record("first")).encode()
         stage1.write(derived, first, *lines, '{"image_id": "stage2", "format_version": 2}', "")
-        monkeypatch.setattr(sys.modules["shardwright.migrate.run"], "_PART_BYTES", part_bytes)
+        monkeypatch.setattr(sys.modules["shardwright.migrating.run"], "_PART_BYTES", part_bytes)
         summary = migrate(derived, workers=workers).to_dict()
         return contents(derived), {name: summary[name] for name in summary.keys() - VARYING}
 
@@ -560,7 +560,7 @@ def test_an_error_in_one_worker_leaves_nothing_unfinished(
         def rename(self, source: Path, target: Path) -> None:
             time.sleep(60)
 
-    monkeypatch.setattr(sys.modules["shardwright.migrate.run"], "_PART_BYTES", 50_000)
+    monkeypatch.setattr(sys.modules["shardwright.migrating.run"], "_PART_BYTES", 50_000)
     jsonl = stage1.write(derived, *(record(f"img{n}", seed=n) for n in range(6)))
     before = jsonl.read_bytes()
     with (

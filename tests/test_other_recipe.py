@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import shardwright
 from shardwright import derive, pack, status, verify
 from shardwright.buckets import Bucket
-from shardwright.derive.encoders.base import Encoder, Tokens
+from shardwright.encoders.base import Encoder, Tokens
 from shardwright.errors import ProvenanceError, ShardwrightError
 from shardwright.recipe import SPECIFICATION, Component, Mask, Recipe, Side
 from shardwright.store.store import Store

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardwright import StorageError, pack
-from shardwright.outputs import require_writable
+from shardwright.storage.writable import require_writable
 from tests.stores import Store
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from shardwright import ShardwrightError, StorageError
-from shardwright.workers import cores, run
+from shardwright.engine.local import cores, run
 from tests.commands import is_alive, wait_until
 from tests.stores import make_store, records
 
@@ -152,7 +152,7 @@ def test_an_error_in_the_caller_kills_the_workers() -> None:
 
 ORPHANING = """
 import os, sys, time
-from shardwright.workers import run
+from shardwright.engine.local import run
 def busy(_):
     yield os.getpid()
     while True:  # busy, so that no closed pipe would tell it anything
@@ -215,7 +215,7 @@ def test_cores_are_those_this_process_may_use() -> None:
 def test_ctrl_c_in_the_midst_of_a_fork_is_not_the_workers_to_handle() -> None:
     script = (
         "import os, signal\n"
-        "from shardwright.workers import run\n"
+        "from shardwright.engine.local import run\n"
         "os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGINT))\n"
         "print(list(run(lambda task: iter([task]), [1, 2], 2)))\n"
     )

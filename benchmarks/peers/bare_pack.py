@@ -5,7 +5,7 @@ import sys
 import xxhash
 
 import shardwright
-from shardwright import files
+from shardwright.storage import files
 
 store, output, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 import shardwright
-from shardwright.derive.encoders.base import Options, Picture, Tokens
-from shardwright.derive.encoders.sketch import load
+from shardwright.encoders.base import Options, Picture, Tokens
+from shardwright.encoders.sketch import load
 from shardwright.recipe import SPECIFICATION, Component
 
 BATCH = 8

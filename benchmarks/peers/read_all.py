@@ -113,7 +113,7 @@ WAYS = {
     "loose": loose,
 }
 LIBRARY = {
-    "shardwright": "shardwright.shards.reader",
+    "shardwright": "shardwright.shards.reader.dataset",
     "webdataset": "webdataset",
     "huggingface": "datasets",
     "loose": "shardwright.recipe",

@@ -5,7 +5,7 @@ what ``shardwright pack --output-dir data/shards`` does, and gives back a summar
 training: it reads shards.
 """
 
-from shardwright.derive import ComponentSummary, DeriveSummary, FailedReason, derive
+from shardwright.deriving import ComponentSummary, DeriveSummary, FailedReason, derive
 from shardwright.errors import (
     DamageError,
     InputMissingError,
@@ -20,13 +20,13 @@ from shardwright.errors import (
     TooManyFailuresError,
     UsageError,
 )
-from shardwright.migrate import MigrateSummary, migrate
-from shardwright.pack import BucketSummary, PackSummary, SkippedReason, pack
+from shardwright.migrating import MigrateSummary, migrate
+from shardwright.packing import BucketSummary, PackSummary, SkippedReason, pack
 from shardwright.progress import Progress
-from shardwright.shards.indexing import IndexSummary, index
-from shardwright.shards.opening import open  # noqa: A004 - for shardwright.open, as gzip.open
-from shardwright.status import BucketStatus, ComponentStatus, PackedStatus, StoreStatus, status
-from shardwright.verify import Finding, VerifyReport, verify
+from shardwright.reporting import BucketStatus, ComponentStatus, PackedStatus, StoreStatus, status
+from shardwright.shards.loaders.indexing import IndexSummary, index
+from shardwright.shards.reader.opening import open  # noqa: A004 - for shardwright.open, as gzip.open
+from shardwright.verifying import Finding, VerifyReport, verify
 from shardwright.version import __version__
 
 __all__ = [

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from shardwright import files
 from shardwright.buckets import Bucket
-from shardwright.derive import DeriveSummary, derive
-from shardwright.derive.encoders.sketch import decode
+from shardwright.deriving import DeriveSummary, derive
+from shardwright.encoders.sketch import decode
 from shardwright.errors import UsageError
-from shardwright.outputs import require_writable
-from shardwright.pack import PackSummary, pack
+from shardwright.packing import PackSummary, pack
 from shardwright.progress import Progress
 from shardwright.recipe import SPECIFICATION
-from shardwright.verify import VerifyReport, verify
+from shardwright.storage import files
+from shardwright.storage.writable import require_writable
+from shardwright.verifying import VerifyReport, verify
 
 _MARKER = "MADE_BY_SHARDWRIGHT_DEMO"
 _PICTURES = 24

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.cli.derive import describe
-from shardwright.derive.summary import FailedReason, UnusedRows
+from shardwright.deriving.summary import FailedReason, UnusedRows
 from tests.commands import run
 from tests.derive.pictures import make_images, sketch, store_records
 from tests.faults import contents

@@ -23,7 +23,7 @@ ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)
 TIDIES_UP = """
 import atexit, sys
 def imported(event, arguments):
-    if event == "import" and arguments[0] == "shardwright.derive.run":
+    if event == "import" and arguments[0] == "shardwright.deriving.run":
         atexit.register(print, "tidied up")
 sys.addaudithook(imported)
 """

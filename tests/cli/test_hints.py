@@ -13,8 +13,8 @@ import pytest
 
 import shardwright
 from shardwright import pack
-from shardwright.files import using
 from shardwright.layout import JSONL_NAME
+from shardwright.storage.files import using
 from tests.commands import COMMAND, run
 from tests.derive.pictures import array_path, make_images, sketch, store_records
 from tests.faults import Killed, KillingDisk, WatchedDisk

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.derive.encoders.base import Encoder, ImageEncoder, Options, Picture
-from shardwright.derive.encoders.sketch import load
+from shardwright.encoders.base import Encoder, ImageEncoder, Options, Picture
+from shardwright.encoders.sketch import load
 from shardwright.recipe import SPECIFICATION, Component
 
 DINO, VAE, T5 = SPECIFICATION.components

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from shardwright.derive import DeriveSummary, derive
-from shardwright.derive.encoders.base import Picture
+from shardwright.deriving import DeriveSummary, derive
+from shardwright.encoders.base import Picture
 from shardwright.layout import JSONL_NAME
 from shardwright.recipe import SPECIFICATION
 from shardwright.store import records

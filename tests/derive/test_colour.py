@@ -12,8 +12,8 @@ import pytest
 from PIL import Image, ImageCms
 
 from shardwright.cli.derive import describe
-from shardwright.derive import images, plan
-from shardwright.derive.encoders.base import Picture
+from shardwright.deriving import images, plan
+from shardwright.encoders.base import Picture
 from shardwright.progress import Lines
 from shardwright.store.provenance import complete
 from tests.derive.pictures import array_path, gradient, make_images, save, sketch

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardwright.derive import DeriveSummary, derive
-from shardwright.derive.encoders.sketch import decode
+from shardwright.deriving import DeriveSummary, derive
+from shardwright.encoders.sketch import decode
 from shardwright.errors import (
     InputMissingError,
     LockedError,
@@ -23,10 +23,10 @@ from shardwright.errors import (
     UsageError,
 )
 from shardwright.layout import JSONL_NAME
-from shardwright.locks import lock
-from shardwright.pack import pack
+from shardwright.packing import pack
 from shardwright.progress import Lines
 from shardwright.recipe import SPECIFICATION
+from shardwright.storage.locks import lock
 from shardwright.store.provenance import Entry, require_same
 from tests.derive.fakes import Chokes, Fake, SmallDevice, Spoils, given
 from tests.derive.pictures import (

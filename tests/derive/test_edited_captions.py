@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.files import using
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Lines
+from shardwright.storage.files import using
 from tests.derive.fakes import Fake, Spoils, given
 from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
 from tests.derive.test_derive import flat

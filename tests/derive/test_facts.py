@@ -13,8 +13,8 @@ import pytest
 import xxhash
 
 from shardwright import derive, status, verify
-from shardwright.derive.encoders.base import Options
-from shardwright.derive.encoders.sketch import load
+from shardwright.encoders.base import Options
+from shardwright.encoders.sketch import load
 from shardwright.recipe import SPECIFICATION
 from shardwright.store import facts as store_facts
 from tests.commands import run

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
-from shardwright.derive import images
-from shardwright.derive.encoders.base import Picture
-from shardwright.derive.images import BadImageError, Size, frame, framed, measure
+from shardwright.deriving import images
+from shardwright.deriving.images import BadImageError, Size, frame, framed, measure
+from shardwright.encoders.base import Picture
 from shardwright.recipe import SPECIFICATION
 from tests.derive.pictures import gradient, make_bomb
 

@@ -10,8 +10,8 @@ import pytest
 
 from shardwright import pack, verify
 from shardwright.errors import InputMissingError
-from shardwright.files import using
 from shardwright.layout import JSONL_NAME
+from shardwright.storage.files import using
 from tests.commands import run, start, wait_until
 from tests.derive.pictures import make_images, sketch, store_records
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents

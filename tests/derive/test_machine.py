@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.derive import machine
+from shardwright.deriving import machine
 from shardwright.progress import Lines
 from tests.derive.fakes import Fake, given
 from tests.derive.pictures import make_images, sketch

@@ -12,7 +12,7 @@ import pytest
 
 from shardwright import pack, verify
 from shardwright.errors import ProvenanceError
-from shardwright.files import using
+from shardwright.storage.files import using
 from tests.derive.fakes import Chokes, Fake, Spoils, given
 from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
 from tests.derive.test_derive import arrays, balance, failures, flat, provenance

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.derive import DeriveSummary
+from shardwright.deriving import DeriveSummary
 from shardwright.layout import JSONL_NAME
 from shardwright.recipe import SPECIFICATION
 from shardwright.store.records import image_id_of

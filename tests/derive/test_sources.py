@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from shardwright.cli.derive import EXIT_STATUS
-from shardwright.derive import captions, sources
-from shardwright.derive.captions import CaptionError
-from shardwright.derive.sources import Source, problems
+from shardwright.deriving import captions, sources
+from shardwright.deriving.captions import CaptionError
+from shardwright.deriving.sources import Source, problems
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Lines, Progress
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.derive.pipeline import Pipeline
+from shardwright.deriving.pipeline import Pipeline
 from shardwright.store import arrays
 
 _MEMORY = Path("/dev/shm")

@@ -8,7 +8,7 @@ from pathlib import Path
 import xxhash
 
 from shardwright.layout import JSONL_NAME
-from shardwright.shards import manifest
+from shardwright.shards.format import manifest
 from shardwright.store import facts
 from shardwright.store.journal import journal_path
 from shardwright.store.store import Store

@@ -11,7 +11,9 @@ from pathlib import Path
 from shardwright.cli.main import main
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["pytest", __name__, "shardwright.derive.run", "shardwright.pack"])
+_CONTEXT.set_forkserver_preload(
+    ["pytest", __name__, "shardwright.deriving.run", "shardwright.packing.run"]
+)
 
 
 def start(arguments: Sequence[str | Path], told: Path) -> BaseProcess:

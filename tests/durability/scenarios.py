@@ -15,7 +15,7 @@ import pytest
 
 import shardwright
 from shardwright import Progress, pack
-from shardwright.files import using
+from shardwright.storage.files import using
 from tests import stage1
 from tests.derive.pictures import make_images, sketch
 from tests.durability.folders import Contents, restore
@@ -161,7 +161,7 @@ def _migrate(folder: Path, output: Path, count: int = 7) -> tuple[Command, Optio
 def _migrate_in_small_groups(**options: Any) -> None:  # noqa: ANN401
     # Groups of hundreds are for speed; here several of them must fit into a few records.
     with mock.patch.object(
-        importlib.import_module("shardwright.migrate.run"), "_PART_BYTES", 50_000
+        importlib.import_module("shardwright.migrating.run"), "_PART_BYTES", 50_000
     ):
         shardwright.migrate(workers=1, **options)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from shardwright import Progress, ShardwrightError, SourceChangedError, pack, verify
-from shardwright.files import using
+from shardwright.storage.files import using
 from tests.faults import Call, WatchedDisk, contents
 from tests.stores import Store, array, line, make_store, npy, record
 

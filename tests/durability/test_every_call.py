@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from shardwright import NoSpaceError, StorageError
-from shardwright.derive import pipeline
-from shardwright.files import using
+from shardwright.deriving import pipeline
+from shardwright.storage.files import using
 from tests.durability.folders import (
     JOURNALS,
     assert_arrays_are_whole,

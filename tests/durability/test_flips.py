@@ -14,8 +14,8 @@ import pytest
 import shardwright
 from shardwright import DamageError, pack
 from shardwright.recipe import SPECIFICATION
-from shardwright.shards import index, manifest
-from shardwright.shards.check_shard import Checker, Seen, Task
+from shardwright.shards.format import index, manifest
+from shardwright.verifying.shard import Checker, Seen, ShardToCheck
 from tests.durability.scenarios import small_store
 from tests.durability.soak import Tally, times
 from tests.stores import record
@@ -81,7 +81,7 @@ def spread(parts: list[tuple[int, str, str | None, str | None]], size: int) -> I
 def test_every_flip_in_a_shard_is_found_and_placed(shard_folder: Path, tally: Tally) -> None:
     listed = manifest.load_manifest(shard_folder)
     assert listed is not None
-    task = Task(SHARD, listed.shards[0], "")
+    task = ShardToCheck(SHARD, listed.shards[0], "")
     checker = Checker(shard_folder, SPECIFICATION, True, None)
     parts = regions(shard_folder / SHARD)
     starts = [part[0] for part in parts]

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 
-from shardwright import NoSpaceError, Progress, files, pack, verify
-from shardwright.files import using
+from shardwright import NoSpaceError, Progress, pack, verify
+from shardwright.storage import files
+from shardwright.storage.files import using
 from tests.commands import run
 from tests.derive.fakes import Fake, given
 from tests.derive.pictures import make_images, sketch

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.errors import ShardwrightError
-from shardwright.files import using
+from shardwright.storage.files import using
 from tests.durability.folders import (
     JOURNAL,
     Contents,

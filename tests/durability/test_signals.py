@@ -27,11 +27,12 @@ from types import FrameType
 
 import pytest
 
-from shardwright import files, interrupts, pack
+from shardwright import interrupts, pack
 from shardwright.cli.main import main
-from shardwright.derive import pipeline, run
-from shardwright.files import using
+from shardwright.deriving import pipeline, run
 from shardwright.layout import STATE_FOLDER
+from shardwright.storage import files
+from shardwright.storage.files import using
 from shardwright.store import journal
 from tests.commands import wait_until
 from tests.derive.pictures import make_images, sketch
@@ -205,7 +206,7 @@ def traced(work: Callable[[], object], steps: SignallingSteps) -> BaseException 
 HANGING = """
 import os, sys, threading, time
 from shardwright.cli.main import main
-from shardwright.files import Disk, using
+from shardwright.storage.files import Disk, using
 
 class Hangs(Disk):
     def fsync(self, fd):

@@ -25,8 +25,8 @@ import shardwright
 from shardwright import ShardwrightError, VerifyReport
 from shardwright.errors import DamageError
 from shardwright.recipe import SPECIFICATION, Component, Side
-from shardwright.shards import index, manifest, tarread
-from shardwright.shards.tarread import BadTarError, Entry
+from shardwright.shards.format import index, manifest, tarread
+from shardwright.shards.format.tarread import BadTarError, Entry
 from shardwright.store import npy, records, values
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shardwright import PackSummary, UsageError, pack, verify
-from shardwright.files import using
-from shardwright.shards import manifest
+from shardwright.shards.format import manifest
+from shardwright.storage.files import using
 from tests import commands
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 from tests.stores import Record, Store, line, make_store, record

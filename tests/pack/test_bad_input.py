@@ -406,8 +406,8 @@ sys.path[:0] = {path!r}
 # While the interpreter's own files may still be read.
 import concurrent.futures.thread
 import multiprocessing.popen_fork
-import shardwright.pack.run
-import shardwright.pool
+import shardwright.packing.run
+import shardwright.engine.pool
 from shardwright.cli.main import main
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

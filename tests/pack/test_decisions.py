@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from shardwright import NoSpaceError, PackSummary, ShardExistsError, SourceChangedError, pack
-from shardwright.files import Disk, using
 from shardwright.progress import Progress
+from shardwright.storage.files import Disk, using
 from tests import commands
 from tests.stores import Store, array, line, make_store, npy, npy_header, record, records
 from tests.tars import all_ids, digests, ids, ids_by_shard, listing, read_members, shards

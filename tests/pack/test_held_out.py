@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from shardwright import Finding, PackSummary, UsageError, pack, verify
-from shardwright.files import using
 from shardwright.progress import Progress
-from shardwright.shards import manifest
+from shardwright.shards.format import manifest
+from shardwright.storage.files import using
 from tests import commands
 from tests.faults import Killed, KillingDisk, contents
 from tests.stores import Store, line, make_store, record

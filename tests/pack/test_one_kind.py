@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from shardwright import PackSummary, ProvenanceError, pack, verify
-from shardwright.derive.encoders.sketch import BlockTransform
-from shardwright.files import using
-from shardwright.shards import manifest
+from shardwright.encoders.sketch import BlockTransform
+from shardwright.shards.format import manifest
+from shardwright.storage.files import using
 from tests.derive.fakes import VAE, given
 from tests.derive.pictures import gradient, make_images, save, sketch
 from tests.faults import Killed, KillingDisk, contents

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shardwright import PackSummary, ShardExistsError, pack, verify
-from shardwright.files import using
-from shardwright.shards import manifest
+from shardwright.shards.format import manifest
+from shardwright.storage.files import using
 from tests.durability.folders import shard_names
 from tests.faults import Call, Killed, KillingDisk, WatchedDisk, contents
 from tests.stores import Store

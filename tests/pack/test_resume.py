@@ -9,8 +9,8 @@ import pytest
 
 from shardwright import PackSummary, ShardExistsError, UsageError, pack
 from shardwright.errors import DamageError
-from shardwright.files import using
-from shardwright.shards import manifest
+from shardwright.shards.format import manifest
+from shardwright.storage.files import using
 from tests import commands
 from tests.faults import Killed, KillingDisk, contents
 from tests.stores import Store, line, make_store, record, records

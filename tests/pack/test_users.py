@@ -22,7 +22,7 @@ from shardwright import (
     pack,
     verify,
 )
-from shardwright.shards import manifest
+from shardwright.shards.format import manifest
 from tests import commands
 from tests.stores import Store, make_store, record, records
 

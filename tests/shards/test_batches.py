@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwright
-from shardwright.shards.batches import Batch, Settings, plan
+from shardwright.shards.reader.batches import Batch, BatchSettings, plan
 from tests.shards.packed import BUCKETS, assert_same, expected, packed
 from tests.store.whole import arrays, whole_store
 
@@ -239,7 +239,7 @@ def planned(
     for bucket, count in enumerate(counts):
         buckets[str(bucket)] = np.arange(first, first + count)
         first += count
-    chosen = Settings(batch_size, seed, world_size, drop_last, "keep", "")
+    chosen = BatchSettings(batch_size, seed, world_size, drop_last, "keep", "")
     batches = [batch.tolist() for batch in plan(buckets, chosen, epoch)]
     return batches, {n: int(bucket) for bucket, ns in buckets.items() for n in ns.tolist()}
 

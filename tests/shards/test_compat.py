@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import shardwright
-from shardwright.shards import loader_rules
-from shardwright.shards.loader_rules import FAULTS, RULES, LoaderCheck
+from shardwright.verifying import loader_rules
+from shardwright.verifying.loader_rules import FAULTS, RULES, LoaderCheck
 from tests.commands import run
 from tests.shards.packed import packed
 

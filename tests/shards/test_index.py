@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright import DamageError, InputMissingError, pack
-from shardwright.shards import index
-from shardwright.shards.index import Member
+from shardwright.shards.format import index
+from shardwright.shards.format.index import Member
 from tests.fuzz.targets import signed_index
 from tests.stores import Store
 from tests.tars import shards

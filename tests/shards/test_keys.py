@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardwright.recipe import SPECIFICATION
-from shardwright.shards.keys import key, keys
+from shardwright.shards.format.keys import key, keys
 
 # Whatever a file may be called; half of them of the characters that matter.
 IDS = st.one_of(

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import shardwright
-from shardwright import files, locks
-from shardwright.shards.loader_indexes import LOADERS
+from shardwright.shards.loaders.indexes import LOADERS
+from shardwright.storage import files, locks
 from tests.faults import Killed, KillingDisk, WatchedDisk
 from tests.shards import peers
 from tests.shards.packed import assert_same, assert_sample, expected, packed

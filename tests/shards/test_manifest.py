@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright import DamageError, __version__, pack
-from shardwright.shards import manifest
-from shardwright.shards.manifest import Manifest, Run, Settings, ShardEntry, Unfinished
+from shardwright.shards.format import manifest
+from shardwright.shards.format.manifest import Manifest, PackSettings, Run, ShardEntry, Unfinished
 from tests.fuzz.targets import signed_manifest
 from tests.stores import Store
 from tests.tars import shards
@@ -22,7 +22,7 @@ from tests.tars import shards
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 COUNT = st.integers(0, 2**62)
 SETTINGS = st.builds(
-    Settings,
+    PackSettings,
     buckets=st.lists(TEXT, max_size=2),
     shuffle=st.booleans(),
     seed=st.none() | COUNT,

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.shards.names import (
+from shardwright.shards.format.names import (
     existing_buckets,
     existing_shards,
     leftovers,

@@ -22,9 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwright
-from shardwright.shards import index, tarread
-from shardwright.shards.folder import Piece, Shard, merge
-from shardwright.shards.reader import Dataset
+from shardwright.shards.format import index, tarread
+from shardwright.shards.reader.dataset import Dataset
+from shardwright.shards.reader.folder import Piece, Shard, merge
 from tests.shards.packed import assert_sample, expected, file_order, overwrite, packed
 from tests.store.whole import Array, whole_store
 

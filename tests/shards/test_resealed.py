@@ -13,7 +13,7 @@ import xxhash
 
 import shardwright
 from shardwright import pack
-from shardwright.shards import index, manifest
+from shardwright.shards.format import index, manifest
 from tests.fuzz.targets import signed_index, signed_manifest
 from tests.stores import Record, Store, make_store, record
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.recipe import SPECIFICATION
-from shardwright.shards.record_members import json_member, mask_bytes, mask_member
+from shardwright.shards.format.record_members import json_member, mask_bytes, mask_member
 from tests.stores import npy
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.shards import tar
+from shardwright.shards.format import tar
 
 NAMES = st.text(
     st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="/"),

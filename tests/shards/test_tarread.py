@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.shards import tarread
-from shardwright.shards.tarread import BadTarError, Entry
+from shardwright.shards.format import tarread
+from shardwright.shards.format.tarread import BadTarError, Entry
 from tests.durability.soak import times
 from tests.fuzz.targets import made_tar, tar_members
 

@@ -20,9 +20,9 @@ import xxhash
 
 import shardwright
 from shardwright import InputMissingError, Progress, UsageError, pack
-from shardwright.files import using
 from shardwright.progress import Lines
-from shardwright.verify import Finding
+from shardwright.storage.files import using
+from shardwright.verifying import Finding
 from tests import commands
 from tests.faults import Killed, KillingDisk, contents
 from tests.stores import Record, Store, line, make_store, npy, record

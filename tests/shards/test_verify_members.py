@@ -14,7 +14,7 @@ import xxhash
 
 import shardwright
 from shardwright import pack
-from shardwright.shards import index
+from shardwright.shards.format import index
 from tests.fuzz.targets import SHARD, signed_index, signed_manifest
 from tests.stores import Store, make_store, npy, record
 from tests.tars import Members, read_members

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright import files
 from shardwright.errors import NoSpaceError, StorageError
 from shardwright.recipe import SPECIFICATION
+from shardwright.storage import files
 from shardwright.store.arrays import Array, read_array, write_arrays
 from shardwright.store.npy import BadArrayError
 from tests.faults import Call, FailingDisk, Killed, KillingDisk, WatchedDisk, contents

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright import files
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
-from shardwright.files import Disk
 from shardwright.recipe import SPECIFICATION
+from shardwright.storage import files
+from shardwright.storage.files import Disk
 from shardwright.store import records
 from shardwright.store.journal import Journal, Recovered, journal_path, merge
 from tests.faults import FailingDisk, Killed, KillingDisk, WatchedDisk, contents

@@ -7,7 +7,7 @@ import argparse
 import shardwright
 from shardwright.cli.options import add_ignore_space, add_store, names, path
 from shardwright.cli.printing import facts_lines, progress, shown_lines, table, tell
-from shardwright.derive import DeriveSummary
+from shardwright.deriving import DeriveSummary
 from shardwright.errors import UsageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity, rate, size

@@ -7,7 +7,7 @@ import argparse
 import shardwright
 from shardwright.cli.options import names, path
 from shardwright.cli.printing import tell
-from shardwright.shards.indexing import IndexSummary
+from shardwright.shards.loaders.indexing import IndexSummary
 from shardwright.text import shown
 
 HELP = "write the index files that other loaders want, or remove them"

@@ -7,7 +7,7 @@ import argparse
 import shardwright
 from shardwright.cli.options import add_store, add_workers
 from shardwright.cli.printing import progress, tell
-from shardwright.migrate import MigrateSummary
+from shardwright.migrating import MigrateSummary
 from shardwright.progress import quantity, size
 from shardwright.text import shown
 

@@ -11,8 +11,8 @@ from shardwright.progress import Bar, Lines, Progress, quantity
 from shardwright.text import shown
 
 if TYPE_CHECKING:
-    from shardwright.derive import DeriveSummary
-    from shardwright.status import StoreStatus
+    from shardwright.deriving import DeriveSummary
+    from shardwright.reporting import StoreStatus
 
 
 def progress() -> Progress:

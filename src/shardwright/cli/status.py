@@ -11,7 +11,7 @@ import shardwright
 from shardwright.cli.options import add_store, add_workers, path
 from shardwright.cli.printing import facts_lines, progress, table, tell
 from shardwright.progress import quantity, size
-from shardwright.status import PackedStatus, StoreStatus
+from shardwright.reporting import PackedStatus, StoreStatus
 from shardwright.text import shown
 
 HELP = "what a store holds and lacks, and what to do next"

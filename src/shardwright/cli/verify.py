@@ -11,7 +11,7 @@ from shardwright.cli.printing import progress, tell
 from shardwright.progress import quantity, size
 from shardwright.store.findings import FAIL, NEEDS_INDEX
 from shardwright.text import shown
-from shardwright.verify import Finding, VerifyReport
+from shardwright.verifying import Finding, VerifyReport
 
 HELP = "prove that a store or a shard folder is whole, or list what is not"
 DESCRIPTION = """\

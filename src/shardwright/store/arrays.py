@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardwright import files
 from shardwright.errors import StorageError
 from shardwright.interrupts import Held
 from shardwright.recipe import Component
+from shardwright.storage import files
 from shardwright.store import npy
 from shardwright.store.npy import BadArrayError
 from shardwright.store.store import ARRAY_SUFFIX

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from shardwright.files import explained
 from shardwright.layout import JSONL_NAME
+from shardwright.storage.files import explained
 from shardwright.store import facts, provenance, records
 from shardwright.store.findings import Finding
 from shardwright.store.store import Store

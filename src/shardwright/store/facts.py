@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from shardwright.files import explained
 from shardwright.progress import Progress
+from shardwright.storage.files import explained
 from shardwright.store import records
 from shardwright.store.store import Store
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardwright import files
 from shardwright.errors import InputMissingError, NoSpaceError
 from shardwright.layout import JSONL_NAME, STATE_FOLDER
 from shardwright.progress import size
+from shardwright.storage import files
 from shardwright.store import commands
 from shardwright.store.store import Store
 

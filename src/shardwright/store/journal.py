@@ -12,8 +12,8 @@ from typing import IO, Self
 
 import msgspec
 
-from shardwright import files
 from shardwright.errors import StorageError
+from shardwright.storage import files
 from shardwright.store import records
 from shardwright.store.records import Line, Record
 from shardwright.store.rewrite import Rewrite, unfinished

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardwright.files import TMP_SUFFIX, explained
+from shardwright.storage.files import TMP_SUFFIX, explained
 from shardwright.store.store import ARRAY_SUFFIX, Store
 
 

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from shardwright import files
 from shardwright.errors import ProvenanceError
 from shardwright.layout import STATE_FOLDER
+from shardwright.storage import files
 from shardwright.version import __version__
 
 NAME = "provenance.json"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from shardwright import files
 from shardwright.errors import SourceChangedError
-from shardwright.files import GatheredFile
+from shardwright.storage import files
+from shardwright.storage.files import GatheredFile
 from shardwright.store import records
 from shardwright.store.records import Line
 

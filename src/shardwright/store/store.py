@@ -9,10 +9,10 @@ from typing import Self
 
 import msgspec
 
-from shardwright import files
 from shardwright.errors import DamageError
 from shardwright.layout import JSONL_NAME, STATE_FOLDER
 from shardwright.recipe import SPECIFICATION, Component, Recipe
+from shardwright.storage import files
 from shardwright.store.journal import journal_path
 
 ARRAY_SUFFIX = ".npy"

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.derive.encoders.base import Options
-from shardwright.derive.encoders.checkpoints import Checkpoint, Layout, find
+from shardwright.encoders.base import Options
+from shardwright.encoders.checkpoints import Checkpoint, Layout, find
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipe import SPECIFICATION
 from tests.derive.encoders.hub import COMMIT, serving
@@ -32,8 +32,8 @@ SOURCES = Path(__file__).parents[3] / "src"
 # Finds a model, perhaps fetches its weights, and prints what it found or why not.
 SCRIPT = """
 import json, sys
-from shardwright.derive.encoders.base import Options
-from shardwright.derive.encoders.checkpoints import find
+from shardwright.encoders.base import Options
+from shardwright.encoders.checkpoints import find
 from shardwright.errors import ShardwrightError
 from tests.derive.encoders.test_checkpoints import COMPONENT, LAYOUT
 try:
@@ -204,8 +204,8 @@ def test_without_the_encode_extra_the_pip_line_is_named(tmp_path: Path) -> None:
             for name in {file.parts[0] for file in wanted.files or []} - {".."}:
                 (tmp_path / name).symlink_to(str(wanted.locate_file(name)))
     script = (
-        "from shardwright.derive.encoders import load\n"
-        "from shardwright.derive.encoders.base import Options\n"
+        "from shardwright.encoders import load\n"
+        "from shardwright.encoders.base import Options\n"
         "from shardwright.errors import MissingExtraError\n"
         "from shardwright.recipe import SPECIFICATION\n"
         "for component in SPECIFICATION.components:\n"

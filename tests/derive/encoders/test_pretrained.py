@@ -13,16 +13,12 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from shardwright.derive import images
-from shardwright.derive.encoders import load
-from shardwright.derive.encoders.base import ImageEncoder, Options, Picture, TextEncoder
-from shardwright.derive.encoders.contract import (
-    ImageEncoderContract,
-    TextEncoderContract,
-    picture,
-)
-from shardwright.derive.encoders.vae import Tiling, VaeEncoder
-from shardwright.derive.machine import rooms
+from shardwright.deriving import images
+from shardwright.deriving.machine import rooms
+from shardwright.encoders import load
+from shardwright.encoders.base import ImageEncoder, Options, Picture, TextEncoder
+from shardwright.encoders.contract import ImageEncoderContract, TextEncoderContract, picture
+from shardwright.encoders.vae import Tiling, VaeEncoder
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipe import SPECIFICATION
 from tests.derive.encoders.models import DINO_PREPROCESSING, edit_json, make_dino, make_t5, make_vae

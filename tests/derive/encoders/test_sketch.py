@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.derive.encoders import load, require_choice
-from shardwright.derive.encoders.base import ImageEncoder, Options, TextEncoder
-from shardwright.derive.encoders.contract import ImageEncoderContract, TextEncoderContract, picture
-from shardwright.derive.encoders.sketch import BlockTransform, Descriptor, HashedWords, decode
+from shardwright.encoders import load, require_choice
+from shardwright.encoders.base import ImageEncoder, Options, TextEncoder
+from shardwright.encoders.contract import ImageEncoderContract, TextEncoderContract, picture
+from shardwright.encoders.sketch import BlockTransform, Descriptor, HashedWords, decode
 from shardwright.errors import UsageError
 from shardwright.recipe import SPECIFICATION
 

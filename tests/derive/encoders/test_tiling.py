@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.derive.encoders.vae import Tiling
+from shardwright.encoders.vae import Tiling
 from shardwright.recipe import SPECIFICATION
 
 TILING = Tiling()

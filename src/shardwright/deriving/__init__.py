@@ -1,0 +1,115 @@
+"""Stage 2: images and captions to a store of arrays, by sources, images, encoders and pipeline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from shardwright import validate
+from shardwright.deriving.summary import ComponentSummary, DeriveSummary, FailedReason
+from shardwright.errors import UsageError
+from shardwright.interrupts import Held
+from shardwright.progress import Progress
+from shardwright.recipe import Component, Recipe
+from shardwright.validate import (
+    as_text,
+    place,
+    place_or_none,
+    require_mapping,
+    require_switches,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from shardwright.encoders.base import Encoder
+
+__all__ = ["ComponentSummary", "DeriveSummary", "FailedReason", "derive"]
+
+StrPath = str | os.PathLike[str]
+
+
+def derive(
+    images: StrPath = "data/approved",
+    *,
+    derived_dir: StrPath = "data/derived",
+    jsonl: StrPath | None = None,
+    captions: StrPath | None = None,
+    encoders: str | Mapping[str, Encoder] = "pretrained",
+    model: Mapping[str, str] | None = None,
+    components: Iterable[str] = (),
+    recompute: Iterable[str] = (),
+    fit: str = "original",
+    device: str = "auto",
+    dtype: str | None = None,
+    batch_size: int | None = None,
+    ignore_space: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> DeriveSummary:
+    """Make what a store lacks of the images below a folder: arrays, and a record for each image.
+
+    Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
+    model ids or folders, and ``encoders`` may also map them to encoders of your own. What exists
+    is left as it is. An image that cannot be derived is counted in the summary with its reason and
+    does not stop the run. Raises ProvenanceError if a component was made with other settings
+    before, InputMissingError (a FileNotFoundError) if there are no images or no captions at all,
+    NoSpaceError if the arrays cannot fit on the disk.
+    """
+    # Here, because the package and its --help are to be imported without NumPy and Pillow.
+    with Held():
+        from shardwright.deriving.images import FITS
+        from shardwright.deriving.run import Request, run
+        from shardwright.encoders import require_choice
+        from shardwright.encoders.base import Options
+        from shardwright.store.store import Store
+
+    require_switches(ignore_space=ignore_space, dry_run=dry_run)
+    if fit not in FITS:
+        raise UsageError(f"--fit {fit}: choose from {', '.join(FITS)}")
+    require_choice(encoders)
+    require_mapping("--model", {} if model is None else model, "component names to models")
+    models = {
+        name: as_text(f"--model {name}", value, "a hub id or a folder")
+        for name, value in (model or {}).items()
+    }
+    store = Store.at(place("--derived-dir", derived_dir), place_or_none("--jsonl", jsonl))
+    chosen = _chosen(store.recipe, "--components", components) or store.recipe.components
+    renewed = _chosen(store.recipe, "--recompute", recompute)
+    _chosen(store.recipe, "--model", models)
+    for component in renewed:
+        if component not in chosen:
+            raise UsageError(f"--recompute {component.name}: is not among --components")
+    report = progress or Progress()
+    try:
+        return run(
+            Request(
+                images=place("images", images),
+                store=store,
+                captions=place_or_none("--captions", captions),
+                encoders=encoders,
+                options=Options(
+                    as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype, models
+                ),
+                components=chosen,
+                recompute=frozenset(renewed),
+                fit=fit,
+                batch_size=(
+                    None if batch_size is None else whole("--batch-size", batch_size, least=1)
+                ),
+                ignore_space=ignore_space,
+                dry_run=dry_run,
+            ),
+            report,
+        )
+    finally:
+        report.close()
+
+
+def _chosen(recipe: Recipe, flag: str, names: Iterable[str]) -> tuple[Component, ...]:
+    """Find components by name, in the order of the recipe."""
+    wanted = set(validate.names(flag, names))
+    for name in sorted(wanted - {component.name for component in recipe.components}):
+        known = ", ".join(component.name for component in recipe.components)
+        raise UsageError(f"{flag} {name}: no such component; choose from {known}")
+    return tuple(component for component in recipe.components if component.name in wanted)

@@ -1,0 +1,263 @@
+"""Reading pictures: upright, in RGB, of a bounded size, and in the frame their arrays will show."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
+
+from shardwright.deriving.colour import Conversion, conversion
+from shardwright.deriving.sources import FORMAT_OF, is_regular
+from shardwright.encoders.base import Picture
+from shardwright.recipe import Component, Recipe, Side
+from shardwright.store.provenance import SRGB
+
+PIXEL_LIMIT = 89_478_485  # where Pillow begins to suspect a bomb; 256 MiB in RGB
+FITS = ("original", "bucket")
+# By content, whatever the name says: Pillow knows others that start programs to read them.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "QOI")
+_PLUGGED = ("HEIF", "JXL")  # by packages that the user may have installed
+_BY_NAME = "TGA"  # nothing in its content says that it is one
+_INSTEAD = {
+    "HEIF": "HEIC and HEIF need a plug-in: pip install pillow-heif",
+    "JXL": "JPEG XL needs a plug-in: pip install pillow-jxl-plugin",
+    "AVIF": "AVIF needs Pillow 11.3 or later: pip install --upgrade pillow",
+    "RAW": "the raw data of a camera; export it as TIFF or JPEG",
+}
+_BRANDS = {b"av": "AVIF", b"he": "HEIF", b"mi": "HEIF", b"ms": "HEIF"}  # how those of a file begin
+_JXL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
+_ORIENTATION = 0x0112
+_BITS = 258  # per sample, in a TIFF
+_PHOTOMETRIC = 262  # what its values mean: with 0, that white is zero
+_QUARTER_TURNS = (5, 6, 7, 8)  # the orientations that swap the sides
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+class BadImageError(ValueError):
+    """A file that gives no picture; ``args`` are the reason's name and a detail."""
+
+
+class Size(NamedTuple):
+    """The sides of a picture that stands upright."""
+
+    width: int
+    height: int
+
+
+class Pictures(NamedTuple):
+    """One picture, by the rule of colour; and why its profile was not applied, if it was not."""
+
+    by_colour: dict[str, Picture]
+    unapplied: str | None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The part of a picture that an array shows, and the size it is brought to."""
+
+    box: Box
+    size: Size
+
+
+@contextmanager
+def strict() -> Iterator[None]:
+    """Have Pillow refuse bombs and truncated files, and keep its other doubts to itself.
+
+    These are settings of the whole process, so they are made once, around the reading threads.
+    """
+    truncated = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
+        try:
+            yield
+        finally:
+            ImageFile.LOAD_TRUNCATED_IMAGES = truncated
+
+
+def measure(path: str) -> Size:
+    """Give the size of a picture, upright, from the head of its file."""
+    with _opened(path) as image:
+        return _upright_size(image)
+
+
+def read(path: str, colours: Collection[str]) -> Pictures:
+    """Read a picture: orientation applied, any mode to RGB, alpha over white.
+
+    Decoded once, it is given by each rule of colour: in sRGB, or as it is stored.
+    """
+    with _opened(path) as image:
+        _require_white(image)
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I"):
+            upright = _eight_bits(upright, inverted=_is_inverted(image))
+        profile = image.info.get("icc_profile")
+        convert = conversion(profile, upright.mode) if profile else Conversion()
+        if convert.apply is None:
+            one = np.array(_rgb(upright, convert))
+            unapplied = None if convert.usable else "profile_not_usable"
+            return Pictures(dict.fromkeys(colours, one), unapplied)
+        rules = {colour: convert if colour == SRGB else Conversion() for colour in colours}
+        found = {colour: np.array(_rgb(upright, rule)) for colour, rule in rules.items()}
+        return Pictures(found, None if set(colours) == {SRGB} else "profile_ignored")
+
+
+def has_other_colours(path: str) -> bool:
+    """Whether the profile of a picture, in the head of its file, changes its colours."""
+    with suppress(BadImageError), _opened(path) as image:
+        profile = image.info.get("icc_profile")
+        mode = "L" if image.mode.startswith("I") else image.mode
+        return bool(profile) and conversion(profile, mode).apply is not None
+    return False  # as good as none
+
+
+def frame(fit: str, size: Size, component: Component, recipe: Recipe) -> Frame:
+    """Choose the part of a picture for a component that follows its sides.
+
+    ``original`` keeps the picture, but for what is left over right and below when its sides are
+    divided. ``bucket`` takes the largest centred part of the bucket's shape, at the bucket's size.
+    """
+    if fit == "original":
+        divisors = {axis.of: axis.divisor for axis in component.shape if isinstance(axis, Side)}
+        width = size.width - size.width % divisors.get("width", 1)
+        height = size.height - size.height % divisors.get("height", 1)
+        if not width or not height:
+            sides = f"{size.width}x{size.height} pixels"
+            raise BadImageError("too_small", f"{sides} are too few for {component.name}")
+        return Frame((0, 0, width, height), Size(width, height))
+    bucket = recipe.bucket_for(*size)
+    scale = min(size.width / bucket.width, size.height / bucket.height)
+    width = max(1, min(size.width, round(bucket.width * scale)))
+    height = max(1, min(size.height, round(bucket.height * scale)))
+    left, top = (size.width - width) // 2, (size.height - height) // 2
+    return Frame((left, top, left + width, top + height), Size(bucket.width, bucket.height))
+
+
+def framed(picture: Picture, frame: Frame) -> Picture:
+    """Cut a picture to a frame and bring it to the frame's size."""
+    left, top, right, bottom = frame.box
+    part = picture[top:bottom, left:right]
+    if (right - left, bottom - top) == frame.size:
+        return part
+    image = Image.fromarray(np.ascontiguousarray(part))
+    return np.array(image.resize(frame.size, Image.Resampling.LANCZOS))
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Image.Image]:
+    """Open a picture and turn whatever goes wrong with it into a reason."""
+    try:
+        if not is_regular(path):
+            raise BadImageError("unreadable", "not a regular file")
+        named = _format_by_name(path)
+        if named == "RAW":  # most are TIFF files, of which Pillow would show a thumbnail
+            raise BadImageError("format_not_readable", _INSTEAD[named])
+        formats = (*_READABLE, named) if named == _BY_NAME else _READABLE
+        with Image.open(path, formats=formats) as image:
+            _require_size(image)
+            yield image
+    except BadImageError:
+        raise
+    except UnidentifiedImageError as error:
+        format_ = _format_by_content(path) or _format_by_name(path)
+        if format_ is None or format_ in (*_READABLE, _BY_NAME):
+            raise BadImageError("broken_image", str(error)) from None
+        detail = _INSTEAD.get(format_, "save it as PNG, TIFF or JPEG")
+        raise BadImageError("format_not_readable", detail) from None
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise BadImageError("too_large", f"more than {PIXEL_LIMIT:,} pixels") from None
+    except MemoryError:
+        raise BadImageError("too_large", "not enough memory to decode it") from None
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise BadImageError("unreadable", str(error.strerror)) from None
+    except Exception as error:  # decoders raise what they like at what they are given
+        raise BadImageError("broken_image", str(error) or type(error).__name__) from None
+
+
+def _readable() -> tuple[str, ...]:
+    """Name the formats that can be read here, after what is installed for more has been loaded."""
+    Image.init()
+    with suppress(Exception):  # a plug-in that does not load is none
+        import_module("pillow_heif").register_heif_opener()
+    with suppress(Exception):
+        import_module("pillow_jxl")
+    return tuple(name for name in _FORMATS + _PLUGGED if name in Image.OPEN)
+
+
+_READABLE = _readable()
+
+
+def _format_by_name(path: str) -> str | None:
+    return FORMAT_OF.get(os.path.splitext(path)[1].lower())
+
+
+def _format_by_content(path: str) -> str | None:
+    """Tell the formats that need more than any Pillow; they often go by the name of another."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(12)
+    except OSError:
+        return None
+    if head[4:8] == b"ftyp":
+        return _BRANDS.get(head[8:10])
+    return "JXL" if head.startswith(_JXL) else None
+
+
+def _require_size(image: Image.Image) -> None:
+    if image.width * image.height > PIXEL_LIMIT:
+        size = f"{image.width}x{image.height}"
+        raise BadImageError("too_large", f"{size} is more than {PIXEL_LIMIT:,} pixels")
+
+
+def _require_white(image: Image.Image) -> None:
+    """Refuse grey values of which nobody can say how large white is."""
+    bits = 16
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        bits = image.tag_v2.get(_BITS, (1,))[0]
+    if image.mode == "F":
+        what = "floating point"
+    elif image.mode == "I" and image.format not in ("PNG", "PPM"):  # 16 bits, in an older Pillow
+        what = "32 bits, or with a sign,"
+    elif image.mode.startswith("I;16") and bits != 16:
+        what = f"{bits} bits"
+    else:
+        return
+    detail = f"grey values of {what} have no agreed white; convert it to 8 or 16 bits"
+    raise BadImageError("unknown_white", detail)
+
+
+def _upright_size(image: Image.Image) -> Size:
+    # Of a TIFF, Pillow gives the size that it will have when it is upright.
+    turned = image.format != "TIFF" and image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
+    return Size(image.height, image.width) if turned else Size(*image.size)
+
+
+def _is_inverted(image: Image.Image) -> bool:
+    """Whether zero is white in a TIFF of 16 bits; with fewer Pillow has seen to it."""
+    return isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == 0
+
+
+def _rgb(image: Image.Image, convert: Conversion) -> Image.Image:
+    if not image.has_transparency_data:
+        return convert(image)
+    image = image.convert("RGBA")
+    over = convert(image)
+    over.putalpha(image.getchannel("A"))
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, over).convert("RGB")
+
+
+def _eight_bits(image: Image.Image, *, inverted: bool) -> Image.Image:
+    """Scale grey values of 16 bits, which Pillow would only cut off at 255."""
+    values = (np.array(image) / 257).round().astype(np.uint8)
+    return Image.fromarray(255 - values if inverted else values)

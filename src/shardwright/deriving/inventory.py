@@ -1,0 +1,316 @@
+"""What a store already holds of the images.
+
+Kept in columns, a few bytes an image: a record is read again when its turn comes.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
+
+from shardwright.deriving import captions as caption_files
+from shardwright.deriving import sources as images_found
+from shardwright.deriving.captions import CaptionError, Captions
+from shardwright.deriving.images import Size
+from shardwright.deriving.sources import Source
+from shardwright.progress import Progress, quantity
+from shardwright.recipe import FORMAT_VERSION, Component
+from shardwright.storage import files
+from shardwright.store import facts, records
+from shardwright.store.arrays import SUFFIX
+from shardwright.store.facts import Facts
+from shardwright.store.record_faults import is_side, is_stage1
+from shardwright.store.records import BadRecordError, Record, Rules
+from shardwright.store.store import Store
+
+
+class Inventory:
+    """The arrays, records and captions that there are for each image, by its number."""
+
+    def __init__(
+        self,
+        sources: list[Source],
+        store: Store,
+        captions: Captions | None,
+        progress: Progress,
+        *,
+        recompute: Collection[Component] = (),
+    ) -> None:
+        self.sources = sources
+        self.store = store
+        self.captions = captions
+        # The reason and detail, by number.
+        self.problems = images_found.problems(sources, _owners(sources, store))
+        self.other_captions: set[int] = set()  # images with one given or beside, not on record
+        self.changed: set[int] = set()  # images that are no longer the file that was encoded
+        self._outdated: dict[int, list[str]] = {}  # components that show an earlier file
+        self.touched: dict[int, int] = {}  # the new time of files that are the same as before
+        self.gone: dict[str, str] = {}  # the paths of images on record that are nowhere, by id
+        self._text_folders = [
+            os.path.join(store.arrays(component), "") for component in store.recipe.captions
+        ]
+        self._read_texts = any(component.source == "caption" for component in recompute)
+        self._numbers = {
+            source.image_id: number
+            for number, source in enumerate(sources)
+            if number not in self.problems
+        }
+        self._there = {c: bytearray(len(sources)) for c in store.recipe.components}
+        self._line = array("Q", bytes(8 * len(sources)))  # where its record begins, plus one; or 0
+        self._facts = array("Q", bytes(8 * len(sources)))  # likewise
+        self._sound = bytearray(len(sources))  # whether that record has all it should
+        self._recorded = bytearray(len(sources))  # whether that record has a caption
+        self._captioned = bytearray(source.has_sidecar for source in sources)
+        self._list_arrays()
+        gone = self._read_facts(progress)
+        self._read_records(progress, gone)
+        for number, recorded in enumerate(self._recorded):
+            if not recorded:  # nobody can tell of which caption these arrays were made
+                for component in store.recipe.captions:
+                    self._there[component][number] = 0
+
+    def missing(self, number: int, components: Iterable[Component]) -> tuple[Component, ...]:
+        """Name the arrays that an image does not have."""
+        return tuple(c for c in components if not self._there[c][number])
+
+    def kept(self, number: int, make: Collection[Component]) -> list[str]:
+        """Name the arrays of a picture that an image has, and that are not to be made."""
+        pictures = self.store.recipe.pictures
+        return [c.name for c in pictures if self._there[c][number] and c not in make]
+
+    def is_outdated(self, number: int, make: Collection[Component]) -> bool:
+        """Whether some array will still show an image as it was before."""
+        kept = self.kept(number, make)
+        outdated = kept if number in self.changed else self._outdated.get(number, ())
+        return not set(kept).isdisjoint(outdated)
+
+    def forget(self, component: Component, but: Collection[str] = ()) -> None:
+        """Take all arrays of a component for missing, but those of some images."""
+        for image_id, number in self._numbers.items():
+            if image_id not in but:
+                self._there[component][number] = 0
+
+    def count(self, component: Component) -> int:
+        """Count the images that have an array of a component."""
+        return sum(self._there[component])
+
+    def has_sound_record(self, number: int) -> bool:
+        """Whether an image's record has all that a record should."""
+        return bool(self._sound[number])
+
+    def has_caption(self, number: int) -> bool:
+        """Whether there is a caption somewhere; one beside the image may yet prove to be blank."""
+        return bool(self._captioned[number])
+
+    def record(self, number: int) -> Record | None:
+        """Read an image's record again."""
+        if not self._line[number]:
+            return None
+        jsonl = self.store.jsonl
+        with files.explained(jsonl), jsonl.open("rb") as file:
+            file.seek(self._line[number] - 1)
+            return records.parse(file.readline().rstrip(b"\r\n"))
+
+    def facts(self, number: int) -> Facts | None:
+        """Read again what is known of an image's file and caption."""
+        line = self._facts[number]
+        known = facts.read_at(self.store, line - 1) if line else None
+        if known is None or known.image is None or number not in self.touched:
+            return known
+        path, time = facts.absolute(self.sources[number].path), self.touched[number]
+        return replace(known, image=replace(known.image, path=path, mtime_ns=time))
+
+    def given_caption(self, number: int) -> str | None:
+        """Find an image's caption in the file that the user gave."""
+        return self.captions.of(self.sources[number]) if self.captions else None
+
+    def _list_arrays(self) -> None:
+        for component, there in self._there.items():
+            for image_id in array_ids(self.store, component):
+                number = self._numbers.get(image_id)
+                if number is not None:
+                    there[number] = 1
+
+    def _read_facts(self, progress: Progress) -> dict[str, str]:
+        """Compare the images with the files that were encoded; give those that are gone."""
+        gone = {}
+        progress.phase("compare images", len(self.sources), "images")
+        for offset, entry in facts.read(self.store):
+            number, image = self._numbers.get(entry.image_id), entry.image
+            path = "" if number is None else self.sources[number].path
+            if number is not None:
+                self._facts[number] = offset + 1
+                progress.advance(1)
+            if image is None:
+                continue
+            if number is None or os.path.basename(path) != os.path.basename(image.path):
+                if facts.is_gone(image.path):
+                    gone[entry.image_id] = image.path
+            elif self.kept(number, ()):
+                if entry.outdated:
+                    self._outdated[number] = entry.outdated
+                now = image.now(path)
+                if now is None:
+                    self.changed.add(number)
+                elif now.mtime_ns != image.mtime_ns or (
+                    now.path != image.path and facts.is_gone(image.path)
+                ):  # by a link to it, it is where it was
+                    self.touched[number] = now.mtime_ns
+        return gone
+
+    def _read_records(self, progress: Progress, gone: Mapping[str, str]) -> None:
+        given: dict[int, str] = {}
+        if self.captions:
+            for number in range(len(self.sources)):
+                try:
+                    caption = self.given_caption(number)
+                except CaptionError as error:
+                    self.problems.setdefault(number, (error.args[0], error.args[1]))
+                    continue
+                if caption is not None:
+                    given[number] = caption
+                    self._captioned[number] = 1
+        jsonl, rules = self.store.jsonl, Rules(self.store.recipe)
+        if not jsonl.exists():
+            return
+        malformed = 0
+        with files.explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
+            for line in records.lines(file):
+                try:
+                    record = records.parse(line.data)
+                except BadRecordError:
+                    malformed += 1
+                    continue
+                image_id = record.get("image_id")
+                if isinstance(image_id, str) and image_id in gone:
+                    self.gone[image_id] = gone[image_id]
+                found = self._numbers.get(_id_of(record))
+                if found is not None:  # of two records of one image the later counts
+                    self._line[found] = line.offset + 1
+                    self._judge(found, record, given.get(found), rules)
+        if malformed:
+            lines = quantity(malformed, "lines")
+            progress.warn(f"{jsonl}: {lines} without a record; kept as is")
+
+    def _judge(self, number: int, record: Record, given: str | None, rules: Rules) -> None:
+        caption = recorded_caption(record)
+        recipe = self.store.recipe
+        self._sound[number] = (
+            all(field in record for field in recipe.record_fields)
+            and record["format_version"] == FORMAT_VERSION
+            and rules.problem(record) is None
+        )
+        self._recorded[number] = caption is not None
+        self._captioned[number] |= caption is not None
+        self.other_captions.discard(number)
+        if caption is not None:
+            if given is None:
+                differs = self._edited(number) not in (None, caption.strip())
+            else:  # without an array, the given is taken
+                differs = given != caption and self._has_texts(number)
+            if differs:
+                self.other_captions.add(number)
+        if is_stage1(record, recipe):
+            detail = "its record holds inline arrays; run shardwright migrate first"
+            self.problems[number] = ("not_migrated", detail)
+        elif other := _other_image(record.get("image_path"), self.sources[number].path):
+            gone = "; that is gone: remove its record and arrays first" * facts.is_gone(other)
+            detail = f"in the store, this image_id is {other}{gone}"
+            self.problems[number] = ("duplicate_id", detail)
+
+    def _has_texts(self, number: int) -> bool:
+        """Whether an image has any array of its caption."""
+        return any(self._there[component][number] for component in self.store.recipe.captions)
+
+    def _edited(self, number: int) -> str | None:
+        """Read the caption beside an image, if it may have changed since its array was made.
+
+        One that is older than the array is read only if it is going to be used: to open them all
+        would take longer than all else when there is nothing to do.
+        """
+        source = self.sources[number]
+        made = self._has_texts(number) and not self._read_texts
+        try:
+            if source.has_sidecar and not (made and self._is_older(source)):
+                return caption_files.beside(source)
+        except (CaptionError, OSError):
+            pass  # it will be a failure if it is needed
+        return None
+
+    def _is_older(self, source: Source) -> bool:
+        written = os.stat(source.sidecar).st_mtime_ns
+        name = source.image_id + SUFFIX
+        return all(written < os.stat(folder + name).st_mtime_ns for folder in self._text_folders)
+
+
+def array_ids(store: Store, component: Component) -> Iterator[str]:
+    """List the ids that have an array of a component."""
+    folder = store.arrays(component)
+    if folder.is_dir():
+        with files.explained(folder), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(SUFFIX):
+                    yield entry.name.removesuffix(SUFFIX)
+
+
+def recorded_caption(record: Record | None) -> str | None:
+    """Give the caption of a record, if it has one."""
+    caption = record.get("caption") if record else None
+    return caption if isinstance(caption, str) and caption.strip() else None
+
+
+def recorded_size(record: Record | None) -> Size | None:
+    """Give the size of the picture in a record, if it has one."""
+    width, height = (record or {}).get("width"), (record or {}).get("height")
+    if not is_side(width) or not is_side(height):
+        return None
+    return Size(width, height)
+
+
+def _id_of(record: Record) -> str:
+    """Give the id of the image that a record speaks of; it is blank if there is none."""
+    image_id, path = record.get("image_id"), record.get("image_path")
+    if image_id is None and isinstance(path, str):  # as in Stage 1
+        image_id = records.image_id_of(path)
+    return image_id if isinstance(image_id, str) else ""
+
+
+def _owners(sources: list[Source], store: Store) -> dict[str, Source]:
+    """Find the image on record for each id that several images have."""
+    shared = images_found.contested(sources)
+    owners: dict[str, Source] = {}
+    jsonl = store.jsonl
+    if not shared or not jsonl.exists():
+        return owners
+    with files.explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
+        for line in records.lines(file):
+            try:
+                record = records.parse(line.data)
+            except BadRecordError:
+                continue
+            image_id, path = _id_of(record), record.get("image_path")
+            if image_id in shared and isinstance(path, str):
+                those = [s for s in shared[image_id] if not _other_image(path, s.path)]
+                exact = [s for s in those if os.path.normpath(s.path) == os.path.normpath(path)]
+                if len(exact or those) == 1:
+                    owners[image_id] = (exact or those)[0]
+    return owners
+
+
+def _other_image(recorded: object, path: str) -> str | None:
+    """Give the image that a record speaks of, if it is not this one.
+
+    The same file by another way is this one, and so is one of the same name if the recorded file
+    is gone: folders are moved.
+    """
+    if not isinstance(recorded, str) or os.path.normpath(recorded) == os.path.normpath(path):
+        return None
+    if os.path.basename(recorded) == os.path.basename(path) and not os.path.exists(recorded):
+        return None
+    try:
+        return None if os.path.samefile(recorded, path) else recorded
+    except OSError:
+        return recorded

@@ -1,0 +1,72 @@
+"""What this machine can take: the memory for a batch, and whether its CPU computes in bfloat16."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from shardwright.encoders.base import Encoder
+from shardwright.recipe import Component
+
+CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
+CGROUPS = Path("/sys/fs/cgroup")
+_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
+
+
+def rooms(encoders: Mapping[Component, Encoder]) -> dict[Component, int]:
+    """Say how many numbers of input fit into memory, for each encoder that knows what it needs."""
+    found = {}
+    for component, encoder in encoders.items():
+        needed = getattr(encoder, "bytes_per_number", None)  # not all that users give have it
+        if needed:
+            found[component] = room(encoder.device, free_memory(encoder.device), needed)
+    return found
+
+
+def room(device: str, free: int, bytes_per_number: int) -> int:
+    """Say how many numbers of input may be encoded at a time.
+
+    A CUDA device that has no room for a batch says so, and the batch is halved. On a CPU the system
+    kills the process instead, and large batches gain next to nothing: a quarter has to do.
+    """
+    share = free if device.startswith("cuda") else free // 4
+    return share // bytes_per_number
+
+
+def has_bfloat16() -> bool:
+    """Whether the CPU has instructions for bfloat16, as far as that can be told."""
+    words = _read(CPUINFO).split()
+    return not words or not _BFLOAT16.isdisjoint(words)
+
+
+def free_memory(device: str) -> int:
+    """Say how many bytes a device has for us, or has at all where no more is known."""
+    if device.startswith("cuda"):
+        import torch
+
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    words = _read(MEMINFO).split()
+    if "MemAvailable:" not in words:  # not Linux
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([int(words[words.index("MemAvailable:") + 1]) << 10, *_limits()])
+
+
+def _limits() -> Iterator[int]:
+    """Find the limits that a container or a batch system has set, if any."""
+    for line in _read(Path("/proc/self/cgroup")).splitlines():
+        _, kinds, path = line.split(":", 2)
+        folder = CGROUPS / ("memory" if kinds else "") / path.lstrip("/")
+        if not kinds or "memory" in kinds.split(","):
+            for place in (folder, *folder.parents):
+                for name in ("memory.max", "memory.limit_in_bytes"):
+                    if (limit := _read(place / name).strip()).isdigit():  # it may be "max"
+                        yield int(limit)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # not Linux, or not for us
+        return ""

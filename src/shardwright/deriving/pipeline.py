@@ -1,0 +1,193 @@
+"""The work itself: pictures are read ahead in threads, encoded in batches, committed in order.
+
+Four stages run at once. Readers decode and prepare the images, ahead of the encoders and within a
+bound of memory. One thread stacks a group of samples into batches. The calling thread does nothing
+but encode. One thread checks what came out and commits the group: arrays and records. Groups are
+committed in the order of the images, so a store that was interrupted and resumed cannot be told
+from one that was not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from shardwright.deriving import images
+from shardwright.deriving.batches import Batch, Batcher
+from shardwright.deriving.commit import Committer
+from shardwright.deriving.plan import ImageToDerive
+from shardwright.deriving.prepare import Sample
+from shardwright.engine.local import cores
+from shardwright.interrupts import Held
+from shardwright.progress import Progress
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_GROUP_SECONDS = 3  # what a kill may cost: groups grow and shrink to take about this long
+_LARGEST_GROUP = 256
+_GROUP_BYTES = 1 << 28  # of inputs in a group, and again of those that wait to be stacked
+_NOTE_EVERY = 10  # seconds
+
+
+class Group(NamedTuple):
+    """Samples that are committed together, and the batches to encode for them."""
+
+    samples: list[Sample]
+    batches: list[Batch]
+
+
+class Pipeline:
+    """Runs tasks through the four stages."""
+
+    def __init__(
+        self,
+        read: Callable[[ImageToDerive], Sample],
+        batcher: Batcher,
+        committer: Committer,
+        progress: Progress,
+    ) -> None:
+        self.read = read
+        self.batcher = batcher
+        self.committer = committer
+        self.progress = progress
+        self.waited = 0.0  # seconds in which the encoders had nothing to do
+        self.seconds = 0.0
+        self._group_size = batcher.batch_size
+        self._hungry = False  # whether the encoders wait for the group that is being gathered
+
+    def run(self, tasks: Iterator[ImageToDerive], total: int) -> None:
+        """Do all tasks. However this ends, what was handed to the last stage is committed."""
+        started = noted = now = time.monotonic()
+        done = 0
+        # Left in the opposite order: the readers stop first, and the committer is waited for.
+        with (
+            Held() as held,
+            images.strict(),
+            _pool(1) as committing,
+            _pool(1) as stacking,
+            _pool(cores()) as reading,
+            held.heard(),
+        ):
+            ahead = _Ahead(reading, self.read, tasks)
+            coming = _submit(stacking, self._next, ahead)
+            committed: Future[None] | None = None
+            while (group := self._receive(coming)).samples:
+                coming = _submit(stacking, self._next, ahead)
+                for batch in group.batches:
+                    self.batcher.encode(batch)
+                if committed is not None:
+                    self._wait(committed)
+                committed = _submit(committing, self.committer.commit, group.samples)
+                done += len(group.samples)
+                last, now = now, time.monotonic()
+                self.seconds = now - started
+                self._adapt(len(group.samples), now - last)
+                self.progress.aside(f"encoder idle {self.waited_part:.0%}")
+                if now - noted >= _NOTE_EVERY:
+                    noted = now
+                    self.progress.note(
+                        f"{done:,}/{total:,} images, encoder idle {self.waited_part:.0%}"
+                    )
+            if committed is not None:
+                self._wait(committed)
+        self.seconds = time.monotonic() - started
+
+    @property
+    def waited_part(self) -> float:
+        """Say for which part of the time the encoders had nothing to do."""
+        return self.waited / self.seconds if self.seconds else 0.0
+
+    def _next(self, ahead: _Ahead) -> Group:
+        samples: list[Sample] = []
+        nbytes = 0
+        while len(samples) < self._group_size and nbytes < _GROUP_BYTES:
+            # Full batches matter more than a full group: the encoders need not wait for that.
+            enough = self._hungry and len(samples) >= self.batcher.batch_size
+            sample = ahead.take(self._group_size, wait=not enough)
+            if sample is None:
+                break
+            samples.append(sample)
+            nbytes += sample.nbytes
+        return Group(samples, self.batcher.stack(samples))
+
+    def _receive(self, coming: Future[Group]) -> Group:
+        self._hungry = True
+        group = self._wait(coming)
+        self._hungry = False
+        return group
+
+    def _adapt(self, count: int, seconds: float) -> None:
+        """Choose the size of the next groups by how long this one took."""
+        fitting = int(count * _GROUP_SECONDS / max(seconds, 1e-6))
+        size = max(1, min(fitting, _LARGEST_GROUP, 2 * count))
+        batch = self.batcher.batch_size
+        self._group_size = size if size < batch else size - size % batch
+
+    def _wait(self, future: Future[Result]) -> Result:
+        began = time.monotonic()
+        result = future.result()
+        self.waited += time.monotonic() - began
+        return result
+
+
+class _Ahead:
+    """The samples that are being read ahead, in order."""
+
+    def __init__(
+        self,
+        pool: ThreadPoolExecutor,
+        read: Callable[[ImageToDerive], Sample],
+        tasks: Iterator[ImageToDerive],
+    ) -> None:
+        self._pool = pool
+        self._read = read
+        self._tasks = tasks
+        self._futures: deque[Future[Sample]] = deque()
+        self._typical = 1 << 24  # bytes of a sample that is still being read: a guess, then learnt
+
+    def take(self, count: int, *, wait: bool) -> Sample | None:
+        """Give the next sample, and see to it that so many are on their way.
+
+        None if there is none, or if it is not to be waited for.
+        """
+        self._fill(count + cores())
+        if not self._futures or not (wait or self._futures[0].done()):
+            return None
+        sample = self._futures.popleft().result()
+        self._typical = max(sample.nbytes, self._typical * 9 // 10)
+        self._fill(count + cores())
+        return sample
+
+    def _fill(self, count: int) -> None:
+        waiting = sum(
+            future.result().nbytes if future.done() else self._typical for future in self._futures
+        )
+        while len(self._futures) < count and (waiting < _GROUP_BYTES or not self._futures):
+            task = next(self._tasks, None)
+            if task is None:
+                return
+            self._futures.append(self._pool.submit(self._read, task))
+            waiting += self._typical
+
+
+@contextmanager
+def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Open a pool of threads; on the way out, what has not begun is dropped."""
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _submit(
+    pool: ThreadPoolExecutor, function: Callable[[Item], Result], item: Item
+) -> Future[Result]:
+    """Hand work to a pool. A signal in the midst of it would hide the new thread from the pool."""
+    with Held():
+        return pool.submit(function, item)

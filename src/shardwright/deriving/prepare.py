@@ -1,0 +1,115 @@
+"""A sample on its way: from the task, by the prepared inputs, to the arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from shardwright.deriving import captions, images
+from shardwright.deriving.captions import CaptionError
+from shardwright.deriving.images import BadImageError, Size
+from shardwright.deriving.inventory import recorded_caption, recorded_size
+from shardwright.deriving.plan import ImageToDerive
+from shardwright.deriving.sources import is_regular
+from shardwright.encoders.base import Encoder
+from shardwright.recipe import Component, Recipe
+from shardwright.store import facts
+from shardwright.store.facts import ImageFile
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Sample:
+    """What is known of one image so far; a failure is the reason's name and a detail."""
+
+    task: ImageToDerive
+    size: Size | None = None
+    caption: str | None = None
+    masks: dict[str, list[int]] = field(default_factory=dict)  # by the field of the record
+    image: ImageFile | None = None  # the file that was read
+    tokens_lost: dict[str, int] = field(default_factory=dict)  # by component, where it is known
+    cut_at: dict[str, int] = field(default_factory=dict)
+    inputs: dict[Component, tuple[Array, ...]] = field(default_factory=dict)  # what encode takes
+    arrays: dict[Component, Array] = field(default_factory=dict)  # what it gave
+    failure: tuple[str, str] | None = None
+    unapplied: str | None = None  # why its colour profile was not applied, if it was not
+
+    @property
+    def nbytes(self) -> int:
+        """Count the bytes that wait to be encoded."""
+        return sum(array.nbytes for arrays in self.inputs.values() for array in arrays)
+
+
+def read(
+    task: ImageToDerive,
+    encoders: Mapping[Component, Encoder],
+    fit: str,
+    colours: Mapping[Component, str],
+    recipe: Recipe,
+) -> Sample:
+    """Read an image and its caption, once for all encoders, and prepare what they will take."""
+    sample = Sample(task)
+    try:
+        if task.wants_text:
+            _read_caption(sample, encoders)
+        _read_image(sample, encoders, fit, colours, recipe)
+    except (BadImageError, CaptionError) as error:
+        sample.failure = (error.args[0], error.args[1])
+        sample.inputs.clear()
+    return sample
+
+
+def _read_caption(sample: Sample, encoders: Mapping[Component, Encoder]) -> None:
+    task = sample.task
+    sample.caption = task.caption or captions.beside(task.source) or recorded_caption(task.record)
+    if sample.caption is None:
+        raise CaptionError("no_caption", "the text beside it is blank")
+    for component, encoder in encoders.items():
+        if component.source == "caption":
+            tokens = _prepared(encoder, sample.caption)
+            if component.mask is not None:
+                sample.masks[component.mask.field] = tokens.mask.tolist()
+                assert len(tokens.mask) == component.mask.length
+            if tokens.lost is not None:
+                sample.tokens_lost[component.name] = tokens.lost
+            if tokens.cut_at is not None:
+                sample.cut_at[component.name] = tokens.cut_at
+            if component in task.make:
+                sample.inputs[component] = (tokens.ids, tokens.mask)
+
+
+def _read_image(
+    sample: Sample,
+    encoders: Mapping[Component, Encoder],
+    fit: str,
+    colours: Mapping[Component, str],
+    recipe: Recipe,
+) -> None:
+    path = sample.task.source.path
+    made = [component for component in sample.task.make if component.source == "image"]
+    if not made:
+        # The arrays that are there show the picture of the record, whatever it is by now.
+        sample.size = recorded_size(sample.task.record) or images.measure(path)
+        return
+    with suppress(OSError):  # reading it gives the reason
+        sample.image = facts.image_file(path) if is_regular(path) else None
+    pictures, sample.unapplied = images.read(path, {colours[component] for component in made})
+    for component in made:
+        shown = pictures[colours[component]]
+        sample.size = Size(shown.shape[1], shown.shape[0])
+        if component.follows_picture:
+            shown = images.framed(shown, images.frame(fit, sample.size, component, recipe))
+        sample.inputs[component] = (_prepared(encoders[component], shown),)
+
+
+def _prepared(encoder: Encoder, source: Any) -> Any:  # noqa: ANN401 - a picture or a caption
+    try:
+        return encoder.prepare(source)
+    except Exception as error:  # a model's own code, at whatever a folder of images holds
+        detail = f"{encoder.component.name}: {error}"
+        raise BadImageError("not_prepared", detail) from error

@@ -1,0 +1,134 @@
+"""DINOv3: the pooled output of the vision transformer, one vector a picture."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from shardwright.encoders.base import ImageEncoder, Options, Picture
+from shardwright.encoders.checkpoints import Checkpoint, Layout, find
+from shardwright.encoders.devices import choose_device, choose_dtype, load_model, require, run
+from shardwright.errors import UsageError
+from shardwright.recipe import Component
+
+if TYPE_CHECKING:
+    from transformers import DINOv3ViTModel
+
+DEFAULT = "facebook/dinov3-vitl16-pretrain-lvd1689m"
+_PREPROCESSING = "preprocessor_config.json"
+_LAYOUT = Layout(small=("config.json", _PREPROCESSING), weights="model")
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How the checkpoint wants its pictures: resized whole, rescaled and normalised."""
+
+    height: int
+    width: int
+    resample: int  # numbered as Pillow does
+    rescale: float
+    mean: list[float]
+    std: list[float]
+
+    def apply(self, picture: Picture) -> NDArray[np.float32]:
+        """Give the pixel values, (3, height, width).
+
+        In floats throughout, as the reference does: resizing 8-bit pixels would round them.
+        """
+        size, resample = (self.width, self.height), Image.Resampling(self.resample)
+        planes = [
+            Image.fromarray(picture[..., channel].astype(np.float32)).resize(size, resample)
+            for channel in range(3)
+        ]
+        pixels = np.stack([np.asarray(plane) for plane in planes]) * np.float32(self.rescale)
+        mean, std = (np.array(v, np.float32).reshape(3, 1, 1) for v in (self.mean, self.std))
+        return (pixels - mean) / std
+
+
+class DinoEncoder:
+    """A DINOv3 vision transformer of transformers."""
+
+    def __init__(self, component: Component, checkpoint: Checkpoint, options: Options) -> None:
+        self.component = component
+        self._checkpoint = checkpoint
+        self._preprocessing = read_preprocessing(checkpoint)
+        self.device = choose_device(options.device)
+        self._dtype = choose_dtype(options.dtype, self.device, component)
+
+    def prepare(self, picture: Picture) -> NDArray[np.float32]:
+        return self._preprocessing.apply(picture)
+
+    def encode(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
+        import torch
+
+        model = self._model
+        return run(lambda: model(torch.from_numpy(batch).to(self.device)).pooler_output)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "encoder": "DINOv3ViTModel",
+            **self._checkpoint.identity,
+            "dtype": self._dtype,
+            "output": "pooler_output",
+            "preprocessing": asdict(self._preprocessing),
+        }
+
+    @cached_property
+    def _model(self) -> DINOv3ViTModel:
+        import torch
+        from transformers import DINOv3ViTModel
+
+        dtype = getattr(torch, self._dtype)
+        return load_model(DINOv3ViTModel, self._checkpoint, self.device, dtype=dtype)
+
+
+def load(component: Component, options: Options) -> ImageEncoder:
+    """Find the checkpoint, and refuse one that does not make this component."""
+    require("torch", "transformers")
+    choose_device(options.device)  # one that is not there is told before models are fetched
+    checkpoint = find(component, options, DEFAULT, _LAYOUT)
+    config = checkpoint.read("config.json")
+    if (kind := config.get("model_type")) != "dinov3_vit":
+        raise UsageError(f"{checkpoint.asked}: is a {kind} model; a dinov3_vit is needed")
+    if (width := config.get("hidden_size")) != component.shape[0]:
+        raise UsageError(
+            f"{checkpoint.asked}: gives ({width},), and {component.name} needs {component.shape}; "
+            f"the default {DEFAULT} fits"
+        )
+    return DinoEncoder(component, checkpoint, options)
+
+
+def read_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
+    """Read what the checkpoint says of its pictures; refuse what is not done here."""
+    config = checkpoint.read(_PREPROCESSING)
+    try:
+        found = Preprocessing(
+            height=int(config["size"]["height"]),
+            width=int(config["size"]["width"]),
+            resample=Image.Resampling(config["resample"]).value,
+            rescale=float(config["rescale_factor"]),
+            mean=_three(config["image_mean"]),
+            std=_three(config["image_std"]),
+        )
+    except KeyError as error:
+        raise UsageError(f"{checkpoint.asked}: {_PREPROCESSING} gives no {error}") from None
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{checkpoint.asked}: {_PREPROCESSING}: {error}") from None
+    steps = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_center_crop": False}
+    for step, done in steps.items():
+        if config.get(step) not in (None, done):
+            raise UsageError(
+                f"{checkpoint.asked}: {_PREPROCESSING} says {step}: {config[step]}; the pictures "
+                "of a DINOv3 are resized, rescaled and normalised, and not cropped"
+            )
+    return found
+
+
+def _three(values: list[float]) -> list[float]:
+    red, green, blue = map(float, values)
+    return [red, green, blue]

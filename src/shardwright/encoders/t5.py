@@ -1,0 +1,118 @@
+"""T5: the last hidden state of the text encoder, one row a token."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.encoders.base import Options, TextEncoder, Tokens
+from shardwright.encoders.checkpoints import Checkpoint, Layout, find
+from shardwright.encoders.devices import choose_device, choose_dtype, load_model, require, run
+from shardwright.errors import InputMissingError, UsageError
+from shardwright.recipe import Component
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import T5EncoderModel
+
+DEFAULT = "google-t5/t5-large"
+_TOKENIZER = "tokenizer.json"
+_LAYOUT = Layout(small=("config.json", _TOKENIZER), weights="model")
+
+
+class T5Encoder:
+    """The encoder half of a T5 of transformers."""
+
+    def __init__(self, component: Component, checkpoint: Checkpoint, options: Options) -> None:
+        self.component = component
+        self._checkpoint = checkpoint
+        self._tokenizer = read_tokenizer(checkpoint, component.tokens)
+        self.device = choose_device(options.device)
+        self._dtype = choose_dtype(options.dtype, self.device, component)
+
+    def prepare(self, caption: str) -> Tokens:
+        found = self._tokenizer.encode(caption)
+        ids, mask = np.array(found.ids, np.int64), np.array(found.attention_mask, np.uint8)
+        # What is over comes in further pieces, each with an end token of its own.
+        lost = sum(piece.special_tokens_mask.count(0) for piece in found.overflowing)
+        kept = max((end for _, end in found.offsets), default=0)
+        return Tokens(ids, mask, lost, kept if lost else None)
+
+    def encode(self, ids: NDArray[np.int64], mask: NDArray[np.uint8]) -> NDArray[np.float32]:
+        import torch
+
+        model = self._model
+        return run(
+            lambda: (
+                model(
+                    input_ids=torch.from_numpy(ids).to(self.device),
+                    attention_mask=torch.from_numpy(mask).to(self.device).long(),
+                ).last_hidden_state
+            )
+        )
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "encoder": "T5EncoderModel",
+            **self._checkpoint.identity,
+            "dtype": self._dtype,
+            "output": "last_hidden_state",
+            "tokens": self.component.tokens,
+        }
+
+    @cached_property
+    def _model(self) -> T5EncoderModel:
+        import torch
+        from transformers import T5EncoderModel
+
+        dtype = getattr(torch, self._dtype)
+        return load_model(T5EncoderModel, self._checkpoint, self.device, dtype=dtype)
+
+
+def load(component: Component, options: Options) -> TextEncoder:
+    """Find the checkpoint, and refuse one that does not make this component."""
+    require("torch", "transformers", "tokenizers")
+    choose_device(options.device)  # one that is not there is told before models are fetched
+    checkpoint = find(component, options, DEFAULT, _LAYOUT)
+    config = checkpoint.read("config.json")
+    if (kind := config.get("model_type")) != "t5":
+        raise UsageError(f"{checkpoint.asked}: is a {kind} model; a t5 is needed")
+    shape = (component.tokens, config.get("d_model"))
+    if shape != component.shape:
+        raise UsageError(
+            f"{checkpoint.asked}: gives {shape}, and {component.name} needs {component.shape}; "
+            f"the default {DEFAULT} fits"
+        )
+    return T5Encoder(component, checkpoint, options)
+
+
+def read_tokenizer(checkpoint: Checkpoint, tokens: int) -> Tokenizer:
+    """Load the checkpoint's own tokenizer, padding and cutting every caption to so many.
+
+    The bare tokenizer, because transformers' wrapper around it sets padding and truncation again on
+    every call, which is not safe in threads.
+    """
+    from tokenizers import Tokenizer
+
+    path = checkpoint.folder / _TOKENIZER
+    if not path.is_file():
+        raise InputMissingError(
+            f"{checkpoint.asked}: has no {_TOKENIZER}; have transformers write one: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing more exact
+        raise UsageError(f"{path}: is not a tokenizer ({error}); fetch the model again") from error
+    config = checkpoint.read("config.json")
+    if tokenizer.get_vocab_size() > config.get("vocab_size", 0):
+        raise UsageError(
+            f"{checkpoint.asked}: the tokenizer has {tokenizer.get_vocab_size()} tokens and the "
+            f"model {config.get('vocab_size')}; they are not of one checkpoint"
+        )
+    tokenizer.enable_truncation(tokens)
+    tokenizer.enable_padding(length=tokens, pad_id=config.get("pad_token_id", 0))
+    return tokenizer

@@ -1,0 +1,164 @@
+"""VAE: the mean of the posterior of an AutoencoderKL, unscaled.
+
+The scaling and shift factors are recorded for the trainer and not applied. The mean, not a sample,
+so that the same picture gives the same latent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.encoders.base import ImageEncoder, Options, Picture
+from shardwright.encoders.checkpoints import Checkpoint, Layout, find
+from shardwright.encoders.devices import choose_device, choose_dtype, load_model, require, run
+from shardwright.errors import UsageError
+from shardwright.recipe import Component
+
+if TYPE_CHECKING:
+    import torch
+    from diffusers import AutoencoderKL
+
+DEFAULT = "black-forest-labs/FLUX.1-dev"
+_LAYOUT = Layout(small=("config.json",), weights="diffusion_pytorch_model", subfolder="vae")
+_FACTOR = 8  # pixels a side of one latent
+_BYTES_PER_NUMBER = {"float32": 840, "bfloat16": 420}  # of input, while it is encoded; measured
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """When and how a picture is cut up: by its size alone, so that its latent is always the same.
+
+    Every bucket and a full-HD picture are encoded in one pass.
+    """
+
+    above: int = 2**21  # pixels
+    side: int = 1024
+    overlap: int = 256
+
+    def cuts(self, length: int) -> list[tuple[int, int]]:
+        """Cut one side into overlapping stretches of nearly the same length, on whole latents."""
+        if length <= self.side:
+            return [(0, length)]
+        last = math.ceil((length - self.side) / (self.side - self.overlap))
+        starts = [(length - self.side) * n // last // _FACTOR * _FACTOR for n in range(last + 1)]
+        return [(start, start + self.side) for start in starts[:-1]] + [(starts[-1], length)]
+
+    def feather(self, latents: int) -> NDArray[np.float32]:
+        """Weigh the latents of a stretch: less towards its ends, where it has seen least."""
+        inward = np.arange(1, latents + 1)
+        ramp = np.minimum(np.minimum(inward, inward[::-1]), self.overlap // _FACTOR)
+        return ramp.astype(np.float32)
+
+
+class VaeEncoder:
+    """An AutoencoderKL of diffusers."""
+
+    def __init__(
+        self,
+        component: Component,
+        checkpoint: Checkpoint,
+        options: Options,
+        tiling: Tiling | None = None,
+    ) -> None:
+        self.component = component
+        self._checkpoint = checkpoint
+        self._tiling = tiling or Tiling()
+        self.device = choose_device(options.device)
+        self._dtype = choose_dtype(options.dtype, self.device, component)
+        self.bytes_per_number = _BYTES_PER_NUMBER[self._dtype]
+
+    def prepare(self, picture: Picture) -> Picture:
+        return picture  # as bytes: a quarter of the memory on the way, scaled fast on the device
+
+    def encode(self, batch: NDArray[np.uint8]) -> NDArray[np.float32]:
+        height, width = batch.shape[1:3]
+        whole = height * width <= self._tiling.above
+        model = self._model
+        return run(lambda: self._mean(model, batch) if whole else self._tiled(model, batch))
+
+    def describe(self) -> dict[str, Any]:
+        config = self._checkpoint.read("config.json")
+        return {
+            "encoder": "AutoencoderKL",
+            **self._checkpoint.identity,
+            "dtype": self._dtype,
+            "output": "posterior mean, unscaled",
+            "preprocessing": "pixels / 127.5 - 1",
+            "tiling": asdict(self._tiling),
+            "scaling_factor": config.get("scaling_factor"),
+            "shift_factor": config.get("shift_factor"),
+        }
+
+    @cached_property
+    def _model(self) -> AutoencoderKL:
+        import torch
+        from diffusers import AutoencoderKL
+
+        model = load_model(
+            AutoencoderKL,
+            self._checkpoint,
+            self.device,
+            torch_dtype=getattr(torch, self._dtype),
+            low_cpu_mem_usage=False,  # or it asks for accelerate
+        )
+        model.decoder = None  # half of the weights, and never used
+        return model
+
+    def _mean(self, model: AutoencoderKL, batch: NDArray[np.uint8]) -> torch.Tensor:
+        import torch
+
+        # Contiguous, because on a CPU torch normalises pictures that are stored pixel by pixel with
+        # errors of a thousandth, and the larger the picture the larger the error.
+        pixels = torch.from_numpy(batch).to(self.device).permute(0, 3, 1, 2).contiguous()
+        scaled = pixels.to(torch.float32).div(127.5).sub(1).to(model.dtype)
+        mean: torch.Tensor = model.encode(scaled).latent_dist.mean
+        return mean.float()
+
+    def _tiled(self, model: AutoencoderKL, batch: NDArray[np.uint8]) -> torch.Tensor:
+        """Encode tile by tile and fade each into its neighbours.
+
+        Diffusers' own tiling leaves a last tile of any size, down to one too small to encode.
+        """
+        import torch
+
+        count, height, width = batch.shape[:3]
+        shape = self.component.shape_for(width, height)
+        total = torch.zeros(count, *shape, device=self.device)
+        weight = torch.zeros(shape[1:], device=self.device)
+        for (top, bottom), (left, right) in product(
+            self._tiling.cuts(height), self._tiling.cuts(width)
+        ):
+            tile = self._mean(model, batch[:, top:bottom, left:right])
+            ramps = (self._tiling.feather(latents) for latents in tile.shape[2:])
+            feather = torch.from_numpy(np.outer(*ramps)).to(self.device)
+            rows = slice(top // _FACTOR, bottom // _FACTOR)
+            columns = slice(left // _FACTOR, right // _FACTOR)
+            total[:, :, rows, columns] += tile * feather
+            weight[rows, columns] += feather
+        return total / weight
+
+
+def load(component: Component, options: Options) -> ImageEncoder:
+    """Find the checkpoint, and refuse one that does not make this component."""
+    require("torch", "diffusers")
+    choose_device(options.device)  # one that is not there is told before models are fetched
+    checkpoint = find(component, options, DEFAULT, _LAYOUT)
+    config = checkpoint.read("config.json")
+    if (kind := config.get("_class_name")) != "AutoencoderKL":
+        raise UsageError(f"{checkpoint.asked}: is a {kind}; an AutoencoderKL is needed")
+    channels = config.get("latent_channels")
+    factor = 2 ** (len(config.get("block_out_channels", ())) - 1)
+    if (channels, factor) != (component.shape[0], _FACTOR):
+        raise UsageError(
+            f"{checkpoint.asked}: gives ({channels}, H//{factor}, W//{factor}), and "
+            f"{component.name} needs ({component.shape[0]}, H//{_FACTOR}, W//{_FACTOR}); "
+            f"the default {DEFAULT} fits"
+        )
+    return VaeEncoder(component, checkpoint, options)

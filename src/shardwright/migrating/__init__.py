@@ -1,0 +1,62 @@
+"""Stage 1 to store: the arrays that a JSONL holds inline become ``.npy`` files."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from shardwright.engine.local import count
+from shardwright.errors import InputMissingError, UsageError
+from shardwright.interrupts import Held
+from shardwright.layout import JSONL_NAME
+from shardwright.migrating.summary import MigrateSummary
+from shardwright.progress import Progress
+from shardwright.storage.writable import require_writable
+from shardwright.validate import place, require_switches
+
+__all__ = ["MigrateSummary", "migrate"]
+
+StrPath = str | os.PathLike[str]
+
+
+def migrate(
+    *,
+    derived_dir: StrPath = "data/derived",
+    jsonl: StrPath | None = None,
+    backup: bool = True,
+    dry_run: bool = False,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> MigrateSummary:
+    """Turn a Stage 1 JSONL into a Stage 2 store, in place.
+
+    Arguments are named as the flags of ``shardwright migrate``. A line that cannot be migrated
+    stays as it is, and its number is in the summary under the reason.
+    """
+    # Here, because the package and its --help are to be imported quickly.
+    with Held():
+        from shardwright.migrating.run import run
+        from shardwright.store.folders import holds_shards
+        from shardwright.store.store import Store
+
+    require_switches(backup=backup, dry_run=dry_run)
+    started = time.monotonic()
+    derived = place("--derived-dir", derived_dir)
+    path = place("--jsonl", derived / JSONL_NAME if jsonl is None else jsonl)
+    if not path.is_file():
+        raise InputMissingError(
+            f"{path}: no such file; give the Stage 1 metadata with --jsonl, or its folder with "
+            "--derived-dir"
+        )
+    if holds_shards(derived):
+        raise UsageError(f"--derived-dir {derived}: holds shards; give the store, or a new folder")
+    processes = count(workers)
+    for folder in (derived, path.parent):
+        require_writable(folder)
+    report = progress or Progress()
+    try:
+        summary = run(Store.at(derived, path), backup, dry_run, processes, report)
+    finally:
+        report.close()
+    summary.seconds = round(time.monotonic() - started, 3)
+    return summary

@@ -1,0 +1,103 @@
+"""Stage 3: a store of arrays to WebDataset tar shards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from shardwright.buckets import is_bucket
+from shardwright.engine.local import count
+from shardwright.errors import UsageError
+from shardwright.interrupts import Held
+from shardwright.packing.summary import BucketSummary, PackSummary, SkippedReason
+from shardwright.progress import Progress
+from shardwright.storage import files
+from shardwright.validate import names, place, place_or_none, require_switches, whole
+
+__all__ = ["BucketSummary", "PackSummary", "SkippedReason", "pack"]
+
+StrPath = str | os.PathLike[str]
+
+
+@files.explained()
+def pack(
+    *,
+    derived_dir: StrPath = "data/derived",
+    jsonl: StrPath | None = None,
+    output_dir: StrPath = "data/shards",
+    bucket: Iterable[str] = (),
+    shard_size: int = 1000,
+    limit: int | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    overwrite: bool = False,
+    resume: bool = False,
+    append: bool = False,
+    other_jsonl: bool = False,
+    sha256: bool = False,
+    ignore_space: bool = False,
+    dry_run: bool = False,
+    progress_every: int = 500,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> PackSummary:
+    """Pack the ready samples of a store into tar shards, one folder per aspect bucket.
+
+    Arguments are named as the flags of ``shardwright pack``. Raises ShardExistsError (a
+    FileExistsError) before anything is written if a bucket already has shards, unless
+    ``overwrite``, ``resume`` or ``append``; InputMissingError (a FileNotFoundError) if the store is
+    not there.
+    """
+    # Here, because the package and its --help are to be imported quickly.
+    with Held():
+        from shardwright.packing.run import Request, run
+        from shardwright.shards.format.manifest import PackSettings
+        from shardwright.store.store import Store
+
+    ways = {"overwrite": overwrite, "resume": resume, "append": append}
+    require_switches(
+        shuffle=shuffle,
+        sha256=sha256,
+        ignore_space=ignore_space,
+        dry_run=dry_run,
+        other_jsonl=other_jsonl,
+        **ways,
+    )
+    if sum(ways.values()) > 1:
+        raise UsageError("--overwrite, --resume and --append exclude one another")
+    request = Request(
+        store=Store.at(
+            place("--derived-dir", derived_dir),
+            place_or_none("--jsonl", jsonl),
+        ),
+        output_dir=place("--output-dir", output_dir),
+        settings=PackSettings(
+            buckets=_bucket_names(bucket),
+            shuffle=shuffle,
+            seed=whole("--seed", seed, least=-(1 << 63)) if shuffle else None,
+            limit=None if limit is None else whole("--limit", limit),
+            shard_size=whole("--shard-size", shard_size, least=1),
+        ),
+        overwrite=overwrite,
+        resume=resume,
+        append=append,
+        other_jsonl=other_jsonl,
+        sha256=sha256,
+        ignore_space=ignore_space,
+        dry_run=dry_run,
+        progress_every=whole("--progress-every", progress_every, least=1),
+        workers=count(workers),
+    )
+    report = progress or Progress()
+    try:
+        return run(request, report)
+    finally:
+        report.close()
+
+
+def _bucket_names(given: Iterable[str]) -> list[str]:
+    found = sorted(names("--bucket", given))
+    for name in found:
+        if not is_bucket(name):
+            raise UsageError(f"--bucket {name}: not a bucket; write WIDTHxHEIGHT, such as 832x1216")
+    return found

@@ -1,0 +1,124 @@
+"""The third step of packing: lay out the shards.
+
+Everything about the output is decided here, down to the byte, before anything is written.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import xxhash
+
+from shardwright.buckets import Bucket
+from shardwright.packing.check import Checked, choose
+from shardwright.packing.scan import Scan
+from shardwright.progress import Progress
+from shardwright.recipe import SPECIFICATION
+from shardwright.shards.format import tar
+from shardwright.shards.format.manifest import PackSettings
+from shardwright.shards.format.names import bucket_folder, shard_name
+from shardwright.shards.format.record_members import mask_bytes
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One tar file to be written."""
+
+    bucket: str
+    number: int
+    samples: array[int]
+    bytes: int
+
+    @property
+    def path(self) -> str:
+        """Give its place below the output folder."""
+        return f"{bucket_folder(self.bucket)}/{shard_name(self.number)}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All shards to be written."""
+
+    scan: Scan
+    settings: PackSettings
+    shards: list[Shard]
+    checked: Checked
+
+    @property
+    def buckets(self) -> list[str]:
+        """Name the buckets that get shards."""
+        return list(dict.fromkeys(shard.bucket for shard in self.shards))
+
+    @property
+    def bytes(self) -> int:
+        """Count the bytes of all shards."""
+        return sum(shard.bytes for shard in self.shards)
+
+    def digest(self) -> str:
+        """Sum up the settings and every sample with its record and sizes, in order."""
+        hasher = xxhash.xxh3_128(msgspec.json.encode(self.settings))
+        if (recipe := self.scan.store.recipe) != SPECIFICATION:
+            hasher.update(msgspec.json.encode(recipe))
+        for shard in self.shards:
+            hasher.update(f"{shard.path}\0".encode())
+            for sample in shard.samples:
+                line = self.checked.line_hashes[sample].to_bytes(8, "little")
+                name = self.scan.ids[sample].encode()
+                hasher.update(name + b"\0" + line + self.checked.sizes(sample).tobytes())
+        return hasher.hexdigest()
+
+
+def plan(
+    scan: Scan,
+    settings: PackSettings,
+    *,
+    known: Collection[str],
+    first_numbers: Mapping[str, int],
+    workers: int,
+    progress: Progress,
+) -> Plan:
+    """Decide which samples go where: filter by bucket, shuffle, limit, group, cut into shards.
+
+    When shards are appended, ``known`` are the ids that have one already, and ``first_numbers``
+    says at which number each bucket goes on.
+    """
+    buckets = settings.buckets
+    order = list(scan.ready())
+    if buckets:
+        order = [sample for sample in order if scan.buckets[sample] in buckets]
+    if known:
+        order = [sample for sample in order if scan.ids[sample] not in known]
+    if settings.shuffle:
+        # By sort key, because random() is the one method whose sequence Python guarantees.
+        draw = random.Random(settings.seed)
+        order.sort(key=lambda _: draw.random())
+    chosen, checked = choose(scan, order, settings.limit, workers, progress)
+    shards = list(_shards(scan, chosen, settings.shard_size, checked, first_numbers))
+    return Plan(scan, settings, shards, checked)
+
+
+def _shards(
+    scan: Scan,
+    chosen: list[int],
+    shard_size: int,
+    checked: Checked,
+    first_numbers: Mapping[str, int],
+) -> Iterator[Shard]:
+    grouped: dict[str, array[int]] = {}
+    for sample in chosen:
+        grouped.setdefault(scan.buckets[sample], array("Q")).append(sample)
+    masks = sum(tar.member_bytes(mask_bytes(mask)) for mask in scan.store.recipe.masks)
+    for bucket in sorted(grouped, key=Bucket.parse):
+        samples = grouped[bucket]
+        starts = range(0, len(samples), shard_size)
+        for number, first in enumerate(starts, first_numbers.get(bucket, 0)):
+            part = samples[first : first + shard_size]
+            members = [checked.json_sizes[sample] for sample in part]
+            for sample in part:
+                members += checked.sizes(sample)
+            total = sum(map(tar.member_bytes, members)) + len(part) * masks + len(tar.END)
+            yield Shard(bucket, number, part, total)

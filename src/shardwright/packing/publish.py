@@ -1,0 +1,201 @@
+"""The output folder while it is packed: what is there already, and how shards take their place."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+import xxhash
+
+from shardwright.engine.local import run
+from shardwright.errors import NoSpaceError, ShardExistsError, ShardwrightError, StorageError
+from shardwright.layout import STATE_FOLDER
+from shardwright.packing.plan import Plan, Shard
+from shardwright.packing.write import Sealed, make_task, write_shard
+from shardwright.progress import Progress, quantity, size
+from shardwright.shards.format import index, manifest
+from shardwright.shards.format.manifest import ShardEntry
+from shardwright.shards.format.names import (
+    bucket_folder,
+    existing_buckets,
+    existing_shards,
+    leftovers,
+)
+from shardwright.storage import files
+
+
+def existing(output: Path, buckets: Iterable[str]) -> list[Path]:
+    """Find the shards that are already there in some buckets."""
+    return [
+        path
+        for bucket in buckets
+        for path in existing_shards(output / bucket_folder(bucket)).values()
+    ]
+
+
+def refuse(output: Path, found: Sequence[Path], only: Collection[str]) -> None:
+    """Raise if there are shards already; ``only`` are the buckets that are asked for, if some."""
+    if not found:
+        return
+    resume = ""
+    if manifest.load_unfinished(output) is not None:
+        resume = "--resume to finish the run that was interrupted, "
+    overwrite, where = "--overwrite", f"in {output}"
+    buckets = existing_buckets(output)
+    if only and all(path.parent.name in map(bucket_folder, only) for path in found):
+        where, buckets = f"of {', '.join(sorted(only))}", sorted(only)
+    elif only:
+        overwrite = "--overwrite without --bucket"
+    count = len(existing(output, buckets))
+    which = f"all {count:,} shards" if count > 1 else "the 1 shard"
+    raise ShardExistsError(
+        f"{found[0]}: already exists, and nothing was written; give {resume}{overwrite}, which "
+        f"removes {which} {where} once the new ones are complete, or choose another --output-dir"
+    )
+
+
+def finished(output: Path, plan: Plan) -> dict[str, ShardEntry]:
+    """Find the planned shards that are there already, whole and with the planned samples."""
+    entries = (_finished(output, plan, shard) for shard in plan.shards)
+    return {entry.path: entry for entry in entries if entry is not None}
+
+
+def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
+    path = index.index_path(output, shard.path)
+    try:
+        data = path.read_bytes()
+        head = index.decode(data, path).head
+        there = (output / shard.path).stat()
+        changed = _newest_array(plan, shard) > there.st_ctime_ns
+    except (OSError, ShardwrightError):
+        return None
+    ids = [plan.scan.ids[sample] for sample in shard.samples]
+    planned = (ids, shard.path, shard.bytes, shard.bytes)
+    if changed or (head.ids, head.shard, head.bytes, there.st_size) != planned:
+        return None
+    return ShardEntry(
+        path=shard.path,
+        bucket=shard.bucket,
+        samples=len(ids),
+        bytes=head.bytes,
+        xxh3=head.xxh3,
+        sha256=head.sha256,
+        index_xxh3=xxhash.xxh3_64_hexdigest(data),
+    )
+
+
+def _newest_array(plan: Plan, shard: Shard) -> int:
+    """Say when the last of a shard's arrays came or changed, since it may have been recomputed."""
+    store = plan.scan.store
+    return max(
+        os.stat(store.array(component, plan.scan.ids[sample])).st_ctime_ns
+        for sample in shard.samples
+        for component in store.recipe.components
+    )
+
+
+def write(
+    plan: Plan,
+    shards: Sequence[Shard],
+    output: Path,
+    *,
+    replaced: Collection[str],
+    sha256: bool,
+    workers: int,
+    progress: Progress,
+) -> list[ShardEntry]:
+    """Write and publish some shards of a plan.
+
+    A new bucket's shards appear one by one. In a bucket whose old shards are ``replaced``, the new
+    ones wait under their temporary names until all are whole. Then the manifest, which speaks of
+    the old ones, is withdrawn, the new ones take their places, and the rest of the old ones go.
+    """
+    remove_leftovers(output)
+    remaining = Counter(shard.bucket for shard in shards)
+    for bucket in remaining:
+        for folder in _folders(output, bucket):
+            files.make_folder(folder)
+    progress.phase("write", sum(shard.bytes for shard in shards), "B")
+    entries: list[ShardEntry] = []
+    held: dict[str, list[Sealed]] = {bucket: [] for bucket in remaining}
+    tasks = (make_task(plan, shard, output, sha256) for shard in shards)
+    try:
+        with closing(run(write_shard, tasks, min(workers, len(shards)))) as messages:
+            for message in messages:
+                if isinstance(message, int):
+                    progress.advance(message)
+                    continue
+                bucket = message.entry.bucket
+                held[bucket].append(message)
+                remaining[bucket] -= 1
+                if bucket not in replaced or not remaining[bucket]:
+                    if bucket in replaced:
+                        manifest.remove_manifest(output)
+                    _publish(output, bucket, held[bucket], remove_others=bucket in replaced)
+                    held[bucket].clear()
+                entries.append(message.entry)
+                progress.note(
+                    f"{message.entry.path} {quantity(message.entry.samples, 'samples')}, "
+                    f"{len(entries)}/{quantity(len(shards), 'shards')}"
+                )
+    except BaseException as error:
+        with suppress(StorageError):  # the error that brought us here is the one to report
+            remove_leftovers(output)
+        if isinstance(error, NoSpaceError):
+            done = sum(entry.bytes for entry in entries)
+            needed = size(sum(shard.bytes for shard in shards) - done)
+            raise NoSpaceError(
+                f"{error}; the shards that are left need {needed}, and --resume keeps the others"
+            ) from error
+        raise
+    return entries
+
+
+def _publish(output: Path, bucket: str, sealed: Sequence[Sealed], remove_others: bool) -> None:
+    for shard in sealed:
+        for tmp, path in shard.files:
+            files.publish(tmp, path)
+    if remove_others:
+        remove_shards(output, bucket, keep={shard.entry.path for shard in sealed})
+    for folder in _folders(output, bucket):
+        files.sync_folder(folder)
+
+
+def remove_shards(output: Path, bucket: str, keep: Iterable[str] = ()) -> None:
+    """Remove the shards of a bucket, and their indexes."""
+    kept = {output / path for path in keep}
+    for path in existing(output, [bucket]):
+        if path not in kept:
+            files.remove(path)
+            files.remove(index.index_path(output, f"{path.parent.name}/{path.name}"))
+
+
+def sync(output: Path) -> None:
+    """Make every name in the folder durable, also those that a killed run left to be synced."""
+    for folder in (output, output / STATE_FOLDER / index.INDEX_FOLDER):
+        files.sync_folder(folder)
+    files.sync_parent(output)
+    for bucket in existing_buckets(output):
+        for folder in _folders(output, bucket):
+            if folder.is_dir():
+                files.sync_folder(folder)
+
+
+def remove_leftovers(output: Path) -> None:
+    """Remove what a killed run left half written, and indexes without their shard."""
+    for bucket in existing_buckets(output):
+        indexes, shards = _folders(output, bucket)
+        whole = {path.stem for path in existing(output, [bucket])}
+        found = sorted(indexes.glob("*" + index.INDEX_SUFFIX))
+        lone = [path for path in found if path.stem not in whole]
+        for path in (*leftovers(indexes), *leftovers(shards), *lone):
+            files.remove(path)
+
+
+def _folders(output: Path, bucket: str) -> tuple[Path, Path]:
+    """Give the folders of a bucket's indexes and shards."""
+    name = bucket_folder(bucket)
+    return output / STATE_FOLDER / index.INDEX_FOLDER / name, output / name

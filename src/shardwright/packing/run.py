@@ -1,0 +1,280 @@
+"""A run of packing from end to end: scan, check, plan, write, finish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from shardwright.errors import (
+    NoSpaceError,
+    ProvenanceError,
+    ShardExistsError,
+    SourceChangedError,
+    UsageError,
+)
+from shardwright.packing import publish, start
+from shardwright.packing.finish import finish
+from shardwright.packing.origin import Origin
+from shardwright.packing.plan import Plan, Shard, plan
+from shardwright.packing.scan import Scan, require_inputs, scan
+from shardwright.packing.start import Start, packed_from
+from shardwright.packing.summary import BucketSummary, PackSummary
+from shardwright.progress import Progress
+from shardwright.shards.format import manifest
+from shardwright.shards.format.manifest import PackSettings, ShardEntry, Unfinished
+from shardwright.shards.format.names import bucket_folder, existing_buckets
+from shardwright.storage import files, locks
+from shardwright.storage.writable import require_writable
+from shardwright.store import commands, provenance
+from shardwright.store.folders import require_space
+from shardwright.store.store import Store
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a run, with sense made of the arguments."""
+
+    store: Store
+    output_dir: Path
+    settings: PackSettings
+    overwrite: bool
+    resume: bool
+    append: bool
+    other_jsonl: bool
+    sha256: bool
+    ignore_space: bool
+    dry_run: bool
+    progress_every: int
+    workers: int
+
+
+def run(request: Request, progress: Progress) -> PackSummary:
+    """Scan, plan, and write what is not there yet."""
+    started = time.monotonic()
+    target = request.output_dir
+    require_inputs(request.store)
+    _require_own_folder(request)
+    require_writable(target)
+    if not request.dry_run:
+        locks.require_unlocked(target)
+    found = scan(request.store, progress, request.progress_every)
+    _require_samples(request.settings.buckets, found)
+    start = _start(request)
+    origin = Origin(request.store, provenance.read(request.store.folder))
+    may_exist = request.overwrite or request.resume or request.append
+    before = [] if request.other_jsonl else packed_from(target)
+    if may_exist:
+        origin.require_same_jsonl(before, target)
+    layout = plan(
+        found,
+        request.settings,
+        known=start.known,
+        first_numbers=start.first_numbers,
+        workers=request.workers,
+        progress=progress,
+    )
+    kept = _kept(layout, start, request)
+    todo = [shard for shard in layout.shards if shard.path not in kept]
+    old: list[str] = []  # shards that go
+    obstacle = None
+    if layout.shards or start.append:
+        there = list(start.loose)
+        if not may_exist:
+            there += publish.existing(target, layout.buckets)
+        try:
+            publish.refuse(target, there, request.settings.buckets)
+            origin.require_same_jsonl(before, target)
+            origin.require_same_kind(start.base, target, progress)
+            if not request.ignore_space:
+                needed, fewer = sum(shard.bytes for shard in todo), "--limit or --bucket"
+                require_space(target, "the shards need", needed, f"pack fewer with {fewer}, ")
+        except (ShardExistsError, ProvenanceError, NoSpaceError) as error:
+            if not request.dry_run:
+                raise
+            obstacle = str(error)
+        if not request.dry_run:
+            with locks.lock(target):
+                if _start(request) != start:
+                    raise SourceChangedError(f"{target}: another run has written here; run again")
+                old = _old(todo, kept, start, target)
+                _write(layout, todo, kept, start, origin, request, progress)
+        elif obstacle is None:
+            old = _old(todo, kept, start, target)
+    return _summary(
+        layout,
+        todo,
+        kept_shards=len(kept),
+        dry_run=request.dry_run,
+        obstacle=obstacle,
+        old=old,
+        free_bytes=files.free_bytes(target),
+        output_dir=str(target),
+        journal=request.store.journal,
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _require_own_folder(request: Request) -> None:
+    """Keep shards out of the store, where neither could be told from the other."""
+    target, store = request.output_dir.resolve(), request.store
+    arrays = [store.arrays(component).resolve() for component in store.recipe.components]
+    if target == store.folder.resolve() or any(target.is_relative_to(folder) for folder in arrays):
+        raise UsageError(
+            f"--output-dir {request.output_dir}: belongs to the store; give another folder"
+        )
+
+
+def _start(request: Request) -> Start:
+    if request.append:
+        return start.append(request.output_dir)
+    if request.resume:
+        return start.resume(request.output_dir)
+    only = request.settings.buckets
+    return start.fresh(request.output_dir, overwrite=request.overwrite, only=only)
+
+
+def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]:
+    """Find the shards of the interrupted run that need not be written again."""
+    if start.plan is None:
+        return {}
+    digest = layout.digest()
+    if request.resume:
+        start.require_same(digest, layout.settings)
+    if start.plan != digest:
+        return {}
+    entries = publish.finished(request.output_dir, layout)
+    return {path: e for path, e in entries.items() if e.bucket not in start.replaced}
+
+
+def _old(todo: Sequence[Shard], kept: Collection[str], start: Start, target: Path) -> list[str]:
+    """List the shards that are there and will not stay as they are."""
+    stay = {*kept, *(entry.path for entry in start.base.shards)}
+    new = {shard.path for shard in todo}
+    buckets = existing_buckets(target)
+    # An interrupted --append may have left shards anywhere that are not planned now.
+    going = {bucket_folder(name) for name in (buckets if start.append else start.replaced)}
+    found = (f"{path.parent.name}/{path.name}" for path in publish.existing(target, buckets))
+    return [
+        name
+        for name in found
+        if name not in stay and (name in new or name.partition("/")[0] in going)
+    ]
+
+
+def _write(
+    layout: Plan,
+    todo: Sequence[Shard],
+    kept: dict[str, ShardEntry],
+    start: Start,
+    origin: Origin,
+    request: Request,
+    progress: Progress,
+) -> None:
+    """Write the shards that are missing, then the manifest of all."""
+    target, sha256 = request.output_dir, request.sha256
+    if start.base.shards:  # SHA256SUMS, once there, is kept up
+        sha256 |= all(entry.sha256 is not None for entry in start.base.shards)
+    digest = layout.digest()
+    manifest.save_unfinished(
+        target,
+        Unfinished(
+            append=start.append,
+            plan=digest,
+            settings=layout.settings,
+            replaces=sorted(start.replaced),
+            base=start.base,
+            store=manifest.relative_name(request.store.folder, target),
+            jsonl=origin.jsonl_name,
+        ),
+    )
+    with _resumable(request):
+        if start.append:  # an interrupted one may have left shards that are not planned now
+            listed = {entry.path for entry in start.base.shards} | kept.keys()
+            for name in existing_buckets(target):
+                publish.remove_shards(target, name, keep=listed)
+        written = publish.write(
+            layout,
+            todo,
+            target,
+            replaced=start.replaced,
+            sha256=sha256,
+            workers=request.workers,
+            progress=progress,
+        )
+        for name in sorted(set(start.replaced) - set(layout.buckets)):  # no sample is in them now
+            manifest.remove_manifest(target)
+            publish.remove_shards(target, name)
+        publish.sync(target)  # before the manifest speaks of them
+        finish(layout, digest, [*kept.values(), *written], start, origin, target, sha256)
+
+
+@contextmanager
+def _resumable(request: Request) -> Iterator[None]:
+    """Have an interruption say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        given = "--overwrite" if request.overwrite else "--append" if request.append else ""
+        instead = f" instead of {given}" if given else ""
+        interrupt.add_note(f"to go on, run the same pack with --resume{instead}")
+        raise
+
+
+def _summary(
+    layout: Plan,
+    todo: Sequence[Shard],
+    *,
+    kept_shards: int,
+    dry_run: bool,
+    obstacle: str | None,
+    old: Sequence[str],
+    free_bytes: int,
+    output_dir: str,
+    journal: Path,
+    seconds: float,
+) -> PackSummary:
+    found = layout.scan
+    new = {shard.path for shard in todo}
+    buckets: dict[str, BucketSummary] = {}
+    for shard in todo:
+        entry = buckets.setdefault(shard.bucket, BucketSummary())
+        entry.samples += len(shard.samples)
+        entry.shards += 1
+        entry.bytes += shard.bytes
+        entry.shard_bytes[shard.path.rpartition("/")[2]] = shard.bytes
+        entry.off_shape += sum(layout.checked.off_shape[sample] for sample in shard.samples)
+    off_shape, left = any(entry.off_shape for entry in buckets.values()), journal.exists()
+    derive = partial(commands.derive, found.store, fit_buckets=off_shape)
+    return PackSummary(
+        total_records=found.total_records,
+        ready_records=found.ready_records,
+        skipped_incomplete=found.skipped.total,
+        unopened_records=found.ready_records - sum(len(shard.samples) for shard in layout.shards),
+        written_samples=sum(entry.samples for entry in buckets.values()),
+        written_shards=len(todo),
+        written_bytes=sum(entry.bytes for entry in buckets.values()),
+        kept_shards=kept_shards,
+        dry_run=dry_run,
+        obstacle=obstacle,
+        replaced_shards=[name for name in old if name in new],
+        removed_shards=[name for name in old if name not in new],
+        free_bytes=free_bytes,
+        output_dir=output_dir,
+        journal=str(journal) if left else None,
+        derive_command=derive() if off_shape or left else None,
+        seconds=seconds,
+        skipped_by_reason=dict(found.skipped),
+        buckets=buckets,
+    )
+
+
+def _require_samples(only: Sequence[str], found: Scan) -> None:
+    """Take a bucket that is neither one of the seven nor in the store for a typing mistake."""
+    present = {found.buckets[sample] for sample in found.ready()} if only else set()
+    for name in sorted(set(only) - present - set(map(str, found.store.recipe.buckets))):
+        listed = ", ".join(sorted(present)) or "none"
+        raise UsageError(f"--bucket {name}: no ready sample is in it; buckets with some: {listed}")

@@ -1,0 +1,226 @@
+"""The first step of packing: read the metadata, list the arrays, and say which records are ready.
+
+Only a small fixed cost per record is kept (where its line is, its id, its bucket), never the parsed
+record: a million records take a few hundred megabytes.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from itertools import filterfalse
+from typing import Any, BinaryIO
+
+from shardwright.errors import InputMissingError, ProvenanceError, SourceChangedError
+from shardwright.packing.summary import Skipped
+from shardwright.progress import Progress
+from shardwright.storage import files
+from shardwright.storage.files import explained
+from shardwright.store import commands, provenance, records
+from shardwright.store.folders import require_merged
+from shardwright.store.records import BadRecordError, Line, Record, Rules
+from shardwright.store.store import ARRAY_SUFFIX, Store
+
+WARNINGS_SHOWN = 5
+_UNMET = -1  # for its place: no record of these arrays has come yet
+
+
+@dataclass
+class Scan:
+    """The ready samples of a store, in columns; a sample is its position in them."""
+
+    store: Store
+    jsonl_state: tuple[int, int]  # its size and time, to notice a change before we copy
+    total_records: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+    ids: list[str] = field(default_factory=list)
+    buckets: list[str] = field(default_factory=list)
+    offsets: array[int] = field(default_factory=lambda: array("Q"))
+    lengths: array[int] = field(default_factory=lambda: array("I"))
+    dropped: set[int] = field(default_factory=set)  # samples that proved not to be ready after all
+
+    def add(self, image_id: str, bucket: str, line: Line) -> None:
+        """Append a sample."""
+        assert line.data is not None
+        self.ids.append(image_id)
+        self.buckets.append(sys.intern(bucket))
+        self.offsets.append(line.offset)
+        self.lengths.append(len(line.data))
+
+    def drop(self, sample: int, reason: str) -> None:
+        """Move a sample from the ready to the skipped."""
+        self.dropped.add(sample)
+        self.skipped.add(reason, self.ids[sample])
+
+    def at(self, offset: int) -> int | None:
+        """Find the ready sample whose line begins at an offset."""
+        sample = bisect_left(self.offsets, offset)
+        there = sample < len(self.offsets) and self.offsets[sample] == offset
+        return sample if there and sample not in self.dropped else None
+
+    def ready(self) -> Iterator[int]:
+        """Give the ready samples in the order of the JSONL."""
+        return filterfalse(self.dropped.__contains__, range(len(self.ids)))
+
+    @property
+    def ready_records(self) -> int:
+        """Count the records that are ready."""
+        return len(self.ids) - len(self.dropped)
+
+    def counts(self) -> str:
+        """Say how the books stand."""
+        return (
+            f"total_records={self.total_records} ready_records={self.ready_records} "
+            f"skipped_incomplete={self.skipped.total}"
+        )
+
+
+def scan(store: Store, progress: Progress, progress_every: int) -> Scan:
+    """Find the samples whose record is complete and whose array files are all there."""
+    # Where the latest record of each id is, by the name that its arrays have.
+    places = dict.fromkeys(_complete(store), _UNMET)
+    jsonl, essentials = store.jsonl, Rules(store.recipe).essentials
+    with (
+        explained(jsonl),
+        jsonl.open("rb", buffering=1 << 20) as file,
+        jsonl.open("rb") as again,
+    ):
+        found = Scan(store, files.state(file.fileno()))
+        doubts = _Doubts(found, places, again, progress)
+        size, _ = found.jsonl_state
+        progress.phase("scan", size, "B")
+        for line in records.counted(records.lines(file), size, progress):
+            found.total_records += 1
+            sound = essentials(line.data)
+            if sound is not None and places.get(name := sound.image_id + ARRAY_SUFFIX) == _UNMET:
+                places[name] = line.offset
+                found.add(sound.image_id, sound.aspect_bucket, line)
+            elif not doubts.settle(line):
+                continue
+            if len(found.ids) % progress_every == 0:
+                progress.note(found.counts())
+    if doubts.malformed > WARNINGS_SHOWN:
+        more = doubts.malformed - WARNINGS_SHOWN
+        progress.warn(f"{jsonl}: {more} more malformed lines, also skipped")
+    progress.note(found.counts())
+    return found
+
+
+def _complete(store: Store) -> Collection[str]:
+    """List each component's folder once, and give the names that are in all of them."""
+    complete: Collection[str] | None = None
+    for folder in map(store.arrays, store.recipe.components):
+        with explained(folder):
+            names = os.listdir(folder) if folder.is_dir() else []
+        if complete is None:
+            complete = names
+        elif names != complete:  # mostly they are the same, and in the same order too
+            complete = set(names).intersection(complete)
+    return complete or ()
+
+
+class _Doubts:
+    """Settles whether a record is ready that is not plainly so: most stores have few."""
+
+    def __init__(
+        self, found: Scan, places: dict[str, int], file: BinaryIO, progress: Progress
+    ) -> None:
+        self.found = found
+        self.rules = Rules(found.store.recipe)
+        self.places = places
+        self.file = file
+        self.progress = progress
+        self.malformed = 0
+        self.conflicts: set[str] = set()  # ids that stand for more than one image
+
+    def settle(self, line: Line) -> bool:
+        """Add the sample of a line, or else count why it is skipped; say which."""
+        found, where = self.found, f"line {line.number}"
+        try:
+            record = records.parse(line.data)
+        except BadRecordError as error:
+            found.skipped.add(error.reason, where)
+            self.malformed += 1
+            if self.malformed <= WARNINGS_SHOWN:
+                what = error.reason.replace("_", " ")
+                self.progress.warn(f"{found.store.jsonl}, {where}: {what}; skipped")
+            return False
+        image_id: Any = record.get("image_id")
+        if reason := records.image_id_problem(image_id):
+            found.skipped.add(reason, where)
+            return False
+        reason = self.rules.problem(record)
+        name = image_id + ARRAY_SUFFIX
+        earlier = self.places.get(name)
+        self.places[name] = line.offset
+        if earlier != _UNMET:
+            reason = reason or self._missing(name)
+            if earlier is not None:
+                reason = self._repeated(earlier, record) or reason
+        if reason is not None:
+            found.skipped.add(reason, image_id)
+            return False
+        found.add(image_id, record["aspect_bucket"], line)
+        return True
+
+    def _missing(self, name: str) -> str | None:
+        store = self.found.store
+        for component in store.recipe.components:
+            if not os.path.lexists(store.arrays(component) / name):
+                return f"{component.name}_missing"
+        return None
+
+    def _repeated(self, earlier: int, record: Record) -> str | None:
+        """Settle two records of one image_id: for one image the later wins, for two neither."""
+        image_id = record["image_id"]
+        if self._image_at(earlier) != _image(record.get("image_path")):
+            self.conflicts.add(image_id)
+        reason = "duplicate_id" if image_id in self.conflicts else None
+        sample = self.found.at(earlier)
+        if sample is not None:
+            self.found.drop(sample, reason or "superseded")
+        return reason
+
+    def _image_at(self, offset: int) -> object:
+        self.file.seek(offset)
+        line = self.file.readline().rstrip(b"\r\n")
+        if (sound := self.rules.essentials(line)) is not None:
+            return _image(sound.image_path)
+        try:
+            return _image(records.parse(line).get("image_path"))
+        except BadRecordError:
+            raise SourceChangedError(
+                f"{self.found.store.jsonl}: changed while it was read; run again"
+            ) from None
+
+
+def _image(image_path: object) -> object:
+    return posixpath.normpath(image_path) if isinstance(image_path, str) else image_path
+
+
+def require_inputs(store: Store) -> None:
+    """Raise if a part of the store is not there at all, or is being recomputed."""
+    require_merged(store)
+    if not store.jsonl.is_file():
+        raise InputMissingError(
+            f"{store.jsonl}: no such file; give the Stage 2 metadata with --jsonl, or its folder "
+            "with --derived-dir"
+        )
+    for component in store.recipe.components:
+        folder = store.arrays(component)
+        if not folder.is_dir():
+            raise InputMissingError(
+                f"{folder}: no such folder; {component.name} arrays are looked for there, below "
+                "--derived-dir"
+            )
+    if names := provenance.under_way(store.folder):
+        raise ProvenanceError(
+            f"{store.folder}: a recompute of {' and '.join(names)} has not ended, so its "
+            "arrays may not be those of their records; before packing, finish it with "
+            f"{commands.derive(store)}"
+        )

@@ -1,0 +1,184 @@
+"""What earlier runs left in the output folder, and so where this one starts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from shardwright.errors import DamageError, UsageError
+from shardwright.shards.format import index, manifest
+from shardwright.shards.format.manifest import Manifest, PackSettings, Unfinished
+from shardwright.shards.format.names import (
+    bucket_folder,
+    existing_buckets,
+    existing_shards,
+    shard_number,
+)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts."""
+
+    base: Manifest  # the shards that stay as they are
+    loose: Sequence[Path] = ()  # what an interrupted run left, and this one would leave too
+    append: bool = False  # whether the run adds to the base
+    plan: str | None = None  # the digest of the plan that is resumed
+    settings: PackSettings | None = None  # and its settings
+    replaced: Collection[str] = ()  # buckets whose old shards go; after an interruption, mixed ones
+    known: frozenset[str] = frozenset()  # ids that have a sample in the base
+    first_numbers: dict[str, int] = field(default_factory=dict)  # of new shards, by bucket
+
+    def require_same(self, plan: str, settings: PackSettings) -> None:
+        """Raise if what would be packed now is not what the resumed run was packing."""
+        if self.plan is None or self.plan == plan:
+            return
+        differing = [
+            f"{name} was {_said(before)} and is {_said(now)}"
+            for name, before, now in _differences(self.settings, settings)
+        ]
+        what = "; ".join(differing) or "the records or arrays of the store have changed since"
+        raise UsageError(
+            f"--resume: this is not the plan of the run before: {what}; go on as it was, or pack "
+            "again with --overwrite"
+        )
+
+
+def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
+    """Start over; shards of other buckets stay, unless the whole folder is overwritten."""
+    going = (only or existing_buckets(output)) if overwrite else []
+    replaced = [name for name in going if existing_shards(output / bucket_folder(name))]
+    if overwrite and not only:
+        return Start(Manifest(runs=[], shards=[]), replaced=replaced)
+    unfinished = manifest.load_unfinished(output)
+    base = _base(output, unfinished)
+    mixed = set(unfinished.replaces) if unfinished else set()
+    base = _without({*mixed, *going}, base)
+    unlisted = _unlisted(output, base) if unfinished else []
+    loose = [path for path in unlisted if path.parent.name not in map(bucket_folder, going)]
+    return Start(base, loose, replaced=replaced)
+
+
+def append(output: Path) -> Start:
+    """Start after the last shard of each bucket."""
+    unfinished = manifest.load_unfinished(output)
+    if unfinished is not None and not unfinished.append:
+        raise UsageError(
+            f"{output}: its last run was interrupted; finish it with --resume, or pack again with "
+            "--overwrite, before you --append"
+        )
+    base = _base(output, unfinished)
+    # After an interrupted --append, what is not listed is its own; else it is somebody else's.
+    if unfinished is None and (unlisted := _unlisted(output, base)):
+        raise UsageError(
+            f"{unlisted[0]}: not in the manifest, so nobody knows which samples it has; move it "
+            "elsewhere, or pack again with --overwrite, before you --append"
+        )
+    return _after(output, base, append=True, unfinished=unfinished)
+
+
+def resume(output: Path) -> Start:
+    """Start where the last run was interrupted, or go over it again if it was not."""
+    unfinished = manifest.load_unfinished(output)
+    if unfinished is not None:
+        return _after(output, _base(output, unfinished), unfinished.append, unfinished)
+    done = manifest.load_manifest(output)
+    if done is None:  # then nothing was begun here, and what is there is somebody else's
+        nothing = Manifest(runs=[], shards=[])
+        return Start(nothing, loose=_unlisted(output, nothing))
+    last = len(done.runs) - 1
+    kept = [shard for shard in done.shards if shard.run != last]
+    base = msgspec.structs.replace(done, runs=done.runs[:-1], shards=kept)
+    run = done.runs[-1]
+    return _after(
+        output,
+        base,
+        run.append,
+        Unfinished(append=run.append, plan=run.plan, settings=run.settings, replaces=[], base=base),
+    )
+
+
+def packed_from(output: Path) -> list[str]:
+    """Name the JSONLs that what is in the folder was packed from, as far as that is recorded."""
+    names: list[str] = []
+    with suppress(DamageError):  # then nobody knows, and --overwrite is the way out
+        done, unfinished = manifest.load_manifest(output), manifest.load_unfinished(output)
+        for whole in (done, unfinished.base if unfinished else None):
+            names += whole.jsonls() if whole else []
+        names += [unfinished.jsonl] if unfinished and unfinished.jsonl else []
+    return list(dict.fromkeys(names))
+
+
+def _without(buckets: Collection[str], base: Manifest) -> Manifest:
+    """Leave out the shards of some buckets, and the runs of which nothing is left then."""
+    shards = [shard for shard in base.shards if shard.bucket not in buckets]
+    numbers = {old: new for new, old in enumerate(sorted({shard.run for shard in shards}))}
+    return msgspec.structs.replace(
+        base,
+        runs=[base.runs[old] for old in numbers],
+        shards=[msgspec.structs.replace(shard, run=numbers[shard.run]) for shard in shards],
+    )
+
+
+def _unlisted(output: Path, base: Manifest) -> list[Path]:
+    """Find the shards of which a manifest knows nothing."""
+    listed = {output / shard.path for shard in base.shards}
+    return [
+        path
+        for bucket in existing_buckets(output)
+        for path in existing_shards(output / bucket_folder(bucket)).values()
+        if path not in listed
+    ]
+
+
+def _base(output: Path, unfinished: Unfinished | None) -> Manifest:
+    base = unfinished.base if unfinished else manifest.load_manifest(output)
+    return base or Manifest(runs=[], shards=[])
+
+
+def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | None) -> Start:
+    known: set[str] = set()
+    numbers: dict[str, int] = {}
+    for shard in base.shards if append else ():
+        path = output / shard.path
+        if not path.is_file() or path.stat().st_size != shard.bytes:
+            raise DamageError(
+                f"{path}: is missing or not whole; bring back a sound copy, or pack again with "
+                "--overwrite, before you --append"
+            )
+        known.update(index.load(output, shard.path).head.ids)
+        number = shard_number(shard.path) + 1
+        numbers[shard.bucket] = max(numbers.get(shard.bucket, 0), number)
+    return Start(
+        base,
+        append=append,
+        plan=unfinished.plan if unfinished else None,
+        settings=unfinished.settings if unfinished else None,
+        replaced=unfinished.replaces if unfinished else (),
+        known=frozenset(known),
+        first_numbers=numbers,
+    )
+
+
+def _said(value: object) -> str:
+    if isinstance(value, bool):
+        return "given" if value else "not given"
+    if isinstance(value, list):
+        value = ",".join(value) or None
+    return "not given" if value is None else str(value)
+
+
+def _differences(
+    before: PackSettings | None, now: PackSettings
+) -> list[tuple[str, object, object]]:
+    old = msgspec.structs.asdict(before) if before else {}
+    new = msgspec.structs.asdict(now)
+    return [
+        (f"--{name.rstrip('s') if name == 'buckets' else name.replace('_', '-')}", old[name], value)
+        for name, value in new.items()
+        if name in old and old[name] != value
+    ]

@@ -1,0 +1,241 @@
+"""The last step of packing: write planned shards, one worker process to a shard."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from shardwright.errors import SourceChangedError, StorageError
+from shardwright.packing.plan import Plan, Shard
+from shardwright.recipe import JSON_SUFFIX, Component
+from shardwright.shards.format import index, tar
+from shardwright.shards.format.keys import key
+from shardwright.shards.format.manifest import ShardEntry
+from shardwright.shards.format.record_members import json_member, mask_member
+from shardwright.storage import files
+from shardwright.storage.files import GatheredFile, NewFile
+from shardwright.store import npy, records
+from shardwright.store.npy import BadArrayError
+from shardwright.store.records import BadRecordError
+from shardwright.store.store import Store
+
+_AHEAD = 4  # samples; a few MB
+_REPORT = 1 << 25  # bytes between two progress messages
+
+
+@dataclass(frozen=True)
+class ShardToWrite:
+    """All that a worker needs to write one shard."""
+
+    output_dir: Path
+    shard: str
+    bucket: str
+    bytes: int
+    sha256: bool
+    store: Store
+    jsonl_state: tuple[int, int]
+    ids: list[str]
+    offsets: array[int]
+    lengths: array[int]
+    sizes: array[int]
+    times: array[int]
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A shard and its index, whole and on the disk, still under their temporary names."""
+
+    entry: ShardEntry
+    files: tuple[tuple[Path, Path], ...]  # from, to; the shard last
+
+
+def make_task(plan: Plan, shard: Shard, output_dir: Path, sha256: bool) -> ShardToWrite:
+    """Gather what a worker needs for one shard."""
+    scan = plan.scan
+    sizes, times = array("Q"), array("q")
+    for sample in shard.samples:
+        sizes += plan.checked.sizes(sample)
+        times += plan.checked.times(sample)
+    return ShardToWrite(
+        output_dir=output_dir,
+        shard=shard.path,
+        bucket=shard.bucket,
+        bytes=shard.bytes,
+        sha256=sha256,
+        store=scan.store,
+        jsonl_state=scan.jsonl_state,
+        ids=[scan.ids[sample] for sample in shard.samples],
+        offsets=array("Q", [scan.offsets[sample] for sample in shard.samples]),
+        lengths=array("I", [scan.lengths[sample] for sample in shard.samples]),
+        sizes=sizes,
+        times=times,
+    )
+
+
+def write_shard(task: ShardToWrite) -> Iterator[int | Sealed]:
+    """Write one shard and its index; give the bytes written now and then, at last the result."""
+    whole = xxhash.xxh3_128()
+    store, recipe = task.store, task.store.recipe
+    secure = hashlib.sha256() if task.sha256 else None
+    with (
+        GatheredFile(task.output_dir / task.shard, [whole, secure] if secure else [whole]) as file,
+        ExitStack() as stack,
+    ):
+        shard = _Shard(file)
+        jsonl = _open_for(stack, store.jsonl, os.O_RDONLY)
+        folders = [
+            (component, _open_for(stack, store.arrays(component), os.O_DIRECTORY))
+            for component in recipe.components
+        ]
+        planned = zip(task.sizes, task.times, strict=True)
+        reported = 0
+        opened = stack.enter_context(closing(_open_ahead(task.ids, folders)))
+        for image_id, offset, length, arrays in zip(
+            task.ids, task.offsets, task.lengths, opened, strict=True
+        ):
+            line = os.pread(jsonl, length, offset)
+            if files.state(jsonl) != task.jsonl_state:  # asked after reading, so it cannot be late
+                raise _changed(store.jsonl, "written to")
+            try:
+                record = records.parse(line)
+            except BadRecordError:
+                raise _changed(store.jsonl, "written to") from None
+            name = key(image_id, recipe.longest_key)
+            shard.add(f"{name}.{JSON_SUFFIX}", json_member(record, recipe))
+            for (component, _), fd in zip(folders, arrays, strict=True):
+                try:
+                    if isinstance(fd, BadArrayError):
+                        raise fd
+                    shard.add_array(f"{name}.{component.suffix}", *next(planned), component, fd)
+                except BadArrayError as error:
+                    path = store.array(component, image_id)
+                    raise _changed(path, error.reason.replace("_", " ")) from None
+                if component.mask is not None:
+                    mask = mask_member(record, component.mask)
+                    shard.add(f"{name}.{component.mask.suffix}", mask)
+            if file.written - reported >= _REPORT:
+                yield file.written - reported
+                reported = file.written
+        file.put(tar.END)
+        file.seal(task.bytes)
+    yield task.bytes - reported
+    data = index.encode(
+        shard=task.shard,
+        size=task.bytes,
+        xxh3=whole.hexdigest(),
+        sha256=secure.hexdigest() if secure else None,
+        members=recipe.suffixes,
+        longest_key=recipe.longest_key,
+        ids=task.ids,
+        table=shard.table,
+    )
+    with NewFile(index.index_path(task.output_dir, task.shard)) as index_file:
+        index_file.write(data)
+        index_file.seal(len(data))
+    entry = ShardEntry(
+        path=task.shard,
+        bucket=task.bucket,
+        samples=len(task.ids),
+        bytes=task.bytes,
+        xxh3=whole.hexdigest(),
+        sha256=secure.hexdigest() if secure else None,
+        index_xxh3=xxhash.xxh3_64_hexdigest(data),
+    )
+    yield Sealed(entry, ((index_file.tmp, index_file.path), (file.tmp, file.path)))
+
+
+def _open_ahead(
+    ids: list[str], folders: list[tuple[Component, int]]
+) -> Generator[list[int | BadArrayError], None, None]:
+    """Open the arrays of each sample, some samples ahead: the kernel reads them while we write."""
+    waiting: deque[list[int | BadArrayError]] = deque()
+    try:
+        for number in range(len(ids) + _AHEAD):
+            if number < len(ids):
+                waiting.append([_open_array(f"{ids[number]}.npy", folder) for _, folder in folders])
+            if number >= _AHEAD:
+                yield waiting[0]
+                _close(waiting.popleft())
+    finally:
+        for arrays in waiting:
+            _close(arrays)
+
+
+def _open_array(name: str, folder: int) -> int | BadArrayError:
+    """Open an array that is needed soon; what is wrong with it is told when its turn comes."""
+    try:
+        fd = npy.open_array(name, folder)
+    except BadArrayError as error:
+        return error
+    if hasattr(os, "posix_fadvise"):  # macOS has none
+        with suppress(OSError):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
+    return fd
+
+
+def _close(arrays: list[int | BadArrayError]) -> None:
+    for fd in arrays:
+        if isinstance(fd, int):
+            os.close(fd)
+
+
+def _changed(path: Path, how: str) -> SourceChangedError:
+    return SourceChangedError(
+        f"{path}: changed while packing ({how}); pack again with --resume, or if that is "
+        "refused with --overwrite"
+    )
+
+
+def _open_for(stack: ExitStack, path: Path, flags: int) -> int:
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC)
+    except OSError as error:
+        raise _changed(path, str(error.strerror)) from error
+    stack.callback(os.close, fd)
+    return fd
+
+
+class _Shard:
+    """Adds members to a shard, and to its table."""
+
+    def __init__(self, file: GatheredFile) -> None:
+        self.file = file
+        self.position = 0
+        self.table = array("Q")
+
+    def add(self, name: str, data: bytes) -> None:
+        """Add a member made here."""
+        self.file.put(tar.header(name, len(data)) + data + bytes(tar.padding(len(data))))
+        self._note(len(data), xxhash.xxh3_64_intdigest(data))
+
+    def add_array(self, name: str, size: int, time: int, component: Component, fd: int) -> None:
+        """Add an array file's bytes as they are, if it is still as it was planned."""
+        if npy.check(fd, component)[0] != size:
+            raise BadArrayError("another_size")
+        self.file.put(tar.header(name, size))
+        hasher = xxhash.xxh3_64()
+        try:
+            count = self.file.put_from(fd, size, hasher)
+        except StorageError:  # it was the shard that could not be written
+            raise
+        except OSError:
+            raise BadArrayError("unreadable") from None
+        if count != size:
+            raise BadArrayError("truncated")
+        after = os.fstat(fd)
+        if (after.st_size, after.st_ctime_ns) != (size, time):
+            raise BadArrayError("written_to_or_replaced")
+        self.file.put(bytes(tar.padding(size)))
+        self._note(size, hasher.intdigest())
+
+    def _note(self, size: int, checksum: int) -> None:
+        self.table.extend((self.position + tar.BLOCK, size, checksum))
+        self.position += tar.member_bytes(size)

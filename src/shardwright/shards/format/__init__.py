@@ -1,0 +1,1 @@
+"""What is in a shard folder, byte for byte: names, tars, indexes and the manifest."""

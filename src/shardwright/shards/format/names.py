@@ -1,0 +1,58 @@
+"""Where shards are: ``bucket_WIDTHxHEIGHT/shard-NNNNNN.tar``."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from shardwright.buckets import is_bucket
+from shardwright.storage.files import TMP_SUFFIX
+
+_BUCKET_PREFIX = "bucket_"
+_SHARD = re.compile(r"shard-([0-9]{6,})\.tar", re.ASCII)
+_LEFTOVER = re.compile(r"shard-[0-9]{6,}\.(tar|idx)" + re.escape(TMP_SUFFIX), re.ASCII)
+
+
+def bucket_folder(bucket: str) -> str:
+    """Name the folder of a bucket."""
+    return _BUCKET_PREFIX + bucket
+
+
+def shard_name(number: int) -> str:
+    """Name a shard, so that the order of names is the order of numbers."""
+    return f"shard-{number:06}.tar"
+
+
+def shard_number(path: str) -> int:
+    """Read the number of a shard from its path."""
+    match = _SHARD.fullmatch(path.rpartition("/")[2])
+    if match is None:
+        raise ValueError(f"{path!r} is not the path of a shard")
+    return int(match[1])
+
+
+def is_shard_path(path: str) -> bool:
+    """Whether a path is spelt as that of a shard in an output folder, and leads nowhere else."""
+    folder, _, name = path.partition("/")
+    bucket = folder.removeprefix(_BUCKET_PREFIX)
+    return folder != bucket and is_bucket(bucket) and _SHARD.fullmatch(name) is not None
+
+
+def existing_buckets(output_dir: Path) -> list[str]:
+    """List the buckets that have a folder here."""
+    names = sorted(os.listdir(output_dir)) if output_dir.is_dir() else []
+    buckets = [name.removeprefix(_BUCKET_PREFIX) for name in names if name.startswith("bucket_")]
+    return [bucket for bucket in buckets if is_bucket(bucket)]
+
+
+def existing_shards(folder: Path) -> dict[int, Path]:
+    """Find the shards in a bucket's folder, by number."""
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    return {int(match[1]): folder / name for name in names if (match := _SHARD.fullmatch(name))}
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Find what a killed run left half written in a bucket's folder."""
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    return [folder / name for name in names if _LEFTOVER.fullmatch(name)]

@@ -1,0 +1,149 @@
+"""Reading the headers of a tar that anybody may have made, without trusting a byte of it.
+
+Nothing is extracted and nothing is allocated by what a header claims. A member's place and kind are
+given as they are, also when it is a link or a device; the caller decides what it takes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from shardwright.shards.format.tar import BLOCK, member_bytes
+
+FILE = "file"
+FOLDER = "folder"
+
+_KINDS = {
+    b"0": FILE, b"\0": FILE, b"7": FILE, b"1": "hard link", b"2": "symbolic link",
+    b"3": "device", b"4": "device", b"5": FOLDER, b"6": "pipe", b"S": "sparse file",
+}  # fmt: skip
+_PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK = b"x", b"g", b"L", b"K"
+_LONGEST_EXTENSION = 1 << 20  # bytes; a name is never as long
+_ZEROS_AT_ONCE = 1 << 20
+_OCTAL = re.compile(rb"[ ]*([0-7]+)[ \0]*")
+# What webdataset makes of a name: the key ends at the first dot of the base name.
+_SPLIT = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+
+
+class BadTarError(ValueError):
+    """A tar that cannot be read on; ``args`` are the reason and the offset."""
+
+    @property
+    def reason(self) -> str:
+        """Say what is wrong."""
+        return f"{self.args[0]} at byte {self.args[1]}"
+
+
+class Entry(NamedTuple):
+    """A member as its header describes it."""
+
+    name: str
+    kind: str  # FILE, or what else it is
+    offset: int  # of its data
+    size: int
+    extended: bool  # whether PAX or GNU headers stand before it, which not every loader reads
+
+
+def split(name: str) -> tuple[str, str] | None:
+    """Give the key and the field that loaders take from a name; None where they pass it over."""
+    match = _SPLIT.fullmatch(name)
+    return (match[1], match[2].lower()) if match else None
+
+
+def entries(fd: int) -> Iterator[Entry]:
+    """Give every member of an open tar, then check that it ends as a tar must."""
+    size = os.fstat(fd).st_size
+    position = 0
+    name: str | None = None
+    data_size: int | None = None
+    extended = False
+    while True:
+        header = os.pread(fd, BLOCK, position)
+        if len(header) < BLOCK:
+            raise BadTarError("cut off, for its end blocks are missing,", position + len(header))
+        if not any(header):
+            break
+        _require_checksum(header, position)
+        kind = header[156:157]
+        length = _number(header[124:136], position)
+        if kind in (_PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK):
+            if length > _LONGEST_EXTENSION:
+                raise BadTarError("an extension header of absurd length", position)
+            data = os.pread(fd, length, position + BLOCK)
+            if kind == _LONG_NAME:
+                name = _text(data.partition(b"\0")[0])
+            elif kind == _PAX:
+                fields = _pax(data, position)
+                name = fields.get("path", name)
+                data_size = _decimal(fields["size"], position) if "size" in fields else data_size
+            extended = True
+        else:
+            length = length if data_size is None else data_size
+            kind_name = _KINDS.get(kind, f"member of unknown type {kind!r}")
+            length = length if kind_name == FILE else 0
+            if position + BLOCK + length > size:
+                raise BadTarError("cut off", size)
+            yield Entry(name or _name(header), kind_name, position + BLOCK, length, extended)
+            name, data_size, extended = None, None, False
+        position += member_bytes(length)
+    _require_zeros(fd, position, size)
+
+
+def _require_checksum(header: bytes, position: int) -> None:
+    found = sum(header) - sum(header[148:156]) + 8 * ord(" ")
+    match = _OCTAL.fullmatch(header[148:156])
+    if match is None or int(match[1], 8) != found:
+        raise BadTarError("not a tar" if position == 0 else "a damaged header", position)
+
+
+def _number(field: bytes, position: int) -> int:
+    if field[0] == 0x80:  # GNU: a binary number, for what is too large for octal digits
+        return int.from_bytes(field[1:], "big")
+    match = _OCTAL.fullmatch(field)
+    if match is None:
+        raise BadTarError("a damaged header", position)
+    return int(match[1], 8)
+
+
+def _decimal(text: str, position: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise BadTarError("a damaged PAX header", position)
+    return int(text)
+
+
+def _name(header: bytes) -> str:
+    name = header[:100].partition(b"\0")[0]
+    prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""
+    return _text(prefix + b"/" + name if prefix else name)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="backslashreplace")
+
+
+def _pax(data: bytes, position: int) -> dict[str, str]:
+    """Read the records of a PAX header, each ``LENGTH KEY=VALUE`` and a line end."""
+    fields: dict[str, str] = {}
+    while data.strip(b"\0"):
+        digits, _, _ = data.partition(b" ")
+        length = _decimal(_text(digits), position)
+        record = data[len(digits) + 1 : length]
+        key, equals, value = record.removesuffix(b"\n").partition(b"=")
+        if not equals or not record.endswith(b"\n") or length > len(data):
+            raise BadTarError("a damaged PAX header", position)
+        fields[_text(key)] = _text(value)
+        data = data[length:]
+    return fields
+
+
+def _require_zeros(fd: int, position: int, size: int) -> None:
+    if size < position + 2 * BLOCK:
+        raise BadTarError("cut off, for its end blocks are missing,", size)
+    while position < size:
+        data = os.pread(fd, _ZEROS_AT_ONCE, position)
+        if not data or data.count(0) != len(data):
+            raise BadTarError("data after its end", position)
+        position += len(data)

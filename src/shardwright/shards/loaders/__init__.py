@@ -1,0 +1,1 @@
+"""What other loaders need beside the shards: their indexes, and a card."""

@@ -1,0 +1,103 @@
+"""The dataset card for Hugging Face: two parts that are ours, and around them the owner's text.
+
+Each part stands between two marks, and the first has the checksum of what we wrote. So a card can
+be renewed without touching what somebody wrote around the parts, and never when the parts
+themselves were edited.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+import msgspec
+import xxhash
+
+from shardwright.progress import quantity, size
+from shardwright.shards.format.manifest import Manifest
+
+_PART = re.compile(
+    rb"^(?:#|<!--) shardwright ([0-9a-f]{16}): [^\n]*\n(.*?)^(?:#|<!--) shardwright ends[^\n]*\n",
+    re.DOTALL | re.MULTILINE,
+)
+_AS_MADE = re.compile(rb"---\n\0tags:\n- webdataset\n- text-to-image\n---\n# [^\n]*\n\n\0")
+_PARTS = 2
+
+
+def make(name: str, packed: Manifest, members: tuple[str, ...]) -> bytes:
+    """Write a card whose ``configs`` name the shards, all of them and by bucket."""
+    shards = packed.shards
+    buckets = {bucket: list(group) for bucket, group in groupby(shards, key=lambda e: e.bucket)}
+    configs = ["configs:", _config("default", "bucket_*/*.tar")]
+    configs += [_config(bucket, f"bucket_{bucket}/*.tar") for bucket in buckets]
+    rows = [
+        f"| {bucket} | {sum(e.samples for e in group):,} | {len(group):,} | "
+        f"{size(sum(e.bytes for e in group))} |"
+        for bucket, group in buckets.items()
+    ]
+    about = [
+        f"{quantity(sum(entry.samples for entry in shards), 'samples')} of "
+        f"{', '.join(f'`{member}`' for member in members)} in "
+        f"{quantity(len(shards), 'WebDataset shards')} "
+        f"({size(sum(entry.bytes for entry in shards))}), by aspect bucket.",
+        "",
+        "```python",
+        "from datasets import load_dataset",
+        "",
+        f'load_dataset("PATH", "{shards[0].bucket}", split="train", streaming=True)  # one bucket',
+        'load_dataset("PATH", split="train", streaming=True)  # all',
+        "```",
+        "",
+        "| bucket | samples | shards | bytes |",
+        "|---|---:|---:|---:|",
+        *rows,
+        "",
+        "## How it was made",
+        "",
+        *_provenance(packed),
+    ]
+    tags = ["tags:", "- webdataset", "- text-to-image"]
+    lines = ["---", *_part("# {}", configs), *tags, "---", f"# {name}", ""]
+    return "\n".join([*lines, *_part("<!-- {} -->", about), ""]).encode()
+
+
+def is_ours(card: bytes) -> bool:
+    """Whether a card has our parts, and they are as we wrote them."""
+    parts = _PART.findall(card)
+    whole = all(xxhash.xxh3_64_hexdigest(body) == checksum.decode() for checksum, body in parts)
+    return len(parts) == _PARTS and whole
+
+
+def is_untouched(card: bytes) -> bool:
+    """Whether nobody has added anything to our parts."""
+    return is_ours(card) and _AS_MADE.fullmatch(_PART.sub(b"\0", card)) is not None
+
+
+def renewed(card: bytes, new: bytes) -> bytes:
+    """Put the parts of a new card in the place of those of an old one, which must be ours."""
+    parts = _PART.finditer(new)
+    return _PART.sub(lambda _: next(parts)[0], card)
+
+
+def _part(comment: str, lines: list[str]) -> list[str]:
+    body = "".join(f"{line}\n" for line in lines)
+    checksum = xxhash.xxh3_64_hexdigest(body.encode())
+    begins = f"shardwright {checksum}: index writes this part; write what you like outside it"
+    return [comment.format(begins), *lines, comment.format("shardwright ends")]
+
+
+def _config(name: str, pattern: str) -> str:
+    return f'- config_name: "{name}"\n  data_files:\n  - split: train\n    path: "{pattern}"'
+
+
+def _provenance(listed: Manifest) -> Iterator[str]:
+    for number, run in enumerate(listed.runs):
+        yield (
+            f"- run {number} ({run.tool}{', appended' if run.append else ''}): "
+            f"{quantity(run.samples, 'samples')} in {quantity(run.shards, 'shards')} from "
+            f"{quantity(run.total_records, 'records')} ({run.skipped_incomplete:,} skipped)"
+        )
+        yield f"  - settings: `{msgspec.json.encode(run.settings).decode()}`"
+        if run.provenance is not None:
+            yield f"  - provenance: `{msgspec.json.encode(run.provenance).decode()}`"

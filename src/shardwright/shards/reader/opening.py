@@ -1,0 +1,31 @@
+"""The way in for readers of shards, apart from the reader so that NumPy is imported only on use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from shardwright.validate import as_text, require_mapping
+
+if TYPE_CHECKING:
+    from shardwright.shards.reader.dataset import Dataset
+
+
+def open(  # noqa: A001 - for shardwright.open, as gzip.open
+    path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> Dataset:
+    """Open a shard folder for reading: a dataset of samples whose arrays map the files.
+
+    With the ``remote`` extra the path may be a URL for fsspec, and ``storage_options`` go to it.
+    Shards without a manifest are scanned once by their headers, with a warning: those in the
+    ``bucket_WIDTHxHEIGHT`` folders, or else all ``*.tar`` of the folder itself, as one bucket.
+    Shards that are missing or cut off are refused (at a URL when they are read), and so is a sample
+    that is not the one its index names; only ``shardwright verify --read-data`` looks at every
+    byte.
+    """
+    from shardwright.shards.reader.dataset import open_shards
+
+    if storage_options is not None:
+        require_mapping("storage_options", storage_options, "names to values")
+    return open_shards(as_text("path", path), storage_options)

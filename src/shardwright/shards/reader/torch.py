@@ -1,0 +1,113 @@
+"""Batches for torch: a thin ``IterableDataset``. The one module that needs torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from shardwright.errors import StorageError
+from shardwright.shards.reader.batches import Arrays, Batch, Batches, State, stacked
+from shardwright.validate import whole
+
+_ALIGNED = 64
+
+
+class TorchBatches(IterableDataset[Batch]):
+    """The batches with tensors for arrays; give it to a ``DataLoader`` with ``batch_size=None``.
+
+    With several workers every batch comes once, and in the same order as without; its tensors then
+    lie in one piece of memory, which is freed when the last of them is. The workers read
+    ahead of the training loop, so only a batch itself knows where the loop is: to resume after a
+    batch, keep its ``__state__`` and give it to ``load_state_dict`` before iterating again.
+    ``state_dict`` says how far this very process has read, which is what torchdata's
+    ``StatefulDataLoader`` asks of each worker.
+    """
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        state = batches.state_dict()
+        # Shared, so that workers that persist learn of another epoch.
+        self._place = torch.tensor([state["epoch"], state["batch"]]).share_memory_()
+        self._own: tuple[int, int] | None = None  # the place of one worker, where it was given one
+        self._read: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        epoch, start = self._own or self._place.tolist()
+        self._own = None
+        # Without memfd_create torch itself copies what a worker gives into shared memory.
+        stack = _shared if worker and hasattr(os, "memfd_create") else _tensors
+        self._read = epoch, start
+        for after, batch in self._batches.iterate(epoch, start + first, step, stack):
+            # All workers count from the same start, so that each finds its own batches again.
+            self._read = epoch, after - first - 1 + step
+            yield batch
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that iterating gives."""
+        return int(self._place[0])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go on to an epoch; nothing changes if it is the present one."""
+        epoch = whole("epoch", epoch)
+        if epoch != self.epoch:
+            self._go(epoch, 0)
+
+    def state_dict(self) -> State:
+        """Give the place this process has read up to."""
+        return self._batches.state(*(self._read or self._place.tolist()))
+
+    def load_state_dict(self, state: State) -> None:
+        """Go to the place in an epoch that a state tells."""
+        worker = get_worker_info()
+        if worker is None:
+            self._go(*self._batches.place(state))
+        else:  # a loader that keeps a state for each of its workers
+            self._own = self._batches.place(state, worker.num_workers)
+
+    def _go(self, epoch: int, start: int) -> None:
+        self._place[0], self._place[1] = epoch, start
+        self._read = None
+
+
+def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
+    return {field: torch.from_numpy(array) for field, array in stacked(arrays).items()}
+
+
+def _shared(arrays: Arrays) -> dict[str, torch.Tensor]:
+    """Stack all fields in one piece of shared memory, which the trainer maps without a copy.
+
+    It is written as a file, because filling fresh memory page by page takes twice as long; and it
+    is no file of /dev/shm, which is very small in many containers. One piece for all fields means
+    one file descriptor to hand over.
+    """
+    if not arrays:
+        return {}
+    fd = os.memfd_create("shardwright")
+    try:
+        end = 0
+        places = {}
+        for field, found in arrays.items():
+            places[field] = end = -(-end // _ALIGNED) * _ALIGNED
+            for array in found:
+                if os.pwrite(fd, array.data, end) != array.nbytes:
+                    raise StorageError("no memory left to share a batch; take smaller batches")
+                end += array.nbytes
+        storage = torch.UntypedStorage._new_shared_fd_cpu(fd, end)
+    finally:
+        os.close(fd)
+    tensors = {}
+    for field, found in arrays.items():
+        tensor = torch.from_numpy(np.empty(0, found[0].dtype))
+        shape = (len(found), *found[0].shape)
+        tensors[field] = tensor.set_(storage, places[field] // tensor.itemsize, shape)
+    return tensors

@@ -1,0 +1,1 @@
+"""Where bytes live: durable files in local folders, locked while written."""

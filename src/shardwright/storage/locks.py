@@ -1,0 +1,54 @@
+"""Only one run at a time writes to a folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from shardwright.errors import LockedError
+from shardwright.layout import STATE_FOLDER
+from shardwright.storage import files
+
+
+def require_unlocked(folder: Path) -> None:
+    """Raise if another run is writing to a folder; before any work, so that it is known at once."""
+    path = folder / STATE_FOLDER / "lock"
+    if path.is_file():
+        with files.explained(path), open(path, "rb") as file:
+            _claim(file.fileno(), folder)
+
+
+def _claim(fd: int, folder: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another run"
+        raise LockedError(
+            f"{folder}: {holder} is writing here; wait for it to end, or stop it"
+        ) from None
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Be the only writer of a folder; a second one fails at once and is told who holds it.
+
+    The kernel drops the lock with its holder, however that dies, so no lock is ever stale. The file
+    stays behind: to remove it would let two runs lock two different files of one name.
+    """
+    files.make_folder(folder / STATE_FOLDER)
+    path = folder / STATE_FOLDER / "lock"
+    with files.explained(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _claim(fd, folder)
+        with suppress(OSError):  # who holds it is a courtesy; on a full disk it goes unsaid
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        yield
+        with suppress(OSError):
+            os.ftruncate(fd, 0)
+    finally:
+        os.close(fd)
