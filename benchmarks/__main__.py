@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -33,14 +32,13 @@ def main() -> None:
     add("--rounds", type=int, metavar="N", help=f"of each contestant ({USUAL.rounds})")
     add("--folder", type=Path, default=HERE / "cache", metavar="DIR",
         help="for made-up data, which is kept: up to 10 GB (%(default)s)")  # fmt: skip
-    add("--readme", type=Path, metavar="JSON", help="print the README's part about such a run")
-    add("--plots", type=Path, metavar="JSON", help="draw the plots of such a run")
+    add("--page", type=Path, metavar="JSON", help="print the part of docs/speed.md about a run")
+    add("--plots", type=Path, metavar="JSON", help="draw the plots of a run")
     options = parser.parse_args()
     if unknown := set(options.questions) - set(QUESTIONS):
         parser.error(f"no such question: {', '.join(sorted(unknown))}")
-    if options.readme:
-        path = os.path.relpath(options.readme, HERE.parent)
-        print(report.readme(json.loads(options.readme.read_text()), path))
+    if options.page:
+        print(report.page(json.loads(options.page.read_text()), options.page.name))
     elif options.plots:
         draw(json.loads(options.plots.read_text()))
     else:

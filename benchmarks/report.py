@@ -1,4 +1,4 @@
-"""Tables of a run: for the terminal, and for the README."""
+"""Tables of a run: for the terminal, and for ``docs/speed.md``."""
 
 from __future__ import annotations
 
@@ -68,36 +68,39 @@ def targets_table(answers: Sequence[Answer]) -> str:
     return _columns(rows)
 
 
-def readme(results: dict[str, Any], path: str) -> str:
-    """Write the part of the README that tells a run: what on, one table, one plot."""
+def page(results: dict[str, Any], name: str) -> str:
+    """Write the part of ``docs/speed.md`` that comes from a run: the machine, a table, the plots."""
     machine, versions = results["machine"], results["versions"]
     answers = [Answer.from_dict(given) for given in results["answers"]]
     rounds = mode(len(answer.runs[OURS].seconds) for answer in answers)
     about = (
-        f"Medians of {rounds} interleaved rounds (unless said otherwise) on {machine['cores']} "
-        f"cores with {machine['memory_gb']:.0f} GiB, {machine['filesystem']}, Python "
-        f"{versions['python']}, on {results['date']} by `{results['command']}`; every run is in "
-        f"[{path}]({path}). Ours is always with checksums and fsync. In brackets: the time in "
-        "relation to ours. Warm: the data is in memory; cold: it was dropped from there just "
-        "before. Memory is the peak of all processes of a contestant together, without the files "
-        "they map."
+        f"Medians of {rounds} interleaved rounds (unless the table says otherwise) on "
+        f"{machine['cores']} cores with {machine['memory_gb']:.0f} GiB, {machine['filesystem']}, "
+        f"Python {versions['python']}, on {results['date']} by `{results['command']}`. Every run is "
+        f"in [{name}](../benchmarks/results/{name}). Shardwright always writes checksums and syncs. "
+        "In brackets: the time relative to ours. Warm: the data is in memory. Cold: it was dropped "
+        "from memory just before. Memory is the peak of all processes of a contestant together, "
+        "without the files they map."
     )
-    lines = [
-        *wrap(about, 110, break_on_hyphens=False),
-        "",
-        "| | shardwright | instead | the limit |",
-        "|---|---|---|---|",
-    ]
     shown = [one for one in answers if not any(_outgrows(other, one) for other in answers)]
-    lines += [_readme_row(answer, rounds) for answer in shown]
-    return "\n".join([*lines, "", "![pack](benchmarks/plots/pack.svg)",
-                      "![growth](benchmarks/plots/growth.svg)"])  # fmt: skip
+    return "\n".join(
+        [
+            *wrap(about, 110, break_on_hyphens=False),
+            "",
+            "| | shardwright | instead | the limit |",
+            "|---|---|---|---|",
+            *(_row(answer, rounds) for answer in shown),
+            "",
+            "![pack](../benchmarks/plots/pack.svg)",
+            "![growth](../benchmarks/plots/growth.svg)",
+        ]
+    )
 
 
-def _readme_row(answer: Answer, usual: int) -> str:
+def _row(answer: Answer, usual: int) -> str:
     runs, ours = answer.runs, answer.runs[OURS].median()
 
-    def told(role: str) -> str:
+    def of(role: str) -> str:
         return "<br>".join(
             f"{name}: {_figures(one, usual)} ({one.median() / ours:.2g})"
             for name, one in runs.items()
@@ -105,9 +108,9 @@ def _readme_row(answer: Answer, usual: int) -> str:
         )
 
     own = f"**{_figures(runs[OURS], usual)}**"
-    variants = told("variant").replace(f"{OURS}, ", "").replace(f"{OURS} ", "")
-    cells = [answer.title, "<br>".join(filter(None, [own, variants])), told("peer")]
-    return f"| {' | '.join([*cells, told('limit')])} |"
+    variants = of("variant").replace(f"{OURS}, ", "").replace(f"{OURS} ", "")
+    cells = [answer.title, "<br>".join(filter(None, [own, variants])), of("peer"), of("limit")]
+    return f"| {' | '.join(cells)} |"
 
 
 def _figures(runs: Runs, usual: int) -> str:

@@ -330,3 +330,22 @@ def test_the_index_that_a_loader_needs_is_named_in_full(odd: Path) -> None:
     told = run("verify", shards, "--loaders").stdout
     paste(next(line for line in told.splitlines() if line.startswith("  wids")))
     assert (shards / ".wids.json").exists()
+
+
+def test_the_fix_for_batches_that_do_not_stack_can_be_pasted(tmp_path: Path) -> None:
+    images = make_images(tmp_path / "images", 4, ((80, 80), (96, 90)))
+    store, shards = tmp_path / "store", tmp_path / "shards"
+    sketch(images, store)
+    pack(derived_dir=store, output_dir=shards)
+    with pytest.raises(shardwright.UsageError) as caught:
+        shardwright.open(shards).batches(2)
+    assert str(caught.value) == (
+        "bucket 1024x1024: 2 of its 4 vae.npy differ in size from the others; a batch needs one "
+        "shape a bucket: with the flags of your store, run shardwright derive --fit bucket "
+        f"--recompute vae, then shardwright pack --overwrite --output-dir {shards}"
+    )
+    _, derive, repack = str(caught.value).split("shardwright ")
+    own = ("--derived-dir", store, "--encoders", "sketch")
+    assert run(*derive.removesuffix(", then ").split(), *own, images).returncode == 0
+    assert run(*repack.split(), "--derived-dir", store).returncode == 0
+    assert len(list(shardwright.open(shards).batches(2))) == 2

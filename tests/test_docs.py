@@ -1,0 +1,66 @@
+"""What README and docs show works as it is written: commands, their output, and Python."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.commands import run
+from tests.derive.pictures import make_images
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", "docs/training.md"]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the demo, and with images of one bucket after the commands of the flow."""
+    folder = tmp_path_factory.mktemp("project")
+    make_images(folder / "data/approved", 17, ((64, 92),))
+    flow = (ROOT / "README.md").read_text().split("## The flow")[1].split("|")[0]
+    commands = re.findall(r"`shardwright ([^`]+)`", flow)
+    assert commands == ["derive --fit bucket", "pack"]
+    for command in (f"{commands[0]} --encoders sketch", commands[1], "demo demo"):
+        done = run(*command.split(), cwd=folder)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_page_with_code_is_tried() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    coded = [page for page in pages if re.search(r"^```(python|console)", page.read_text(), re.M)]
+    assert [str(page.relative_to(ROOT)) for page in coded] == PAGES
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_and_python_of_a_page_print_what_it_shows(page: str, project: Path) -> None:
+    for session in blocks(page, "console"):
+        for command in re.findall(r"^\$ shardwright (.*)", session, re.M):
+            done = run(*shlex.split(command), cwd=project)
+            shown = session.partition(f"{command}\n")[2].partition("\n\n$ ")[0]
+            assert without_times(done.stdout) == without_times(shown), done.stderr
+    code = "\n".join(blocks(page, "python"))
+    read = subprocess.run(
+        [sys.executable, "-c", code], cwd=project, capture_output=True, text=True, timeout=100
+    )
+    assert read.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)", code), read.stderr
+
+
+def without_times(output: str) -> str:
+    return re.sub(r"\[\d.*\]", "", output).strip()
+
+
+def test_links_in_the_docs_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
