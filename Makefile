@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOAK ?= 20
-SOAK_TESTS := tests/durability tests/fuzz tests/shards/test_tarread.py tests/shards/test_verify_fuzz.py
+SOAK_TESTS := tests/durability tests/fuzz tests/shards/test_tarread.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: demo test lint soak bench bench-quick clean

@@ -69,18 +69,18 @@ def targets_table(answers: Sequence[Answer]) -> str:
 
 
 def page(results: dict[str, Any], name: str) -> str:
-    """Write the part of ``docs/speed.md`` that comes from a run: the machine, a table, the plots."""
+    """Write the part of ``docs/speed.md`` that comes from a run."""
     machine, versions = results["machine"], results["versions"]
     answers = [Answer.from_dict(given) for given in results["answers"]]
     rounds = mode(len(answer.runs[OURS].seconds) for answer in answers)
     about = (
         f"Medians of {rounds} interleaved rounds (unless the table says otherwise) on "
         f"{machine['cores']} cores with {machine['memory_gb']:.0f} GiB, {machine['filesystem']}, "
-        f"Python {versions['python']}, on {results['date']} by `{results['command']}`. Every run is "
-        f"in [{name}](../benchmarks/results/{name}). Shardwright always writes checksums and syncs. "
-        "In brackets: the time relative to ours. Warm: the data is in memory. Cold: it was dropped "
-        "from memory just before. Memory is the peak of all processes of a contestant together, "
-        "without the files they map."
+        f"Python {versions['python']}, on {results['date']} by `{results['command']}`. Every run "
+        f"is in [{name}](../benchmarks/results/{name}). Shardwright always writes checksums and "
+        "syncs. In brackets: the time relative to ours. Warm: the data is in memory. Cold: it was "
+        "dropped from memory just before. Memory is the peak of all processes of a "
+        "contestant together, without the files they map."
     )
     shown = [one for one in answers if not any(_outgrows(other, one) for other in answers)]
     return "\n".join(

@@ -19,8 +19,16 @@ from benchmarks.targets import Target
 
 ROOT = Path(__file__).parents[1]
 TINY = Sizes(
-    rounds=1, asides=False, pack=(3, 6), scan=(20,), read=8, verify=4, migrate=(5,), derive=2, start=2
-)  # fmt: skip
+    rounds=1,
+    asides=False,
+    start=2,
+    scan=(20,),
+    pack=(3, 6),
+    read=8,
+    verify=4,
+    migrate=(5,),
+    derive=2,
+)
 
 
 def answer(runs: dict[str, list[float]], question: str = "pack", work: int = 100) -> Answer:
@@ -82,7 +90,10 @@ def test_readme_and_docs_give_the_speeds_of_a_results_file() -> None:
     (name,) = set(re.findall(r"benchmarks/results/([^)]+)\)", text))
     results = json.loads((ROOT / "benchmarks/results" / name).read_text())
     assert report.page(results, name) in text
-    packed = max((a for a in results["answers"] if a["question"] == "pack"), key=lambda a: a["work"])
+    packed = max(
+        (one for one in results["answers"] if one["question"] == "pack"),
+        key=lambda one: one["work"],
+    )
     readme = (ROOT / "README.md").read_text()
     for contestant in (OURS, SYNCED, TAR, PLAIN, WRITER):
         assert f"{median(packed['runs'][contestant]['seconds']):.1f} s" in readme

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from shardwright import LockedError, NoSpaceError, StorageError
+from shardwright import LockedError, NoSpaceError, StorageError, pack
 from shardwright.storage import files, locks
 from shardwright.storage.files import Disk, GatheredFile, NewFile, using
+from shardwright.storage.writable import require_writable
 from tests.faults import Call, WatchedDisk
+from tests.stores import Store
 from tests.tars import listing
 
 BUFFER = 1 << 22  # what a GatheredFile gathers before it writes
@@ -433,3 +435,14 @@ def test_contenders_are_never_inside_together(tmp_path: Path) -> None:
         won.append(int(out))
     assert sum(won) > 0
     assert not (tmp_path / "inside").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
+def test_a_file_system_that_takes_no_files_is_not_called_full(store: Store) -> None:
+    with pytest.raises(StorageError, match=r"^/proc: cannot be written to; allow it, or give ano"):
+        pack(derived_dir=store.root, output_dir="/proc/shards")
+
+
+def test_a_folder_that_is_yet_to_be_made_is_writable_where_its_parent_is(tmp_path: Path) -> None:
+    require_writable(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []

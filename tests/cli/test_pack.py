@@ -7,12 +7,13 @@ import os
 import pty
 import re
 import subprocess
+import sys
 import termios
 from pathlib import Path
 
 import pytest
 
-from shardwright import pack
+from shardwright import pack, verify
 from tests import commands
 from tests.stores import Store, line, make_store, record, records
 
@@ -295,3 +296,47 @@ def test_an_empty_bucket_is_wrong_usage_and_not_all_buckets(
     done = commands.run(*flags(mixed, output), "--bucket", given)
     assert done.returncode == 2
     assert "not a bucket; write WIDTHxHEIGHT" in done.stderr
+
+
+def test_pack_notes_records_that_an_interrupted_derive_left(store: Store, output: Path) -> None:
+    journal = store.jsonl.with_name(store.jsonl.name + ".tmp")
+    journal.write_bytes(b"{}\n")
+    done = commands.run("pack", "--derived-dir", store.root, "--output-dir", output)
+    assert done.returncode == 0
+    assert f"note: {journal} holds records of an interrupted run" in done.stdout
+
+
+def test_pack_notes_how_many_records_a_limit_left_unchecked(store: Store, output: Path) -> None:
+    flags = ("--derived-dir", store.root, "--output-dir", output)
+    left = len(store.records) - 1
+    assert (
+        f"note: {left} records already packed, or left out by --limit or --bucket; not checked"
+        in commands.run("pack", *flags, "--dry-run", "--limit", "1").stdout
+    )
+    assert "left out" not in commands.run("pack", *flags, "--dry-run").stdout
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_closed_stream_does_not_stop_the_work(closed: str, store: Store, output: Path) -> None:
+    redirect = {"stdout": ">&-", "stderr": "2>&-"}[closed]
+    words = f"{sys.executable} -m shardwright pack --derived-dir {store.root} --output-dir {output}"
+    done = subprocess.run(f"{words} {redirect}", shell=True, capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    report = verify(output, read_data=True, against=store.root)
+    assert {finding.kind for finding in report.findings} == {"vae_wrong_size"}  # of our stores
+
+
+def test_progress_that_cannot_be_written_does_not_stop_the_work(store: Store, output: Path) -> None:
+    with open("/dev/full", "w") as full:
+        flags = ["pack", "--derived-dir", str(store.root), "--output-dir", str(output)]
+        command = [sys.executable, "-m", "shardwright", *flags]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full)
+    assert done.returncode == 0
+    report = verify(output, against=store.root)
+    assert {finding.kind for finding in report.findings} == {"vae_wrong_size"}  # of our stores
+
+
+def test_a_shortened_flag_is_refused_and_does_not_overwrite(store: Store, output: Path) -> None:
+    done = commands.run("pack", "--derived-dir", store.root, "--output-dir", output, "--over")
+    assert done.returncode == 2
+    assert not os.path.lexists(output)

@@ -8,6 +8,7 @@ run stops and says so, or the shard holds one whole version.
 from __future__ import annotations
 
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -200,3 +201,17 @@ def test_the_same_input_gives_the_same_bytes_for_any_workers(workers: int, tmp_p
             workers=count,
         )
     assert contents(tmp_path / "one") == contents(tmp_path / "more")
+
+
+def test_an_array_replaced_by_rename_while_packing_stops_the_run(
+    store: Store, output: Path
+) -> None:
+    class Replacing(Progress):
+        def phase(self, name: str, total: int, unit: str) -> None:
+            if name == "write":
+                path = store.array("dinov3", store.records[-1]["image_id"])
+                shutil.copyfile(path, path.with_suffix(".new"))
+                path.with_suffix(".new").rename(path)
+
+    with pytest.raises(SourceChangedError, match="written to or replaced"):
+        pack(derived_dir=store.root, output_dir=output, workers=1, progress=Replacing())

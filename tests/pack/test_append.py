@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardwright import PackSummary, UsageError, pack, verify
+from shardwright import DamageError, PackSummary, UsageError, pack, verify
 from shardwright.shards.format import manifest
 from shardwright.storage.files import using
 from tests import commands
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
-from tests.stores import Record, Store, line, make_store, record
+from tests.stores import Record, Store, line, make_store, record, records
 from tests.tars import all_ids, ids_by_shard, listing
 
 ONE, OTHER, NEW = "24x16", "32x16", "16x24"
@@ -190,3 +191,23 @@ def test_append_beside_shards_that_nobody_listed_is_refused_and_deletes_nothing(
     with pytest.raises(UsageError, match=r"\.tar: not in the manifest"):
         packed(grow(small, samples(4)), output, append=True)
     assert contents(output) == before
+
+
+def test_append_does_not_count_the_samples_of_a_lost_shard(store: Store, output: Path) -> None:
+    pack(derived_dir=store.root, output_dir=output)
+    lost = sorted(output.glob("bucket_*/*.tar"))[0]
+    lost.unlink()
+    with pytest.raises(DamageError, match="is missing or not whole"):
+        pack(derived_dir=store.root, output_dir=output, append=True)
+
+
+def test_append_keeps_sha256sums_up(tmp_path: Path, output: Path) -> None:
+    store = make_store(tmp_path / "few", records(3))
+    pack(derived_dir=store.root, output_dir=output, sha256=True)
+    more = make_store(tmp_path / "more", [*records(3), record("another")])
+    pack(derived_dir=more.root, output_dir=output, append=True)
+    done = subprocess.run(
+        ["sha256sum", "-c", ".shardwright/SHA256SUMS"], cwd=output, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert done.stdout.count(": OK") == len(list(output.glob("bucket_*/*.tar")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -13,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from shardwright import NoSpaceError, PackSummary, ShardExistsError, SourceChangedError, pack
+from shardwright import (
+    LockedError,
+    NoSpaceError,
+    PackSummary,
+    ShardExistsError,
+    SourceChangedError,
+    UsageError,
+    pack,
+)
 from shardwright.progress import Progress
 from shardwright.storage.files import Disk, using
 from tests import commands
@@ -628,3 +637,22 @@ def test_jsonl_may_be_elsewhere(store: Store, output: Path, tmp_path: Path) -> N
     )
     assert done.returncode == 0
     assert all_ids(output) == ["img4"]
+
+
+@pytest.mark.parametrize("flag", ["append", "overwrite", "resume", None])
+def test_a_second_run_is_told_of_the_first_before_anything_else(
+    flag: str | None, store: Store, output: Path
+) -> None:
+    pack(derived_dir=store.root, output_dir=output)
+    lock = output / ".shardwright" / "lock"
+    with lock.open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        options: dict[str, Any] = {flag: True} if flag else {}
+        with pytest.raises(LockedError):
+            pack(derived_dir=store.root, output_dir=output, **options)
+
+
+@pytest.mark.parametrize("below", [".", "vae_latents", "vae_latents/s", "t5_hidden/../dinov3"])
+def test_shards_are_kept_out_of_the_store(below: str, store: Store) -> None:
+    with pytest.raises(UsageError, match="belongs to the store; give another folder"):
+        pack(derived_dir=store.root, output_dir=store.root / below)

@@ -227,3 +227,12 @@ def test_a_resume_with_other_settings_says_them_as_they_were_given(
         "--bucket was not given and is 832x1216; --shuffle was given and is not given; "
         "--seed was 0 and is not given; --limit was 3 and is 0"
     ) in str(refused.value)
+
+
+def test_resume_does_not_replace_shards_of_others(store: Store, output: Path) -> None:
+    theirs = output / f"bucket_{store.records[0]['aspect_bucket']}" / "shard-000000.tar"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"precious")
+    with pytest.raises(ShardExistsError, match="nothing was written"):
+        pack(derived_dir=store.root, output_dir=output, resume=True)
+    assert theirs.read_bytes() == b"precious"
