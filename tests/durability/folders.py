@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import xxhash
@@ -38,9 +39,11 @@ def shard_names(held: Contents) -> set[str]:
     return {name for name in held if name.endswith(".tar")}
 
 
-def record_ids(lines: bytes) -> set[str]:
-    """Name the images that have a whole record among these lines."""
-    return {found.decode() for found in re.findall(rb'^{"image_id":"(\w+)".*}\n', lines, re.M)}
+@lru_cache  # thousands of power cuts leave one of a few files
+def record_ids(lines: bytes) -> frozenset[str]:
+    """Name the images that have a complete record among these lines."""
+    found = re.findall(rb'^{"image_id":"(\w+)".*}\n', lines, re.M)
+    return frozenset(name.decode() for name in found)
 
 
 def held(left: Contents | None) -> set[str]:

@@ -217,29 +217,28 @@ class PowerCut:
     def _left(
         self, kept: Callable[[Path, int], bool], data: Callable[[_Inode], bytes]
     ) -> Contents | None:
-        left: dict[Path, bytes | None] = {}
+        left: Contents = {}
 
-        def visit(path: Path) -> None:
-            folder = self.folders[path]
-            names = dict(folder.safe)
-            for number, change in enumerate(folder.pending):
-                if kept(path, number):
-                    names.update(change)
-            for name, number_or_none in sorted(names.items()):
-                if number_or_none == _FOLDER:
-                    left[path / name] = None
-                    visit(path / name)
-                elif number_or_none is not None:
-                    left[path / name] = data(self.inodes[number_or_none])
+        def visit(path: Path, below: str) -> None:
+            for name, number in self._names(path, kept).items():
+                if number == _FOLDER:
+                    left[below + name] = None
+                    visit(path / name, f"{below}{name}/")
+                elif number is not None:
+                    left[below + name] = data(self.inodes[number])
 
-        visit(self.output.parent)
-        if self.output not in left:
+        if self._names(self.output.parent, kept).get(self.output.name) != _FOLDER:
             return None
-        return {
-            str(path.relative_to(self.output)): held
-            for path, held in left.items()
-            if path != self.output
-        }
+        visit(self.output, "")
+        return left
+
+    def _names(self, path: Path, kept: Callable[[Path, int], bool]) -> Names:
+        folder = self.folders[path]
+        names = dict(folder.safe)
+        for number, change in enumerate(folder.pending):
+            if kept(path, number):
+                names.update(change)
+        return names
 
 
 def _all_but(one: Path, lost: int, path: Path, number: int) -> bool:
