@@ -8,7 +8,6 @@ run stops and says so, or the shard holds one whole version.
 from __future__ import annotations
 
 import os
-import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from shardwright import Progress, ShardwrightError, SourceChangedError, pack, ve
 from shardwright.storage.files import using
 from tests.faults import Call, WatchedDisk, contents
 from tests.stores import Store, array, line, make_store, npy, record
+from tests.tars import all_ids
 
 LARGE = (16, 384, 704)  # 8.7 MB, more than two buffers: the first is written before the end is read
 TARGET = "img0"
@@ -56,6 +56,11 @@ def replace(path: Path) -> None:
 
 def delete(path: Path) -> None:
     path.unlink()
+
+
+def put_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
 class AtPhase(Progress):
@@ -186,32 +191,20 @@ def test_the_next_run_packs_what_is_there_then(store: Store, output: Path, tmp_p
     assert np.load(path).shape == LARGE
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_same_input_gives_the_same_bytes_for_any_workers(workers: int, tmp_path: Path) -> None:
-    samples = [record(f"img{n:02}", ("24x16", "32x16")[n % 2]) for n in range(20)]
-    store = make_store(tmp_path / "derived", samples)
-    for name, count in (("one", 1), ("more", workers)):
+@pytest.mark.parametrize("change", [truncate, replace, delete, put_a_pipe])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_array_that_changes_after_the_plan_stops_any_number_of_workers(
+    change: Change, workers: int, store: Store, output: Path
+) -> None:
+    path = store.array("vae", TARGET)
+    progress = AtPhase("write", lambda: change(path))
+    with pytest.raises(SourceChangedError, match=rf"^{path}: changed while packing"):
         pack(
             derived_dir=store.root,
-            output_dir=tmp_path / name,
-            shard_size=3,
-            shuffle=True,
-            seed=3,
-            sha256=True,
-            workers=count,
+            output_dir=output,
+            shard_size=1,
+            workers=workers,
+            progress=progress,
         )
-    assert contents(tmp_path / "one") == contents(tmp_path / "more")
-
-
-def test_an_array_replaced_by_rename_while_packing_stops_the_run(
-    store: Store, output: Path
-) -> None:
-    class Replacing(Progress):
-        def phase(self, name: str, total: int, unit: str) -> None:
-            if name == "write":
-                path = store.array("dinov3", store.records[-1]["image_id"])
-                shutil.copyfile(path, path.with_suffix(".new"))
-                path.with_suffix(".new").rename(path)
-
-    with pytest.raises(SourceChangedError, match="written to or replaced"):
-        pack(derived_dir=store.root, output_dir=output, workers=1, progress=Replacing())
+    assert TARGET not in all_ids(output)
+    assert not list(output.rglob("*.tmp"))

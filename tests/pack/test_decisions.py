@@ -19,14 +19,11 @@ from shardwright import (
     NoSpaceError,
     PackSummary,
     ShardExistsError,
-    SourceChangedError,
     UsageError,
     pack,
 )
-from shardwright.progress import Progress
-from shardwright.storage.files import Disk, using
 from tests import commands
-from tests.stores import Store, array, line, make_store, npy, npy_header, record, records
+from tests.stores import Store, line, make_store, npy_header, record, records
 from tests.tars import all_ids, digests, ids, ids_by_shard, listing, read_members, shards
 
 ONES = [1] * 76
@@ -361,16 +358,6 @@ def test_the_same_records_give_the_same_bytes_anywhere(store: Store, tmp_path: P
 # Overwrite
 
 
-def test_overwrite_leaves_no_stale_shard_with_a_higher_number(store: Store, output: Path) -> None:
-    pack(derived_dir=store.root, output_dir=output, shard_size=1)
-    pack(derived_dir=store.root, output_dir=output, shard_size=3, overwrite=True)
-    assert ids_by_shard(output) == {
-        "bucket_1024x1024/shard-000000.tar": ["img0", "img2", "img4"],
-        "bucket_1024x1024/shard-000001.tar": ["img6"],
-        "bucket_832x1216/shard-000000.tar": ["img1", "img3", "img5"],
-    }
-
-
 def test_overwrite_removes_a_bucket_that_has_no_samples_any_more(
     store: Store, output: Path
 ) -> None:
@@ -378,15 +365,6 @@ def test_overwrite_removes_a_bucket_that_has_no_samples_any_more(
     store.write_lines(line(fields) for fields in store.records[::2])
     pack(derived_dir=store.root, output_dir=output, overwrite=True)
     assert list(ids_by_shard(output)) == ["bucket_1024x1024/shard-000000.tar"]
-
-
-def test_overwrite_of_one_bucket_leaves_the_others_alone(store: Store, output: Path) -> None:
-    pack(derived_dir=store.root, output_dir=output)
-    other = output / "bucket_832x1216" / "shard-000000.tar"
-    before = (other.read_bytes(), other.stat().st_ino)
-    pack(derived_dir=store.root, output_dir=output, bucket="1024x1024", overwrite=True, limit=1)
-    assert (other.read_bytes(), other.stat().st_ino) == before
-    assert ids(output / "bucket_1024x1024" / "shard-000000.tar") == ["img0"]
 
 
 def test_overwrite_touches_nothing_but_shards(store: Store, output: Path) -> None:
@@ -404,35 +382,6 @@ def test_overwrite_touches_nothing_but_shards(store: Store, output: Path) -> Non
     store.write_lines(line(fields) for fields in store.records[::2])
     pack(derived_dir=store.root, output_dir=output, overwrite=True)
     assert [path.read_text() for path in foreign] == ["mine"] * 5
-
-
-class FailingFsync(Disk):
-    """Fails the fsync of one file, as a broken disk does."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-
-    def fsync(self, fd: int) -> None:
-        if os.readlink(f"/proc/self/fd/{fd}") == self.path:
-            raise OSError(5, "Input/output error")
-        super().fsync(fd)
-
-
-def test_old_shards_stay_until_the_new_ones_of_their_bucket_are_whole(
-    store: Store, output: Path
-) -> None:
-    pack(derived_dir=store.root, output_dir=output, shard_size=2)
-    before, names = digests(output), shards(output)
-    store.write_lines(line({**fields, "caption": "new"}) for fields in store.records)
-    # The last of all shards fails, when the one before it is whole.
-    last = output / "bucket_1024x1024" / "shard-000001.tar.tmp"
-    with pytest.raises(OSError, match=str(last)), using(FailingFsync(last)):
-        pack(derived_dir=store.root, output_dir=output, shard_size=2, overwrite=True, workers=1)
-    after = digests(output)
-    square = [name for name in before if "1024x1024" in name]
-    assert [after[name] for name in square] == [before[name] for name in square]
-    assert shards(output) == names
-    assert not list(output.rglob("*.tmp"))
 
 
 def test_existing_shards_are_found_before_anything_is_written(store: Store, output: Path) -> None:
@@ -558,62 +507,6 @@ def test_a_run_that_cannot_fit_ends_before_it_starts(tmp_path: Path, output: Pat
 
 
 # Sources that change while they are packed
-
-
-class Meddler(Progress):
-    """Changes something once everything is planned and nothing is written."""
-
-    def __init__(self, store: Store, how: str) -> None:
-        self.store, self.how = store, how
-
-    def phase(self, name: str, total: int, unit: str) -> None:
-        if name != "write":
-            return
-        path = self.store.array("vae", "img2")
-        match self.how:
-            case "truncated":
-                os.truncate(path, 130)
-            case "deleted":
-                path.unlink()
-            case "grown":
-                path.write_bytes(npy(array("vae", "img2", (16, 4, 4))))
-            case "a pipe":
-                path.unlink()
-                os.mkfifo(path)
-            case "jsonl appended":
-                self.store.append(line(record("late")))
-            case "jsonl deleted":
-                self.store.jsonl.unlink()
-            case "folder deleted":
-                shutil.rmtree(path.parent)
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        "truncated",
-        "deleted",
-        "grown",
-        "a pipe",
-        "jsonl appended",
-        "jsonl deleted",
-        "folder deleted",
-    ],
-)
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_source_that_changes_meanwhile_never_enters_a_shard(
-    how: str, workers: int, store: Store, output: Path
-) -> None:
-    with pytest.raises(SourceChangedError, match="changed while packing"):
-        pack(
-            derived_dir=store.root,
-            output_dir=output,
-            workers=workers,
-            bucket="1024x1024",
-            progress=Meddler(store, how),
-        )
-    assert not shards(output)
-    assert not list(output.rglob("*.tmp"))
 
 
 def test_a_store_is_only_read(store: Store, output: Path) -> None:

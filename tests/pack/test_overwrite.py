@@ -62,26 +62,23 @@ def test_the_result_is_that_of_a_run_into_an_empty_folder(
     assert contents(output) == contents(tmp_path / "fresh")
 
 
-def test_interrupted_anywhere_it_ends_right_when_run_again_or_resumed(
-    store: Store, tmp_path: Path
-) -> None:
+def test_an_overwrite_killed_anywhere_can_be_resumed(store: Store, tmp_path: Path) -> None:
     packed(store, tmp_path / "fresh")
     with using(disk := WatchedDisk()):
         packed(store, tmp_path / "counted", shard_size=1)
         first = len(disk.calls)
         packed(store, tmp_path / "counted", overwrite=True)
     for at in range(1, len(disk.calls) - first, 7):
-        for number, flags in enumerate(({"overwrite": True}, {"resume": True})):
-            target = tmp_path / f"{at}-{number}"
-            with using(WatchedDisk()):
-                packed(store, target, shard_size=1)
-            with using(KillingDisk(at)), pytest.raises(Killed):
-                packed(store, target, overwrite=True)
-            if "resume" in flags and manifest.load_unfinished(target) is None:
-                continue  # it had not begun, so that there is nothing to resume
-            with using(WatchedDisk()):
-                packed(store, target, **flags)
-            assert contents(target) == contents(tmp_path / "fresh"), (at, flags)
+        target = tmp_path / str(at)
+        with using(WatchedDisk()):
+            packed(store, target, shard_size=1)
+        with using(KillingDisk(at)), pytest.raises(Killed):
+            packed(store, target, overwrite=True)
+        if manifest.load_unfinished(target) is None:
+            continue  # it had not begun, so there is nothing to resume
+        with using(WatchedDisk()):
+            packed(store, target, resume=True)
+        assert contents(target) == contents(tmp_path / "fresh"), at
 
 
 def test_overwriting_one_bucket_keeps_the_others_in_the_manifest(
