@@ -45,7 +45,9 @@ def seen(output: str) -> list[str]:
     return [word for word in output.split() if word.startswith("demo")]
 
 
-def test_with_our_reader_and_again_after_an_interruption(shards: Path, tmp_path: Path) -> None:
+def test_the_example_with_our_reader_resumes_after_an_interruption(
+    shards: Path, tmp_path: Path
+) -> None:
     whole = run("train_shardwright.py", shards, "--checkpoint", str(tmp_path / "whole"))
     ids = seen(whole)
     assert len(ids) == 48
@@ -60,7 +62,7 @@ def test_with_our_reader_and_again_after_an_interruption(shards: Path, tmp_path:
 
 
 @pytest.mark.skipif(not find_spec("torch"), reason="torch is an extra")
-def test_with_torch(shards: Path) -> None:
+def test_the_example_with_torch_runs(shards: Path) -> None:
     lines = run("train_torch.py", shards).splitlines()
     assert len(lines) == 24
     assert lines[-1].startswith("epoch 1 step 11 ")
@@ -70,7 +72,7 @@ def test_with_torch(shards: Path) -> None:
     ("name", "module"),
     [("train_webdataset.py", "webdataset"), ("train_huggingface.py", "datasets")],
 )
-def test_with_other_loaders(shards: Path, name: str, module: str) -> None:
+def test_examples_with_other_loaders_see_every_sample(shards: Path, name: str, module: str) -> None:
     pytest.importorskip(module)
     ids = seen(run(name, shards))
     assert len(ids) == 24
@@ -84,7 +86,7 @@ def test_with_other_loaders(shards: Path, name: str, module: str) -> None:
         ("train_huggingface.py", "datasets", "no dataset card there; run shardwright index"),
     ],
 )
-def test_other_loaders_say_what_is_missing(
+def test_examples_with_other_loaders_say_what_is_missing(
     tmp_path: Path, name: str, module: str, told: str
 ) -> None:
     pytest.importorskip(module)

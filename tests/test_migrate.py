@@ -241,7 +241,7 @@ def test_scenario_jsonl_size_is_reduced_significantly(derived: Path) -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=30))
-def test_every_float32_arrives_exactly(
+def test_migrate_keeps_every_float32_exactly(
     tmp_path_factory: pytest.TempPathFactory, values: list[float]
 ) -> None:
     derived = tmp_path_factory.mktemp("derived")
@@ -506,7 +506,7 @@ def test_a_broken_array_file_is_neither_trusted_nor_replaced(derived: Path) -> N
     assert (derived / "dinov3/abc.npy").stat().st_size == 8
 
 
-def test_blank_lines_and_line_ends_stay(derived: Path) -> None:
+def test_migrate_keeps_blank_lines_and_line_ends(derived: Path) -> None:
     derived.mkdir(parents=True)
     jsonl = derived / JSONL_NAME
     old = [json.dumps(record(name)).encode() for name in "abc"]
@@ -522,7 +522,7 @@ def test_blank_lines_and_line_ends_stay(derived: Path) -> None:
 # Parts, and the processes that migrate them.
 
 
-def test_parts_and_workers_make_no_difference(
+def test_migrate_gives_the_same_bytes_for_any_parts_and_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def migrated(name: str, workers: int, part_bytes: int) -> tuple[object, ...]:
@@ -587,7 +587,7 @@ def test_a_jsonl_that_changes_while_workers_read_it_is_told(tmp_path: Path) -> N
 # Again, and not at all.
 
 
-def test_a_second_run_changes_nothing(derived: Path) -> None:
+def test_a_second_migration_changes_nothing(derived: Path) -> None:
     jsonl = stage1.write(
         derived, record("a"), "not json", record("b"), record("short", dinov3_embedding=[])
     )
@@ -619,7 +619,7 @@ def test_a_later_migration_keeps_its_original_beside_the_first(derived: Path) ->
     assert jsonl.with_name(jsonl.name + ".stage1.bak.2").read_bytes() == second
 
 
-def test_without_a_backup_no_other_file_is_left(derived: Path) -> None:
+def test_migrate_without_a_backup_leaves_no_other_file(derived: Path) -> None:
     stage1.write(derived, record("a"))
     assert migrate(derived, backup=False).backup is None
     names = {".shardwright", JSONL_NAME, "dinov3", "vae_latents", "t5_hidden"}
@@ -640,7 +640,7 @@ def test_where_there_are_no_links_the_original_is_copied(derived: Path) -> None:
     assert not any(name.endswith(".tmp") for name in contents(derived))
 
 
-def test_a_dry_run_says_what_would_be_done_and_writes_nothing(derived: Path) -> None:
+def test_a_dry_migration_says_what_would_be_done_and_writes_nothing(derived: Path) -> None:
     stage1.write(derived, record("a"), "not json", record("b", vae_latent=[[[0.5]]] * 16))
     before = contents(derived.parent)
     dry = migrate(derived, dry_run=True)
@@ -710,7 +710,7 @@ def test_a_missing_jsonl_is_an_error_that_names_it(derived: Path) -> None:
     assert not derived.exists()
 
 
-def test_a_folder_of_shards_is_refused(tmp_path: Path) -> None:
+def test_migrate_refuses_a_shard_folder(tmp_path: Path) -> None:
     jsonl = stage1.write(tmp_path / "old", record("a"))
     (tmp_path / "shards/bucket_1024x1024").mkdir(parents=True)
     (tmp_path / "shards/bucket_1024x1024/shard-000000.tar").touch()
@@ -733,7 +733,7 @@ def test_a_second_writer_is_told_who_holds_the_store(derived: Path) -> None:
     assert run(derived).returncode == 0
 
 
-def test_another_jsonl_can_be_named(derived: Path, tmp_path: Path) -> None:
+def test_migrate_takes_another_jsonl(derived: Path, tmp_path: Path) -> None:
     elsewhere = stage1.write(tmp_path / "elsewhere", record("a")).rename(tmp_path / "mine.jsonl")
     migrate(derived, jsonl=elsewhere)
     assert read(elsewhere)[0]["image_id"] == "a"

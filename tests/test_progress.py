@@ -23,7 +23,7 @@ def work(progress: Progress) -> None:
     progress.close()
 
 
-def test_nothing_is_said_unless_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_silent_unless_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
     work(Progress())
     assert capfd.readouterr() == ("", "")
 

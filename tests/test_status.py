@@ -169,7 +169,7 @@ def test_a_folder_without_metadata_calls_for_derive(tmp_path: Path) -> None:
     assert status.next_command == f"shardwright derive IMAGES --derived-dir {tmp_path}"
 
 
-def test_metadata_elsewhere_is_read_there(store: WholeStore, tmp_path: Path) -> None:
+def test_status_reads_a_jsonl_elsewhere(store: WholeStore, tmp_path: Path) -> None:
     elsewhere = tmp_path / "some records.jsonl"
     elsewhere.write_bytes(b"".join(store.jsonl.read_bytes().splitlines(keepends=True)[:3]))
     status = shardwright.status(derived_dir=store.root, jsonl=elsewhere)
@@ -181,7 +181,7 @@ def test_metadata_elsewhere_is_read_there(store: WholeStore, tmp_path: Path) -> 
     )
 
 
-def test_the_default_store_needs_no_flags(
+def test_status_of_the_default_store_recommends_no_flags(
     store: WholeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data").mkdir()
@@ -190,7 +190,7 @@ def test_the_default_store_needs_no_flags(
     assert shardwright.status().next_command == "shardwright pack"
 
 
-def test_what_is_not_there_is_refused(store: WholeStore, tmp_path: Path) -> None:
+def test_status_of_what_is_no_store_is_refused(store: WholeStore, tmp_path: Path) -> None:
     with pytest.raises(InputMissingError, match=r"nothing: no such folder; .* shardwright derive"):
         shardwright.status(derived_dir=tmp_path / "nothing")
     with pytest.raises(InputMissingError, match=r"no\.jsonl: no such file"):
@@ -216,7 +216,7 @@ def test_hostile_metadata_is_counted_and_does_no_harm(store: WholeStore) -> None
     assert status.components["vae"].missing == 0
 
 
-def test_looking_changes_nothing(store: WholeStore) -> None:
+def test_status_changes_nothing(store: WholeStore) -> None:
     store.array("t5", "img0").unlink()
     before = {path: path.read_bytes() for path in store.root.rglob("*") if path.is_file()}
     shardwright.status(derived_dir=store.root)
@@ -250,7 +250,7 @@ def test_the_next_command_finds_the_images_also_in_a_journal(tmp_path: Path) -> 
     assert " IMAGES " in next_command(derived)
 
 
-def test_images_that_failed_are_told(tmp_path: Path) -> None:
+def test_status_counts_images_that_failed(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
     (images / "img001.png").write_bytes(b"broken")
     sketch(images, derived)

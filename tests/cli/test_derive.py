@@ -21,7 +21,7 @@ def images(tmp_path: Path) -> Path:
     return make_images(tmp_path / "data/approved", 3)
 
 
-def test_it_works_bare_in_a_project_folder(images: Path, tmp_path: Path) -> None:
+def test_derive_needs_no_arguments_in_a_project_folder(images: Path, tmp_path: Path) -> None:
     done = run("derive", "--encoders", "sketch", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("derived 3 images in data/derived on cpu")
@@ -33,7 +33,7 @@ def test_it_works_bare_in_a_project_folder(images: Path, tmp_path: Path) -> None
     assert again.stdout.startswith("nothing to derive: 3 images are complete")
 
 
-def test_it_says_what_the_fit_means_for_batches(images: Path, tmp_path: Path) -> None:
+def test_derive_says_what_the_fit_means_for_batches(images: Path, tmp_path: Path) -> None:
     notes = {
         "original": "fit original: latents keep their picture's size; only equal sizes stack in a "
         "batch (--fit bucket stacks all)",
@@ -48,7 +48,7 @@ def test_it_says_what_the_fit_means_for_batches(images: Path, tmp_path: Path) ->
         assert "\nfit " not in run("derive", images, *where).stdout  # no latent is made
 
 
-def test_json_is_one_object_and_failures_exit_with_3(images: Path, tmp_path: Path) -> None:
+def test_derive_json_is_one_object_and_failures_exit_with_3(images: Path, tmp_path: Path) -> None:
     (images / "broken.jpg").write_text("not a picture")
     (images / "broken.txt").write_text("broken")
     done = run("derive", images, "--derived-dir", tmp_path / "d", "--encoders", "sketch", "--json")
@@ -61,7 +61,9 @@ def test_json_is_one_object_and_failures_exit_with_3(images: Path, tmp_path: Pat
     assert summary["components"]["vae"]["settings"]["encoder"] == "sketch"
 
 
-def test_a_dry_run_says_what_would_be_made_and_what_it_needs(images: Path, tmp_path: Path) -> None:
+def test_a_dry_derive_says_what_would_be_made_and_what_it_needs(
+    images: Path, tmp_path: Path
+) -> None:
     done = run(
         "derive", images, "--derived-dir", tmp_path / "d", "--encoders", "sketch", "--dry-run"
     )
@@ -72,7 +74,7 @@ def test_a_dry_run_says_what_would_be_made_and_what_it_needs(images: Path, tmp_p
     assert not (tmp_path / "d").exists()
 
 
-def test_flags_reach_the_library(images: Path, tmp_path: Path) -> None:
+def test_flags_of_derive_reach_the_library(images: Path, tmp_path: Path) -> None:
     captions = tmp_path / "captions.jsonl"
     captions.write_text('{"file_name": "img001.png", "caption": "from the file"}\n')
     store = ("--derived-dir", tmp_path / "d", "--encoders", "sketch", "--fit", "bucket")
@@ -213,7 +215,7 @@ def test_an_installed_plug_in_is_used(
         (["data/approved", "--batch-size", "0"], 2, "--batch-size is 0"),
     ],
 )
-def test_mistakes_are_told_in_one_line(
+def test_mistakes_in_derive_are_reported_in_one_line(
     images: Path, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     done = run("derive", *arguments, "--encoders", "sketch", cwd=tmp_path)
@@ -264,7 +266,7 @@ def test_the_images_and_their_store_may_share_a_folder(images: Path, tmp_path: P
         assert json.loads(done.stdout)["derived"] == derived
 
 
-def test_other_settings_are_told_with_the_cure(images: Path, tmp_path: Path) -> None:
+def test_derive_with_other_settings_is_refused_with_the_fix(images: Path, tmp_path: Path) -> None:
     store = ("--derived-dir", tmp_path / "d", "--encoders", "sketch")
     assert run("derive", images, *store).returncode == 0
     done = run("derive", images, *store, "--fit", "bucket", "--json")
@@ -303,14 +305,14 @@ def test_one_image_is_spoken_of_in_the_singular(tmp_path: Path) -> None:
     assert "1 caption changed after encoding; taking the new" in done.stderr
 
 
-def test_help_gives_an_example_and_the_exit_codes() -> None:
+def test_help_of_derive_gives_an_example_and_the_exit_codes() -> None:
     done = run("derive", "--help")
     assert done.returncode == 0
     for words in ("shardwright derive data/approved --dry-run", "exit status:", "130  interrupted"):
         assert words in done.stdout
 
 
-def test_counts_have_thousands_separators(images: Path, tmp_path: Path) -> None:
+def test_counts_of_derive_have_thousands_separators(images: Path, tmp_path: Path) -> None:
     many = replace(
         sketch(images, tmp_path / "d", dry_run=True),
         images_found=12345,

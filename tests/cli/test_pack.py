@@ -31,7 +31,7 @@ def flags(store: Store, output: Path) -> tuple[str | Path, ...]:
     return ("pack", "--derived-dir", store.root, "--output-dir", output)
 
 
-def test_json_is_exactly_one_object_with_the_named_keys(mixed: Store, output: Path) -> None:
+def test_pack_json_is_exactly_one_object_with_the_named_keys(mixed: Store, output: Path) -> None:
     done = commands.run(*flags(mixed, output), "--json")
     assert done.returncode == 0
     summary = json.loads(done.stdout)  # one value and nothing more
@@ -56,14 +56,14 @@ def test_json_is_exactly_one_object_with_the_named_keys(mixed: Store, output: Pa
     assert tall["shard_bytes"] == {"shard-000000.tar": size}
 
 
-def test_json_is_what_the_function_gives(mixed: Store, output: Path) -> None:
+def test_pack_json_is_what_the_function_gives(mixed: Store, output: Path) -> None:
     done = commands.run(*flags(mixed, output), "--json", "--dry-run")
     summary = pack(derived_dir=mixed.root, output_dir=output, dry_run=True).to_dict()
     volatile = {"seconds": 0, "free_bytes": 0}
     assert json.loads(done.stdout) | volatile == summary | volatile
 
 
-def test_the_summary_is_for_people(mixed: Store, output: Path) -> None:
+def test_the_pack_summary_lists_buckets_counts_and_reasons(mixed: Store, output: Path) -> None:
     done = commands.run(*flags(mixed, output))
     lines = done.stdout.splitlines()
     assert re.fullmatch(
@@ -87,14 +87,14 @@ def test_the_summary_is_for_people(mixed: Store, output: Path) -> None:
         assert expected in lines
 
 
-def test_a_dry_run_says_what_would_happen_and_whether_it_fits(mixed: Store, output: Path) -> None:
+def test_a_dry_pack_says_what_would_happen_and_whether_it_fits(mixed: Store, output: Path) -> None:
     done = commands.run(*flags(mixed, output), "--dry-run")
     assert done.stdout.startswith("would pack 5 samples into 2 shards")
     assert re.search(r"^space: [\d,]+ bytes needed, [\d,]+ free: enough$", done.stdout, re.M)
     assert re.findall(r"shard-\d+\.tar", done.stdout) == ["shard-000000.tar"] * 2
 
 
-def test_a_dry_run_ends_as_the_run_would(mixed: Store, output: Path) -> None:
+def test_a_dry_pack_ends_as_the_run_would(mixed: Store, output: Path) -> None:
     pack(derived_dir=mixed.root, output_dir=output)
     run = commands.run(*flags(mixed, output))
     reason = run.stderr.splitlines()[-1].removeprefix("error: ")
@@ -149,7 +149,9 @@ def test_overwrite_with_a_limit_names_every_shard_that_goes(tmp_path: Path, outp
     assert {name for name in shards if name in done.stdout} == shards
 
 
-def test_of_many_shards_that_go_some_are_listed(tmp_path: Path, output: Path) -> None:
+def test_of_many_shards_that_overwrite_removes_some_are_listed(
+    tmp_path: Path, output: Path
+) -> None:
     store = make_store(tmp_path / "derived", records(14, "24x16"))
     pack(derived_dir=store.root, output_dir=output, shard_size=1)
     done = commands.run(*flags(store, output), "--overwrite")
@@ -162,7 +164,7 @@ def test_of_many_shards_that_go_some_are_listed(tmp_path: Path, output: Path) ->
     assert told["removed_shards"] == [f"bucket_24x16/shard-{n:06}.tar" for n in range(1, 14)]
 
 
-def test_one_is_not_a_plural(tmp_path: Path, output: Path) -> None:
+def test_the_pack_summary_of_one_sample_is_singular(tmp_path: Path, output: Path) -> None:
     store = make_store(tmp_path / "derived", records(1))
     packed = commands.run(*flags(store, output))
     assert packed.stdout.startswith("packed 1 sample into 1 shard (")

@@ -67,7 +67,9 @@ def changed(document: Any, data: st.DataObject) -> Any:  # noqa: ANN401
 
 @given(st.data())
 @FUZZ
-def test_a_manifest_that_is_signed_and_wrong(folder: Path, data: st.DataObject) -> None:
+def test_verify_survives_a_wrong_value_in_a_signed_manifest(
+    folder: Path, data: st.DataObject
+) -> None:
     path = folder / ".shardwright/manifest.json"
     whole = path.read_bytes()
     document = json.loads(whole)
@@ -80,7 +82,7 @@ def test_a_manifest_that_is_signed_and_wrong(folder: Path, data: st.DataObject) 
 
 @given(st.data(), st.booleans())
 @FUZZ
-def test_an_index_that_is_signed_and_wrong(
+def test_verify_survives_a_wrong_value_in_a_signed_index(
     folder: Path, data: st.DataObject, without_manifest: bool
 ) -> None:
     path = folder / ".shardwright/index" / SHARD.replace(".tar", ".idx")
@@ -108,7 +110,9 @@ def test_an_index_that_is_signed_and_wrong(
 
 @given(st.data(), st.booleans())
 @FUZZ
-def test_any_damage_to_a_shard(folder: Path, data: st.DataObject, of_another_tool: bool) -> None:
+def test_verify_survives_any_damage_to_a_shard(
+    folder: Path, data: st.DataObject, of_another_tool: bool
+) -> None:
     path, state = folder / SHARD, folder / ".shardwright"
     whole = path.read_bytes()
     damaged = bytearray(whole)

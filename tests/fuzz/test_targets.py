@@ -13,7 +13,7 @@ EACH = 20
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_real_files_and_what_is_near_them(name: str, tally: Tally) -> None:
+def test_the_fuzz_targets_survive_real_files_and_small_changes(name: str, tally: Tally) -> None:
     draw = random.Random(name)
     for whole in corpus(name):
         TARGETS[name](whole)

@@ -47,7 +47,7 @@ def small(tmp_path: Path) -> Store:
     return make_store(tmp_path / "derived", four, latent=latent)
 
 
-def test_only_new_samples_go_to_new_shards_after_the_last_number(
+def test_append_puts_only_new_samples_into_shards_after_the_last_number(
     small: Store, output: Path
 ) -> None:
     packed(small, output)
@@ -70,7 +70,7 @@ def test_only_new_samples_go_to_new_shards_after_the_last_number(
     assert not verify(output, against=grown.root).findings
 
 
-def test_old_shards_and_their_indexes_are_not_touched(small: Store, output: Path) -> None:
+def test_append_does_not_touch_old_shards_and_their_indexes(small: Store, output: Path) -> None:
     packed(small, output)
     old = [output / name for name in listing(output) if name.endswith((".tar", ".idx"))]
     before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in old}
@@ -78,7 +78,7 @@ def test_old_shards_and_their_indexes_are_not_touched(small: Store, output: Path
     assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in old} == before
 
 
-def test_nothing_new_is_a_quiet_success(small: Store, output: Path) -> None:
+def test_append_of_nothing_new_succeeds(small: Store, output: Path) -> None:
     packed(small, output, sha256=True)
     before = contents(output)
     summary = packed(small, output, append=True)
@@ -90,7 +90,7 @@ def test_nothing_new_is_a_quiet_success(small: Store, output: Path) -> None:
     assert contents(output) == before
 
 
-def test_a_sample_whose_record_changed_is_not_new(small: Store, output: Path) -> None:
+def test_append_does_not_repack_a_sample_whose_record_changed(small: Store, output: Path) -> None:
     packed(small, output)
     small.write_lines(line({**fields, "caption": "another"}) for fields in small.records)
     assert packed(small, output, append=True).written_samples == 0
@@ -157,7 +157,7 @@ def test_an_interrupted_append_can_be_resumed_too(
     assert contents(output) == contents(tmp_path / "unbroken")
 
 
-def test_an_interrupted_append_is_begun_anew_when_the_store_has_grown(
+def test_an_interrupted_append_starts_again_when_the_store_has_grown(
     small: Store, output: Path, tmp_path: Path
 ) -> None:
     for target in (output, tmp_path / "unbroken"):

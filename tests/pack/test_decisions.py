@@ -141,7 +141,7 @@ def test_a_later_record_wins_even_when_it_is_not_ready(tmp_path: Path, output: P
     assert (summary.total_records, summary.ready_records) == (2, 0)
 
 
-def test_the_books_balance(tmp_path: Path, output: Path) -> None:
+def test_total_records_are_ready_plus_skipped(tmp_path: Path, output: Path) -> None:
     given = [
         *records(6),
         record("twice"),

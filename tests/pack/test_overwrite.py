@@ -53,7 +53,7 @@ def test_at_no_time_do_old_and_new_shards_mix_under_one_manifest(
     assert contents(output) != old
 
 
-def test_the_result_is_that_of_a_run_into_an_empty_folder(
+def test_overwrite_ends_as_a_run_into_an_empty_folder(
     store: Store, output: Path, tmp_path: Path
 ) -> None:
     packed(store, output, shard_size=1, sha256=True)
@@ -107,7 +107,7 @@ def test_a_run_of_which_nothing_is_left_leaves_the_manifest(store: Store, output
     assert [run.settings.buckets for run in made.runs] == [[ONE], [OTHER]]
 
 
-def test_shards_of_another_tool_are_replaced_too(
+def test_overwrite_replaces_shards_of_another_tool(
     store: Store, output: Path, tmp_path: Path
 ) -> None:
     folder = output / f"bucket_{ONE}"
@@ -119,9 +119,7 @@ def test_shards_of_another_tool_are_replaced_too(
     assert contents(output) == contents(tmp_path / "fresh")
 
 
-def test_a_damaged_manifest_does_not_stand_in_its_way(
-    store: Store, output: Path, tmp_path: Path
-) -> None:
+def test_overwrite_replaces_a_damaged_manifest(store: Store, output: Path, tmp_path: Path) -> None:
     packed(store, output)
     path = output / ".shardwright/manifest.json"
     path.write_bytes(path.read_bytes()[:100])
@@ -130,9 +128,7 @@ def test_a_damaged_manifest_does_not_stand_in_its_way(
     assert contents(output) == contents(tmp_path / "fresh")
 
 
-def test_a_failure_before_the_new_shards_are_whole_leaves_the_old_ones(
-    store: Store, output: Path
-) -> None:
+def test_an_overwrite_that_fails_leaves_the_old_shards(store: Store, output: Path) -> None:
     packed(store, output)
     before = contents(output)
 
@@ -148,7 +144,7 @@ def test_a_failure_before_the_new_shards_are_whole_leaves_the_old_ones(
     assert after == before
 
 
-def test_new_samples_are_in_and_old_ones_out(store: Store, output: Path) -> None:
+def test_overwrite_adds_new_samples_and_removes_old_ones(store: Store, output: Path) -> None:
     packed(store, output, shard_size=9)
     store.append(b"not json")
     fewer = store.jsonl.read_bytes().splitlines(keepends=True)[2:4]
@@ -164,7 +160,7 @@ def gone(summary: PackSummary) -> tuple[list[str], list[str]]:
     return summary.replaced_shards, summary.removed_shards
 
 
-def test_what_goes_is_known_before_and_told_after(store: Store, output: Path) -> None:
+def test_overwrite_names_what_it_removes_before_and_after(store: Store, output: Path) -> None:
     """The store has four samples in one bucket and three in the other."""
     assert gone(packed(store, output)) == ([], [])
     names = [

@@ -34,7 +34,7 @@ def stamps(output: Path) -> dict[str, tuple[int, int]]:
     return {str(p.relative_to(output)): (p.stat().st_ino, p.stat().st_mtime_ns) for p in found}
 
 
-def test_finished_shards_are_kept_and_the_rest_is_written(
+def test_resume_keeps_finished_shards_and_writes_the_rest(
     store: Store, output: Path, tmp_path: Path
 ) -> None:
     interrupted(store, output)
@@ -71,7 +71,7 @@ def test_the_error_for_an_existing_shard_mentions_resume_only_when_it_applies(
     ],
 )
 @pytest.mark.parametrize("finished", [True, False])
-def test_another_plan_is_refused_saying_what_differs(
+def test_resume_of_another_plan_is_refused_saying_what_differs(
     options: dict[str, Any], difference: str, finished: bool, store: Store, output: Path
 ) -> None:
     if finished:
@@ -84,13 +84,13 @@ def test_another_plan_is_refused_saying_what_differs(
     assert contents(output) == before
 
 
-def test_another_seed_is_refused(store: Store, output: Path) -> None:
+def test_resume_with_another_seed_is_refused(store: Store, output: Path) -> None:
     interrupted(store, output, shuffle=True, seed=1)
     with pytest.raises(UsageError, match="--seed was 1 and is 2"):
         packed(store, output, resume=True, shuffle=True, seed=2)
 
 
-def test_a_store_that_has_changed_is_refused(store: Store, output: Path) -> None:
+def test_resume_from_a_store_that_has_changed_is_refused(store: Store, output: Path) -> None:
     interrupted(store, output)
     changed = [{**fields, "caption": "another"} for fields in store.records]
     store.write_lines(map(line, changed))
@@ -99,7 +99,7 @@ def test_a_store_that_has_changed_is_refused(store: Store, output: Path) -> None
 
 
 @pytest.mark.parametrize("damage", ["short", "no index", "damaged index", "gone"])
-def test_a_shard_that_is_not_whole_is_written_again(
+def test_resume_rewrites_a_damaged_shard(
     damage: str, store: Store, output: Path, tmp_path: Path
 ) -> None:
     interrupted(store, output)
@@ -119,7 +119,7 @@ def test_a_shard_that_is_not_whole_is_written_again(
     assert contents(output) == contents(tmp_path / "unbroken")
 
 
-def test_a_shard_is_written_again_if_an_array_of_it_was_made_anew(
+def test_resume_rewrites_a_shard_whose_array_was_recomputed(
     store: Store, output: Path, tmp_path: Path
 ) -> None:
     interrupted(store, output)
@@ -187,7 +187,7 @@ def test_a_damaged_note_of_the_interrupted_run_is_told(store: Store, output: Pat
     assert not path.exists()
 
 
-def test_the_command_resumes(store: Store, output: Path) -> None:
+def test_the_pack_command_resumes(store: Store, output: Path) -> None:
     interrupted(store, output)
     arguments = ("pack", "--derived-dir", store.root, "--output-dir", output, "--shard-size", "2")
     done = commands.run(*arguments)
@@ -198,7 +198,7 @@ def test_the_command_resumes(store: Store, output: Path) -> None:
     assert "2 shards kept" in done.stdout
 
 
-def test_the_three_flags_exclude_one_another(store: Store, output: Path) -> None:
+def test_append_overwrite_and_resume_exclude_one_another(store: Store, output: Path) -> None:
     for flags in ({"resume", "append"}, {"resume", "overwrite"}, {"append", "overwrite"}):
         with pytest.raises(UsageError, match="exclude one another"):
             packed(store, output, **dict.fromkeys(flags, True))

@@ -38,7 +38,7 @@ def encode(ids: list[str], table: list[int], members: tuple[str, ...] = ("json",
 
 @given(st.data(), st.lists(NAMES, max_size=8))
 @settings(deadline=None, max_examples=60)
-def test_what_is_written_is_read_back(data: st.DataObject, ids: list[str]) -> None:
+def test_an_index_that_is_written_is_read_back(data: st.DataObject, ids: list[str]) -> None:
     count = len(ids) * 2 * 3
     table = data.draw(st.lists(WORDS, min_size=count, max_size=count))
     found = index.decode(encode(ids, table), PATH)
@@ -51,7 +51,7 @@ def test_what_is_written_is_read_back(data: st.DataObject, ids: list[str]) -> No
     assert list(found.spots()) == list(zip(table[::3], table[1::3], strict=True))
 
 
-def test_any_flipped_bit_is_found() -> None:
+def test_any_flipped_bit_of_an_index_is_found() -> None:
     whole = encode(["a", "b"], list(range(12)))
     for position in range(len(whole)):
         for bit in range(8):
@@ -61,7 +61,7 @@ def test_any_flipped_bit_is_found() -> None:
                 index.decode(bytes(damaged), PATH)
 
 
-def test_any_cut_is_found() -> None:
+def test_any_cut_of_an_index_is_found() -> None:
     whole = encode(["a", "b"], list(range(12)))
     for length in range(len(whole)):
         with pytest.raises(DamageError):
@@ -70,7 +70,7 @@ def test_any_cut_is_found() -> None:
 
 @given(st.binary(max_size=300))
 @settings(deadline=None, max_examples=100)
-def test_nothing_but_our_errors_come_of_any_bytes(body: bytes) -> None:
+def test_any_bytes_as_an_index_raise_only_our_errors(body: bytes) -> None:
     for data in (body, signed_index(body), signed_index(b'{"format":"shardwright-index",' + body)):
         with pytest.raises(DamageError):
             index.decode(data, PATH)

@@ -270,7 +270,7 @@ def test_files_of_somebody_else_are_neither_replaced_nor_removed(
     assert path.read_text() == "changed"
 
 
-def test_files_beside_ours_stay(shards: Path) -> None:
+def test_files_beside_index_files_stay(shards: Path) -> None:
     shardwright.index(shards, for_=ALL)
     own = [".nv-meta/index.sqlite", "bucket_64x64/shard-999999.json", "bucket_64x64/note.json"]
     for name in own:
@@ -284,7 +284,7 @@ def test_files_beside_ours_stay(shards: Path) -> None:
 
 
 @pytest.mark.parametrize("loader", ALL)
-def test_what_is_written_can_be_removed_again(shards: Path, loader: str) -> None:
+def test_index_files_can_be_removed_again(shards: Path, loader: str) -> None:
     before, folders = tree(shards), set(shards.rglob("*"))
     summary = shardwright.index(shards, for_=[loader])
     assert sorted(summary.written) == sorted(tree(shards).keys() - before.keys())
@@ -403,7 +403,7 @@ def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_command_says_what_it_wrote(shards: Path) -> None:
+def test_the_index_command_says_what_it_wrote(shards: Path) -> None:
     done = command(shards, "--for", "wids", "--for", "hf")
     assert done.stdout == (f"{shards}: index files for wids, hf\n  wrote .wids.json, README.md\n")
     done = command(shards, "--for", "wids", "--remove", "--json")

@@ -78,7 +78,7 @@ def state(folder: Path) -> Path:
 
 @given(MANIFESTS, UNFINISHED)
 @settings(deadline=None, max_examples=40)
-def test_what_is_written_is_read_back(
+def test_a_manifest_that_is_written_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, whole: Manifest, unfinished: Unfinished
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
@@ -91,7 +91,7 @@ def test_what_is_written_is_read_back(
 
 @given(st.binary(max_size=200))
 @settings(deadline=None, max_examples=60)
-def test_nothing_but_our_errors_come_of_any_bytes(
+def test_any_bytes_as_a_manifest_raise_only_our_errors(
     tmp_path_factory: pytest.TempPathFactory, body: bytes
 ) -> None:
     path = state(tmp_path_factory.getbasetemp()) / manifest.MANIFEST_NAME
@@ -122,7 +122,7 @@ def test_nothing_but_our_errors_come_of_any_bytes(
         "of another format",
     ],
 )
-def test_a_document_that_only_has_the_right_checksum_is_refused(
+def test_a_manifest_that_only_has_the_right_checksum_is_refused(
     body: bytes, tmp_path: Path
 ) -> None:
     (state(tmp_path) / manifest.MANIFEST_NAME).write_bytes(signed_manifest(body))
@@ -135,7 +135,7 @@ def test_no_manifest_is_none(tmp_path: Path) -> None:
     assert manifest.load_unfinished(tmp_path) is None
 
 
-def test_any_flipped_bit_is_found(store: Store, output: Path) -> None:
+def test_any_flipped_bit_of_a_manifest_is_found(store: Store, output: Path) -> None:
     pack(derived_dir=store.root, output_dir=output, workers=1)
     path = output / ".shardwright/manifest.json"
     whole = path.read_bytes()
@@ -147,7 +147,7 @@ def test_any_flipped_bit_is_found(store: Store, output: Path) -> None:
             manifest.load_manifest(output)
 
 
-def test_any_cut_is_found(store: Store, output: Path) -> None:
+def test_any_cut_of_a_manifest_is_found(store: Store, output: Path) -> None:
     pack(derived_dir=store.root, output_dir=output, workers=1)
     path = output / ".shardwright/manifest.json"
     whole = path.read_bytes()
@@ -157,7 +157,9 @@ def test_any_cut_is_found(store: Store, output: Path) -> None:
             manifest.load_manifest(output)
 
 
-def test_it_is_plain_json_that_says_what_was_packed_and_why(store: Store, output: Path) -> None:
+def test_a_manifest_is_plain_json_that_says_what_was_packed_and_why(
+    store: Store, output: Path
+) -> None:
     store.append(b"{}")
     (store.root / ".shardwright").mkdir()
     (store.root / ".shardwright/provenance.json").write_text(

@@ -96,7 +96,9 @@ WRONG: list[tuple[str, object]] = [
     ("where", "value", "read_data"),
     [(*row, read) for row in WRONG for read in (False, True) if not (read and "runs." in row[0])],
 )
-def test_a_wrong_value_is_found(where: str, value: object, read_data: bool, folder: Path) -> None:
+def test_a_wrong_value_under_a_right_checksum_is_found(
+    where: str, value: object, read_data: bool, folder: Path
+) -> None:
     reseal(folder, lambda _: None)
     assert damage(folder, read_data=read_data) == []
     reseal(folder, put(where, value))

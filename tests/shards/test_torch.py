@@ -39,7 +39,7 @@ def loader(dataset: Any, workers: int, **options: Any) -> Any:  # noqa: ANN401
 
 
 @pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (3, "fork"), (1, "spawn")])
-def test_every_batch_comes_once_and_in_order(
+def test_torch_workers_give_every_batch_once_and_in_order(
     shards: Path, workers: int, method: str | None
 ) -> None:
     batches = shardwright.open(shards).batches(4, seed=2)
