@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ COMMAND = (sys.executable, "-m", "shardwright")
 
 
 def run(
-    *arguments: str | Path, cwd: Path | None = None, timeout: float = 60
+    *arguments: str | Path, cwd: Path | None = None, timeout: float = 60, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run ``shardwright`` and give its exit code and output."""
     return subprocess.run(
@@ -22,6 +23,7 @@ def run(
         text=True,
         encoding="utf-8",
         timeout=timeout,
+        env=os.environ | environment,
     )
 
 

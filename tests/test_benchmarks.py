@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -14,21 +15,11 @@ from benchmarks import report
 from benchmarks.__main__ import keep, run
 from benchmarks.contest import OURS, PYTHON, Answer, Contestant, Role, Runs, timed
 from benchmarks.pack import PLAIN, SYNCED, TAR, WRITER
-from benchmarks.sizes import Sizes
+from benchmarks.sizes import QUICK
 from benchmarks.targets import Target
 
 ROOT = Path(__file__).parents[1]
-TINY = Sizes(
-    rounds=1,
-    asides=False,
-    start=2,
-    scan=(20,),
-    pack=(3, 6),
-    read=8,
-    verify=4,
-    migrate=(5,),
-    derive=2,
-)
+TINY = replace(QUICK, pack=(3, 6), derive=2)
 
 
 def answer(runs: dict[str, list[float]], question: str = "pack", work: int = 100) -> Answer:
@@ -43,21 +34,34 @@ def answer(runs: dict[str, list[float]], question: str = "pack", work: int = 100
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_a_benchmark_run_keeps_the_time_and_memory_of_every_contestant(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    for name in ("derive", "pack", "pack"):  # the second replaces the first and leaves derive
-        results = keep(run(name, TINY, tmp_path / "data"), path, tmp_path)
+    keep([answer({OURS: [1.0]}), answer({OURS: [2.0]}, "verify")], path, tmp_path)
+    answers = [one for name in ("pack", "derive") for one in run(name, TINY, tmp_path / "data")]
+    results = keep(answers, path, tmp_path)
     assert results == json.loads(path.read_text())
     cases = [(one["question"], one["work"]) for one in results["answers"]]
-    assert cases == [("pack", 3), ("pack", 6), ("pack", 3), ("derive", 2)]
+    assert cases == [("pack", 3), ("pack", 6), ("pack", 3), ("verify", 100), ("derive", 2)]
     for one in results["answers"]:
         assert [name for name, runs in one["runs"].items() if runs["role"] == "ours"] == [OURS]
         assert all(len(runs["seconds"]) == 1 for runs in one["runs"].values())
         assert max(one["runs"][OURS]["peak_mb"]) > 5  # no Python needs less
-    packed = Answer.from_dict(results["answers"][1])
+    packed = answers[1]
     assert set(packed.runs) == {OURS, TAR, PLAIN, WRITER, "bare copy", SYNCED}
     figures = {row["target"].split(",")[0]: row["figure"] for row in results["targets"]}
     ratio = packed.runs[OURS].median() / packed.runs[TAR].median()
     assert figures["pack: time to GNU tar's"] == pytest.approx(ratio, rel=0.01)
     assert figures["start: seconds of --help"] is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_peak_memory_is_that_of_all_processes_with_shared_pages_once() -> None:
+    script = (
+        "import os, time\n"
+        "shared = b'x' * 80_000_000\n"
+        "if os.fork() == 0: own = b'y' * 40_000_000\n"
+        "time.sleep(0.5)\n"
+        "if 'own' not in globals(): os.wait()\n"
+    )
+    assert 120 < timed(Contestant("forks", [PYTHON, "-c", script]))["peak_mb"] < 160
 
 
 def test_a_contestant_that_fails_ends_the_benchmark() -> None:

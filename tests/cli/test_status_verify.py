@@ -11,23 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.commands import run
 from tests.store.whole import WholeStore, whole_store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> WholeStore:
     return whole_store(tmp_path / "derived")
-
-
-def command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "shardwright", *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        env=os.environ | environment,
-        timeout=60,
-        check=False,
-    )
 
 
 def one_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -39,7 +29,7 @@ def one_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def test_status_tells_a_person_everything(store: WholeStore) -> None:
     store.array("t5", "img1").unlink()
     (store.root / "half.npy.tmp").write_bytes(b"")
-    done = command("status", "--derived-dir", store.root)
+    done = run("status", "--derived-dir", store.root)
     assert done.returncode == 0
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.strip()}
     assert f"{store.root}: 4 records, 3 ready, 1 not" in done.stdout
@@ -56,14 +46,14 @@ def test_status_tells_a_person_everything(store: WholeStore) -> None:
 
 
 def test_status_draws_plainly_where_blocks_cannot_be_written(store: WholeStore) -> None:
-    done = command("status", "--derived-dir", store.root, PYTHONIOENCODING="ascii")
+    done = run("status", "--derived-dir", store.root, PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     assert "#" * 40 in done.stdout
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
 def test_status_keeps_its_bars_within_the_terminal(store: WholeStore, columns: int) -> None:
-    done = command("status", "--derived-dir", store.root, COLUMNS=str(columns))
+    done = run("status", "--derived-dir", store.root, COLUMNS=str(columns))
     rows = [line for line in done.stdout.splitlines() if line.startswith(("64x64", "96x64"))]
     assert len(rows) == 2
     assert max(map(len, rows)) <= columns
@@ -73,16 +63,16 @@ def test_status_keeps_its_bars_within_the_terminal(store: WholeStore, columns: i
 def test_status_as_json_is_one_object_with_packs_own_number(
     store: WholeStore, tmp_path: Path
 ) -> None:
-    seen = one_object(command("status", "--derived-dir", store.root, "--json"))
+    seen = one_object(run("status", "--derived-dir", store.root, "--json"))
     arguments = ("--derived-dir", store.root, "--output-dir", tmp_path / "shards")
-    planned = one_object(command("pack", *arguments, "--dry-run", "--json"))
+    planned = one_object(run("pack", *arguments, "--dry-run", "--json"))
     assert seen["shard_bytes"] == planned["written_bytes"]
     assert seen["components"]["vae"]["complete"] == 4
     assert seen["next_command"] == f"shardwright pack --derived-dir {store.root}"
 
 
 def test_status_of_nothing_names_the_cure_and_exits_2(tmp_path: Path) -> None:
-    done = command("status", "--derived-dir", tmp_path / "nothing")
+    done = run("status", "--derived-dir", tmp_path / "nothing")
     assert done.returncode == 2
     assert done.stderr == (
         f"error: {tmp_path}/nothing: no such folder; give another --derived-dir, or make it with "
@@ -91,7 +81,7 @@ def test_status_of_nothing_names_the_cure_and_exits_2(tmp_path: Path) -> None:
 
 
 def test_verify_of_a_whole_store_exits_0(store: WholeStore) -> None:
-    done = command("verify", store.root, "--read-data")
+    done = run("verify", store.root, "--read-data")
     assert done.returncode == 0
     assert f"{store.root}: OK: no damage" in done.stdout
     assert "4 records, 12 arrays" in done.stdout
@@ -103,7 +93,7 @@ def test_verify_of_a_damaged_store_exits_12_and_names_file_and_cure(store: Whole
     path.write_bytes(path.read_bytes()[:-2])
     orphan = store.array("t5", "stranger")
     orphan.write_bytes(b"")
-    done = command("verify", store.root)
+    done = run("verify", store.root)
     assert done.returncode == 12
     assert (
         f"vae_truncated: 1\n  {path}: shorter than its header says; delete the file and run "
@@ -115,7 +105,7 @@ def test_verify_of_a_damaged_store_exits_12_and_names_file_and_cure(store: Whole
 
 def test_notes_alone_exit_0(store: WholeStore) -> None:
     (store.root / "dinov3" / "img0.npy.tmp").write_bytes(b"")
-    done = command("verify", store.root)
+    done = run("verify", store.root)
     assert done.returncode == 0
     assert "OK: no damage, 1 warning" in done.stdout
 
@@ -124,12 +114,12 @@ def test_verify_lists_twenty_findings_of_a_kind_and_counts_all(tmp_path: Path) -
     store = whole_store(tmp_path / "derived", samples=25)
     for number in range(25):
         store.array("dinov3", f"img{number}").unlink()
-    done = command("verify", store.root)
+    done = run("verify", store.root)
     assert done.returncode == 12
     assert "dinov3_missing: 25\n" in done.stdout
     assert done.stdout.count("not there, but a record needs it") == 20
     assert "  and 5 more (--json lists all)" in done.stdout
-    report = one_object(command("verify", store.root, "--json"))
+    report = one_object(run("verify", store.root, "--json"))
     assert report["damaged"] is True
     assert report["counts"] == {"dinov3_missing": 25}
     assert [finding["file"] for finding in report["findings"]] == [
@@ -144,20 +134,20 @@ def test_verify_as_json_can_spell_any_file_name(store: WholeStore) -> None:
     name = os.fsencode(store.root / "t5_hidden") + b"/\xff\n.npy"
     with open(name, "wb"):
         pass
-    report = one_object(command("verify", store.root, "--json"))
+    report = one_object(run("verify", store.root, "--json"))
     assert report["findings"][0]["file"].endswith("/t5_hidden/\\udcff\n.npy")
 
 
 def test_verify_of_a_folder_of_neither_says_so(tmp_path: Path) -> None:
     (tmp_path / "bucket_64x64").mkdir()
-    done = command("verify", tmp_path, "--json")
+    done = run("verify", tmp_path, "--json")
     assert done.returncode == 2
     assert one_object(done)["error"] == "UsageError"
     assert "not a store" in done.stderr
 
 
 def test_verify_reports_to_a_log_with_rate_and_time_left(store: WholeStore) -> None:
-    done = command("verify", store.root)
+    done = run("verify", store.root)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("arrays: 4/4 samples, 0 arrays at fault (")
     assert "samples/s" in last
