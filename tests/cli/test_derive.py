@@ -305,13 +305,6 @@ def test_one_image_is_spoken_of_in_the_singular(tmp_path: Path) -> None:
     assert "1 caption changed after encoding; taking the new" in done.stderr
 
 
-def test_help_of_derive_gives_an_example_and_the_exit_codes() -> None:
-    done = run("derive", "--help")
-    assert done.returncode == 0
-    for words in ("shardwright derive data/approved --dry-run", "exit status:", "130  interrupted"):
-        assert words in done.stdout
-
-
 def test_counts_of_derive_have_thousands_separators(images: Path, tmp_path: Path) -> None:
     many = replace(
         sketch(images, tmp_path / "d", dry_run=True),
