@@ -161,7 +161,7 @@ def test_a_user_s_own_fields_are_kept(tmp_path: Path) -> None:
     assert (record["score"], record["tags"], record["format_version"]) == (0.5, ["a"], 2)
 
 
-def test_every_image_ends_in_the_books(tmp_path: Path) -> None:
+def test_every_image_is_derived_complete_or_failed(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 4), tmp_path / "derived"
     sketch(images, derived)
     save(images / "new.png", gradient(32, 32))
@@ -224,7 +224,7 @@ def test_pipes_and_devices_are_failures_and_not_waited_for(tmp_path: Path) -> No
     assert [record["image_id"] for record in store_records(derived)] == ["img000"]
 
 
-def test_failures_are_cleared_when_mended(tmp_path: Path) -> None:
+def test_failures_are_cleared_when_the_image_is_fixed(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
     whole = (images / "img001.png").read_bytes()
     (images / "img001.png").write_bytes(whole[:100])
@@ -669,7 +669,7 @@ def test_a_dry_run_foresees_everything_and_writes_nothing(tmp_path: Path) -> Non
     assert contents(derived) == before
 
 
-def test_the_summary_is_json(tmp_path: Path) -> None:
+def test_the_derive_summary_is_json(tmp_path: Path) -> None:
     summary = sketch(make_images(tmp_path / "images", 1), tmp_path / "derived")
     again = msgspec.json.decode(msgspec.json.encode(summary.to_dict()))
     assert again == summary.to_dict()

@@ -37,7 +37,7 @@ def captions(derived: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_it_is_told_with_the_cure_and_the_old_one_is_kept(
+def test_an_edited_caption_is_reported_with_the_fix_and_the_old_one_is_kept(
     images: Path, derived: Path, capsys: pytest.CaptureFixture[str], dry_run: bool
 ) -> None:
     before = contents(derived)
@@ -49,7 +49,7 @@ def test_it_is_told_with_the_cure_and_the_old_one_is_kept(
     assert contents(derived) == before
 
 
-def test_the_one_on_record_is_also_kept_for_an_array_that_is_missing(
+def test_the_caption_on_record_is_also_kept_for_an_array_that_is_missing(
     images: Path, derived: Path
 ) -> None:
     before = contents(derived)
@@ -59,7 +59,7 @@ def test_the_one_on_record_is_also_kept_for_an_array_that_is_missing(
     assert contents(derived) == before
 
 
-def test_recompute_takes_it(
+def test_recompute_takes_an_edited_caption(
     images: Path, derived: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for dry_run in (True, False):
@@ -76,13 +76,17 @@ def test_recompute_takes_it(
     assert contents(derived) == contents(fresh)
 
 
-def test_recompute_of_something_else_does_not(images: Path, derived: Path) -> None:
+def test_recompute_of_another_component_takes_no_edited_caption(
+    images: Path, derived: Path
+) -> None:
     summary = sketch(images, derived, recompute=["vae"])
     assert (summary.kept_captions, summary.replaced_captions) == (1, 0)
     assert captions(derived)[1] == "a soft gradient, number 1"
 
 
-def test_a_file_of_captions_goes_before_it(images: Path, derived: Path, tmp_path: Path) -> None:
+def test_a_file_of_captions_goes_before_an_edited_caption(
+    images: Path, derived: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "captions.csv"
     file.write_text("file_name,text\nimg001.png,from the file\n")
     sketch(images, derived, recompute=["t5"], captions=file)
@@ -91,14 +95,14 @@ def test_a_file_of_captions_goes_before_it(images: Path, derived: Path, tmp_path
     assert summary.replaced_captions == 1, "though it is older than the array"
 
 
-def test_a_blank_one_leaves_the_caption_on_record(images: Path, derived: Path) -> None:
+def test_a_blank_caption_leaves_the_caption_on_record(images: Path, derived: Path) -> None:
     (images / "img001.txt").write_text(" \n")
     assert sketch(images, derived).kept_captions == 0
     assert sketch(images, derived, recompute=["t5"]).failed == 0
     assert captions(derived)[1] == "a soft gradient, number 1"
 
 
-def test_one_that_cannot_be_read_leaves_array_and_record(images: Path, derived: Path) -> None:
+def test_a_caption_that_cannot_be_read_leaves_array_and_record(images: Path, derived: Path) -> None:
     (images / "img001.txt").write_bytes(b"\xff\xfe")
     before = contents(derived)
     assert sketch(images, derived).kept_captions == 0
@@ -149,7 +153,7 @@ def test_an_array_whose_caption_is_not_on_record_is_made_again(
     assert sorted(captions(derived)) == sorted(captions(fresh))
 
 
-def test_one_edited_after_a_kill_at_any_call_is_that_of_its_array(tmp_path: Path) -> None:
+def test_a_caption_edited_after_a_kill_at_any_call_is_that_of_its_array(tmp_path: Path) -> None:
     images = make_images(tmp_path / "images", 2, ((16, 16),))
     with using(watched := WatchedDisk()):
         sketch(images, tmp_path / "whole")
@@ -193,7 +197,7 @@ def test_a_recompute_that_goes_on_counts_only_the_captions_it_takes(tmp_path: Pa
     assert (summary.replaced_captions, summary.kept_captions) == (taken, 4 - taken)
 
 
-def test_one_edited_after_a_kill_of_a_recompute_with_other_settings(tmp_path: Path) -> None:
+def test_a_caption_edited_after_a_kill_of_a_recompute_with_other_settings(tmp_path: Path) -> None:
     images, before = make_images(tmp_path / "images", 2, ((16, 16),)), tmp_path / "before"
     sketch(images, before)
     again = {"encoders": given(), "components": ["t5"], "recompute": ["t5"], "batch_size": 1}

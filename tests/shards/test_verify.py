@@ -90,7 +90,7 @@ def test_a_whole_folder_is_called_whole(read_data: bool, folder: Path) -> None:
     assert contents(folder) == before
 
 
-def test_the_command_says_so_and_exits_0(folder: Path, sound: Store) -> None:
+def test_verify_of_sound_shards_exits_0(folder: Path, sound: Store) -> None:
     done = commands.run("verify", folder, "--against", sound.root)
     assert done.returncode == 0
     assert "OK: no damage" in done.stdout
@@ -333,7 +333,7 @@ def test_a_flip_is_found_also_when_the_manifest_is_lost(
     assert ("differs", FIRST) in places(folder, read_data=True)
 
 
-def test_the_command_exits_12_and_names_shard_sample_member_and_cure(folder: Path) -> None:
+def test_verify_of_damage_exits_12_and_names_shard_sample_member_and_fix(folder: Path) -> None:
     in_data(folder)
     done = commands.run("verify", folder, "--read-data")
     assert done.returncode == 12
