@@ -22,7 +22,7 @@ def declare(
         first = spellings.split()[0]
         name = first.removeprefix("--").removeprefix("no-").replace("-", "_")
         argument = arguments[f"{name}_" if iskeyword(name) else name]
-        kind = {"dest": argument.name} if first.startswith("--") else {"nargs": "?"}
+        kind: Flag = {"dest": argument.name} if first.startswith("--") else {"nargs": "?"}
         default = [] if argument.default == () else argument.default
         parser.add_argument(*spellings.split(), default=default, **kind, **flag)
 

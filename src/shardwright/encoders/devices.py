@@ -6,7 +6,7 @@ torch is imported inside the functions: it takes seconds, and is not there for e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.encoders.checkpoints import Checkpoint
+from shardwright.encoders.base import Options
+from shardwright.encoders.checkpoints import Checkpoint, Layout, find
 from shardwright.errors import MissingExtraError, ShardwrightError, UsageError
 from shardwright.recipe import Component
 
@@ -26,8 +27,20 @@ if TYPE_CHECKING:
 _NO_MEMORY = re.compile("can't allocate memory|out of memory|ALLOC_FAILED")
 
 
-def require(*packages: str) -> None:
-    """Make sure that the packages of the encode extra can be imported."""
+class Pretrained:
+    """What every encoder with a model has."""
+
+    def __init__(self, component: Component, checkpoint: Checkpoint, options: Options) -> None:
+        self.component = component
+        self.device = choose_device(options.device)
+        self._checkpoint = checkpoint
+        self._dtype = choose_dtype(options.dtype, self.device, component)
+
+
+def find_model(
+    component: Component, options: Options, packages: Sequence[str], default: str, layout: Layout
+) -> Checkpoint:
+    """Find a model, once its packages and the device are known to be there."""
     for package in packages:
         try:
             import_module(package)
@@ -36,6 +49,8 @@ def require(*packages: str) -> None:
                 f"the pretrained encoders need {package} ({error}): pip install '.[encode]' in the "
                 "checkout of shardwright, or choose --encoders sketch"
             ) from error
+    choose_device(options.device)
+    return find(component, options, default, layout)
 
 
 def choose_device(name: str) -> str:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shardwright.encoders.base import ImageEncoder, Options, Picture
-from shardwright.encoders.checkpoints import Checkpoint, Layout, find
-from shardwright.encoders.devices import choose_device, choose_dtype, load_model, require, run
+from shardwright.encoders.checkpoints import Checkpoint, Layout
+from shardwright.encoders.devices import Pretrained, find_model, load_model, run
 from shardwright.errors import UsageError
 from shardwright.recipe import Component
 
@@ -50,15 +50,12 @@ class Preprocessing:
         return (pixels - mean) / std
 
 
-class DinoEncoder:
+class DinoEncoder(Pretrained):
     """A DINOv3 vision transformer of transformers."""
 
     def __init__(self, component: Component, checkpoint: Checkpoint, options: Options) -> None:
-        self.component = component
-        self._checkpoint = checkpoint
+        super().__init__(component, checkpoint, options)
         self._preprocessing = read_preprocessing(checkpoint)
-        self.device = choose_device(options.device)
-        self._dtype = choose_dtype(options.dtype, self.device, component)
 
     def prepare(self, picture: Picture) -> NDArray[np.float32]:
         return self._preprocessing.apply(picture)
@@ -89,9 +86,7 @@ class DinoEncoder:
 
 def load(component: Component, options: Options) -> ImageEncoder:
     """Find the checkpoint, and refuse one that does not make this component."""
-    require("torch", "transformers")
-    choose_device(options.device)  # one that is not there is told before models are fetched
-    checkpoint = find(component, options, DEFAULT, _LAYOUT)
+    checkpoint = find_model(component, options, ("torch", "transformers"), DEFAULT, _LAYOUT)
     config = checkpoint.read("config.json")
     if (kind := config.get("model_type")) != "dinov3_vit":
         raise UsageError(f"{checkpoint.asked}: is a {kind} model; a dinov3_vit is needed")

@@ -69,13 +69,20 @@ def decode(latent: NDArray[Any]) -> Picture:
     return (rgb + 128).round().clip(0, 255).astype(np.uint8)
 
 
-class BlockTransform:
-    """Latents: the lowest frequencies of every 8x8 block of a picture."""
+class _PictureSketch:
+    """What is made of a picture in ``prepare`` already."""
 
     device = "cpu"
 
     def __init__(self, component: Component) -> None:
         self.component = component
+
+    def encode(self, batch: Floats) -> Floats:
+        return batch
+
+
+class BlockTransform(_PictureSketch):
+    """Latents: the lowest frequencies of every 8x8 block of a picture."""
 
     def prepare(self, picture: Picture) -> Floats:
         planes = [_weighted(np.moveaxis(picture, 2, 0), weights) for weights in _TO_YCC]
@@ -91,9 +98,6 @@ class BlockTransform:
             latent[number] = _weighted(np.moveaxis(blocks, 2, 0), _COSINES[across])
         return latent / _SCALE
 
-    def encode(self, batch: Floats) -> Floats:
-        return batch
-
     def describe(self) -> dict[str, Any]:
         return {
             "encoder": "sketch",
@@ -104,13 +108,8 @@ class BlockTransform:
         }
 
 
-class Descriptor:
+class Descriptor(_PictureSketch):
     """A picture in one vector: its colours and edges by place, and its palette."""
-
-    device = "cpu"
-
-    def __init__(self, component: Component) -> None:
-        self.component = component
 
     def prepare(self, picture: Picture) -> Floats:
         image = Image.fromarray(picture)
@@ -119,9 +118,6 @@ class Descriptor:
         luma = _weighted(np.moveaxis(small, 2, 0), _LUMA)
         parts = (_pooled(small, _GRID), _pooled(luma, 2 * _GRID), _edges(luma), _palette(small))
         return np.concatenate([_unit(part.ravel()) for part in parts]).astype(np.float32) / 2
-
-    def encode(self, batch: Floats) -> Floats:
-        return batch
 
     def describe(self) -> dict[str, Any]:
         return {"encoder": "sketch", "model": "colours-and-edges", "version": _VERSION}

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.encoders.base import ImageEncoder, Options, Picture
-from shardwright.encoders.checkpoints import Checkpoint, Layout, find
-from shardwright.encoders.devices import choose_device, choose_dtype, load_model, require, run
+from shardwright.encoders.checkpoints import Checkpoint, Layout
+from shardwright.encoders.devices import Pretrained, find_model, load_model, run
 from shardwright.errors import UsageError
 from shardwright.recipe import Component
 
@@ -57,7 +57,7 @@ class Tiling:
         return ramp.astype(np.float32)
 
 
-class VaeEncoder:
+class VaeEncoder(Pretrained):
     """An AutoencoderKL of diffusers."""
 
     def __init__(
@@ -67,11 +67,8 @@ class VaeEncoder:
         options: Options,
         tiling: Tiling | None = None,
     ) -> None:
-        self.component = component
-        self._checkpoint = checkpoint
+        super().__init__(component, checkpoint, options)
         self._tiling = tiling or Tiling()
-        self.device = choose_device(options.device)
-        self._dtype = choose_dtype(options.dtype, self.device, component)
         self.bytes_per_number = _BYTES_PER_NUMBER[self._dtype]
 
     def prepare(self, picture: Picture) -> Picture:
@@ -147,9 +144,7 @@ class VaeEncoder:
 
 def load(component: Component, options: Options) -> ImageEncoder:
     """Find the checkpoint, and refuse one that does not make this component."""
-    require("torch", "diffusers")
-    choose_device(options.device)  # one that is not there is told before models are fetched
-    checkpoint = find(component, options, DEFAULT, _LAYOUT)
+    checkpoint = find_model(component, options, ("torch", "diffusers"), DEFAULT, _LAYOUT)
     config = checkpoint.read("config.json")
     if (kind := config.get("_class_name")) != "AutoencoderKL":
         raise UsageError(f"{checkpoint.asked}: is a {kind}; an AutoencoderKL is needed")
