@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +11,9 @@ from PIL import Image
 
 from shardwright.encoders.base import ImageEncoder, Options, Picture
 from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.devices import Pretrained, find_model, load_model, run
+from shardwright.encoders.devices import Pretrained, find_model, run
 from shardwright.errors import UsageError
 from shardwright.recipe import Component
-
-if TYPE_CHECKING:
-    from transformers import DINOv3ViTModel
 
 DEFAULT = "facebook/dinov3-vitl16-pretrain-lvd1689m"
 _PREPROCESSING = "preprocessor_config.json"
@@ -51,7 +47,9 @@ class Preprocessing:
 
 
 class DinoEncoder(Pretrained):
-    """A DINOv3 vision transformer of transformers."""
+    """A DINOv3 vision transformer."""
+
+    library, kind = "transformers", "DINOv3ViTModel"
 
     def __init__(self, component: Component, checkpoint: Checkpoint, options: Options) -> None:
         super().__init__(component, checkpoint, options)
@@ -67,21 +65,7 @@ class DinoEncoder(Pretrained):
         return run(lambda: model(torch.from_numpy(batch).to(self.device)).pooler_output)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "encoder": "DINOv3ViTModel",
-            **self._checkpoint.identity,
-            "dtype": self._dtype,
-            "output": "pooler_output",
-            "preprocessing": asdict(self._preprocessing),
-        }
-
-    @cached_property
-    def _model(self) -> DINOv3ViTModel:
-        import torch
-        from transformers import DINOv3ViTModel
-
-        dtype = getattr(torch, self._dtype)
-        return load_model(DINOv3ViTModel, self._checkpoint, self.device, dtype=dtype)
+        return self._description("pooler_output", preprocessing=asdict(self._preprocessing))
 
 
 def load(component: Component, options: Options) -> ImageEncoder:

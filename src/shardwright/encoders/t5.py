@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,13 +9,12 @@ from numpy.typing import NDArray
 
 from shardwright.encoders.base import Options, TextEncoder, Tokens
 from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.devices import Pretrained, find_model, load_model, run
+from shardwright.encoders.devices import Pretrained, find_model, run
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipe import Component
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import T5EncoderModel
 
 DEFAULT = "google-t5/t5-large"
 _TOKENIZER = "tokenizer.json"
@@ -24,7 +22,9 @@ _LAYOUT = Layout(small=("config.json", _TOKENIZER), weights="model")
 
 
 class T5Encoder(Pretrained):
-    """The encoder half of a T5 of transformers."""
+    """The encoder half of a T5."""
+
+    library, kind = "transformers", "T5EncoderModel"
 
     def __init__(self, component: Component, checkpoint: Checkpoint, options: Options) -> None:
         super().__init__(component, checkpoint, options)
@@ -51,21 +51,7 @@ class T5Encoder(Pretrained):
         return run(compute)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "encoder": "T5EncoderModel",
-            **self._checkpoint.identity,
-            "dtype": self._dtype,
-            "output": "last_hidden_state",
-            "tokens": self.component.tokens,
-        }
-
-    @cached_property
-    def _model(self) -> T5EncoderModel:
-        import torch
-        from transformers import T5EncoderModel
-
-        dtype = getattr(torch, self._dtype)
-        return load_model(T5EncoderModel, self._checkpoint, self.device, dtype=dtype)
+        return self._description("last_hidden_state", tokens=self.component.tokens)
 
 
 def load(component: Component, options: Options) -> TextEncoder:

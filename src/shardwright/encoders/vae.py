@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from shardwright.encoders.base import ImageEncoder, Options, Picture
 from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.devices import Pretrained, find_model, load_model, run
+from shardwright.encoders.devices import Pretrained, find_model, run
 from shardwright.errors import UsageError
 from shardwright.recipe import Component
 
 if TYPE_CHECKING:
     import torch
-    from diffusers import AutoencoderKL
+    from torch import nn
 
 DEFAULT = "black-forest-labs/FLUX.1-dev"
 _LAYOUT = Layout(small=("config.json",), weights="diffusion_pytorch_model", subfolder="vae")
@@ -58,7 +58,9 @@ class Tiling:
 
 
 class VaeEncoder(Pretrained):
-    """An AutoencoderKL of diffusers."""
+    """An AutoencoderKL."""
+
+    library, kind = "diffusers", "AutoencoderKL"
 
     def __init__(
         self,
@@ -82,33 +84,21 @@ class VaeEncoder(Pretrained):
 
     def describe(self) -> dict[str, Any]:
         config = self._checkpoint.read("config.json")
-        return {
-            "encoder": "AutoencoderKL",
-            **self._checkpoint.identity,
-            "dtype": self._dtype,
-            "output": "posterior mean, unscaled",
-            "preprocessing": "pixels / 127.5 - 1",
-            "tiling": asdict(self._tiling),
-            "scaling_factor": config.get("scaling_factor"),
-            "shift_factor": config.get("shift_factor"),
-        }
+        return self._description(
+            "posterior mean, unscaled",
+            preprocessing="pixels / 127.5 - 1",
+            tiling=asdict(self._tiling),
+            scaling_factor=config.get("scaling_factor"),
+            shift_factor=config.get("shift_factor"),
+        )
 
     @cached_property
-    def _model(self) -> AutoencoderKL:
-        import torch
-        from diffusers import AutoencoderKL
-
-        model = load_model(
-            AutoencoderKL,
-            self._checkpoint,
-            self.device,
-            torch_dtype=getattr(torch, self._dtype),
-            low_cpu_mem_usage=False,  # or it asks for accelerate
-        )
+    def _model(self) -> nn.Module:
+        model = super()._model
         model.decoder = None  # half of the weights, and never used
         return model
 
-    def _mean(self, model: AutoencoderKL, batch: NDArray[np.uint8]) -> torch.Tensor:
+    def _mean(self, model: nn.Module, batch: NDArray[np.uint8]) -> torch.Tensor:
         import torch
 
         # Contiguous, because on a CPU torch normalises pictures that are stored pixel by pixel with
@@ -118,7 +108,7 @@ class VaeEncoder(Pretrained):
         mean: torch.Tensor = model.encode(scaled).latent_dist.mean
         return mean.float()
 
-    def _tiled(self, model: AutoencoderKL, batch: NDArray[np.uint8]) -> torch.Tensor:
+    def _tiled(self, model: nn.Module, batch: NDArray[np.uint8]) -> torch.Tensor:
         """Encode tile by tile and fade each into its neighbours.
 
         Diffusers' own tiling leaves a last tile of any size, down to one too small to encode.

@@ -184,7 +184,7 @@ def _scan(folder: LocalFolder) -> Catalog:
     warnings.warn(
         f"{folder.name}: has no manifest, so the headers of its {count} were "
         "scanned; shards packed by shardwright open at once and are checked against their index",
-        stacklevel=5,  # whoever called shardwright.open
+        stacklevel=4,  # whoever called shardwright.open
     )
     return catalog
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import operator
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,28 +12,12 @@ from shardwright.errors import UsageError
 from shardwright.progress import quantity
 from shardwright.recipe import JSON_SUFFIX
 from shardwright.shards.reader.batches import Batches, BatchSettings, Epochs, SmallBuckets
-from shardwright.shards.reader.catalog import open_catalog, read_ids
-from shardwright.shards.reader.folder import Folder, LocalFolder
+from shardwright.shards.reader.catalog import read_ids
 from shardwright.shards.reader.view import Sample, View
 from shardwright.validate import whole
 
 _GROUP = 16  # samples read at a time when all are read in order
 _SEVERAL = -1  # the number for an id of more than one sample
-
-
-def open_shards(
-    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> Dataset:
-    """Open a shard folder, or with the ``remote`` extra the URL of one."""
-    if "://" in os.fspath(path):
-        from shardwright.shards.reader.remote import RemoteFolder  # here: fsspec is an extra
-
-        folder: Folder = RemoteFolder(os.fspath(path), storage_options or {})
-    else:
-        if Path(path).is_file():
-            raise UsageError(f"{path}: is a file; give the folder that holds the shards")
-        folder = LocalFolder(Path(path))
-    return Dataset(View(folder, open_catalog(folder)))
 
 
 class Dataset:
