@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,20 +16,58 @@ import shardwright
 from shardwright import errors
 from shardwright.cli.main import COMMANDS, parser
 
-NAMES = """
-import inspect, shardwright
-public = {
-    name for name, value in vars(shardwright).items()
-    if not name.startswith("_") and not inspect.ismodule(value)
-}
-print(*sorted(public | {"__version__"}))
+STAR = """
+from shardwright import *
+print(*sorted(name for name in globals() if name == "__version__" or not name.startswith("_")))
 """
 
 
-def test_all_is_exactly_what_a_fresh_import_shows() -> None:
-    done = subprocess.run([sys.executable, "-c", NAMES], capture_output=True, text=True, timeout=30)
-    assert done.stdout.split() == sorted(shardwright.__all__)
+def run(script: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_all_is_exactly_what_a_fresh_import_gives() -> None:
+    assert run(STAR).split() == sorted(shardwright.__all__)
     assert len(set(shardwright.__all__)) == len(shardwright.__all__)
+
+
+def test_what_is_not_public_is_not_there() -> None:
+    shown = {
+        name
+        for name, value in vars(shardwright).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert shown <= set(shardwright.__all__)
+    with pytest.raises(AttributeError, match="module 'shardwright' has no attribute 'Catalog'"):
+        shardwright.Catalog  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_every_module_can_be_imported_by_its_name() -> None:
+    found = pkgutil.walk_packages(shardwright.__path__, "shardwright.")
+    names = [module.name for module in found if module.name != "shardwright.__main__"]
+    assert "shardwright.encoders.contract" in names
+    lines = [f"import {name} as m; assert m.__name__ == {name!r}, {name!r}" for name in names]
+    run("\n".join(["from shardwright import *", *lines]))
+
+
+def public_methods(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_help_of_a_dataset_shows_what_a_user_calls() -> None:
+    assert public_methods(shardwright.Dataset) == {
+        *("batches", "bucket", "buckets", "by_id", "field_names", "fields"),
+    }
+    assert public_methods(shardwright.Batches) == {
+        *("load_state_dict", "set_epoch", "state_dict", "torch"),
+    }
+    for kind in (shardwright.Dataset, shardwright.Batches):
+        for name in public_methods(kind):
+            assert inspect.getdoc(getattr(kind, name)), name
 
 
 def test_every_public_name_is_documented() -> None:

@@ -60,9 +60,8 @@ def demo(
     files.make_folder(root / "images")
     files.write_whole(root / _MARKER, b"shardwright demo may overwrite everything in this folder\n")
     for number in range(_PICTURES):
-        _make_picture(
-            root / "images" / f"demo{number:03}", SPECIFICATION.buckets[number % 4], number
-        )
+        bucket = SPECIFICATION.buckets[number % 4]
+        _make_picture(root / "images" / f"demo{number:03}", bucket, number)
     derived = derive(
         root / "images",
         derived_dir=root / "derived",
@@ -108,39 +107,34 @@ def _make_picture(path: Path, size: Bucket, number: int) -> None:
         ridge = [(float(a), top + float(b)) for a, b in zip(steps, waves, strict=True)]
         colour = tuple(channel * (4 - layer) // 4 for channel in ground)
         paint.polygon([(0, height), *ridge, (width, height)], fill=colour)
-    out = io.BytesIO()
-    image.save(out, "jpeg", quality=90)
-    files.write_whole(path.with_suffix(".jpg"), out.getvalue())
+    files.write_whole(path.with_suffix(".jpg"), _jpeg(image))
     caption = f"a {sun} sun over {hills} hills, {sky}\n"
     files.write_whole(path.with_suffix(".txt"), caption.encode())
 
 
 def _read_back(shards: Path, preview: Path) -> tuple[dict[str, str], int]:
     """Read every member of every shard; describe the first sample, and show its latent."""
-    latent = next(
-        component.suffix for component in SPECIFICATION.components if component.follows_picture
-    )
-    first: dict[str, str] = {}
-    count = 0
+    latent = next(c.suffix for c in SPECIFICATION.components if c.follows_picture)
+    members: dict[str, bytes] = {}
     for path in sorted(shards.glob("bucket_*/shard-*.tar")):
         with tarfile.open(path) as tar:
-            for member in tar:
-                file = tar.extractfile(member)
-                assert file is not None
-                data = file.read()
-                if not member.name.endswith(".npy"):
-                    text = data.decode()
-                    count += 1
-                else:
-                    array = np.load(io.BytesIO(data), allow_pickle=False)
-                    text = f"{array.dtype} {array.shape}"
-                    if count == 1 and member.name.endswith(latent):
-                        out = io.BytesIO()
-                        Image.fromarray(decode(array)).save(out, "jpeg")
-                        files.write_whole(preview, out.getvalue())
-                if count == 1:
-                    first[member.name] = text
-    return first, count
+            members |= {each.name: file.read() for each in tar if (file := tar.extractfile(each))}
+    samples = [name for name in members if name.endswith(".json")]
+    key = samples[0].removesuffix("json")
+    first = {samples[0]: members[samples[0]].decode()}
+    for name, data in members.items():
+        if name.startswith(key) and name.endswith(".npy"):
+            array = np.load(io.BytesIO(data), allow_pickle=False)
+            first[name] = f"{array.dtype} {array.shape}"
+            if name == key + latent:
+                files.write_whole(preview, _jpeg(Image.fromarray(decode(array))))
+    return first, len(samples)
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "jpeg", quality=90)
+    return out.getvalue()
 
 
 def _tree(folder: Path) -> list[str]:

@@ -31,6 +31,7 @@ class Progress:
 
     def warn(self, text: str) -> None:
         """Say something that needs the user's attention, but does not stop the work."""
+        self.say(f"warning: {text}")
 
     def close(self) -> None:
         """End the last phase."""
@@ -64,9 +65,6 @@ class Lines(Progress):
         with suppress(OSError, ValueError):  # a log that cannot be written must not stop the work
             # In one piece, so that Ctrl-C leaves no line without its end.
             print(f"{text}\n", end="", file=self.stream, flush=True)
-
-    def warn(self, text: str) -> None:
-        self.say(f"warning: {text}")
 
 
 class Bar(Progress):
@@ -103,9 +101,6 @@ class Bar(Progress):
         if self.bar is not None:
             self.bar.clear()
         print(text, file=self.stream, flush=True)
-
-    def warn(self, text: str) -> None:
-        self.say(f"warning: {text}")
 
     def close(self) -> None:
         if self.bar is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.cli import derive, pack, verify
 from shardwright.cli.options import path
-from shardwright.cli.printing import print_json, progress, say
+from shardwright.cli.printing import call
 from shardwright.text import shown
 
 if TYPE_CHECKING:
@@ -38,27 +38,16 @@ exit status:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "folder",
-        type=path,
-        nargs="?",
-        default="shardwright-demo",
-        metavar="DIR",
-        help="a folder of its own (%(default)s)",
-    )
+    folder = path("DIR", "a folder of its own (%(default)s)")
+    parser.add_argument("folder", nargs="?", default="shardwright-demo", **folder)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo and tell the story."""
     from shardwright.demo import demo  # here, because it needs NumPy and --help does not
 
-    result = demo(folder=options.folder, progress=progress())
-    code = 12 if any(report.damaged for report in result.verified) else 0
-    if options.json:
-        print_json(result.to_dict())
-        return code
-    say(_describe(result))
-    return code
+    result = call(demo, options, _describe)
+    return verify.DAMAGED if any(report.damaged for report in result.verified) else 0
 
 
 def _describe(result: DemoSummary) -> str:

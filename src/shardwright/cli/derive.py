@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import add_ignore_space, add_store, names, path
-from shardwright.cli.printing import facts_lines, progress, shown_lines, table, tell
+from shardwright.cli.options import IGNORE_SPACE, STORE, declare, names, number, path, switch, text
+from shardwright.cli.printing import call, facts_lines, shown_lines, table
 from shardwright.deriving import DeriveSummary
 from shardwright.errors import UsageError
 from shardwright.layout import STATE_FOLDER
@@ -45,91 +45,43 @@ _IDLE = 0.5  # of the time: an encoder that waits longer is not what the run wai
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    add = parser.add_argument
-    add(
-        "images",
-        type=path,
-        nargs="?",
-        default="data/approved",
-        metavar="IMAGES",
-        help="(%(default)s)",
-    )
-    add_store(parser)
-    add(
-        "--captions",
-        type=path,
-        metavar="FILE",
-        help="JSONL or CSV with image_path or file_name, and caption or text",
-    )
-    add(
-        "--encoders",
-        default="pretrained",
-        metavar="SET",
-        help="pretrained, or sketch: without models, for trying things out (%(default)s)",
-    )
-    add(
-        "--model",
-        action="append",
-        default=[],
-        metavar="COMPONENT=ID",
-        help="another model: a hub id or a folder; may be given several times",
-    )
-    add(
-        "--components",
-        type=names,
-        action="extend",
-        default=[],
-        metavar="COMPONENT,...",
-        help="make these only, for example vae; may be given several times",
-    )
-    add(
-        "--recompute",
-        type=names,
-        action="extend",
-        default=[],
-        metavar="COMPONENT,...",
-        help="recompute these, also what is there; may be given several times",
-    )
-    add(
-        "--fit",
-        default="original",
-        metavar="HOW",
-        help="latents of the original size, or of the bucket's: resized to cover it and cut about "
-        "the centre (%(default)s)",
-    )
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (%(default)s)")
-    add("--dtype", help="to compute in, for example bfloat16 (what suits the device and the model)")
-    add(
-        "--batch-size",
-        type=int,
-        metavar="N",
-        help="images encoded at a time; halved when a device has no memory for them (8, or fewer "
-        "where memory is short)",
-    )
-    add_ignore_space(parser)
-    add("--dry-run", action="store_true", help="say what would be made, and make nothing")
+    model = text("COMPONENT=ID", "another model: a hub id or a folder; may be given several times")
+    flags = {
+        "images": path("IMAGES", "(%(default)s)"),
+        **STORE,
+        "--captions": path(
+            "FILE", "JSONL or CSV with image_path or file_name, and caption or text"
+        ),
+        "--encoders": text(
+            "SET", "pretrained, or sketch: without models, for trying things out (%(default)s)"
+        ),
+        "--model": {**model, "action": "append"},
+        "--components": names("COMPONENT", "make these only, for example vae"),
+        "--recompute": names("COMPONENT", "recompute these, also what is there"),
+        "--fit": text(
+            "HOW",
+            "latents of the original size, or of the bucket's: resized to cover it and cut about "
+            "the centre (%(default)s)",
+        ),
+        "--device": text("DEVICE", "auto, cpu, cuda, cuda:N or mps (%(default)s)"),
+        "--dtype": text(
+            "DTYPE",
+            "to compute in, for example bfloat16 (what suits the device and the model)",
+        ),
+        "--batch-size": number(
+            "images encoded at a time; halved when a device has no memory for them (8, or fewer "
+            "where memory is short)"
+        ),
+        **IGNORE_SPACE,
+        "--dry-run": switch("say what would be made, and make nothing"),
+    }
+    declare(parser, shardwright.derive, flags)
 
 
 def run(options: argparse.Namespace) -> int:
     """Derive, then print the summary."""
-    summary = shardwright.derive(
-        options.images,
-        derived_dir=options.derived_dir,
-        jsonl=options.jsonl,
-        captions=options.captions,
-        encoders=options.encoders,
-        model=dict(map(_model, options.model)),
-        components=options.components,
-        recompute=options.recompute,
-        fit=options.fit,
-        device=options.device,
-        dtype=options.dtype,
-        batch_size=options.batch_size,
-        ignore_space=options.ignore_space,
-        dry_run=options.dry_run,
-        progress=progress(),
-    )
-    tell(summary, describe, as_json=options.json)
+    options.model = dict(map(_model, options.model or []))
+    summary = call(shardwright.derive, options, describe)
     return 1 if summary.obstacle else 3 if summary.failed else 0
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import names, path
-from shardwright.cli.printing import tell
+from shardwright.cli.options import declare, names, path, switch
+from shardwright.cli.printing import call
 from shardwright.shards.loaders.indexing import IndexSummary
 from shardwright.text import shown
 
@@ -44,31 +44,17 @@ exit status:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    add = parser.add_argument
-    add(
-        "shards",
-        type=path,
-        nargs="?",
-        default="data/shards",
-        metavar="SHARDS",
-        help="the folder (%(default)s)",
-    )
-    add(
-        "--for",
-        dest="for_",
-        type=names,
-        action="extend",
-        default=[],
-        metavar="LOADER,...",
-        help="energon, dali, wids, webshart or hf; may be given several times",
-    )
-    add("--remove", action="store_true", help="remove the loader's files instead")
+    flags = {
+        "shards": path("SHARDS", "the folder (%(default)s)"),
+        "--for": names("LOADER", "energon, dali, wids, webshart or hf"),
+        "--remove": switch("remove the loader's files instead"),
+    }
+    declare(parser, shardwright.index, flags)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write or remove, then say what."""
-    summary = shardwright.index(options.shards, for_=options.for_, remove=options.remove)
-    tell(summary, describe, as_json=options.json)
+    call(shardwright.index, options, describe)
     return 0
 
 

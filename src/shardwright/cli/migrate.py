@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import add_store, add_workers
-from shardwright.cli.printing import progress, tell
+from shardwright.cli.options import STORE, WORKERS, declare, switch
+from shardwright.cli.printing import call
 from shardwright.migrating import MigrateSummary
 from shardwright.progress import quantity, size
 from shardwright.text import shown
@@ -43,29 +43,18 @@ _LINES_LISTED = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    add = parser.add_argument
-    add_store(parser)
-    add(
-        "--no-backup",
-        dest="backup",
-        action="store_false",
-        help="do not keep the original (as FILE.stage1.bak)",
-    )
-    add("--dry-run", action="store_true", help="say what would be done, and write nothing")
-    add_workers(parser)
+    flags = {
+        **STORE,
+        "--no-backup": switch("do not keep the original (as FILE.stage1.bak)", "store_false"),
+        "--dry-run": switch("say what would be done, and write nothing"),
+        **WORKERS,
+    }
+    declare(parser, shardwright.migrate, flags)
 
 
 def run(options: argparse.Namespace) -> int:
     """Migrate, then print the summary."""
-    summary = shardwright.migrate(
-        derived_dir=options.derived_dir,
-        jsonl=options.jsonl,
-        backup=options.backup,
-        dry_run=options.dry_run,
-        workers=options.workers,
-        progress=progress(),
-    )
-    tell(summary, describe, as_json=options.json)
+    summary = call(shardwright.migrate, options, describe)
     return 3 if summary.unmigrated_records else 0
 
 

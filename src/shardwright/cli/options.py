@@ -1,54 +1,73 @@
-"""Flags that several commands share, so that each is spelt and read by one rule."""
+"""Flags: what they are called and default to follows from the function of their command."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
+from collections.abc import Callable, Mapping
+from keyword import iskeyword
+from typing import Any
 
 from shardwright.layout import JSONL_NAME
 
-
-def add_store(parser: argparse.ArgumentParser) -> None:
-    """Declare where the store is."""
-    add = parser.add_argument
-    add(
-        "--derived-dir",
-        type=path,
-        default="data/derived",
-        metavar="DIR",
-        help="the store (%(default)s)",
-    )
-    add(
-        "--jsonl",
-        "--input-jsonl",
-        type=path,
-        metavar="FILE",
-        help=f"its metadata (DERIVED_DIR/{JSONL_NAME})",
-    )
+Flag = dict[str, Any]  # what argparse is told of it
 
 
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Declare how many processes may work at a time."""
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (as many as cores)")
+def declare(
+    parser: argparse.ArgumentParser, function: Callable[..., object], flags: Mapping[str, Flag]
+) -> None:
+    """Declare flags, by all their spellings; each is an argument of the function."""
+    arguments = inspect.signature(function).parameters
+    for spellings, flag in flags.items():
+        first = spellings.split()[0]
+        name = first.removeprefix("--").removeprefix("no-").replace("-", "_")
+        argument = arguments[f"{name}_" if iskeyword(name) else name]
+        kind: Flag = {"dest": argument.name} if first.startswith("--") else {"nargs": "?"}
+        default = [] if argument.default == () else argument.default
+        parser.add_argument(*spellings.split(), default=default, **kind, **flag)
 
 
-def add_ignore_space(parser: argparse.ArgumentParser) -> None:
-    """Declare the way past a disk that seems too small."""
-    parser.add_argument(
-        "--ignore-space", action="store_true", help="continue where the disk seems to be too small"
-    )
+def text(metavar: str, help_: str) -> Flag:
+    """Take any text."""
+    return {"metavar": metavar, "help": help_}
 
 
-def path(text: str) -> str:
-    """Take a path; one that is empty is an unset variable, and must not come to mean here."""
-    if not text:
+def path(metavar: str, help_: str) -> Flag:
+    """Take a path."""
+    return {"type": _path, "metavar": metavar, "help": help_}
+
+
+def number(help_: str) -> Flag:
+    """Take a whole number."""
+    return {"type": int, "metavar": "N", "help": help_}
+
+
+def names(metavar: str, help_: str) -> Flag:
+    """Take names with commas between them, and more when given again."""
+    help_ = f"{help_}; may be given several times"
+    return {"type": _names, "action": "extend", "metavar": f"{metavar},...", "help": help_}
+
+
+def switch(help_: str, action: str = "store_true") -> Flag:
+    """Take no value."""
+    return {"action": action, "help": help_}
+
+
+def _path(given: str) -> str:
+    if not given:  # an unset variable, which must not come to mean here
         raise argparse.ArgumentTypeError("is empty; give a path, or . for the current folder")
-    return text
+    return given
 
 
-def names(text: str) -> list[str]:
-    """Split the names given to a flag that may also be repeated.
+def _names(given: str) -> list[str]:
+    # An empty name stays, to be refused by whoever knows the right ones: an unset variable must not
+    # come to mean "all".
+    return [name.strip() for name in given.split(",")]
 
-    For ``type=names, action="extend", default=[], metavar="NAME,..."``. An empty name stays, to be
-    refused by whoever knows the right ones: an unset variable must not come to mean "all".
-    """
-    return [name.strip() for name in text.split(",")]
+
+STORE = {
+    "--derived-dir": path("DIR", "the store (%(default)s)"),
+    "--jsonl --input-jsonl": path("FILE", f"its metadata (DERIVED_DIR/{JSONL_NAME})"),
+}
+WORKERS = {"--workers": number("processes (as many as cores)")}
+IGNORE_SPACE = {"--ignore-space": switch("continue where the disk seems to be too small")}

@@ -5,8 +5,17 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import add_ignore_space, add_store, add_workers, names, path
-from shardwright.cli.printing import progress, shown_lines, table, tell
+from shardwright.cli.options import (
+    IGNORE_SPACE,
+    STORE,
+    WORKERS,
+    declare,
+    names,
+    number,
+    path,
+    switch,
+)
+from shardwright.cli.printing import call, listed, shown_lines, table
 from shardwright.packing import PackSummary
 from shardwright.progress import quantity, size
 from shardwright.text import shown
@@ -41,75 +50,34 @@ _SHARDS_LISTED = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    add = parser.add_argument
-    add_store(parser)
-    add(
-        "--output-dir",
-        type=path,
-        default="data/shards",
-        metavar="DIR",
-        help="for the shards (%(default)s)",
-    )
-    add(
-        "--bucket",
-        type=names,
-        action="extend",
-        default=[],
-        metavar="WxH,...",
-        help="pack these buckets only; may be given several times",
-    )
-    add("--shard-size", type=int, default=1000, metavar="N", help="samples a shard (%(default)s)")
-    add("--limit", type=int, metavar="N", help="pack at most N samples in all")
-    add("--shuffle", action="store_true", help="shuffle before limiting and grouping")
-    add("--seed", type=int, default=0, metavar="N", help="of the shuffle (%(default)s)")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="remove the old shards, all or those of --bucket, once the new ones are complete",
-    )
-    add("--resume", action="store_true", help="finish an interrupted run; whole shards are kept")
-    add("--append", action="store_true", help="pack only new samples, into new shards")
-    add(
-        "--other-jsonl",
-        action="store_true",
-        help="pack into a folder whose shards were packed from another JSONL",
-    )
-    add("--sha256", action="store_true", help="also write a SHA256SUMS file for sha256sum -c")
-    add_ignore_space(parser)
-    add("--dry-run", action="store_true", help="say what would be written, and write nothing")
-    add(
-        "--progress-every",
-        type=int,
-        default=500,
-        metavar="N",
-        help="report every N ready records when not on a terminal (%(default)s)",
-    )
-    add_workers(parser)
+    flags = {
+        **STORE,
+        "--output-dir": path("DIR", "for the shards (%(default)s)"),
+        "--bucket": names("WxH", "pack these buckets only"),
+        "--shard-size": number("samples a shard (%(default)s)"),
+        "--limit": number("pack at most N samples in all"),
+        "--shuffle": switch("shuffle before limiting and grouping"),
+        "--seed": number("of the shuffle (%(default)s)"),
+        "--overwrite": switch(
+            "remove the old shards, all or those of --bucket, once the new ones are complete"
+        ),
+        "--resume": switch("finish an interrupted run; whole shards are kept"),
+        "--append": switch("pack only new samples, into new shards"),
+        "--other-jsonl": switch("pack into a folder whose shards were packed from another JSONL"),
+        "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
+        **IGNORE_SPACE,
+        "--dry-run": switch("say what would be written, and write nothing"),
+        "--progress-every": number(
+            "report every N ready records when not on a terminal (%(default)s)"
+        ),
+        **WORKERS,
+    }
+    declare(parser, shardwright.pack, flags)
 
 
 def run(options: argparse.Namespace) -> int:
     """Pack, then print the summary."""
-    summary = shardwright.pack(
-        derived_dir=options.derived_dir,
-        jsonl=options.jsonl,
-        output_dir=options.output_dir,
-        bucket=options.bucket,
-        shard_size=options.shard_size,
-        limit=options.limit,
-        shuffle=options.shuffle,
-        seed=options.seed,
-        overwrite=options.overwrite,
-        resume=options.resume,
-        append=options.append,
-        other_jsonl=options.other_jsonl,
-        sha256=options.sha256,
-        ignore_space=options.ignore_space,
-        dry_run=options.dry_run,
-        progress_every=options.progress_every,
-        workers=options.workers,
-        progress=progress(),
-    )
-    tell(summary, describe, as_json=options.json)
+    summary = call(shardwright.pack, options, describe)
     return 1 if summary.obstacle else 0
 
 
@@ -145,9 +113,9 @@ def _buckets(summary: PackSummary) -> str:
     for name, bucket in summary.buckets.items():
         rows.append((name, f"{bucket.samples:,}", f"{bucket.shards:,}", f"{bucket.bytes:,}"))
         if summary.dry_run:
-            listed = list(bucket.shard_bytes.items())[:_SHARDS_LISTED]
-            rows += [(f"  {shard}", "", "", f"{count:,}") for shard, count in listed]
-            if hidden := len(bucket.shard_bytes) - len(listed):
+            first = list(bucket.shard_bytes.items())[:_SHARDS_LISTED]
+            rows += [(f"  {shard}", "", "", f"{count:,}") for shard, count in first]
+            if hidden := len(bucket.shard_bytes) - len(first):
                 rows.append((f"  and {hidden:,} more (--json lists all)", "", "", ""))
     return table(rows)
 
@@ -205,8 +173,5 @@ def _gone(verb: str, names: list[str], how: str, dry_run: bool) -> list[str]:
     if not names:
         return []
     what = f"would {verb}" if dry_run else f"{verb}d"
-    lines = [f"note: {what} {quantity(len(names), 'shards')}{how}:"]
-    lines += [f"  {name}" for name in names[:_SHARDS_LISTED]]
-    if len(names) > _SHARDS_LISTED:
-        lines.append(f"  and {len(names) - _SHARDS_LISTED:,} more (--json lists all)")
-    return ["\n".join(lines)]
+    head = f"note: {what} {quantity(len(names), 'shards')}{how}:"
+    return ["\n".join([head, *listed(names, _SHARDS_LISTED)])]

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from shardwright.progress import Bar, Lines, Progress, quantity
+from shardwright.progress import Bar, Lines, quantity
 from shardwright.text import shown
 
 if TYPE_CHECKING:
     from shardwright.deriving import DeriveSummary
     from shardwright.reporting import StoreStatus
-
-
-def progress() -> Progress:
-    """Choose a bar on a terminal, and plain lines elsewhere."""
-    return Bar() if sys.stderr.isatty() else Lines()
 
 
 def say(text: str) -> None:
@@ -60,12 +57,30 @@ class _Summary(Protocol):
 Summary = TypeVar("Summary", bound=_Summary)
 
 
-def tell(summary: Summary, describe: Callable[[Summary], str], *, as_json: bool) -> None:
-    """Print a summary on standard output, for a program or for a person."""
-    if as_json:
+def call(
+    function: Callable[..., Summary],
+    options: argparse.Namespace,
+    describe: Callable[[Summary], str],
+) -> Summary:
+    """Call the function of a command with its flags, and print its summary on standard output."""
+    arguments = inspect.signature(function).parameters
+    given = {name: value for name, value in vars(options).items() if name in arguments}
+    if "progress" in arguments:
+        given["progress"] = Bar() if sys.stderr.isatty() else Lines()
+    summary = function(**given)
+    if options.json:
         print_json(summary.to_dict())
     else:
         say(describe(summary))
+    return summary
+
+
+def listed(items: Sequence[object], most: int) -> Iterator[str]:
+    """Give the first of many, a line each, and say how many more there are."""
+    for item in items[:most]:
+        yield f"  {item}"
+    if len(items) > most:
+        yield f"  and {len(items) - most:,} more (--json lists all)"
 
 
 def facts_lines(summary: DeriveSummary | StoreStatus) -> list[str]:

@@ -8,8 +8,8 @@ import sys
 from itertools import starmap
 
 import shardwright
-from shardwright.cli.options import add_store, add_workers, path
-from shardwright.cli.printing import facts_lines, progress, table, tell
+from shardwright.cli.options import STORE, WORKERS, declare, path
+from shardwright.cli.printing import call, facts_lines, listed, table
 from shardwright.progress import quantity, size
 from shardwright.reporting import PackedStatus, StoreStatus
 from shardwright.text import shown
@@ -38,27 +38,13 @@ _LEFTOVERS_LISTED = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    add_store(parser)
-    parser.add_argument(
-        "--output-dir",
-        type=path,
-        default="data/shards",
-        metavar="DIR",
-        help="the shards (%(default)s)",
-    )
-    add_workers(parser)
+    flags = {**STORE, "--output-dir": path("DIR", "the shards (%(default)s)"), **WORKERS}
+    declare(parser, shardwright.status, flags)
 
 
 def run(options: argparse.Namespace) -> int:
     """Look, then print what was seen."""
-    status = shardwright.status(
-        derived_dir=options.derived_dir,
-        jsonl=options.jsonl,
-        output_dir=options.output_dir,
-        workers=options.workers,
-        progress=progress(),
-    )
-    tell(status, describe, as_json=options.json)
+    call(shardwright.status, options, describe)
     return 0
 
 
@@ -92,9 +78,8 @@ def _packed(folder: str, packed: PackedStatus) -> str:
 
 
 def _next(status: StoreStatus) -> str:
-    if status.next_command is None:
-        return f"next: nothing to recommend\n      ({shown(status.next_reason)})"
-    return f"next: {shown(status.next_command)}\n      ({shown(status.next_reason)})"
+    command = "nothing to recommend" if status.next_command is None else status.next_command
+    return f"next: {shown(command)}\n      ({shown(status.next_reason)})"
 
 
 def _records(status: StoreStatus) -> str:
@@ -154,8 +139,5 @@ def _bytes(status: StoreStatus) -> str:
 
 
 def _leftovers(status: StoreStatus) -> str:
-    lines = [f"temporary files, left by a run or in use by one: {len(status.leftovers):,}"]
-    lines += [f"  {shown(path)}" for path in status.leftovers[:_LEFTOVERS_LISTED]]
-    if hidden := status.leftovers[_LEFTOVERS_LISTED:]:
-        lines.append(f"  and {len(hidden):,} more (--json lists all)")
-    return "\n".join(lines)
+    head = f"temporary files, left by a run or in use by one: {len(status.leftovers):,}"
+    return "\n".join([head, *listed(list(map(shown, status.leftovers)), _LEFTOVERS_LISTED)])

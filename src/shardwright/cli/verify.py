@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator
 
 import shardwright
-from shardwright.cli.options import add_workers, path
-from shardwright.cli.printing import progress, tell
+from shardwright.cli.options import WORKERS, declare, path, switch
+from shardwright.cli.printing import call, listed
 from shardwright.progress import quantity, size
 from shardwright.store.findings import FAIL, NEEDS_INDEX
 from shardwright.text import shown
@@ -44,44 +44,26 @@ exit status:
   130  interrupted (terminated: 143, hung up: 129)
 """
 _LISTED = 20  # findings of each kind
-_DAMAGED = 12
+DAMAGED = 12  # the exit code
 _UNPROVEN = {"no_manifest", "part"}  # notes with which nobody knows what should be there
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    add = parser.add_argument
-    add(
-        "path",
-        type=path,
-        nargs="?",
-        default="data/derived",
-        metavar="PATH",
-        help="what to check (%(default)s)",
-    )
-    add("--read-data", action="store_true", help="read every byte too")
-    add(
-        "--against",
-        type=path,
-        metavar="DERIVED_DIR",
-        help="hold shards against this store; reads every byte",
-    )
-    add("--loaders", action="store_true", help="also say which loaders can read the shards")
-    add_workers(parser)
+    flags = {
+        "path": path("PATH", "what to check (%(default)s)"),
+        "--read-data": switch("read every byte too"),
+        "--against": path("DERIVED_DIR", "hold shards against this store; reads every byte"),
+        "--loaders": switch("also say which loaders can read the shards"),
+        **WORKERS,
+    }
+    declare(parser, shardwright.verify, flags)
 
 
 def run(options: argparse.Namespace) -> int:
     """Verify, then print what was found."""
-    report = shardwright.verify(
-        options.path,
-        read_data=options.read_data,
-        against=options.against,
-        loaders=options.loaders,
-        workers=options.workers,
-        progress=progress(),
-    )
-    tell(report, describe, as_json=options.json)
-    return _DAMAGED if report.damaged else 0
+    report = call(shardwright.verify, options, describe)
+    return DAMAGED if report.damaged else 0
 
 
 def describe(report: VerifyReport) -> str:
@@ -98,11 +80,8 @@ def describe(report: VerifyReport) -> str:
 
 def _kind(kind: str, findings: list[Finding]) -> str:
     note = "" if findings[0].damage else " (a warning)"
-    lines = [f"{kind}: {len(findings):,}{note}"]
-    lines += [f"  {finding}" for finding in findings[:_LISTED]]
-    if len(findings) > _LISTED:
-        lines.append(f"  and {len(findings) - _LISTED:,} more (--json lists all)")
-    return "\n".join(lines)
+    head = f"{kind}: {len(findings):,}{note}"
+    return "\n".join([head, *listed(findings, _LISTED)])
 
 
 def _loaders(report: VerifyReport) -> Iterator[str]:

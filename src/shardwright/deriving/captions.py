@@ -76,8 +76,8 @@ def read(path: Path, root: Path) -> Captions:
         image = _first(row, _PATH_FIELDS)
         if not isinstance(image, str) or not image:
             raise UsageError(
-                f"{path}, line {number}: names no image; each row needs {_either(_PATH_FIELDS)} "
-                f"and {_either(_CAPTION_FIELDS)}"
+                f"{path}, line {number}: names no image; each row needs "
+                f"{' or '.join(_PATH_FIELDS)} and {' or '.join(_CAPTION_FIELDS)}"
             )
         image = os.path.normpath(image)
         caption = _first(row, _CAPTION_FIELDS)
@@ -146,10 +146,6 @@ def _fault(caption: object) -> str:
     if caption is None or isinstance(caption, str):
         return "no_caption"
     return "caption_is_list" if isinstance(caption, list) else "caption_not_string"
-
-
-def _either(fields: Iterable[str]) -> str:
-    return " or ".join(fields)
 
 
 def _ends_with(path: str, tail: str) -> bool:

@@ -100,7 +100,7 @@ def read(path: str, colours: Collection[str]) -> Pictures:
         image.load()
         upright = ImageOps.exif_transpose(image)
         if upright.mode.startswith("I"):
-            upright = _eight_bits(upright, inverted=_is_inverted(image))
+            upright = _eight_bits(image, upright)
         profile = image.info.get("icc_profile")
         convert = conversion(profile, upright.mode) if profile else Conversion()
         if convert.apply is None:
@@ -164,7 +164,9 @@ def _opened(path: str) -> Iterator[Image.Image]:
             raise BadImageError("format_not_readable", _INSTEAD[named])
         formats = (*_READABLE, named) if named == _BY_NAME else _READABLE
         with Image.open(path, formats=formats) as image:
-            _require_size(image)
+            if image.width * image.height > PIXEL_LIMIT:
+                detail = f"{image.width}x{image.height} is more than {PIXEL_LIMIT:,} pixels"
+                raise BadImageError("too_large", detail)
             yield image
     except BadImageError:
         raise
@@ -213,12 +215,6 @@ def _format_by_content(path: str) -> str | None:
     return "JXL" if head.startswith(_JXL) else None
 
 
-def _require_size(image: Image.Image) -> None:
-    if image.width * image.height > PIXEL_LIMIT:
-        size = f"{image.width}x{image.height}"
-        raise BadImageError("too_large", f"{size} is more than {PIXEL_LIMIT:,} pixels")
-
-
 def _require_white(image: Image.Image) -> None:
     """Refuse grey values of which nobody can say how large white is."""
     bits = 16
@@ -242,11 +238,6 @@ def _upright_size(image: Image.Image) -> Size:
     return Size(image.height, image.width) if turned else Size(*image.size)
 
 
-def _is_inverted(image: Image.Image) -> bool:
-    """Whether zero is white in a TIFF of 16 bits; with fewer Pillow has seen to it."""
-    return isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == 0
-
-
 def _rgb(image: Image.Image, convert: Conversion) -> Image.Image:
     if not image.has_transparency_data:
         return convert(image)
@@ -257,7 +248,9 @@ def _rgb(image: Image.Image, convert: Conversion) -> Image.Image:
     return Image.alpha_composite(white, over).convert("RGB")
 
 
-def _eight_bits(image: Image.Image, *, inverted: bool) -> Image.Image:
+def _eight_bits(image: Image.Image, upright: Image.Image) -> Image.Image:
     """Scale grey values of 16 bits, which Pillow would only cut off at 255."""
-    values = (np.array(image) / 257).round().astype(np.uint8)
-    return Image.fromarray(255 - values if inverted else values)
+    values = (np.array(upright) / 257).round().astype(np.uint8)
+    if isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == 0:
+        values = 255 - values  # zero is white; with fewer bits Pillow has seen to it
+    return Image.fromarray(values)

@@ -77,7 +77,8 @@ def _walk(folder: Path, progress: Progress) -> Iterator[Source]:
         current = pending.pop()
         images, texts = [], set()
         try:
-            entries = _entries(current)
+            with os.scandir(current) as listed:
+                entries = list(listed)
         except OSError as error:
             if current == str(folder):
                 raise StorageError(f"{folder}: {error.strerror}") from error
@@ -102,11 +103,6 @@ def _walk(folder: Path, progress: Progress) -> Iterator[Source]:
             stem = image_id_of(path)
             yield Source(stem, path, stem in texts)
         progress.advance(len(images))
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return list(entries)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -135,7 +131,11 @@ def problems(
     a usual format.
     """
     shared = contested(sources)
-    kept = {i: usual[0] for i, those in shared.items() if len(usual := _usual(those)) == 1}
+    kept = {}
+    for image_id, those in shared.items():
+        usual = [source for source in those if source.path.lower().endswith(_USUAL)]
+        if len(usual) == 1:
+            kept[image_id] = usual[0]
     kept.update(owners or {})
     found = {}
     for number, source in enumerate(sources):
@@ -149,10 +149,6 @@ def problems(
             other = kept.get(source.image_id) or next(others)
             found[number] = ("duplicate_id", f"{other.path} has the same image_id")
     return found
-
-
-def _usual(sources: list[Source]) -> list[Source]:
-    return [source for source in sources if source.path.lower().endswith(_USUAL)]
 
 
 def is_regular(path: str) -> bool:

@@ -49,7 +49,7 @@ class ImageEncoder(Protocol):
         ...
 
     def encode(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Turn (N, *prepared shape) into (N, *component shape), in its dtype or a wider float.
+        """Turn (N, *prepared shape) into (N, *component shape), in its dtype or a wider one.
 
         Raises MemoryError when the device has no room for the batch; it is then halved.
         """
@@ -71,7 +71,7 @@ class TextEncoder(Protocol):
         ...
 
     def encode(self, ids: NDArray[np.int64], mask: NDArray[np.uint8]) -> NDArray[Any]:
-        """Turn N rows of tokens into (N, *component shape), in its dtype or a wider float.
+        """Turn N rows of tokens into (N, *component shape), in its dtype or a wider one.
 
         Raises MemoryError when the device has no room for the batch; it is then halved.
         """

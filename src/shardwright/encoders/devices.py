@@ -6,15 +6,17 @@ torch is imported inside the functions: it takes seconds, and is not there for e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.encoders.checkpoints import Checkpoint
+from shardwright.encoders.base import Options
+from shardwright.encoders.checkpoints import Checkpoint, Layout, find
 from shardwright.errors import MissingExtraError, ShardwrightError, UsageError
 from shardwright.recipe import Component
 
@@ -26,8 +28,31 @@ if TYPE_CHECKING:
 _NO_MEMORY = re.compile("can't allocate memory|out of memory|ALLOC_FAILED")
 
 
-def require(*packages: str) -> None:
-    """Make sure that the packages of the encode extra can be imported."""
+class Pretrained:
+    """What every encoder with a model has; the model is loaded when it is first used."""
+
+    library: ClassVar[str]
+    kind: ClassVar[str]  # its class there
+
+    def __init__(self, component: Component, checkpoint: Checkpoint, options: Options) -> None:
+        self.component = component
+        self.device = choose_device(options.device)
+        self._checkpoint = checkpoint
+        self._dtype = choose_dtype(options.dtype, self.device, component)
+
+    @cached_property
+    def _model(self) -> nn.Module:
+        return load_model(self.library, self.kind, self._checkpoint, self.device, self._dtype)
+
+    def _description(self, output: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain JSON
+        identity = self._checkpoint.identity
+        return {"encoder": self.kind, **identity, "dtype": self._dtype, "output": output, **more}
+
+
+def find_model(
+    component: Component, options: Options, packages: Sequence[str], default: str, layout: Layout
+) -> Checkpoint:
+    """Find a model, once its packages and the device are known to be there."""
     for package in packages:
         try:
             import_module(package)
@@ -36,6 +61,8 @@ def require(*packages: str) -> None:
                 f"the pretrained encoders need {package} ({error}): pip install '.[encode]' in the "
                 "checkout of shardwright, or choose --encoders sketch"
             ) from error
+    choose_device(options.device)
+    return find(component, options, default, layout)
 
 
 def choose_device(name: str) -> str:
@@ -68,13 +95,18 @@ def choose_dtype(name: str | None, device: str, component: Component) -> str:
 
 
 def load_model(
-    kind: type[nn.Module], checkpoint: Checkpoint, device: str, **options: torch.dtype | bool
+    library: str, kind: str, checkpoint: Checkpoint, device: str, dtype: str
 ) -> nn.Module:
     """Load the weights of a transformers or diffusers model, all of them, onto the device."""
+    import torch
+
     folder = checkpoint.fetch_weights()
+    options = {"dtype": getattr(torch, dtype)}
+    if library == "diffusers":  # has its own name for it, and would ask for accelerate
+        options = {"torch_dtype": options["dtype"], "low_cpu_mem_usage": False}
     try:
-        with _quiet(kind.__module__.partition(".")[0]):
-            model, found = kind.from_pretrained(
+        with _quiet(library):
+            model, found = getattr(import_module(library), kind).from_pretrained(
                 folder,
                 local_files_only=True,
                 use_safetensors=True,
@@ -84,13 +116,13 @@ def load_model(
     except Exception as error:  # whatever these libraries make of a damaged file
         cause = str(error).strip().partition("\n")[0]
         raise UsageError(
-            f"{checkpoint.asked}: cannot be loaded as {kind.__name__} ({cause}); its files may be "
+            f"{checkpoint.asked}: cannot be loaded as {kind} ({cause}); its files may be "
             "damaged: fetch the model again"
         ) from error
     # Missing weights would be made up at random, with a warning.
     if lost := sorted(found["missing_keys"]):
         raise UsageError(
-            f"{checkpoint.asked}: lacks {len(lost)} of the weights of {kind.__name__}, such as "
+            f"{checkpoint.asked}: lacks {len(lost)} of the weights of {kind}, such as "
             f"{lost[0]}; fetch the model again"
         )
     try:

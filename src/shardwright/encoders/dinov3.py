@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from shardwright.encoders.base import ImageEncoder, Options, Picture
-from shardwright.encoders.checkpoints import Checkpoint, Layout, find
-from shardwright.encoders.devices import choose_device, choose_dtype, load_model, require, run
+from shardwright.encoders.checkpoints import Checkpoint, Layout
+from shardwright.encoders.devices import Pretrained, find_model, run
 from shardwright.errors import UsageError
 from shardwright.recipe import Component
-
-if TYPE_CHECKING:
-    from transformers import DINOv3ViTModel
 
 DEFAULT = "facebook/dinov3-vitl16-pretrain-lvd1689m"
 _PREPROCESSING = "preprocessor_config.json"
@@ -50,15 +46,14 @@ class Preprocessing:
         return (pixels - mean) / std
 
 
-class DinoEncoder:
-    """A DINOv3 vision transformer of transformers."""
+class DinoEncoder(Pretrained):
+    """A DINOv3 vision transformer."""
+
+    library, kind = "transformers", "DINOv3ViTModel"
 
     def __init__(self, component: Component, checkpoint: Checkpoint, options: Options) -> None:
-        self.component = component
-        self._checkpoint = checkpoint
+        super().__init__(component, checkpoint, options)
         self._preprocessing = read_preprocessing(checkpoint)
-        self.device = choose_device(options.device)
-        self._dtype = choose_dtype(options.dtype, self.device, component)
 
     def prepare(self, picture: Picture) -> NDArray[np.float32]:
         return self._preprocessing.apply(picture)
@@ -70,28 +65,12 @@ class DinoEncoder:
         return run(lambda: model(torch.from_numpy(batch).to(self.device)).pooler_output)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "encoder": "DINOv3ViTModel",
-            **self._checkpoint.identity,
-            "dtype": self._dtype,
-            "output": "pooler_output",
-            "preprocessing": asdict(self._preprocessing),
-        }
-
-    @cached_property
-    def _model(self) -> DINOv3ViTModel:
-        import torch
-        from transformers import DINOv3ViTModel
-
-        dtype = getattr(torch, self._dtype)
-        return load_model(DINOv3ViTModel, self._checkpoint, self.device, dtype=dtype)
+        return self._description("pooler_output", preprocessing=asdict(self._preprocessing))
 
 
 def load(component: Component, options: Options) -> ImageEncoder:
     """Find the checkpoint, and refuse one that does not make this component."""
-    require("torch", "transformers")
-    choose_device(options.device)  # one that is not there is told before models are fetched
-    checkpoint = find(component, options, DEFAULT, _LAYOUT)
+    checkpoint = find_model(component, options, ("torch", "transformers"), DEFAULT, _LAYOUT)
     config = checkpoint.read("config.json")
     if (kind := config.get("model_type")) != "dinov3_vit":
         raise UsageError(f"{checkpoint.asked}: is a {kind} model; a dinov3_vit is needed")

@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,13 +69,26 @@ def decode(latent: NDArray[Any]) -> Picture:
     return (rgb + 128).round().clip(0, 255).astype(np.uint8)
 
 
-class BlockTransform:
-    """Latents: the lowest frequencies of every 8x8 block of a picture."""
-
+class _Sketch:
     device = "cpu"
+    model: ClassVar[str]
 
     def __init__(self, component: Component) -> None:
         self.component = component
+
+    def describe(self) -> dict[str, Any]:
+        return {"encoder": "sketch", "model": self.model, "version": _VERSION}
+
+
+class _PictureSketch(_Sketch):
+    def encode(self, batch: Floats) -> Floats:
+        return batch  # all is done in ``prepare``
+
+
+class BlockTransform(_PictureSketch):
+    """Latents: the lowest frequencies of every 8x8 block of a picture."""
+
+    model = "block-dct"
 
     def prepare(self, picture: Picture) -> Floats:
         planes = [_weighted(np.moveaxis(picture, 2, 0), weights) for weights in _TO_YCC]
@@ -91,26 +104,14 @@ class BlockTransform:
             latent[number] = _weighted(np.moveaxis(blocks, 2, 0), _COSINES[across])
         return latent / _SCALE
 
-    def encode(self, batch: Floats) -> Floats:
-        return batch
-
     def describe(self) -> dict[str, Any]:
-        return {
-            "encoder": "sketch",
-            "model": "block-dct",
-            "version": _VERSION,
-            "scaling_factor": 1.0,
-            "shift_factor": 0.0,
-        }
+        return {**super().describe(), "scaling_factor": 1.0, "shift_factor": 0.0}
 
 
-class Descriptor:
+class Descriptor(_PictureSketch):
     """A picture in one vector: its colours and edges by place, and its palette."""
 
-    device = "cpu"
-
-    def __init__(self, component: Component) -> None:
-        self.component = component
+    model = "colours-and-edges"
 
     def prepare(self, picture: Picture) -> Floats:
         image = Image.fromarray(picture)
@@ -120,20 +121,11 @@ class Descriptor:
         parts = (_pooled(small, _GRID), _pooled(luma, 2 * _GRID), _edges(luma), _palette(small))
         return np.concatenate([_unit(part.ravel()) for part in parts]).astype(np.float32) / 2
 
-    def encode(self, batch: Floats) -> Floats:
-        return batch
 
-    def describe(self) -> dict[str, Any]:
-        return {"encoder": "sketch", "model": "colours-and-edges", "version": _VERSION}
-
-
-class HashedWords:
+class HashedWords(_Sketch):
     """Captions: a row for each word, drawn from the word's hash."""
 
-    device = "cpu"
-
-    def __init__(self, component: Component) -> None:
-        self.component = component
+    model = "hashed-words"
 
     def prepare(self, caption: str) -> Tokens:
         found = list(_WORD.finditer(caption.lower()))
@@ -150,9 +142,6 @@ class HashedWords:
 
     def encode(self, ids: NDArray[np.int64], mask: NDArray[np.uint8]) -> Floats:
         return np.stack([[_word_row(word) for word in row] for row in ids.tolist()])
-
-    def describe(self) -> dict[str, Any]:
-        return {"encoder": "sketch", "model": "hashed-words", "version": _VERSION}
 
 
 _ENCODERS: dict[str, Callable[[Component], Encoder]] = {

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.encoders.base import Options, TextEncoder, Tokens
-from shardwright.encoders.checkpoints import Checkpoint, Layout, find
-from shardwright.encoders.devices import choose_device, choose_dtype, load_model, require, run
+from shardwright.encoders.checkpoints import Checkpoint, Layout
+from shardwright.encoders.devices import Pretrained, find_model, run
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipe import Component
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import T5EncoderModel
 
 DEFAULT = "google-t5/t5-large"
 _TOKENIZER = "tokenizer.json"
 _LAYOUT = Layout(small=("config.json", _TOKENIZER), weights="model")
 
 
-class T5Encoder:
-    """The encoder half of a T5 of transformers."""
+class T5Encoder(Pretrained):
+    """The encoder half of a T5."""
+
+    library, kind = "transformers", "T5EncoderModel"
 
     def __init__(self, component: Component, checkpoint: Checkpoint, options: Options) -> None:
-        self.component = component
-        self._checkpoint = checkpoint
+        super().__init__(component, checkpoint, options)
         self._tokenizer = read_tokenizer(checkpoint, component.tokens)
-        self.device = choose_device(options.device)
-        self._dtype = choose_dtype(options.dtype, self.device, component)
 
     def prepare(self, caption: str) -> Tokens:
         found = self._tokenizer.encode(caption)
@@ -45,38 +42,22 @@ class T5Encoder:
         import torch
 
         model = self._model
-        return run(
-            lambda: (
-                model(
-                    input_ids=torch.from_numpy(ids).to(self.device),
-                    attention_mask=torch.from_numpy(mask).to(self.device).long(),
-                ).last_hidden_state
-            )
-        )
+
+        def compute() -> torch.Tensor:
+            tokens = torch.from_numpy(ids).to(self.device)
+            attention = torch.from_numpy(mask).to(self.device).long()
+            return model(input_ids=tokens, attention_mask=attention).last_hidden_state
+
+        return run(compute)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "encoder": "T5EncoderModel",
-            **self._checkpoint.identity,
-            "dtype": self._dtype,
-            "output": "last_hidden_state",
-            "tokens": self.component.tokens,
-        }
-
-    @cached_property
-    def _model(self) -> T5EncoderModel:
-        import torch
-        from transformers import T5EncoderModel
-
-        dtype = getattr(torch, self._dtype)
-        return load_model(T5EncoderModel, self._checkpoint, self.device, dtype=dtype)
+        return self._description("last_hidden_state", tokens=self.component.tokens)
 
 
 def load(component: Component, options: Options) -> TextEncoder:
     """Find the checkpoint, and refuse one that does not make this component."""
-    require("torch", "transformers", "tokenizers")
-    choose_device(options.device)  # one that is not there is told before models are fetched
-    checkpoint = find(component, options, DEFAULT, _LAYOUT)
+    packages = ("torch", "transformers", "tokenizers")
+    checkpoint = find_model(component, options, packages, DEFAULT, _LAYOUT)
     config = checkpoint.read("config.json")
     if (kind := config.get("model_type")) != "t5":
         raise UsageError(f"{checkpoint.asked}: is a {kind} model; a t5 is needed")

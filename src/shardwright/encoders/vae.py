@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.encoders.base import ImageEncoder, Options, Picture
-from shardwright.encoders.checkpoints import Checkpoint, Layout, find
-from shardwright.encoders.devices import choose_device, choose_dtype, load_model, require, run
+from shardwright.encoders.checkpoints import Checkpoint, Layout
+from shardwright.encoders.devices import Pretrained, find_model, run
 from shardwright.errors import UsageError
 from shardwright.recipe import Component
 
 if TYPE_CHECKING:
     import torch
-    from diffusers import AutoencoderKL
+    from torch import nn
 
 DEFAULT = "black-forest-labs/FLUX.1-dev"
 _LAYOUT = Layout(small=("config.json",), weights="diffusion_pytorch_model", subfolder="vae")
@@ -57,8 +57,10 @@ class Tiling:
         return ramp.astype(np.float32)
 
 
-class VaeEncoder:
-    """An AutoencoderKL of diffusers."""
+class VaeEncoder(Pretrained):
+    """An AutoencoderKL."""
+
+    library, kind = "diffusers", "AutoencoderKL"
 
     def __init__(
         self,
@@ -67,11 +69,8 @@ class VaeEncoder:
         options: Options,
         tiling: Tiling | None = None,
     ) -> None:
-        self.component = component
-        self._checkpoint = checkpoint
+        super().__init__(component, checkpoint, options)
         self._tiling = tiling or Tiling()
-        self.device = choose_device(options.device)
-        self._dtype = choose_dtype(options.dtype, self.device, component)
         self.bytes_per_number = _BYTES_PER_NUMBER[self._dtype]
 
     def prepare(self, picture: Picture) -> Picture:
@@ -85,33 +84,21 @@ class VaeEncoder:
 
     def describe(self) -> dict[str, Any]:
         config = self._checkpoint.read("config.json")
-        return {
-            "encoder": "AutoencoderKL",
-            **self._checkpoint.identity,
-            "dtype": self._dtype,
-            "output": "posterior mean, unscaled",
-            "preprocessing": "pixels / 127.5 - 1",
-            "tiling": asdict(self._tiling),
-            "scaling_factor": config.get("scaling_factor"),
-            "shift_factor": config.get("shift_factor"),
-        }
+        return self._description(
+            "posterior mean, unscaled",
+            preprocessing="pixels / 127.5 - 1",
+            tiling=asdict(self._tiling),
+            scaling_factor=config.get("scaling_factor"),
+            shift_factor=config.get("shift_factor"),
+        )
 
     @cached_property
-    def _model(self) -> AutoencoderKL:
-        import torch
-        from diffusers import AutoencoderKL
-
-        model = load_model(
-            AutoencoderKL,
-            self._checkpoint,
-            self.device,
-            torch_dtype=getattr(torch, self._dtype),
-            low_cpu_mem_usage=False,  # or it asks for accelerate
-        )
+    def _model(self) -> nn.Module:
+        model = super()._model
         model.decoder = None  # half of the weights, and never used
         return model
 
-    def _mean(self, model: AutoencoderKL, batch: NDArray[np.uint8]) -> torch.Tensor:
+    def _mean(self, model: nn.Module, batch: NDArray[np.uint8]) -> torch.Tensor:
         import torch
 
         # Contiguous, because on a CPU torch normalises pictures that are stored pixel by pixel with
@@ -121,7 +108,7 @@ class VaeEncoder:
         mean: torch.Tensor = model.encode(scaled).latent_dist.mean
         return mean.float()
 
-    def _tiled(self, model: AutoencoderKL, batch: NDArray[np.uint8]) -> torch.Tensor:
+    def _tiled(self, model: nn.Module, batch: NDArray[np.uint8]) -> torch.Tensor:
         """Encode tile by tile and fade each into its neighbours.
 
         Diffusers' own tiling leaves a last tile of any size, down to one too small to encode.
@@ -147,9 +134,7 @@ class VaeEncoder:
 
 def load(component: Component, options: Options) -> ImageEncoder:
     """Find the checkpoint, and refuse one that does not make this component."""
-    require("torch", "diffusers")
-    choose_device(options.device)  # one that is not there is told before models are fetched
-    checkpoint = find(component, options, DEFAULT, _LAYOUT)
+    checkpoint = find_model(component, options, ("torch", "diffusers"), DEFAULT, _LAYOUT)
     config = checkpoint.read("config.json")
     if (kind := config.get("_class_name")) != "AutoencoderKL":
         raise UsageError(f"{checkpoint.asked}: is a {kind}; an AutoencoderKL is needed")

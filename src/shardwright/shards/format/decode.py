@@ -22,10 +22,15 @@ class BadMemberError(ValueError):
     """A member that is not what the index says; ``args[0]`` is what is wrong."""
 
 
+def is_array(field: str) -> bool:
+    """Whether a member of this name is an array."""
+    return field.endswith(".npy")
+
+
 def value(member: memoryview, field: str) -> Any:  # noqa: ANN401 - by the field: dict, array, bytes
     """Decode a member, which starts at its tar header; an array maps the shard and is read-only."""
     data = member[BLOCK:]
-    if field.endswith(".npy"):
+    if is_array(field):
         return array(data)
     if field.endswith("json"):
         try:

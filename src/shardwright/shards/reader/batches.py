@@ -16,15 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import UsageError
-from shardwright.recipe import JSON_SUFFIX, SPECIFICATION
+from shardwright.recipe import JSON_SUFFIX
 from shardwright.shards.format import decode
-from shardwright.shards.format.decode import BadMemberError
 from shardwright.shards.reader.catalog import Numbers
+from shardwright.shards.reader.view import Sample, View
 from shardwright.store.commands import quoted
 from shardwright.validate import whole
 
 if TYPE_CHECKING:
-    from shardwright.shards.reader.dataset import Dataset, Found
     from shardwright.shards.reader.torch import TorchBatches
 
 Batch = dict[str, Any]
@@ -69,35 +68,20 @@ class Batches:
     epoch, from its first batch.
     """
 
-    def __init__(self, dataset: Dataset, settings: BatchSettings, epoch: int, rank: int) -> None:
-        _require_sense(settings, rank)
-        self.dataset = dataset
-        self.settings = settings
+    def __init__(self, epochs: Epochs, epoch: int) -> None:
         self.epoch = epoch
-        self.rank = rank
+        self._epochs = epochs
         self._start = 0  # where iterating begins
         self._position = 0  # where the latest iteration is
-        self._planned: tuple[int, list[Numbers]] | None = None  # an epoch and its batches
-        buckets = dataset.by_bucket()
-        _require_stackable(dataset, buckets)
-        self._buckets = _settle_small(buckets, settings)
-        if not len(self):
-            other = "drop_last=False" if self._buckets else "small_buckets='keep'"
-            raise UsageError(
-                f"{dataset.location}: has not even one batch of {settings.batch_size} for each of "
-                f"{settings.world_size} ranks; take smaller batches, or {other}"
-            )
+        epochs.require_some(epoch)
 
     def __len__(self) -> int:
-        return len(self._plan(self.epoch)) // self.settings.world_size
+        return self._epochs.count(self.epoch)
 
     def __iter__(self) -> Iterator[Batch]:
-        for position, batch in self.iterate(self.epoch, self._start):
+        for position, batch in self._epochs.iterate(self.epoch, self._start):
             self._position = position
             yield batch
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_planned": None}  # sooner made again than sent
 
     def set_epoch(self, epoch: int) -> None:
         """Go on to an epoch; nothing changes if it is the present one."""
@@ -108,24 +92,52 @@ class Batches:
 
     def state_dict(self) -> State:
         """Give the place in the epoch, as a small dict that JSON can hold."""
-        return self.state(self.epoch, self._position)
+        return self._epochs.state(self.epoch, self._position)
 
     def load_state_dict(self, state: State) -> None:
         """Go to the place in an epoch that a state tells."""
-        self.epoch, self._start = self.place(state)
+        self.epoch, self._start = self._epochs.place(state)
         self._position = self._start
 
     def torch(self) -> TorchBatches:
         """Give the batches as a torch ``IterableDataset``, for a DataLoader."""
-        from shardwright.shards.reader.torch import (
-            TorchBatches,  # here, because torch is an extra
-        )
+        from shardwright.shards.reader.torch import TorchBatches  # here: torch is an extra
 
-        return TorchBatches(self)
+        return TorchBatches(self._epochs, self.epoch, self._position)
+
+
+class Epochs:
+    """The batches of every epoch for one rank."""
+
+    def __init__(self, view: View, settings: BatchSettings, rank: int) -> None:
+        _require_sense(settings, rank)
+        self._view = view
+        self._settings = settings
+        self._rank = rank
+        self._planned: tuple[int, list[Numbers]] | None = None  # an epoch and its batches
+        buckets = view.by_bucket()
+        _require_stackable(view, buckets)
+        self._buckets = _settle_small(buckets, settings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_planned": None}  # sooner made again than sent
+
+    def count(self, epoch: int) -> int:
+        """Count the batches of an epoch."""
+        return len(self._plan(epoch)) // self._settings.world_size
+
+    def require_some(self, epoch: int) -> None:
+        """Raise if there is no batch at all."""
+        if not self.count(epoch):
+            other = "drop_last=False" if self._buckets else "small_buckets='keep'"
+            raise UsageError(
+                f"{self._view.folder.name}: has not even one batch of {self._settings.batch_size} "
+                f"for each of {self._settings.world_size} ranks; take smaller batches, or {other}"
+            )
 
     def state(self, epoch: int, position: int) -> State:
         """Describe a place so that ``place`` finds it again."""
-        return {"epoch": epoch, "batch": position, **asdict(self.settings)}
+        return {"epoch": epoch, "batch": position, **asdict(self._settings)}
 
     def place(self, state: State, workers: int = 0) -> tuple[int, int]:
         """Give the epoch and the batch of a state, if it is a state of batches like these.
@@ -134,14 +146,14 @@ class Batches:
         """
         differing = [
             f"{name} was {state.get(name)} and is {value}"
-            for name, value in asdict(self.settings).items()
+            for name, value in asdict(self._settings).items()
             if state.get(name) != value
         ]
         if differing:
             raise UsageError(f"this state is of other batches: {'; '.join(differing)}")
         epoch, batch = whole("epoch", state.get("epoch")), whole("batch", state.get("batch"))
-        count = len(self._plan(epoch)) // self.settings.world_size
-        if batch > count + workers:
+        if batch > self.count(epoch) + workers:
+            count = self.count(epoch)
             raise UsageError(f"this state is after batch {batch}, and an epoch has {count}")
         return epoch, batch
 
@@ -149,15 +161,15 @@ class Batches:
         self, epoch: int, start: int, step: int = 1, stack: Stack = stacked
     ) -> Iterator[tuple[int, Batch]]:
         """Read batches of an epoch, all or every second and so on; give the place after each."""
-        mine = self._plan(epoch)[self.rank :: self.settings.world_size][start::step]
-        for count, numbers in enumerate(self.dataset.ahead(mine)):
+        mine = self._plan(epoch)[self._rank :: self._settings.world_size][start::step]
+        for count, numbers in enumerate(self._view.ahead(mine)):
             after = start + count * step + 1
-            batch, arrays = gather(self.dataset, numbers)
+            batch, arrays = gather(self._view, numbers)
             yield after, batch | stack(arrays) | {"__state__": self.state(epoch, after)}
 
     def _plan(self, epoch: int) -> list[Numbers]:
         if self._planned is None or self._planned[0] != epoch:
-            self._planned = epoch, plan(self._buckets, self.settings, epoch)
+            self._planned = epoch, plan(self._buckets, self._settings, epoch)
         return self._planned[1]
 
 
@@ -177,58 +189,42 @@ def plan(buckets: Mapping[str, Numbers], settings: BatchSettings, epoch: int) ->
     return batches[: len(batches) - len(batches) % settings.world_size]
 
 
-def gather(dataset: Dataset, numbers: Numbers) -> tuple[Batch, Arrays]:
+def gather(view: View, numbers: Numbers) -> tuple[Batch, Arrays]:
     """Read samples of one bucket; their arrays still map the shards, and can be stacked."""
-    found = list(dataset.read(numbers.tolist()))
-    batch: Batch = {"bucket": found[0].shard.bucket, "__key__": [one.key for one in found]}
-    arrays: Arrays = {}
-    for column, field in enumerate(dataset.field_names):
-        values = list(_values(dataset, found, column, field))
-        if field.endswith(".npy"):
-            _require_one_shape(values, found, field, dataset.location)
-            arrays[field] = values
-        else:
-            batch[field] = values
+    samples = list(view.samples(numbers.tolist()))
+    columns = {field: [sample[field] for sample in samples] for field in samples[0]}
+    arrays = {field: columns.pop(field) for field in view.fields if decode.is_array(field)}
+    for field in arrays:
+        _require_one_shape(view, samples, field)
+    batch: Batch = {"bucket": view.catalog.shard_of(int(numbers[0])).bucket, **columns}
     if JSON_SUFFIX in batch:
-        batch |= {
-            name: [fields.get(name) for fields in batch[JSON_SUFFIX]]
-            for name in ("image_id", "caption")
-        }
+        for name in ("image_id", "caption"):
+            batch[name] = [fields.get(name) for fields in batch[JSON_SUFFIX]]
     return batch, arrays
 
 
-def _values(dataset: Dataset, found: list[Found], column: int, field: str) -> Iterator[Any]:
-    for one in found:
-        try:
-            yield decode.value(one.members[column], field)
-        except BadMemberError as error:
-            raise dataset.damaged(one, field, error) from None
-
-
-def _require_one_shape(
-    arrays: list[NDArray[Any]], found: list[Found], field: str, location: str
-) -> None:
-    first = arrays[0]
-    for array, one in zip(arrays, found, strict=True):
+def _require_one_shape(view: View, samples: list[Sample], field: str) -> None:
+    first = samples[0][field]
+    for sample in samples:
+        array = sample[field]
         if (array.shape, array.dtype) != (first.shape, first.dtype):
             raise UsageError(
-                f"{one.key}.{field} is {array.dtype} {array.shape}, and {found[0].key}."
-                f"{field} of the same bucket {first.dtype} {first.shape}; "
-                f"{_one_shape(field, location)}"
+                f"{sample['__key__']}.{field} is {array.dtype} {array.shape}, and "
+                f"{samples[0]['__key__']}.{field} of the same bucket {first.dtype} {first.shape}; "
+                f"{_one_shape(view, field)}"
             )
 
 
-def _one_shape(field: str, location: str) -> str:
+def _one_shape(view: View, field: str) -> str:
     """Say how to make what does not stack stack."""
-    names = [
-        row.name for row in SPECIFICATION.components if row.suffix == field and row.follows_picture
-    ]
     what = "a batch needs one shape a bucket"
-    if not names:
+    component = view.catalog.arrays.get(field)
+    if component is None or not component.follows_picture:
         return what
     return (
         f"{what}: with the flags of your store, run shardwright derive --fit bucket --recompute "
-        f"{names[0]}, then shardwright pack --overwrite --output-dir {quoted(location)}"
+        f"{component.name}, then shardwright pack --overwrite --output-dir "
+        f"{quoted(view.folder.name)}"
     )
 
 
@@ -266,16 +262,16 @@ def _settle_small(buckets: dict[str, Numbers], settings: BatchSettings) -> dict[
     return {name: numbers for name, numbers in buckets.items() if name not in small}
 
 
-def _require_stackable(dataset: Dataset, buckets: dict[str, Numbers]) -> None:
+def _require_stackable(view: View, buckets: dict[str, Numbers]) -> None:
     """Raise now, and not in the middle of an epoch, if arrays of a bucket differ in size."""
     for bucket, numbers in buckets.items():
-        for field, sizes in dataset.sizes(numbers).items():
+        for field, sizes in view.sizes(numbers).items():
             kinds, counts = np.unique(sizes, return_counts=True)
             if len(kinds) > 1:
                 odd = len(sizes) - counts.max()
                 raise UsageError(
                     f"bucket {bucket}: {odd:,} of its {len(sizes):,} {field} differ in size from "
-                    f"the others; {_one_shape(field, dataset.location)}"
+                    f"the others; {_one_shape(view, field)}"
                 )
 
 

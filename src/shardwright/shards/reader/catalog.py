@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from shardwright.errors import DamageError, InputMissingError
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity
+from shardwright.recipe import Component
 from shardwright.shards.format import index, manifest, tarread
 from shardwright.shards.format.index import Member, ShardIndex
 from shardwright.shards.format.keys import keys
@@ -47,6 +48,7 @@ class Catalog:
     places: Places  # by sample and member: the offset of its data, and its size
     marks: Marks  # by sample: the mark of its key
     keys: list[str] | None = None  # where they were scanned: not every header has the whole of it
+    arrays: Mapping[str, Component] = field(default_factory=dict)  # by field; unknown if scanned
 
     def shard_of(self, number: int) -> Shard:
         """Find the shard of a sample."""
@@ -87,9 +89,9 @@ def open_catalog(folder: Folder) -> Catalog:
                 f"so copy {STATE_FOLDER} along with the shards"
             )
         return _scan(folder)
-    entries = manifest.decode_manifest(listed, f"{folder.name}/{_MANIFEST}").shards
+    found = manifest.decode_manifest(listed, f"{folder.name}/{_MANIFEST}")
     shards = []
-    for entry in entries:
+    for entry in found.shards:
         stamp = folder.stamp(entry.path)
         if stamp is not None and stamp[2] != entry.bytes:
             raise DamageError(
@@ -99,18 +101,11 @@ def open_catalog(folder: Folder) -> Catalog:
         shards.append(
             Shard(entry.path, entry.bucket, entry.samples, entry.bytes, entry.index_xxh3, stamp)
         )
-    return _catalog(
-        folder,
-        (
-            (
-                shard,
-                found.head.members,
-                _places(found),
-                keys(found.head.ids, found.head.longest_key),
-            )
-            for shard, found in _indexes(folder, shards)
-        ),
+    contents = (
+        (shard, one.head.members, _places(one), keys(one.head.ids, one.head.longest_key))
+        for shard, one in _indexes(folder, shards)
     )
+    return replace(_catalog(folder, contents), arrays=found.samples_of().arrays)
 
 
 def read_ids(folder: Folder, catalog: Catalog) -> list[str] | None:
@@ -189,7 +184,7 @@ def _scan(folder: LocalFolder) -> Catalog:
     warnings.warn(
         f"{folder.name}: has no manifest, so the headers of its {count} were "
         "scanned; shards packed by shardwright open at once and are checked against their index",
-        stacklevel=5,  # whoever called shardwright.open
+        stacklevel=4,  # whoever called shardwright.open
     )
     return catalog
 

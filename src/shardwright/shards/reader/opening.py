@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardwright.errors import UsageError
 from shardwright.validate import as_text, require_mapping
 
 if TYPE_CHECKING:
@@ -24,8 +26,19 @@ def open(  # noqa: A001 - for shardwright.open, as gzip.open
     that is not the one its index names; only ``shardwright verify --read-data`` looks at every
     byte.
     """
-    from shardwright.shards.reader.dataset import open_shards
+    from shardwright.shards.reader.catalog import open_catalog
+    from shardwright.shards.reader.dataset import Dataset
+    from shardwright.shards.reader.folder import Folder, LocalFolder
+    from shardwright.shards.reader.remote import RemoteFolder
+    from shardwright.shards.reader.view import View
 
     if storage_options is not None:
         require_mapping("storage_options", storage_options, "names to values")
-    return open_shards(as_text("path", path), storage_options)
+    location = as_text("path", path)
+    if "://" in location:
+        folder: Folder = RemoteFolder(location, storage_options or {})
+    elif Path(location).is_file():
+        raise UsageError(f"{location}: is a file; give the folder that holds the shards")
+    else:
+        folder = LocalFolder(Path(location))
+    return Dataset(View(folder, open_catalog(folder)))

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from shardwright.errors import StorageError
-from shardwright.shards.reader.batches import Arrays, Batch, Batches, State, stacked
+from shardwright.shards.reader.batches import Arrays, Batch, Epochs, State, stacked
 from shardwright.validate import whole
 
 _ALIGNED = 64
@@ -27,16 +27,15 @@ class TorchBatches(IterableDataset[Batch]):
     ``StatefulDataLoader`` asks of each worker.
     """
 
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
-        state = batches.state_dict()
+    def __init__(self, epochs: Epochs, epoch: int, start: int) -> None:
+        self._epochs = epochs
         # Shared, so that workers that persist learn of another epoch.
-        self._place = torch.tensor([state["epoch"], state["batch"]]).share_memory_()
+        self._place = torch.tensor([epoch, start]).share_memory_()
         self._own: tuple[int, int] | None = None  # the place of one worker, where it was given one
         self._read: tuple[int, int] | None = None
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return self._epochs.count(self.epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
@@ -46,7 +45,7 @@ class TorchBatches(IterableDataset[Batch]):
         # Without memfd_create torch itself copies what a worker gives into shared memory.
         stack = _shared if worker and hasattr(os, "memfd_create") else _tensors
         self._read = epoch, start
-        for after, batch in self._batches.iterate(epoch, start + first, step, stack):
+        for after, batch in self._epochs.iterate(epoch, start + first, step, stack):
             # All workers count from the same start, so that each finds its own batches again.
             self._read = epoch, after - first - 1 + step
             yield batch
@@ -64,15 +63,15 @@ class TorchBatches(IterableDataset[Batch]):
 
     def state_dict(self) -> State:
         """Give the place this process has read up to."""
-        return self._batches.state(*(self._read or self._place.tolist()))
+        return self._epochs.state(*(self._read or self._place.tolist()))
 
     def load_state_dict(self, state: State) -> None:
         """Go to the place in an epoch that a state tells."""
         worker = get_worker_info()
         if worker is None:
-            self._go(*self._batches.place(state))
+            self._go(*self._epochs.place(state))
         else:  # a loader that keeps a state for each of its workers
-            self._own = self._batches.place(state, worker.num_workers)
+            self._own = self._epochs.place(state, worker.num_workers)
 
     def _go(self, epoch: int, start: int) -> None:
         self._place[0], self._place[1] = epoch, start

@@ -1,0 +1,111 @@
+"""A part of a shard folder: some of its samples, and the members of them that are read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from shardwright.errors import DamageError
+from shardwright.layout import STATE_FOLDER
+from shardwright.recipe import LONGEST_NAME
+from shardwright.shards.format import decode
+from shardwright.shards.format.decode import BadMemberError
+from shardwright.shards.format.tar import BLOCK
+from shardwright.shards.reader.catalog import Catalog, Numbers, mark
+from shardwright.shards.reader.folder import Folder, Piece
+
+Sample = dict[str, Any]
+
+_AHEAD = 2  # groups or batches that are on their way while one is used
+
+
+class View:
+    """Samples by their numbers in the catalog; it can be pickled and forked."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        catalog: Catalog,
+        numbers: Numbers | None = None,
+        fields: tuple[str, ...] = (),
+    ) -> None:
+        self.folder = folder
+        self.catalog = catalog
+        self.numbers = np.arange(len(catalog.places)) if numbers is None else numbers
+        self.fields = fields or catalog.members
+        self._columns = [catalog.members.index(field) for field in self.fields]
+        self._suffixes = [f".{field}".encode() for field in self.fields]
+
+    def by_bucket(self) -> dict[str, Numbers]:
+        """Give the numbers of the samples of each bucket that has any."""
+        return self.catalog.by_bucket(self.numbers)
+
+    def sizes(self, numbers: Numbers) -> dict[str, Numbers]:
+        """Give the sizes of some samples' arrays, by field."""
+        return {
+            field: self.catalog.places[numbers, column, 1]
+            for field, column in zip(self.fields, self._columns, strict=True)
+            if decode.is_array(field)
+        }
+
+    def digest(self) -> str:
+        """Sum up which samples these are, in which order."""
+        hasher = xxhash.xxh3_64(self.catalog.digest().encode())
+        hasher.update(self.numbers.tobytes())
+        return hasher.hexdigest()
+
+    def ahead(self, groups: Iterable[Numbers]) -> Iterator[Numbers]:
+        """Pass groups of samples on, and have the disk read each a little before it is used."""
+        waiting: deque[Numbers] = deque()
+        for group in groups:
+            self.folder.will_need(self._pieces(group.tolist()))
+            waiting.append(group)
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft()
+        yield from waiting
+
+    def samples(self, numbers: Sequence[int]) -> Iterator[Sample]:
+        """Read samples, and make sure that they are the right ones; arrays map the shard."""
+        pieces = self._pieces(numbers)
+        views = self.folder.views(pieces)
+        width = len(self.fields)
+        for start, number in zip(range(0, len(views), width), numbers, strict=True):
+            members = views[start : start + width]
+            sample: Sample = {"__key__": self._key(number, pieces[start], members)}
+            for field, member in zip(self.fields, members, strict=True):
+                try:
+                    sample[field] = decode.value(member, field)
+                except BadMemberError as error:
+                    raise DamageError(
+                        f"{self.folder.name}/{pieces[start].shard.path}: {sample['__key__']}."
+                        f"{field} is damaged ({error}); copy the shard here again, or pack again"
+                    ) from None
+            yield sample
+
+    def _key(self, number: int, place: Piece, members: list[memoryview]) -> str:
+        """Give the key of a sample, if its tar headers are those the index names."""
+        if self.catalog.keys is not None:  # the headers themselves were scanned
+            return self.catalog.keys[number]
+        names = [bytes(member[:LONGEST_NAME]).rstrip(b"\0").lower() for member in members]
+        key = bytes(members[0][: len(names[0]) - len(self._suffixes[0])])
+        expected = [key.lower() + suffix for suffix in self._suffixes]
+        if names != expected or mark(key) != self.catalog.marks.item(number):
+            raise DamageError(
+                f"{self.folder.name}/{place.shard.path}: does not hold at byte {place.offset} what "
+                "its index says, so it is damaged or of another packing; copy the shards and their "
+                f"{STATE_FOLDER} here again together, or pack again with --overwrite (shardwright "
+                "verify finds all such shards)"
+            )
+        return key.decode(errors="backslashreplace")
+
+    def _pieces(self, numbers: Sequence[int]) -> list[Piece]:
+        places = self.catalog.places[numbers][:, self._columns].tolist()
+        return [
+            Piece(shard, offset - BLOCK, size + BLOCK)
+            for shard, sample in zip(map(self.catalog.shard_of, numbers), places, strict=True)
+            for offset, size in sample
+        ]
