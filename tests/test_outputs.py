@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardwright import StorageError, pack
-from shardwright.storage.writable import require_writable
+from shardwright.storage.local import require_writable
 from tests.stores import Store
 
 
