@@ -24,6 +24,7 @@ from shardwright.shards.format.keys import keys
 from shardwright.shards.format.names import bucket_folder, existing_buckets, existing_shards
 from shardwright.shards.reader.folder import COPY, Folder, LocalFolder, Shard
 from shardwright.storage.files import explained
+from shardwright.storage.local import LocalStorage
 from shardwright.store.findings import Fault
 
 _MANIFEST = f"{STATE_FOLDER}/{manifest.MANIFEST_NAME}"
@@ -174,7 +175,7 @@ def _scan_shard(folder: LocalFolder, bucket: str, path: str) -> Contents:
     places: list[list[tuple[int, int]]] = []
     found: list[str] = []
     stamp = folder.stamp(path)
-    with explained(folder.path / path), folder.storage.open(path) as file:
+    with explained(folder.path / path), LocalStorage(folder.path).open(path) as file:
         for sample in tarread.samples(file):
             if isinstance(sample, Fault):
                 fault = sample

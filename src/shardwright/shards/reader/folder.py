@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from shardwright.errors import InputMissingError, SourceChangedError, StorageError
-from shardwright.storage.local import LocalStorage
 
 Stamp = tuple[int, int, int, int]
 COPY = "copy it here again, or pack again"  # what helps where a file is lost or damaged
@@ -79,7 +78,6 @@ class LocalFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()  # so that the process may go elsewhere, or a worker start there
-        self.storage = LocalStorage(self.path)
         self.name = str(self.path)
         self._maps: OrderedDict[str, mmap.mmap] = OrderedDict()
         # Each mapped shard holds a file descriptor; half of those we may have are left to others.
