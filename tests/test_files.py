@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from shardwright import LockedError, NoSpaceError, StorageError, pack
-from shardwright.storage import files, locks
+from shardwright.storage import files, local, locks
 from shardwright.storage.files import Disk, GatheredFile, NewFile, using
-from shardwright.storage.writable import require_writable
+from shardwright.storage.local import require_writable
 from tests.faults import Call, WatchedDisk
 from tests.stores import Store
 from tests.tars import listing
@@ -354,7 +354,7 @@ def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
 
 
 def test_free_bytes_are_known_of_a_place_that_is_not_there_yet(tmp_path: Path) -> None:
-    assert files.free_bytes(tmp_path / "not" / "yet") > 0
+    assert local.free_bytes(tmp_path / "not" / "yet") > 0
 
 
 # The lock

@@ -20,7 +20,7 @@ from shardwright.packing import PackSummary, pack
 from shardwright.progress import Progress
 from shardwright.recipe import SPECIFICATION
 from shardwright.storage import files
-from shardwright.storage.writable import require_writable
+from shardwright.storage.local import require_writable
 from shardwright.verifying import VerifyReport, verify
 
 _MARKER = "MADE_BY_SHARDWRIGHT_DEMO"

@@ -35,9 +35,16 @@ _CURES = {
 
 
 class ShardwrightError(Exception):
-    """What happened, to which file, and the cure."""
+    """What happened, to which file, and how to fix it: in words, and as attributes."""
 
     exit_code = 1
+
+    def __init__(
+        self, what: str, *, path: Path | str | None = None, fix: str | None = None
+    ) -> None:
+        place = f"{path}: " if path else ""
+        super().__init__(f"{place}{what}; {fix}" if fix else place + what)
+        self.what, self.path, self.fix = what, None if path is None else str(path), fix
 
 
 class UsageError(ShardwrightError, ValueError):
@@ -102,9 +109,6 @@ def refusal(path: Path, error: OSError) -> StorageError:
         room = f"{space.f_bavail * space.f_frsize} bytes free"
         if space.f_files and not space.f_favail:
             room = "no inodes free, one of which every file needs"
-        return NoSpaceError(
-            f"{path}: the disk is full ({room}); make room and run the same command again"
-        )
-    words = f"{path}: {error.strerror or error}"
-    cure = _CURES.get(error.errno or 0)
-    return StorageError(f"{words}; {cure}" if cure else words)
+        fix = "make room and run the same command again"
+        return NoSpaceError(f"the disk is full ({room})", path=path, fix=fix)
+    return StorageError(error.strerror or str(error), path=path, fix=_CURES.get(error.errno or 0))

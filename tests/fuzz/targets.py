@@ -94,10 +94,21 @@ def tar(data: bytes) -> None:
     opened(folder)
 
 
+class InMemory:
+    """Bytes that are read as a file is."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.size = data, len(data)
+
+    def pread(self, offset: int, size: int) -> bytes:
+        """Give some of them."""
+        return self.data[offset : offset + size]
+
+
 def tar_members(data: bytes) -> list[Entry]:
     """Read the headers of a tar; none if they are damaged."""
     try:
-        found = list(tarread.entries(on_disk(data)))
+        found = list(tarread.entries(InMemory(data)))
     except BadTarError:
         return []
     for entry in found:
@@ -123,7 +134,7 @@ def manifest_file(data: bytes) -> None:
 
 def index_file(data: bytes) -> None:
     """An index: as it is, and with the right checksum, beside the shard and the manifest."""
-    path = index.index_path(packed(), SHARD)
+    path = packed() / index.index_name(SHARD)
     for document in (data, signed_index(data)):
         try:
             index.decode(document, path)
@@ -170,7 +181,7 @@ def corpus(name: str) -> list[bytes]:
             whole = (packed() / ".shardwright" / manifest.MANIFEST_NAME).read_bytes()
             return [whole, whole.rpartition(b',\n  "xxh3": "')[0]]
         case _:
-            whole = index.index_path(packed(), SHARD).read_bytes()
+            whole = (packed() / index.index_name(SHARD)).read_bytes()
             return [whole, whole[:-8]]
 
 

@@ -106,11 +106,11 @@ def test_the_command_shows_a_matrix_and_the_cure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "members"),
     [
-        ("empty", []),
-        ("passed_over", [*sample("a"), ("README", b"")]),
+        ("no_samples", []),
+        ("no_key", [*sample("a"), ("README", b"")]),
         ("reserved", sample("__a")),
-        ("repeated", [*sample("a"), ("a.x.npy", b"")]),
-        ("apart", [*sample("a"), *sample("b"), ("a.y.npy", b"")]),
+        ("repeated_member", [*sample("a"), ("a.x.npy", b"")]),
+        ("key_apart", [*sample("a"), *sample("b"), ("a.y.npy", b"")]),
         ("upper_case", [("a.X.npy", b"x")]),
         ("not_alike", [*sample("a"), *sample("b")[:1]]),
         ("json_differs", [m for n in range(9) for m in sample(f"a{n}", width=n if n < 7 else 0.5)]),
@@ -131,7 +131,7 @@ def test_a_key_in_two_shards_fails_energon(tmp_path: Path) -> None:
     write(tmp_path, sample("a"), 0)
     write(tmp_path, sample("a"), 1)
     checks = check_loaders(tmp_path)
-    assert failing(checks) == {"key_twice": {"energon"}}
+    assert failing(checks) == {"repeated_key": {"energon"}}
     (fault,) = next(check for check in checks if check.loader == "energon").faults.values()
     assert fault.example == "bucket_64x64/shard-000001.tar: a.json"
 
@@ -234,7 +234,7 @@ def test_pax_headers_fail_the_loaders_that_map_the_file(tmp_path: Path) -> None:
     (tmp_path / "bucket_64x64").mkdir()
     with webdataset.TarWriter(str(tmp_path / "bucket_64x64" / "shard-000000.tar")) as tar:
         tar.write({"__key__": "a", "json": RECORD})
-    assert failing(check_loaders(tmp_path)) == {"extended": {"wids", "webshart"}}
+    assert failing(check_loaders(tmp_path)) == {"extended_headers": {"wids", "webshart"}}
 
 
 def test_links_fail_everybody(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_links_fail_everybody(tmp_path: Path) -> None:
 def test_a_shard_that_is_cut_off_fails_everybody(tmp_path: Path) -> None:
     path = write(tmp_path, sample("a"))
     path.write_bytes(path.read_bytes()[:1000])
-    assert failing(check_loaders(tmp_path))["unreadable"] == set(RULES)
+    assert failing(check_loaders(tmp_path))["not_a_tar"] == set(RULES)
 
 
 def test_visible_files_fail_hugging_face_unless_a_card_names_the_shards(tmp_path: Path) -> None:

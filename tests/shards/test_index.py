@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardwright import DamageError, InputMissingError, pack
 from shardwright.shards.format import index
-from shardwright.shards.format.index import Member
+from shardwright.shards.format.index import Member, ShardIndex
 from tests.fuzz.targets import signed_index
 from tests.stores import Store
 from tests.tars import shards
@@ -24,16 +24,15 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 def encode(ids: list[str], table: list[int], members: tuple[str, ...] = ("json", "npy")) -> bytes:
-    return index.encode(
+    head = index.Head(
+        version=index.VERSION,
         shard="bucket_24x16/shard-000000.tar",
-        size=4096,
+        bytes=4096,
         xxh3="0" * 32,
-        sha256=None,
-        longest_key=89,
         members=members,
         ids=ids,
-        table=array("Q", table),
     )
+    return index.encode(ShardIndex(head, array("Q", table)))
 
 
 @given(st.data(), st.lists(NAMES, max_size=8))

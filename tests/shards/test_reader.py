@@ -25,6 +25,7 @@ import shardwright
 from shardwright.shards.format import index, tarread
 from shardwright.shards.reader.dataset import Dataset
 from shardwright.shards.reader.folder import Piece, Shard, merge
+from shardwright.storage.local import LocalFile
 from tests.shards.packed import assert_sample, expected, file_order, overwrite, packed
 from tests.store.whole import Array, whole_store
 
@@ -218,7 +219,7 @@ def test_a_folder_of_nothing_but_tars_is_one_bucket(shards: Path, tmp_path: Path
 @pytest.mark.filterwarnings("ignore:.*has no manifest")
 def test_shards_of_another_writer_that_make_no_sense_are_errors_of_ours(tmp_path: Path) -> None:
     tar(tmp_path / "empty" / "any.tar", {})
-    with pytest.raises(shardwright.DamageError, match=r"any\.tar: no samples at byte 0; .*remove"):
+    with pytest.raises(shardwright.DamageError, match=r"any\.tar: has no samples, .*; .*remove"):
         shardwright.open(tmp_path / "empty")
     tar(tmp_path / "list" / "any.tar", {"a.json": b"[]"})
     dataset = shardwright.open(tmp_path / "list")
@@ -281,21 +282,21 @@ def test_shards_of_another_packing_are_refused(shards: Path) -> None:
 
 
 def test_a_damaged_index_is_refused_when_the_folder_is_opened(shards: Path) -> None:
-    path = index.index_path(shards, "bucket_96x64/shard-000001.tar")
+    path = shards / index.index_name("bucket_96x64/shard-000001.tar")
     overwrite(path, path.stat().st_size - 20, b"\xff")
     with pytest.raises(shardwright.DamageError, match=r"shard-000001\.idx: is damaged or not"):
         shardwright.open(shards)
 
 
 def test_an_index_of_other_shards_is_refused(shards: Path) -> None:
-    one, two = (index.index_path(shards, f"bucket_64x64/shard-00000{n}.tar") for n in (0, 1))
+    one, two = ((shards / index.index_name(f"bucket_64x64/shard-00000{n}.tar")) for n in (0, 1))
     shutil.copy(one, two)
     with pytest.raises(shardwright.DamageError, match="not the one the manifest names"):
         shardwright.open(shards)
 
 
 def test_missing_files_are_named(shards: Path, tmp_path: Path) -> None:
-    index.index_path(shards, "bucket_64x64/shard-000000.tar").unlink()
+    (shards / index.index_name("bucket_64x64/shard-000000.tar")).unlink()
     with pytest.raises(shardwright.InputMissingError, match=r"shard-000000\.idx: no such file"):
         shardwright.open(shards)
     first_shard(shards).unlink()
@@ -422,7 +423,6 @@ def test_merged_pieces_cover_what_was_asked_and_no_wide_gap(
 
 
 def test_the_tar_headers_agree_with_the_index(made: Path) -> None:
-    fd = os.open(first_shard(made), os.O_RDONLY)
-    entries = list(tarread.entries(fd))
-    os.close(fd)
+    with LocalFile(first_shard(made)) as shard:
+        entries = list(tarread.entries(shard))
     assert (entries[2].offset, entries[2].size) == place(made, "vae.npy")

@@ -169,7 +169,7 @@ def test_the_manifest_is_blamed_and_not_the_index_that_it_names(
 
 def test_a_sha256_that_is_made_up_in_index_and_manifest_is_found_by_reading(folder: Path) -> None:
     right = hashlib.sha256((folder / FIRST).read_bytes()).hexdigest()
-    path = index.index_path(folder, FIRST)
+    path = folder / index.index_name(FIRST)
     path.write_bytes(signed_index(path.read_bytes()[:-8].replace(right.encode(), b"0" * 64)))
 
     def change(document: Document) -> None:

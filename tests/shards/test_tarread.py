@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from shardwright.shards.format import tarread
 from shardwright.shards.format.tarread import BadTarError, Entry
+from shardwright.storage.local import LocalFile
 from tests.durability.soak import times
 from tests.fuzz.targets import made_tar, tar_members
 
@@ -27,11 +27,8 @@ def special(name: str, kind: bytes, link: str = "") -> tarfile.TarInfo:
 
 def read(data: bytes, path: Path) -> list[Entry]:
     path.write_bytes(data)
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return list(tarread.entries(fd))
-    finally:
-        os.close(fd)
+    with LocalFile(path) as file:
+        return list(tarread.entries(file))
 
 
 @pytest.fixture

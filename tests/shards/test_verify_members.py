@@ -41,7 +41,7 @@ def found(folder: Path, against: Path | None = None) -> list[Found]:
 
 def rewritten(folder: Path, shard: bytes) -> Path:
     """Write a shard, and give it a manifest and an index whose checksums are all right."""
-    path, listed = index.index_path(folder, SHARD), folder / ".shardwright/manifest.json"
+    path, listed = (folder / index.index_name(SHARD)), folder / ".shardwright/manifest.json"
     before, body = path.read_bytes(), listed.read_bytes().rpartition(b',\n  "xxh3": "')[0]
     old, new = (xxhash.xxh3_128_hexdigest(x) for x in ((folder / SHARD).read_bytes(), shard))
     after = signed_index(before[:-8].replace(old.encode(), new.encode()))
@@ -183,19 +183,18 @@ def test_an_index_that_claims_more_than_a_file_can_have_is_not_followed(tmp_path
     path, shard, huge = tmp_path / "x/0.tar", bytes(2048), 2**63
     path.parent.mkdir()
     path.write_bytes(shard)
-    listed = index.index_path(tmp_path, "x/0.tar")
+    listed = tmp_path / index.index_name("x/0.tar")
     listed.parent.mkdir(parents=True)
-    claim = index.encode(
+    head = index.Head(
+        version=index.VERSION,
         shard="x/0.tar",
-        size=huge + 2560,
+        bytes=huge + 2560,
         xxh3=xxhash.xxh3_128_hexdigest(shard),
-        sha256=None,
-        longest_key=89,
         members=("json", "t5m.npy"),
         ids=["one"],
-        table=array("Q", [512, huge, 0, huge + 1024, 512, 0]),
     )
-    listed.write_bytes(claim)
+    table = array("Q", [512, huge, 0, huge + 1024, 512, 0])
+    listed.write_bytes(index.encode(index.ShardIndex(head, table)))
     assert found(tmp_path) == [
         ("manifest_missing", None, None),
         ("short", None, None),

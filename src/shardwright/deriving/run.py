@@ -31,10 +31,10 @@ from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, U
 from shardwright.interrupts import Held
 from shardwright.progress import Progress, quantity, size
 from shardwright.recipe import Component
-from shardwright.storage import files, locks
-from shardwright.storage.writable import require_writable
+from shardwright.storage import locks
+from shardwright.storage.local import free_bytes, require_space, require_writable
 from shardwright.store import facts
-from shardwright.store.folders import holds_shards, require_space
+from shardwright.store.folders import holds_shards
 from shardwright.store.journal import Journal
 from shardwright.store.provenance import SRGB
 from shardwright.store.store import Store
@@ -242,7 +242,7 @@ def _outlook(request: Request, layout: Plan, making: Making, outcomes: Outcomes)
         profiles_estimated=False,
         recovered_records=0,
         bytes_needed=sum(needed.values()),
-        free_bytes=files.free_bytes(request.store.folder),
+        free_bytes=free_bytes(request.store.folder),
         obstacle=None,
         device=", ".join(devices),
         seconds=0,

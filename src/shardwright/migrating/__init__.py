@@ -11,7 +11,7 @@ from shardwright.interrupts import Held
 from shardwright.layout import JSONL_NAME
 from shardwright.migrating.summary import MigrateSummary
 from shardwright.progress import Progress
-from shardwright.storage.writable import require_writable
+from shardwright.storage.local import require_writable
 from shardwright.validate import place, require_switches
 
 __all__ = ["MigrateSummary", "migrate"]

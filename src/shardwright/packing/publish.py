@@ -8,13 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-import xxhash
-
 from shardwright.engine.local import run
 from shardwright.errors import NoSpaceError, ShardExistsError, ShardwrightError, StorageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing.plan import Plan, Shard
-from shardwright.packing.write import Sealed, make_task, write_shard
+from shardwright.packing.write import entry_of, make_task, write_shard
 from shardwright.progress import Progress, quantity, size
 from shardwright.shards.format import index, manifest
 from shardwright.shards.format.manifest import ShardEntry
@@ -25,6 +23,7 @@ from shardwright.shards.format.names import (
     leftovers,
 )
 from shardwright.storage import files
+from shardwright.storage.local import LocalStorage
 
 
 def existing(output: Path, buckets: Iterable[str]) -> list[Path]:
@@ -64,7 +63,7 @@ def finished(output: Path, plan: Plan) -> dict[str, ShardEntry]:
 
 
 def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
-    path = index.index_path(output, shard.path)
+    path = output / index.index_name(shard.path)
     try:
         data = path.read_bytes()
         head = index.decode(data, path).head
@@ -76,15 +75,7 @@ def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
     planned = (ids, shard.path, shard.bytes, shard.bytes)
     if changed or (head.ids, head.shard, head.bytes, there.st_size) != planned:
         return None
-    return ShardEntry(
-        path=shard.path,
-        bucket=shard.bucket,
-        samples=len(ids),
-        bytes=head.bytes,
-        xxh3=head.xxh3,
-        sha256=head.sha256,
-        index_xxh3=xxhash.xxh3_64_hexdigest(data),
-    )
+    return entry_of(shard.bucket, head, data)
 
 
 def _newest_array(plan: Plan, shard: Shard) -> int:
@@ -120,15 +111,15 @@ def write(
             files.make_folder(folder)
     progress.phase("write", sum(shard.bytes for shard in shards), "B")
     entries: list[ShardEntry] = []
-    held: dict[str, list[Sealed]] = {bucket: [] for bucket in remaining}
-    tasks = (make_task(plan, shard, output, sha256) for shard in shards)
+    held: dict[str, list[ShardEntry]] = {bucket: [] for bucket in remaining}
+    tasks = (make_task(plan, shard, LocalStorage(output), sha256) for shard in shards)
     try:
         with closing(run(write_shard, tasks, min(workers, len(shards)))) as messages:
             for message in messages:
                 if isinstance(message, int):
                     progress.advance(message)
                     continue
-                bucket = message.entry.bucket
+                bucket = message.bucket
                 held[bucket].append(message)
                 remaining[bucket] -= 1
                 if bucket not in replaced or not remaining[bucket]:
@@ -136,9 +127,9 @@ def write(
                         manifest.remove_manifest(output)
                     _publish(output, bucket, held[bucket], remove_others=bucket in replaced)
                     held[bucket].clear()
-                entries.append(message.entry)
+                entries.append(message)
                 progress.note(
-                    f"{message.entry.path} {quantity(message.entry.samples, 'samples')}, "
+                    f"{message.path} {quantity(message.samples, 'samples')}, "
                     f"{len(entries)}/{quantity(len(shards), 'shards')}"
                 )
     except BaseException as error:
@@ -154,12 +145,12 @@ def write(
     return entries
 
 
-def _publish(output: Path, bucket: str, sealed: Sequence[Sealed], remove_others: bool) -> None:
-    for shard in sealed:
-        for tmp, path in shard.files:
-            files.publish(tmp, path)
+def _publish(output: Path, bucket: str, sealed: Sequence[ShardEntry], remove_others: bool) -> None:
+    for entry in sealed:
+        LocalStorage(output).publish(index.index_name(entry.path))
+        LocalStorage(output).publish(entry.path)
     if remove_others:
-        remove_shards(output, bucket, keep={shard.entry.path for shard in sealed})
+        remove_shards(output, bucket, keep={entry.path for entry in sealed})
     for folder in _folders(output, bucket):
         files.sync_folder(folder)
 
@@ -170,7 +161,7 @@ def remove_shards(output: Path, bucket: str, keep: Iterable[str] = ()) -> None:
     for path in existing(output, [bucket]):
         if path not in kept:
             files.remove(path)
-            files.remove(index.index_path(output, f"{path.parent.name}/{path.name}"))
+            files.remove(output / index.index_name(f"{path.parent.name}/{path.name}"))
 
 
 def sync(output: Path) -> None:

@@ -27,10 +27,9 @@ from shardwright.progress import Progress
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings, ShardEntry, Unfinished
 from shardwright.shards.format.names import bucket_folder, existing_buckets
-from shardwright.storage import files, locks
-from shardwright.storage.writable import require_writable
+from shardwright.storage import locks
+from shardwright.storage.local import LocalStorage, free_bytes, require_space, require_writable
 from shardwright.store import commands, provenance
-from shardwright.store.folders import require_space
 from shardwright.store.store import Store
 
 
@@ -97,7 +96,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
                 raise
             obstacle = str(error)
         if not request.dry_run:
-            with locks.lock(target):
+            with LocalStorage(target).lease():
                 if _start(request) != start:
                     raise SourceChangedError(f"{target}: another run has written here; run again")
                 old = _old(todo, kept, start, target)
@@ -111,7 +110,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
         dry_run=request.dry_run,
         obstacle=obstacle,
         old=old,
-        free_bytes=files.free_bytes(target),
+        free_bytes=free_bytes(target),
         output_dir=str(target),
         journal=request.store.journal,
         seconds=round(time.monotonic() - started, 3),

@@ -17,11 +17,13 @@ from shardwright.errors import SourceChangedError, StorageError
 from shardwright.packing.plan import Plan, Shard
 from shardwright.recipe import JSON_SUFFIX, Component
 from shardwright.shards.format import index, tar
+from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.keys import key
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.storage import files
-from shardwright.storage.files import GatheredFile, NewFile
+from shardwright.storage.files import GatheredFile
+from shardwright.storage.local import LocalStorage
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
@@ -35,8 +37,8 @@ _REPORT = 1 << 25  # bytes between two progress messages
 class ShardToWrite:
     """All that a worker needs to write one shard."""
 
-    output_dir: Path
-    shard: str
+    output: LocalStorage
+    shard: str  # its name there
     bucket: str
     bytes: int
     sha256: bool
@@ -49,15 +51,7 @@ class ShardToWrite:
     times: array[int]
 
 
-@dataclass(frozen=True)
-class Sealed:
-    """A shard and its index, whole and on the disk, still under their temporary names."""
-
-    entry: ShardEntry
-    files: tuple[tuple[Path, Path], ...]  # from, to; the shard last
-
-
-def make_task(plan: Plan, shard: Shard, output_dir: Path, sha256: bool) -> ShardToWrite:
+def make_task(plan: Plan, shard: Shard, output: LocalStorage, sha256: bool) -> ShardToWrite:
     """Gather what a worker needs for one shard."""
     scan = plan.scan
     sizes, times = array("Q"), array("q")
@@ -65,7 +59,7 @@ def make_task(plan: Plan, shard: Shard, output_dir: Path, sha256: bool) -> Shard
         sizes += plan.checked.sizes(sample)
         times += plan.checked.times(sample)
     return ShardToWrite(
-        output_dir=output_dir,
+        output=output,
         shard=shard.path,
         bucket=shard.bucket,
         bytes=shard.bytes,
@@ -80,13 +74,16 @@ def make_task(plan: Plan, shard: Shard, output_dir: Path, sha256: bool) -> Shard
     )
 
 
-def write_shard(task: ShardToWrite) -> Iterator[int | Sealed]:
-    """Write one shard and its index; give the bytes written now and then, at last the result."""
+def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
+    """Write one shard and its index, and give its entry when both can be published.
+
+    Before, give the bytes written now and then.
+    """
     whole = xxhash.xxh3_128()
     store, recipe = task.store, task.store.recipe
     secure = hashlib.sha256() if task.sha256 else None
     with (
-        GatheredFile(task.output_dir / task.shard, [whole, secure] if secure else [whole]) as file,
+        task.output.create(task.shard, [whole, secure] if secure else [whole]) as file,
         ExitStack() as stack,
     ):
         shard = _Shard(file)
@@ -127,29 +124,34 @@ def write_shard(task: ShardToWrite) -> Iterator[int | Sealed]:
         file.put(tar.END)
         file.seal(task.bytes)
     yield task.bytes - reported
-    data = index.encode(
+    head = index.Head(
+        version=index.VERSION,
         shard=task.shard,
-        size=task.bytes,
+        bytes=task.bytes,
         xxh3=whole.hexdigest(),
         sha256=secure.hexdigest() if secure else None,
         members=recipe.suffixes,
         longest_key=recipe.longest_key,
         ids=task.ids,
-        table=shard.table,
     )
-    with NewFile(index.index_path(task.output_dir, task.shard)) as index_file:
-        index_file.write(data)
-        index_file.seal(len(data))
-    entry = ShardEntry(
-        path=task.shard,
-        bucket=task.bucket,
-        samples=len(task.ids),
-        bytes=task.bytes,
-        xxh3=whole.hexdigest(),
-        sha256=secure.hexdigest() if secure else None,
+    data = index.encode(ShardIndex(head, shard.table))
+    with task.output.create(index.index_name(task.shard)) as file:
+        file.put(data)
+        file.seal(len(data))
+    yield entry_of(task.bucket, head, data)
+
+
+def entry_of(bucket: str, head: index.Head, data: bytes) -> ShardEntry:
+    """Make the entry of a shard from its index, and the bytes of that."""
+    return ShardEntry(
+        path=head.shard,
+        bucket=bucket,
+        samples=len(head.ids),
+        bytes=head.bytes,
+        xxh3=head.xxh3,
+        sha256=head.sha256,
         index_xxh3=xxhash.xxh3_64_hexdigest(data),
     )
-    yield Sealed(entry, ((index_file.tmp, index_file.path), (file.tmp, file.path)))
 
 
 def _open_ahead(
@@ -188,10 +190,8 @@ def _close(arrays: list[int | BadArrayError]) -> None:
 
 
 def _changed(path: Path, how: str) -> SourceChangedError:
-    return SourceChangedError(
-        f"{path}: changed while packing ({how}); pack again with --resume, or if that is "
-        "refused with --overwrite"
-    )
+    fix = "pack again with --resume, or if that is refused with --overwrite"
+    return SourceChangedError(f"changed while packing ({how})", path=path, fix=fix)
 
 
 def _open_for(stack: ExitStack, path: Path, flags: int) -> int:

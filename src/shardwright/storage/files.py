@@ -11,7 +11,6 @@ import errno
 import fcntl
 import mmap
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -164,7 +163,7 @@ class NewFile:
 class Hasher(Protocol):
     """What hashlib and xxhash have in common."""
 
-    def update(self, data: memoryview, /) -> None: ...  # take in some bytes
+    def update(self, data: bytes | memoryview, /) -> None: ...  # take in some bytes
 
 
 class GatheredFile(NewFile):
@@ -372,14 +371,6 @@ def remove_empty_folders(path: Path) -> None:
         if not os.listdir(path):
             _disk.rmdir(path)
             _disk.fsync_folder(path.parent)
-
-
-def free_bytes(path: Path) -> int:
-    """Count the bytes free at a path, or where it would be made."""
-    path = path.absolute()
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free
 
 
 @contextmanager

@@ -1,10 +1,13 @@
-"""What verifying reports: each thing that is wrong, where it is, and its cure."""
+"""What verifying reports: each thing that is wrong, where it is, and its cure.
+
+A fault is what a tar or a sample is found to have; a finding says in which file, and what to do.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardwright.text import shown
 
@@ -31,6 +34,22 @@ class Finding:
         if self.member is not None:
             place += f", member {self.member}"
         return shown(f"{place}: {self.what}; {self.cure}")  # names may hold anything
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong with a tar, with a sample of it, or with a member of that."""
+
+    kind: str
+    what: str
+    member: str | None = None
+    sample: str | None = None
+    damage: bool = True
+    cure: str | None = None  # where it is not that of the file
+
+    def finding(self, file: str, cure: str) -> Finding:
+        """Say it of a file."""
+        kind, what, member, sample, damage, own = self
+        return Finding(kind, file, None, what, own or cure, damage, sample, member)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardwright.errors import InputMissingError, NoSpaceError
+from shardwright.errors import InputMissingError
 from shardwright.layout import JSONL_NAME, STATE_FOLDER
-from shardwright.progress import size
-from shardwright.storage import files
 from shardwright.store import commands
 from shardwright.store.store import Store
 
@@ -30,14 +28,4 @@ def require_merged(store: Store) -> None:
         raise InputMissingError(
             f"{store.jsonl}: not there yet, but {store.journal.name} is: an interrupted derive "
             f"left its records in that journal; to merge it, run {commands.derive(store)}"
-        )
-
-
-def require_space(folder: Path, what: str, needed: int, instead: str = "") -> None:
-    """Raise if the disk has less room than is needed."""
-    free = files.free_bytes(folder)
-    if needed > free:
-        raise NoSpaceError(
-            f"{folder}: {what} {size(needed)} and the disk has {size(free)} free; make room, "
-            f"{instead}or continue with --ignore-space"
         )

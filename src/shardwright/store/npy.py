@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -58,17 +59,14 @@ def _check(fd: int, component: Component) -> tuple[int, Shape]:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise BadArrayError("not_a_file")  # a folder, a pipe, a device
-    start = os.pread(fd, min(HEADER_BYTES, found.st_size), 0)
-    return check_part(fd, 0, found.st_size, start, component)
+    return check_part(lambda count: os.pread(fd, count, 0), found.st_size, component)
 
 
-def check_part(
-    fd: int, offset: int, size: int, start: bytes, component: Component
-) -> tuple[int, Shape]:
-    """Do the same for a part of an open file, such as a member of a tar, given its first bytes."""
-    shape, expected = _judge(start[:HEADER_BYTES], component)
+def check_part(first: Callable[[int], bytes], size: int, component: Component) -> tuple[int, Shape]:
+    """Do the same for a part of a file, given what reads its first bytes."""
+    shape, expected = _judge(first(min(HEADER_BYTES, size)), component)
     if shape is None:  # another writer's longer header
-        shape, expected = _judge(os.pread(fd, min(expected, size), offset), component)
+        shape, expected = _judge(first(min(expected, size)), component)
         if shape is None:
             raise BadArrayError("truncated")
     if size != expected:

@@ -1,4 +1,8 @@
-"""Verifying: proof that what is on the disk is whole, or a list of what is not."""
+"""Verifying: proof that what is on the disk is whole, or a list of what is not.
+
+Shards: ``folder`` → ``shard`` → ``sample`` → ``against`` the store, and ``loader_rules``.
+A store: ``store`` → ``array_faults``.
+"""
 
 from __future__ import annotations
 

@@ -15,10 +15,11 @@ from shardwright.recipe import JSON_SUFFIX
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.storage.files import explained
 from shardwright.store import npy, records
+from shardwright.store.findings import Fault
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 from shardwright.store.store import Store
-from shardwright.verifying.sample import Fault, Place
+from shardwright.verifying.sample import Place
 
 _CHUNK = 1 << 20  # bytes compared at a time
 
@@ -35,11 +36,11 @@ class Source:
         return self.store.jsonl.open("rb")
 
     def faults(
-        self, fd: int, image_id: str, places: Mapping[str, Place], jsonl: IO[bytes]
+        self, image_id: str, places: Mapping[str, Place], jsonl: IO[bytes]
     ) -> Iterator[Fault]:
         """Find what is not in a shard as it is in the store."""
         if image_id not in self.lines:
-            yield Fault("record_gone", None, f"has no record in {self.store.jsonl}")
+            yield Fault("record_gone", f"has no record in {self.store.jsonl}")
             return
         jsonl.seek(self.lines[image_id])
         line = jsonl.readline(records.LONGEST_LINE).rstrip(b"\r\n")
@@ -52,15 +53,15 @@ class Source:
                 made[mask.suffix] = mask_member(record, mask) if sound else None
             for suffix, data in made.items():
                 place = places.get(suffix)
-                if place and data != place.data(fd):
+                if place and data != place.first(place.size):
                     what = f"differs from the record in {self.store.jsonl}"
-                    yield Fault("record_differs", suffix, what)
+                    yield Fault("record_differs", what, suffix)
         for component in self.store.recipe.components:
             path = self.store.array(component, image_id)
             place = places.get(component.suffix)
-            if place and not _equal(fd, place, path):
+            if place and not _equal(place, path):
                 what = f"differs from {path}" if path.exists() else f"its source {path} is gone"
-                yield Fault("source_differs", component.suffix, what)
+                yield Fault("source_differs", what, component.suffix)
 
 
 def read_source(store: Store, progress: Progress) -> Source:
@@ -80,7 +81,7 @@ def read_source(store: Store, progress: Progress) -> Source:
     return Source(store, lines)
 
 
-def _equal(fd: int, place: Place, path: Path) -> bool:
+def _equal(place: Place, path: Path) -> bool:
     """Whether a member holds exactly the bytes of a file."""
     try:
         source = npy.open_array(path)
@@ -91,7 +92,7 @@ def _equal(fd: int, place: Place, path: Path) -> bool:
             return False
         return all(
             os.pread(source, _CHUNK, at)
-            == os.pread(fd, min(_CHUNK, place.size - at), place.offset + at)
+            == place.file.pread(place.offset + at, min(_CHUNK, place.size - at))
             for at in range(0, place.size, _CHUNK)
         )
     finally:

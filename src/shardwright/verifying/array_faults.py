@@ -47,7 +47,7 @@ class Picture(NamedTuple):
     bucket: str  # "" where the record does not say
 
 
-class Fault(NamedTuple):
+class ArrayFault(NamedTuple):
     """An array that is not as it should be; sorts by sample and component."""
 
     sample: int
@@ -84,7 +84,7 @@ class Checked:
     samples: int = 0
     arrays: int = 0  # that were there
     bytes: int = 0  # of the sound ones
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[ArrayFault] = field(default_factory=list)
 
     def add(self, other: Checked) -> None:
         """Take in what was seen of other samples."""
@@ -114,7 +114,7 @@ def check(task: ArraysToCheck) -> Iterator[Checked]:
                 seen.arrays += reason != "missing"
                 seen.bytes += size
                 if reason is not None:
-                    seen.faults.append(Fault(sample, row, image_id, reason, shape))
+                    seen.faults.append(ArrayFault(sample, row, image_id, reason, shape))
     yield seen
 
 

@@ -7,7 +7,6 @@ loaders would read it.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -25,11 +24,12 @@ from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.manifest import Manifest, ShardEntry, Unfinished
 from shardwright.shards.format.names import bucket_folder, existing_buckets, is_shard_path
 from shardwright.storage.files import TMP_SUFFIX, explained
+from shardwright.storage.local import LocalStorage
 from shardwright.store import commands, provenance
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
-from shardwright.verifying.shard import Checker, Seen, ShardToCheck, cause, file_digest
+from shardwright.verifying.shard import Checker, Seen, ShardToCheck, file_digest
 
 _TAR = ".tar"
 _ANEW = "pack again with --overwrite"
@@ -40,7 +40,7 @@ def is_shard_folder(path: Path) -> bool:
     """Whether a folder holds shards, ours or another tool's."""
     state = path / STATE_FOLDER
     notes = (manifest.MANIFEST_NAME, manifest.UNFINISHED_NAME)
-    return any((state / name).exists() for name in notes) or any(_tars(path, _TAR))
+    return any((state / name).exists() for name in notes) or any(LocalStorage(path).list(_TAR))
 
 
 def verify_shards(
@@ -51,18 +51,19 @@ def verify_shards(
     read_data = read_data or against is not None
     try:
         source = read_source(Store.at(against), progress) if against is not None else None
-        sizes = dict(sorted(_tars(folder, _TAR)))
+        shards = LocalStorage(folder)
+        sizes = dict(sorted(shards.list(_TAR)))
         whole, unfinished, findings = _documents(folder)
-        tasks, misplaced = _compare(folder, sizes, whole, unfinished)
+        tasks, misplaced = _compare(shards, sizes, whole, unfinished)
         findings += misplaced
         listed = whole or (unfinished.base if unfinished else None)
         recipe = listed.samples_of() if listed else SPECIFICATION
-        checker = Checker(folder, recipe, read_data, source)
+        checker = Checker(shards, recipe, read_data, source)
         seen = _check(checker, tasks, sizes, workers, progress)
         for shard in seen:
             findings += shard.findings
         findings += _repeated_keys(seen)
-        findings += _leftovers(folder)
+        findings += _leftovers(shards)
         if source is not None:
             findings += _left_out(source, seen, folder, None if unfinished else whole)
     finally:
@@ -70,31 +71,11 @@ def verify_shards(
     return VerifyReport(
         path=str(folder),
         read_data=read_data,
-        checked={
-            "shards": len(seen),
-            "samples": sum(len(shard.keys) for shard in seen),
-        },
+        checked={"shards": len(seen), "samples": sum(len(shard.keys) for shard in seen)},
         bytes=sum(shard.bytes for shard in seen),
         findings=findings,
         seconds=round(time.monotonic() - started, 3),
     )
-
-
-def _tars(folder: Path, suffix: str) -> Iterator[tuple[str, int]]:
-    """Give the path and size of each visible file of this suffix below a folder."""
-    for root, folders, names in os.walk(folder, followlinks=True):  # a bucket may be elsewhere
-        folders[:] = [
-            name
-            for name in folders
-            # A folder with a state of its own is a packing of its own.
-            if not name.startswith(".") and not Path(root, name, STATE_FOLDER).exists()
-        ]
-        for name in names:
-            if name.endswith(suffix) and not name.startswith("."):
-                path = Path(root, name)
-                # A link that leads nowhere is for the check to find.
-                size = path.stat().st_size if path.exists() else 0
-                yield str(path.relative_to(folder)), size
 
 
 def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[Finding]]:
@@ -104,11 +85,11 @@ def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[F
     try:
         whole = manifest.load_manifest(folder)
     except DamageError as error:
-        findings.append(_damaged(state / manifest.MANIFEST_NAME, error))
+        findings.append(_finding("manifest_damaged", manifest.MANIFEST_NAME, error.what, _ANEW))
     try:
         unfinished = manifest.load_unfinished(folder)
     except DamageError as error:
-        findings.append(_damaged(state / manifest.UNFINISHED_NAME, error))
+        findings.append(_finding("manifest_damaged", manifest.UNFINISHED_NAME, error.what, _ANEW))
     if unfinished is not None:
         what = "a run was interrupted, or is still under way"
         cure = "when none is, finish it with the same pack and --resume, or use --overwrite"
@@ -151,16 +132,12 @@ def _packing_of(folder: Path) -> Path | None:
     return above if is_part and (above / STATE_FOLDER / manifest.MANIFEST_NAME).exists() else None
 
 
-def _damaged(path: Path, error: DamageError) -> Finding:
-    return _finding("manifest_damaged", path.name, cause(error).removeprefix(f"{path}: "), _ANEW)
-
-
 def _finding(kind: str, name: str, what: str, cure: str) -> Finding:
     return Finding(kind, f"{STATE_FOLDER}/{name}", None, what, cure)
 
 
 def _compare(
-    folder: Path,
+    shards: LocalStorage,
     sizes: Mapping[str, int],
     whole: Manifest | None,
     unfinished: Unfinished | None,
@@ -191,7 +168,7 @@ def _compare(
             tasks.append(ShardToCheck(path, None, cure))
     if whole is not None and unfinished is None:
         for path in unlisted:
-            name = _renamed(folder / path, sizes[path], missing)
+            name = _renamed(shards, path, sizes[path], missing)
             if name is not None:
                 what = f"is {name} under another name"
                 findings.append(Finding("renamed", path, None, what, f"rename it to {name}"))
@@ -206,10 +183,15 @@ def _compare(
     return tasks, findings
 
 
-def _renamed(path: Path, size: int, missing: Mapping[str, ShardEntry]) -> str | None:
+def _renamed(
+    shards: LocalStorage, path: str, size: int, missing: Mapping[str, ShardEntry]
+) -> str | None:
     """Say which of the missing shards a file is, if any; it is read only when the sizes agree."""
     alike = [entry for entry in missing.values() if entry.bytes == size]
-    digest = file_digest(path) if alike else None
+    if not alike:
+        return None
+    with shards.open(path) as file:
+        digest = file_digest(file)
     return next((entry.path for entry in alike if entry.xxh3 == digest), None)
 
 
@@ -277,8 +259,8 @@ def _left_out(
     yield Finding("left_out", str(store.jsonl), None, what, cure, damage=False)
 
 
-def _leftovers(folder: Path) -> Iterator[Finding]:
-    for path, _ in sorted(_tars(folder, _TAR + TMP_SUFFIX)):
+def _leftovers(shards: LocalStorage) -> Iterator[Finding]:
+    for path, _ in sorted(shards.list(_TAR + TMP_SUFFIX)):
         what = "was left half written by an interrupted run"
         cure = "the next pack removes it"
         yield Finding("leftover", path, None, what, cure, damage=False)

@@ -6,10 +6,10 @@ which of them matter to whom; the shards themselves are asked, not our index.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,28 +17,29 @@ from shardwright.errors import DamageError, InputMissingError
 from shardwright.progress import Progress
 from shardwright.recipe import JSON_SUFFIX, LONGEST_NAME
 from shardwright.shards.format import manifest, tarread
-from shardwright.shards.format.tarread import BadTarError, Entry
+from shardwright.shards.format.tarread import Entry
 from shardwright.shards.loaders import indexes as loader_indexes
 from shardwright.shards.loaders.indexes import CARD_NAME, LOADERS, Packed
 from shardwright.storage.files import explained
+from shardwright.storage.local import LocalFile, Readable
 from shardwright.store.commands import command
-from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding
+from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Fault, Finding
 
 FAULTS = {
-    "unreadable": "the tar cannot be read",
-    "empty": "has no samples",
+    "not_a_tar": "the tar cannot be read",
+    "no_samples": "has no samples",
     "not_a_file": "is a link, a device or the like",
-    "passed_over": "has no key or no field, so it is passed over in silence",
+    "no_key": "has no key or no field, so it is passed over in silence",
     "reserved": "has a key that starts with __, which is kept for the loader itself",
-    "repeated": "comes twice in one sample",
-    "apart": "has members that do not stand together",
+    "repeated_member": "comes twice in one sample",
+    "key_apart": "has members that do not stand together",
     "upper_case": "has a field that is not lower-case",
     "not_alike": "has other fields than the first sample",
     "json_differs": "has other JSON types than the first five samples",
     "json_new": "has JSON that the first five samples have not, or only as null, so it is dropped",
     "json_large": "has a number in its JSON that 64 bits cannot hold",
-    "key_twice": "has a key that another sample has too",
-    "extended": "has a PAX or GNU header",
+    "repeated_key": "has a key that another sample has too",
+    "extended_headers": "has a PAX or GNU header",
     "long": f"has a name longer than {LONGEST_NAME} bytes",
     "space": "has white space in its name",
     "visible": "is visible, so load_dataset would open it as a tar",
@@ -46,15 +47,15 @@ FAULTS = {
 }
 
 _JSON = ("json_differs", "json_new", "json_large")
-_ALL = ("unreadable", "empty", "not_a_file", "passed_over", "repeated", "apart")
+_ALL = ("not_a_tar", "no_samples", "not_a_file", "no_key", "repeated_member", "key_apart")
 RULES: dict[str, tuple[str, ...]] = {
     "webdataset": (*_ALL, "reserved"),
     "hf": (*_ALL, "reserved", "upper_case", "not_alike", *_JSON, "visible", "stale"),
-    "energon": (*_ALL, "reserved", "key_twice", "stale"),
+    "energon": (*_ALL, "reserved", "repeated_key", "stale"),
     "ray": (*_ALL, "not_alike"),
-    "wids": (*_ALL, "extended", "long", "stale"),
+    "wids": (*_ALL, "extended_headers", "long", "stale"),
     "dali": (*_ALL, "space", "not_alike", "stale"),
-    "webshart": (*_ALL, "extended", "long", "stale"),
+    "webshart": (*_ALL, "extended_headers", "long", "stale"),
 }
 _SAME_FIELDS = (
     "give all records of the store the same fields, each of one type, then pack with --overwrite"
@@ -74,23 +75,11 @@ Steps = tuple[str | int, ...]
 Types = dict[Steps, str]  # of all that is in a JSON object and not null
 
 
-@dataclass
-class Fault:
+class Met(NamedTuple):
     """How often a fault was met, and where first."""
 
-    count: int
+    times: int
     example: str
-
-
-class Faults(dict[str, Fault]):
-    """The faults that were met, by name."""
-
-    def add(self, name: str, example: str) -> None:
-        """Count one."""
-        if name in self:
-            self[name].count += 1
-        else:
-            self[name] = Fault(1, example)
 
 
 @dataclass(frozen=True)
@@ -98,7 +87,7 @@ class LoaderCheck:
     """Whether one loader reads the folder as it is meant."""
 
     loader: str
-    faults: dict[str, Fault]
+    faults: dict[str, Met]
     index: bool | None  # whether its index files are there; None where it needs none
 
     @property
@@ -114,13 +103,14 @@ def check_loaders(folder: Path, progress: Progress) -> list[LoaderCheck]:
     progress.phase("loaders", len(shards), "shards")
     check = Check()
     for shard in shards:
-        _check_file(check, shard, shard.relative_to(folder).as_posix())
+        with explained(shard), LocalFile(shard) as file:
+            check.shard(file, shard.relative_to(folder).as_posix())
         progress.advance(1)
     progress.close()
     if not _has_card(folder):
         for path in visible:
             if path.suffix != ".tar":
-                check.faults.add("visible", path.relative_to(folder).as_posix())
+                check.met("visible", path.relative_to(folder).as_posix())
     checks = []
     for loader, rules in RULES.items():
         found = {name: check.faults[name] for name in rules if name in check.faults}
@@ -129,7 +119,7 @@ def check_loaders(folder: Path, progress: Progress) -> list[LoaderCheck]:
             index = sorted(loader_indexes.present(folder, loader))
             there = bool(index) if loader != "hf" else None  # which can do without a card
             if stale := _stale(folder, loader, index):
-                found["stale"] = Fault(len(stale), stale[0])
+                found["stale"] = Met(len(stale), stale[0])
         checks.append(LoaderCheck(loader, found, there))
     return checks
 
@@ -142,7 +132,7 @@ def findings_of(checks: Iterable[LoaderCheck], folder: Path) -> Iterator[Finding
             failed.setdefault(name, []).append(check)
     for name, fails in failed.items():
         fault = fails[0].faults[name]
-        times = f" (as {fault.count:,} in all)" if fault.count > 1 else ""
+        times = f" (as {fault.times:,} in all)" if fault.times > 1 else ""
         who = ", ".join(check.loader for check in fails)
         index = command("index", str(folder), "--for", who.replace(" ", ""))
         cure = _CURES.get(name, "pack the samples again with shardwright pack").format(index=index)
@@ -154,48 +144,42 @@ def findings_of(checks: Iterable[LoaderCheck], folder: Path) -> Iterator[Finding
 class Check:
     """Looks at shard after shard; what one sample is held against comes from those before it."""
 
-    faults: Faults = field(default_factory=Faults)
-    samples: int = 0
-    fields: frozenset[str] | None = None  # of the first sample
+    faults: dict[str, Met] = field(default_factory=dict)
+    fields: set[str] | None = None  # of the first sample
     types: Types = field(default_factory=dict)  # of the first samples' JSON
-    keys: set[str] = field(default_factory=set)
+    keys: dict[str, str] = field(default_factory=dict)  # with the shard in which each came first
+    samples: int = 0  # of the shards before
 
-    def shard(self, path: str, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Look at the names of one shard; give the JSON members, for ``json`` to look at."""
-        here: set[str] = set()  # keys whose samples have begun
-        key, fields = "", set[str]()
-        for entry in entries:
-            if entry.kind == tarread.FOLDER:
+    def met(self, fault: str, place: str) -> None:
+        """Count a fault."""
+        times, example = self.faults.get(fault, (0, place))
+        self.faults[fault] = Met(times + 1, example)
+
+    def shard(self, file: Readable, path: str) -> None:
+        """Look at the samples of one shard."""
+        for sample in tarread.samples(file):
+            if isinstance(sample, Fault):
+                if sample.damage:  # all pass over a folder
+                    names = ".".join(filter(None, (sample.sample, sample.member)))
+                    self.met(sample.kind, f"{path}: {names or sample.what}")
                 continue
-            place = f"{path}: {entry.name}"
-            self._name(entry, place)
-            named = tarread.split(entry.name)
-            if entry.kind != tarread.FILE or named is None:
-                continue
-            if named[0] != key:
-                self._end(path, key, fields)
-                key, fields = named[0], set()
-                if key in here:
-                    self.faults.add("apart", place)
-                elif key in self.keys:
-                    self.faults.add("key_twice", place)
-                here.add(key)
-                self.keys.add(key)
-            if named[1] in fields:
-                self.faults.add("repeated", place)
-            fields.add(named[1])
-            if named[1] == JSON_SUFFIX:
-                yield entry
-        self._end(path, key, fields)
-        if not here:
-            self.faults.add("empty", path)
-        self.samples += len(here)
+            entries = list(sample.members.values())
+            if self.keys.setdefault(sample.key, path) != path:
+                self.met("repeated_key", f"{path}: {entries[0].name}")
+            for entry in entries:
+                self._name(entry, f"{path}: {entry.name}")
+            self.fields = self.fields or set(sample.members)
+            if self.fields != sample.members.keys():
+                self.met("not_alike", f"{path}: {sample.key}")
+            if record := sample.members.get(JSON_SUFFIX):
+                self.json(f"{path}: {record.name}", file.pread(record.offset, record.size))
+        self.samples = len(self.keys)
 
     def json(self, place: str, data: bytes) -> None:
         """Look at a JSON member."""
         types = _types(data)
         if types is None:
-            self.faults.add("json_differs", place)
+            self.met("json_differs", place)
             return
         if not self.samples and len(self.keys) <= _FIRST:
             self.types = types | self.types
@@ -208,30 +192,19 @@ class Check:
             ("json_differs", any(self.types.get(p, kind) != kind for p, kind in types.items())),
         ):
             if met:
-                self.faults.add(fault, place)
+                self.met(fault, place)
 
     def _name(self, entry: Entry, place: str) -> None:
-        named = tarread.split(entry.name)
         base = entry.name.rpartition("/")[2]
         for fault, met in (
-            ("not_a_file", entry.kind != tarread.FILE),
-            ("passed_over", named is None),
             ("reserved", base.startswith("__")),
             ("upper_case", base.partition(".")[2] != base.partition(".")[2].lower()),
-            ("extended", entry.extended),
+            ("extended_headers", entry.extended),
             ("long", len(entry.name.encode()) > LONGEST_NAME),
             ("space", any(map(str.isspace, entry.name))),
         ):
             if met:
-                self.faults.add(fault, place)
-
-    def _end(self, path: str, key: str, fields: set[str]) -> None:
-        if not fields:
-            return
-        if self.fields is None:
-            self.fields = frozenset(fields)
-        elif self.fields != fields:
-            self.faults.add("not_alike", f"{path}: {key}")
+                self.met(fault, place)
 
 
 def _types(data: bytes) -> Types | None:
@@ -262,18 +235,6 @@ def _typed(value: object, path: Steps = ()) -> Iterator[tuple[Steps, str]]:
     elif isinstance(value, list):
         for item in value:
             yield from _typed(item, (*path, _ITEM))
-
-
-def _check_file(check: Check, shard: Path, path: str) -> None:
-    with explained(shard):
-        fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        for entry in check.shard(path, tarread.entries(fd)):
-            check.json(f"{path}: {entry.name}", os.pread(fd, entry.size, entry.offset))
-    except BadTarError as error:
-        check.faults.add("unreadable", f"{path}: {error.reason}")
-    finally:
-        os.close(fd)
 
 
 def _is_visible_file(path: Path, folder: Path) -> bool:

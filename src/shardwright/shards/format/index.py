@@ -21,8 +21,7 @@ from shardwright.layout import STATE_FOLDER
 
 INDEX_FOLDER = "index"
 INDEX_SUFFIX = ".idx"
-_FORMAT = "shardwright-index"
-_VERSION = 1
+VERSION = 1
 _WORD = 8
 
 
@@ -34,10 +33,12 @@ class Member(NamedTuple):
     xxh3: int
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Head(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
+    tag_field="format", tag="shardwright-index",
+):  # fmt: skip
     """The JSON line of an index."""
 
-    format: str
     version: int
     shard: str  # its path below the output folder
     bytes: int
@@ -65,9 +66,9 @@ class ShardIndex(msgspec.Struct, frozen=True):
         return zip(self.table[::columns], self.table[1::columns], strict=True)
 
 
-def index_path(output_dir: Path, shard: str) -> Path:
-    """Give the place of a shard's index; the shard is given as its path below the output folder."""
-    return output_dir / STATE_FOLDER / INDEX_FOLDER / Path(shard).with_suffix(INDEX_SUFFIX)
+def index_name(shard: str) -> str:
+    """Name the index of a shard; both are paths below the output folder."""
+    return f"{STATE_FOLDER}/{INDEX_FOLDER}/{shard.removesuffix('.tar')}{INDEX_SUFFIX}"
 
 
 def shards(output_dir: Path) -> list[str]:
@@ -77,23 +78,9 @@ def shards(output_dir: Path) -> list[str]:
     return [path.relative_to(root).with_suffix(".tar").as_posix() for path in found]
 
 
-def encode(
-    *, shard: str, size: int, xxh3: str, sha256: str | None, members: tuple[str, ...],
-    ids: list[str], table: array[int], longest_key: int,
-) -> bytes:  # fmt: skip
+def encode(found: ShardIndex) -> bytes:
     """Write an index."""
-    head = Head(
-        format=_FORMAT,
-        version=_VERSION,
-        shard=shard,
-        bytes=size,
-        xxh3=xxh3,
-        sha256=sha256,
-        members=members,
-        longest_key=longest_key,
-        ids=ids,
-    )
-    body = msgspec.json.encode(head) + b"\n" + _little_endian(table).tobytes()
+    body = msgspec.json.encode(found.head) + b"\n" + _little_endian(found.table).tobytes()
     return body + xxhash.xxh3_64_digest(body)[::-1]
 
 
@@ -101,17 +88,17 @@ def decode(data: bytes, path: Path | str) -> ShardIndex:
     """Read an index, or say by DamageError that it is not whole."""
     body, checksum = data[:-_WORD], data[-_WORD:]
     if xxhash.xxh3_64_digest(body)[::-1] != checksum:
-        raise DamageError(f"{path}: is damaged; pack again with --overwrite")
+        raise DamageError("is damaged", path=path, fix="pack again with --overwrite")
     line, _, rest = body.partition(b"\n")
     table = array("Q")
     try:
         head = msgspec.json.decode(line, type=Head)
         table.frombytes(rest)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise DamageError(f"{path}: is not an index ({error})") from None
+        raise DamageError(f"is not an index ({error})", path=path) from None
     expected = len(head.ids) * len(head.members) * len(Member._fields)
-    if (head.format, head.version) != (_FORMAT, _VERSION) or len(table) != expected:
-        raise DamageError(f"{path}: is not an index this version can read")
+    if head.version != VERSION or len(table) != expected:
+        raise DamageError("is not an index this version can read", path=path)
     return ShardIndex(head, _little_endian(table))
 
 
@@ -120,12 +107,13 @@ def read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputMissingError(f"{path}: {error.strerror}; pack again with --overwrite") from None
+        fix = "pack again with --overwrite"
+        raise InputMissingError(str(error.strerror), path=path, fix=fix) from None
 
 
 def load(output_dir: Path, shard: str) -> ShardIndex:
     """Read the index of a shard."""
-    path = index_path(output_dir, shard)
+    path = output_dir / index_name(shard)
     return decode(read(path), path)
 
 

@@ -134,7 +134,8 @@ def decode_manifest(data: bytes, path: Path | str) -> Manifest:
     found = _decode(data, path, Manifest)
     runs, paths = range(len(found.runs)), {entry.path for entry in found.shards}
     if not runs or len(paths) < len(found.shards) or any(e.run not in runs for e in found.shards):
-        raise DamageError(f"{path}: speaks of a shard twice or of no run; pack with --overwrite")
+        what = "speaks of a shard twice or of no run"
+        raise DamageError(what, path=path, fix="pack with --overwrite")
     return found
 
 
@@ -194,14 +195,14 @@ def _read(path: Path) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
+        raise StorageError(f"cannot be read ({error.strerror})", path=path) from None
 
 
 def _decode(data: bytes, path: Path | str, kind: type[Document]) -> Document:
     body, comma, checksum = data.rpartition(b',\n  "xxh3": "')
     if not comma or checksum != xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n':
-        raise DamageError(f"{path}: is damaged; pack again with --overwrite")
+        raise DamageError("is damaged", path=path, fix="pack again with --overwrite")
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DamageError(f"{path}: this version cannot read it ({error})") from None
+        raise DamageError(f"this version cannot read it ({error})", path=path) from None

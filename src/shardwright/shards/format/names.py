@@ -41,18 +41,20 @@ def is_shard_path(path: str) -> bool:
 
 def existing_buckets(output_dir: Path) -> list[str]:
     """List the buckets that have a folder here."""
-    names = sorted(os.listdir(output_dir)) if output_dir.is_dir() else []
-    buckets = [name.removeprefix(_BUCKET_PREFIX) for name in names if name.startswith("bucket_")]
-    return [bucket for bucket in buckets if is_bucket(bucket)]
+    split = (name.partition(_BUCKET_PREFIX) for name in _names(output_dir))
+    return [bucket for before, _, bucket in split if not before and is_bucket(bucket)]
 
 
 def existing_shards(folder: Path) -> dict[int, Path]:
     """Find the shards in a bucket's folder, by number."""
-    names = sorted(os.listdir(folder)) if folder.is_dir() else []
-    return {int(match[1]): folder / name for name in names if (match := _SHARD.fullmatch(name))}
+    matches = map(_SHARD.fullmatch, _names(folder))
+    return {int(match[1]): folder / match[0] for match in matches if match}
 
 
 def leftovers(folder: Path) -> list[Path]:
     """Find what a killed run left half written in a bucket's folder."""
-    names = sorted(os.listdir(folder)) if folder.is_dir() else []
-    return [folder / name for name in names if _LEFTOVER.fullmatch(name)]
+    return [folder / name for name in _names(folder) if _LEFTOVER.fullmatch(name)]
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder)) if folder.is_dir() else []

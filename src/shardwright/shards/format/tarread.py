@@ -1,17 +1,17 @@
 """Reading the headers of a tar that anybody may have made, without trusting a byte of it.
 
-Nothing is extracted and nothing is allocated by what a header claims. A member's place and kind are
-given as they are, also when it is a link or a device; the caller decides what it takes.
+Nothing is extracted and nothing is allocated by what a header claims.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from shardwright.shards.format.tar import BLOCK, member_bytes
+from shardwright.shards.format.tar import BLOCK, END, member_bytes
+from shardwright.storage.local import Readable
+from shardwright.store.findings import Fault
 
 FILE = "file"
 FOLDER = "folder"
@@ -47,21 +47,62 @@ class Entry(NamedTuple):
     extended: bool  # whether PAX or GNU headers stand before it, which not every loader reads
 
 
+class Sample(NamedTuple):
+    """The members that stand together under one key, by field."""
+
+    key: str
+    members: dict[str, Entry]
+
+
 def split(name: str) -> tuple[str, str] | None:
     """Give the key and the field that loaders take from a name; None where they pass it over."""
     match = _SPLIT.fullmatch(name)
     return (match[1], match[2].lower()) if match else None
 
 
-def entries(fd: int) -> Iterator[Entry]:
-    """Give every member of an open tar, then check that it ends as a tar must."""
-    size = os.fstat(fd).st_size
+def samples(tar: Readable) -> Iterator[Sample | Fault]:
+    """Group the members of a tar as loaders do; what they would stumble over comes in between."""
+    keys: set[str] = set()
+    current: Sample | None = None
+    try:
+        for entry in entries(tar):
+            if entry.kind != FILE:
+                damage = entry.kind != FOLDER
+                yield Fault("not_a_file", f"is a {entry.kind}", entry.name, damage=damage)
+                continue
+            named = split(entry.name)
+            if named is None:
+                what = "has no key that ends at a dot, so loaders pass it over"
+                yield Fault("no_key", what, entry.name)
+                continue
+            key, field = named
+            if current is None or key != current.key:
+                if current is not None:
+                    yield current
+                if key in keys:
+                    what = "comes again in the same shard, apart from its other members"
+                    yield Fault("key_apart", what, sample=key)
+                keys.add(key)
+                current = Sample(key, {})
+            if field in current.members:
+                yield Fault("repeated_member", "is there twice", field, key)
+            current.members[field] = entry
+        if current is None:
+            yield Fault("no_samples", "has no samples, at which some loaders fail")
+    except BadTarError as error:
+        yield Fault("not_a_tar", error.reason)
+    if current is not None:
+        yield current
+
+
+def entries(tar: Readable) -> Iterator[Entry]:
+    """Give every member of a tar, also a link or a device; then check that it ends as it must."""
     position = 0
     name: str | None = None
     data_size: int | None = None
     extended = False
     while True:
-        header = os.pread(fd, BLOCK, position)
+        header = tar.pread(position, BLOCK)
         if len(header) < BLOCK:
             raise BadTarError("cut off, for its end blocks are missing,", position + len(header))
         if not any(header):
@@ -72,7 +113,7 @@ def entries(fd: int) -> Iterator[Entry]:
         if kind in (_PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK):
             if length > _LONGEST_EXTENSION:
                 raise BadTarError("an extension header of absurd length", position)
-            data = os.pread(fd, length, position + BLOCK)
+            data = tar.pread(position + BLOCK, length)
             if kind == _LONG_NAME:
                 name = _text(data.partition(b"\0")[0])
             elif kind == _PAX:
@@ -84,12 +125,12 @@ def entries(fd: int) -> Iterator[Entry]:
             length = length if data_size is None else data_size
             kind_name = _KINDS.get(kind, f"member of unknown type {kind!r}")
             length = length if kind_name == FILE else 0
-            if position + BLOCK + length > size:
-                raise BadTarError("cut off", size)
+            if position + BLOCK + length > tar.size:
+                raise BadTarError("cut off", tar.size)
             yield Entry(name or _name(header), kind_name, position + BLOCK, length, extended)
             name, data_size, extended = None, None, False
         position += member_bytes(length)
-    _require_zeros(fd, position, size)
+    _require_zeros(tar, position)
 
 
 def _require_checksum(header: bytes, position: int) -> None:
@@ -139,11 +180,11 @@ def _pax(data: bytes, position: int) -> dict[str, str]:
     return fields
 
 
-def _require_zeros(fd: int, position: int, size: int) -> None:
-    if size < position + 2 * BLOCK:
-        raise BadTarError("cut off, for its end blocks are missing,", size)
-    while position < size:
-        data = os.pread(fd, _ZEROS_AT_ONCE, position)
+def _require_zeros(tar: Readable, position: int) -> None:
+    if tar.size < position + len(END):
+        raise BadTarError("cut off, for its end blocks are missing,", tar.size)
+    while position < tar.size:
+        data = tar.pread(position, _ZEROS_AT_ONCE)
         if not data or data.count(0) != len(data):
             raise BadTarError("data after its end", position)
         position += len(data)

@@ -7,7 +7,6 @@ is a hidden one, because others open every visible file of a shard folder as a t
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -27,7 +26,8 @@ from shardwright.shards.format.manifest import Manifest, ShardEntry
 from shardwright.shards.format.tar import BLOCK, member_bytes
 from shardwright.shards.loaders import card
 from shardwright.shards.loaders.indexing import IndexSummary
-from shardwright.storage import files, locks
+from shardwright.storage import files
+from shardwright.storage.local import LocalStorage
 from shardwright.text import shown
 
 ENERGON_FOLDER = ".nv-meta"
@@ -37,7 +37,6 @@ CARD_NAME = "README.md"
 _RECORD = f"{STATE_FOLDER}/loaders.json"
 _ENERGON_VERSION = "7.4.1"  # whose layout this is
 
-StrPath = str | os.PathLike[str]
 File = tuple[str, bytes]
 # By loader and path: the xxh3 of what we wrote; while a file is replaced, those of old and new.
 Record = dict[str, dict[str, str]]
@@ -144,18 +143,22 @@ LOADERS: dict[str, Loader] = {
 }
 
 
-def write_indexes(folder: Path, names: Iterable[str], remove: bool) -> IndexSummary:
+def write_indexes(folder: Path, chosen: list[str], remove: bool) -> IndexSummary:
     """Write the files of some loaders, or remove them; those of an earlier packing go as well.
 
     What we wrote is on record with its checksum, before it appears, so that a run that is killed
     leaves nothing that the next does not know. No other file is replaced or removed, nor one of
     these that somebody has changed since.
     """
-    chosen = _chosen(names)
+    if not chosen:
+        raise UsageError(f"--for: name at least one loader of {', '.join(LOADERS)}")
+    for name in chosen:
+        if name not in LOADERS:
+            raise UsageError(f"--for {name}: no such loader; there are {', '.join(LOADERS)}")
     packed = _packed(folder, needed=not remove)
     written: list[str] = []
     removed: list[str] = []
-    with locks.lock(folder):
+    with LocalStorage(folder).lease():
         if "hf" in chosen and not remove:
             _require_card_of_ours(folder)
         record = read_record(folder)
@@ -165,7 +168,7 @@ def write_indexes(folder: Path, names: Iterable[str], remove: bool) -> IndexSumm
                 known = record.setdefault(name, {})
                 old = set(known)
                 if packed is not None and not remove:
-                    sealed = _write(folder, LOADERS[name].write(packed), known)
+                    sealed = _write(packed, name, known)
                     for path, checksum in sealed.items():
                         known[path] = f"{known.get(path, '')} {checksum}".strip()
                     _save_record(folder, record)
@@ -178,28 +181,17 @@ def write_indexes(folder: Path, names: Iterable[str], remove: bool) -> IndexSumm
     return IndexSummary(str(folder), chosen, written, sorted(removed))
 
 
-def _chosen(names: Iterable[str]) -> list[str]:
-    chosen = list(dict.fromkeys([names] if isinstance(names, str) else names))
-    if not chosen:
-        raise UsageError(f"--for: name at least one loader of {', '.join(LOADERS)}")
-    for name in chosen:
-        if name not in LOADERS:
-            raise UsageError(f"--for {name}: no such loader; there are {', '.join(LOADERS)}")
-    return chosen
-
-
 def _packed(folder: Path, needed: bool) -> Packed | None:
     if not folder.is_dir():
-        raise InputMissingError(f"{folder}: no such folder; give the --output-dir of a pack")
+        fix = "give the --output-dir of a pack"
+        raise InputMissingError("no such folder", path=folder, fix=fix)
     listed = manifest.load_manifest(folder)
     if listed is not None and listed.shards:
         return Packed(folder, listed)
     if not needed:
         return None
-    raise InputMissingError(
-        f"{folder}: has no manifest to make indexes from; pack it, or finish its packing with "
-        "--resume"
-    )
+    fix = "pack it, or finish its packing with --resume"
+    raise InputMissingError("has no manifest to make indexes from", path=folder, fix=fix)
 
 
 def present(folder: Path, loader: str) -> Iterator[str]:
@@ -253,16 +245,15 @@ def _content(path: Path) -> bytes | None:
 
 
 def _not_ours(path: Path) -> UsageError:
-    return UsageError(
-        f"{path}: was not written by shardwright index, or was changed since; move it away first"
-    )
+    what = "was not written by shardwright index, or was changed since"
+    return UsageError(what, path=path, fix="move it away first")
 
 
-def _write(folder: Path, made: Iterable[File], known: dict[str, str]) -> dict[str, str]:
+def _write(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
     """Write the files of a loader under temporary names, and give their checksums."""
-    sealed: dict[str, str] = {}
+    folder, sealed = packed.folder, dict[str, str]()
     try:
-        for name, new in made:
+        for name, new in LOADERS[loader].write(packed):
             path = folder / name
             data = renewed(path, new)
             there = _content(path)
@@ -270,21 +261,20 @@ def _write(folder: Path, made: Iterable[File], known: dict[str, str]) -> dict[st
             if name != CARD_NAME and not ours:
                 raise _not_ours(path)
             files.make_folder(path.parent)
-            with files.NewFile(path) as file:
-                file.write(data)
+            with LocalStorage(folder).create(name) as file:
+                file.put(data)
                 file.seal(len(data))
             sealed[name] = xxhash.xxh3_64_hexdigest(data)
     except BaseException:
-        for name in sealed:
-            with suppress(StorageError):  # the error that brought us here is the one to report
-                files.remove(_tmp(folder / name))
+        with suppress(StorageError):  # the error that brought us here is the one to report
+            _remove_half_written(folder, loader)
         raise
     return sealed
 
 
 def _publish(folder: Path, sealed: dict[str, str], known: dict[str, str]) -> None:
     for name, checksum in sealed.items():
-        files.publish(_tmp(folder / name), folder / name)
+        LocalStorage(folder).publish(name)
         known[name] = checksum
     for parent in {(folder / name).parent for name in sealed}:
         files.sync_folder(parent)
@@ -295,10 +285,6 @@ def _remove_half_written(folder: Path, loader: str) -> None:
     for pattern in (_RECORD, *LOADERS[loader].owns):
         for path in list(folder.glob(pattern + files.TMP_SUFFIX)):
             files.remove(path)
-
-
-def _tmp(path: Path) -> Path:
-    return path.with_name(path.name + files.TMP_SUFFIX)
 
 
 def _is_ours(there: bytes, checksums: str) -> bool:
@@ -325,14 +311,10 @@ def _remove(folder: Path, names: Iterable[str], known: dict[str, str]) -> list[s
 
 def _samples(found: ShardIndex) -> Iterator[list[_Member]]:
     """Give the members of each sample."""
-    step = len(Member._fields)
-    offsets, sizes = iter(found.table[0::step]), iter(found.table[1::step])
+    spots = found.spots()
     for image_id in found.head.ids:
         name = key(image_id, found.head.longest_key)
-        yield [
-            _Member(suffix, f"{name}.{suffix}", next(offsets), next(sizes))
-            for suffix in found.head.members
-        ]
+        yield [_Member(suffix, f"{name}.{suffix}", *next(spots)) for suffix in found.head.members]
 
 
 def _json(value: object) -> bytes:

@@ -6,12 +6,10 @@ million samples open in about a second. Image ids are looked up only when somebo
 
 from __future__ import annotations
 
-import os
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import xxhash
@@ -25,8 +23,10 @@ from shardwright.shards.format import index, manifest, tarread
 from shardwright.shards.format.index import Member, ShardIndex
 from shardwright.shards.format.keys import keys
 from shardwright.shards.format.names import bucket_folder, existing_buckets, existing_shards
-from shardwright.shards.format.tarread import BadTarError
-from shardwright.shards.reader.folder import Folder, LocalFolder, Shard
+from shardwright.shards.reader.folder import COPY, Folder, LocalFolder, Shard
+from shardwright.storage.files import explained
+from shardwright.storage.local import LocalStorage
+from shardwright.store.findings import Fault
 
 _MANIFEST = f"{STATE_FOLDER}/{manifest.MANIFEST_NAME}"
 _UNFINISHED = f"{STATE_FOLDER}/{manifest.UNFINISHED_NAME}"
@@ -80,32 +80,24 @@ def open_catalog(folder: Folder) -> Catalog:
     listed, unfinished = folder.read_files([_MANIFEST, _UNFINISHED])
     if listed is None:
         if unfinished is not None:
-            raise InputMissingError(
-                f"{folder.name}: packing was interrupted; finish it with the same pack and --resume"
-            )
-        if not isinstance(folder, LocalFolder):
-            raise InputMissingError(
-                f"{folder.name}: no {_MANIFEST} there; a remote folder is read through its index, "
-                f"so copy {STATE_FOLDER} along with the shards"
-            )
-        return _scan(folder)
+            fix = "finish it with the same pack and --resume"
+            raise InputMissingError("packing was interrupted", path=folder.name, fix=fix)
+        if isinstance(folder, LocalFolder):
+            return _scan(folder)
+        fix = f"a remote folder is read through its index, so copy {STATE_FOLDER} along with the "
+        raise InputMissingError(f"no {_MANIFEST} there", path=folder.name, fix=f"{fix}shards")
     found = manifest.decode_manifest(listed, f"{folder.name}/{_MANIFEST}")
     shards = []
     for entry in found.shards:
         stamp = folder.stamp(entry.path)
         if stamp is not None and stamp[2] != entry.bytes:
-            raise DamageError(
-                f"{folder.name}/{entry.path}: has {stamp[2]} bytes where the manifest says "
-                f"{entry.bytes}; copy it here again, or pack again"
-            )
+            what = f"has {stamp[2]} bytes where the manifest says {entry.bytes}"
+            raise DamageError(what, path=f"{folder.name}/{entry.path}", fix=COPY)
         shards.append(
             Shard(entry.path, entry.bucket, entry.samples, entry.bytes, entry.index_xxh3, stamp)
         )
-    contents = (
-        (shard, one.head.members, _places(one), keys(one.head.ids, one.head.longest_key))
-        for shard, one in _indexes(folder, shards)
-    )
-    return replace(_catalog(folder, contents), arrays=found.samples_of().arrays)
+    catalog = _catalog(folder, (_contents(*one) for one in _indexes(folder, shards)))
+    return replace(catalog, arrays=found.samples_of().arrays)
 
 
 def read_ids(folder: Folder, catalog: Catalog) -> list[str] | None:
@@ -116,28 +108,22 @@ def read_ids(folder: Folder, catalog: Catalog) -> list[str] | None:
 
 
 def _indexes(folder: Folder, shards: Sequence[Shard]) -> Iterator[tuple[Shard, ShardIndex]]:
-    paths = [index.index_path(Path(), shard.path).as_posix() for shard in shards]
-    for shard, path, data in zip(shards, paths, folder.read_files(paths), strict=True):
+    names = [index.index_name(shard.path) for shard in shards]
+    for shard, name, data in zip(shards, names, folder.read_files(names), strict=True):
+        path = f"{folder.name}/{name}"
         if data is None:
-            raise InputMissingError(
-                f"{folder.name}/{path}: no such file, but the manifest names its shard; "
-                "copy it here again, or pack again"
-            )
+            what = "no such file, but the manifest names its shard"
+            raise InputMissingError(what, path=path, fix=COPY)
         if xxhash.xxh3_64_hexdigest(data) != shard.index_xxh3:
-            raise DamageError(
-                f"{folder.name}/{path}: is damaged or not the one the manifest names; "
-                "copy it here again, or pack again"
-            )
-        yield shard, index.decode(data, f"{folder.name}/{path}")
+            what = "is damaged or not the one the manifest names"
+            raise DamageError(what, path=path, fix=COPY)
+        yield shard, index.decode(data, path)
 
 
-def _places(found: ShardIndex) -> Places:
-    table = np.frombuffer(found.table, np.int64)
-    return table.reshape(-1, len(found.head.members), len(Member._fields))[:, :, :2]
-
-
-def _marks(keys: Iterable[str]) -> Marks:
-    return np.fromiter(map(mark, map(str.encode, keys)), np.uint64)
+def _contents(shard: Shard, found: ShardIndex) -> Contents:
+    head, table = found.head, np.frombuffer(found.table, np.int64)
+    places = table.reshape(-1, len(head.members), len(Member._fields))[:, :, :2]
+    return shard, head.members, places, keys(head.ids, head.longest_key)
 
 
 def _catalog(folder: Folder, found: Iterable[Contents]) -> Catalog:
@@ -148,27 +134,25 @@ def _catalog(folder: Folder, found: Iterable[Contents]) -> Catalog:
     for shard, names, places, known_as in found:
         members = members or names
         if names != members:
-            raise DamageError(
-                f"{folder.name}/{shard.path}: its samples consist of {', '.join(names)}, and those "
-                f"of {shards[0].path} of {', '.join(members)}; pack all of them alike"
-            )
+            what = f"its samples consist of {', '.join(names)}, and those of {shards[0].path} of "
+            path, what = f"{folder.name}/{shard.path}", what + ", ".join(members)
+            raise DamageError(what, path=path, fix="pack all of them alike")
         shards.append(shard)
         firsts.append(samples)
         tables.append(places)
-        marks.append(_marks(known_as))
+        marks.append(np.fromiter(map(mark, map(str.encode, known_as)), np.uint64))
         samples += shard.samples
     if not samples:
-        raise InputMissingError(
-            f"{folder.name}: no shards there, neither bucket_WIDTHxHEIGHT/shard-NNNNNN.tar nor "
-            "*.tar; give the --output-dir of a pack"
-        )
+        what = "no shards there, neither bucket_WIDTHxHEIGHT/shard-NNNNNN.tar nor *.tar"
+        raise InputMissingError(what, path=folder.name, fix="give the --output-dir of a pack")
     return Catalog(tuple(shards), firsts, members, np.concatenate(tables), np.concatenate(marks))
 
 
 def _scan(folder: LocalFolder) -> Catalog:
     """Make a catalog from nothing but the tar headers."""
     if not folder.path.is_dir():
-        raise InputMissingError(f"{folder.name}: no such folder; give the --output-dir of a pack")
+        fix = "give the --output-dir of a pack"
+        raise InputMissingError("no such folder", path=folder.name, fix=fix)
     shards = [
         (bucket, f"{bucket_folder(bucket)}/{path.name}")
         for bucket in existing_buckets(folder.path)
@@ -192,36 +176,23 @@ def _scan(folder: LocalFolder) -> Catalog:
 def _scan_shard(folder: LocalFolder, bucket: str, path: str) -> Contents:
     """Find the samples of one shard; refuse what no loader would read as it was meant."""
     members: tuple[str, ...] = ()
-    samples: dict[str, dict[str, tuple[int, int]]] = {}
-    before = folder.stamp(path)
-    assert before is not None
-    fd = os.open(folder.path / path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        latest = ""
-        for entry in tarread.entries(fd):
-            if entry.kind == tarread.FOLDER:
-                continue
-            named = tarread.split(entry.name)
-            if entry.kind != tarread.FILE or named is None:
-                raise BadTarError(f"{entry.name!r} is no member of a sample", entry.offset)
-            key, field = named
-            sample = samples.setdefault(key, {})
-            if field in sample or (sample and key != latest):
-                raise BadTarError(f"{entry.name!r} comes a second time or too late", entry.offset)
-            sample[field] = (entry.offset, entry.size)
-            latest = key
-        if not samples:
-            raise BadTarError("no samples", 0)
-        members = tuple(next(iter(samples.values())))
-        for key, sample in samples.items():
-            if sample.keys() != set(members):
-                raise BadTarError(f"{key!r} lacks members that others have", 0)
-    except BadTarError as error:
-        raise DamageError(
-            f"{folder.name}/{path}: {error.reason}; pack it again, or remove it"
-        ) from None
-    finally:
-        os.close(fd)
-    places = np.array([[sample[m] for m in members] for sample in samples.values()], np.int64)
-    shard = Shard(path, bucket, len(samples), before[2], None, before)
-    return shard, members, places, list(samples)
+    places: list[list[tuple[int, int]]] = []
+    found: list[str] = []
+    stamp = folder.stamp(path)
+    with explained(folder.path / path), LocalStorage(folder.path).open(path) as file:
+        for sample in tarread.samples(file):
+            if isinstance(sample, Fault):
+                fault = sample
+            else:
+                members = members or tuple(sample.members)
+                if sample.members.keys() == set(members):
+                    entries = [sample.members[member] for member in members]
+                    places.append([(entry.offset, entry.size) for entry in entries])
+                    found.append(sample.key)
+                    continue
+                fault = Fault("not_alike", "has other members than the first", sample=sample.key)
+            if fault.damage:
+                finding = fault.finding(f"{folder.name}/{path}", "pack it again, or remove it")
+                raise DamageError(str(finding))
+        shard = Shard(path, bucket, len(found), file.size, None, stamp)
+    return shard, members, np.array(places, np.int64), found

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from shardwright.errors import InputMissingError, SourceChangedError, StorageError
 
 Stamp = tuple[int, int, int, int]
+COPY = "copy it here again, or pack again"  # what helps where a file is lost or damaged
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,14 @@ class LocalFolder:
             except FileNotFoundError:
                 yield None
             except OSError as error:
-                raise StorageError(f"{self.path / path}: {error.strerror}") from error
+                raise StorageError(str(error.strerror), path=self.path / path) from error
 
     def stamp(self, path: str) -> Stamp | None:
         try:
             found = os.stat(f"{self.name}/{path}")
         except OSError as error:
-            raise InputMissingError(
-                f"{self.name}/{path}: {error.strerror}; copy it here again, or pack again"
-            ) from None
+            what = str(error.strerror)
+            raise InputMissingError(what, path=f"{self.name}/{path}", fix=COPY) from None
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
     def views(self, pieces: Sequence[Piece]) -> list[memoryview]:
@@ -129,7 +129,8 @@ class LocalFolder:
             with open(f"{self.name}/{shard.path}", "rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:  # ValueError: it is empty
-            raise StorageError(f"{self.name}/{shard.path}: cannot be mapped ({error})") from error
+            what = f"cannot be mapped ({error})"
+            raise StorageError(what, path=f"{self.name}/{shard.path}") from error
         if len(mapped) != shard.bytes:
             raise self._changed(shard)
         self._maps[shard.path] = mapped
@@ -138,7 +139,5 @@ class LocalFolder:
         return mapped
 
     def _changed(self, shard: Shard) -> SourceChangedError:
-        return SourceChangedError(
-            f"{self.name}/{shard.path}: was replaced or written to since it was opened; "
-            "open the folder again"
-        )
+        what, path = "was replaced or written to since it was opened", f"{self.name}/{shard.path}"
+        return SourceChangedError(what, path=path, fix="open the folder again")

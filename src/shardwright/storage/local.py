@@ -1,0 +1,130 @@
+"""A folder of this machine as a place for files, which go by their names below it.
+
+A file is read through ``pread`` and written through a sink, and nothing else is asked of the place:
+so what reads and writes shards can do so anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, Self
+
+from shardwright.errors import NoSpaceError, StorageError, UsageError
+from shardwright.layout import STATE_FOLDER
+from shardwright.progress import size
+from shardwright.storage import files, locks
+from shardwright.storage.files import GatheredFile, Hasher
+
+
+class Readable(Protocol):
+    """A file that can be read at any place."""
+
+    size: int
+
+    def pread(self, offset: int, size: int, /) -> bytes: ...  # fewer bytes only at its end
+
+
+class LocalFile:
+    """An open local file; a pipe in its place cannot make anybody wait."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.size = os.fstat(self._fd).st_size
+        if hasattr(os, "posix_fadvise"):  # have the disk read further ahead; macOS cannot be told
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def pread(self, offset: int, size: int) -> bytes:
+        """Read some bytes; fewer only at the end."""
+        return os.pread(self._fd, size, offset)
+
+
+@dataclass(frozen=True)
+class LocalStorage:
+    """A local folder."""
+
+    folder: Path
+
+    def list(self, suffix: str) -> Iterator[tuple[str, int]]:
+        """Give the name and size of each visible file of this suffix."""
+        for root, folders, names in os.walk(self.folder, followlinks=True):  # to another disk
+            folders[:] = [
+                name
+                for name in folders
+                # A folder with a state of its own is a packing of its own.
+                if not name.startswith(".") and not Path(root, name, STATE_FOLDER).exists()
+            ]
+            for name in names:
+                if name.endswith(suffix) and not name.startswith("."):
+                    path = Path(root, name)
+                    # A link that leads nowhere is found by whoever opens it.
+                    size = path.stat().st_size if path.exists() else 0
+                    yield str(path.relative_to(self.folder)), size
+
+    def open(self, name: str) -> LocalFile:
+        """Open a file for reading; its OSErrors are the caller's to explain."""
+        return LocalFile(self.folder / name)
+
+    def create(self, name: str, hashers: Sequence[Hasher] = ()) -> GatheredFile:
+        """Begin a file, in a folder that is there; ``seal`` it, then ``publish`` its name."""
+        return GatheredFile(self.folder / name, hashers)
+
+    def publish(self, name: str) -> None:
+        """Give a sealed file its name. Follow with ``files.sync_folder``, once a folder."""
+        files.publish(self.folder / (name + files.TMP_SUFFIX), self.folder / name)
+
+    def lease(self) -> AbstractContextManager[None]:
+        """Be the only writer."""
+        return locks.lock(self.folder)
+
+
+def require_writable(folder: Path) -> None:
+    """Raise before any work if a folder can be neither written to nor made."""
+    there = _existing(folder)
+    if not there.is_dir():
+        raise UsageError("is not a folder", path=there, fix="give another to write to")
+    if not os.access(there, os.W_OK | os.X_OK) or not _takes_files(there):
+        fix = "allow it, or give another folder"
+        raise StorageError("cannot be written to", path=there, fix=fix)
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether files can be made there: in /proc and its like one may, and then cannot."""
+    if os.statvfs(folder).f_blocks:
+        return True
+    import tempfile  # here, because hardly anybody comes this far
+
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+def require_space(folder: Path, what: str, needed: int, instead: str = "") -> None:
+    """Raise if the disk has less room than is needed."""
+    free = free_bytes(folder)
+    if needed > free:
+        what = f"{what} {size(needed)} and the disk has {size(free)} free"
+        fix = f"make room, {instead}or continue with --ignore-space"
+        raise NoSpaceError(what, path=folder, fix=fix)
+
+
+def free_bytes(folder: Path) -> int:
+    """Count the bytes free in a folder, or where it would be made."""
+    return shutil.disk_usage(_existing(folder)).free
+
+
+def _existing(folder: Path) -> Path:
+    """Give the folder, or the nearest above it that is there."""
+    return next((place for place in (folder, *folder.parents) if os.path.exists(place)), Path())
