@@ -10,7 +10,7 @@ from pathlib import Path
 
 import xxhash
 
-from shardwright.engine.local import run
+from shardwright.engine import Engine
 from shardwright.errors import NoSpaceError, ShardExistsError, ShardwrightError, StorageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing.plan import Plan, Shard
@@ -104,7 +104,7 @@ def write(
     *,
     replaced: Collection[str],
     sha256: bool,
-    workers: int,
+    engine: Engine,
     progress: Progress,
 ) -> list[ShardEntry]:
     """Write and publish some shards of a plan.
@@ -123,7 +123,7 @@ def write(
     held: dict[str, list[Sealed]] = {bucket: [] for bucket in remaining}
     tasks = (make_task(plan, shard, output, sha256) for shard in shards)
     try:
-        with closing(run(write_shard, tasks, min(workers, len(shards)))) as messages:
+        with closing(engine.run(write_shard, tasks)) as messages:
             for message in messages:
                 if isinstance(message, int):
                     progress.advance(message)
