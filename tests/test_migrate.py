@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from shardwright.errors import (
     UsageError,
 )
 from shardwright.layout import JSONL_NAME
+from shardwright.migrating.run import _migrate_part
 from shardwright.recipe import SPECIFICATION
 from shardwright.storage import files, locks
 from shardwright.storage.files import Disk
@@ -547,27 +549,36 @@ def test_migrate_gives_the_same_bytes_for_any_parts_and_workers(
         assert migrated(f"{workers} {part_bytes}", workers, part_bytes) == expected
 
 
+class OneHangsOneFails(Disk):
+    """A disk on which one worker waits for ever, and another fails once the first waits."""
+
+    def create(self, path: Path) -> int:
+        if path.name == "img3.tmp":
+            wait_until(path.with_name("img0.tmp").exists)
+            raise OSError(5, "Input/output error")
+        return super().create(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        time.sleep(60)
+
+
+def on_a_bad_disk(*given: Any) -> Iterator[object]:  # noqa: ANN401 - as the function it stands for
+    """Migrate a part on that disk: in a worker, which knows nothing of this process's."""
+    with files.using(OneHangsOneFails()):
+        yield from _migrate_part(*given)
+
+
 def test_an_error_in_one_worker_leaves_nothing_unfinished(
     derived: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class OneHangsOneFails(Disk):
-        def create(self, path: Path) -> int:
-            if path.name == "img3.tmp":
-                wait_until((derived / "dinov3/img0.tmp").exists)
-                raise OSError(5, "Input/output error")
-            return super().create(path)
-
-        def rename(self, source: Path, target: Path) -> None:
-            time.sleep(60)
-
-    monkeypatch.setattr(sys.modules["shardwright.migrating.run"], "_PART_BYTES", 50_000)
+    run = sys.modules["shardwright.migrating.run"]
+    monkeypatch.setattr(run, "_PART_BYTES", 50_000)
     jsonl = stage1.write(derived, *(record(f"img{n}", seed=n) for n in range(6)))
     before = jsonl.read_bytes()
-    with (
-        files.using(OneHangsOneFails()),
-        pytest.raises(StorageError, match=r"img3\.tmp: Input/output error"),
-    ):
-        migrate(derived, workers=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_migrate_part", on_a_bad_disk)
+        with pytest.raises(StorageError, match=r"img3\.tmp: Input/output error"):
+            migrate(derived, workers=2)
     assert not any(name.endswith(".tmp") for name in contents(derived))
     assert jsonl.read_bytes() == before
     assert migrate(derived, workers=2).migrated_records == 6

@@ -22,6 +22,10 @@ from typing import Any, Self
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def check() -> None:
+    """Raise KeyboardInterrupt if a signal came."""
+
+
 class Held:
     """A block that signals do not disturb.
 

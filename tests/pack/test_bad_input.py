@@ -405,9 +405,8 @@ import os, sys
 sys.path[:0] = {path!r}
 # While the interpreter's own files may still be read.
 import concurrent.futures.thread
-import multiprocessing.popen_fork
 import shardwright.packing.run
-import shardwright.engine.pool
+import shardwright.engine.worker
 from shardwright.cli.main import main
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

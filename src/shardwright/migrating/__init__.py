@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from shardwright.engine.local import count
+from shardwright.engine.local import Local
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.layout import JSONL_NAME
@@ -50,12 +50,12 @@ def migrate(
         )
     if holds_shards(derived):
         raise UsageError(f"--derived-dir {derived}: holds shards; give the store, or a new folder")
-    processes = count(workers)
+    engine = Local.of(workers)
     for folder in (derived, path.parent):
         require_writable(folder)
     report = progress or Progress()
     try:
-        summary = run(Store.at(derived, path), backup, dry_run, processes, report)
+        summary = run(Store.at(derived, path), backup, dry_run, engine, report)
     finally:
         report.close()
     summary.seconds = round(time.monotonic() - started, 3)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from shardwright.engine.local import run as run_tasks
+from shardwright.engine import Engine
 from shardwright.errors import StorageError
 from shardwright.migrating.summary import MigrateSummary
 from shardwright.progress import Progress, quantity
@@ -35,10 +35,10 @@ _NOTE_EVERY = 5000  # lines
 
 
 def run(
-    store: Store, backup: bool, dry_run: bool, workers: int, progress: Progress
+    store: Store, backup: bool, dry_run: bool, engine: Engine, progress: Progress
 ) -> MigrateSummary:
     """Migrate, or only look what that would do."""
-    migration = _Migration(store, dry_run, workers, progress)
+    migration = _Migration(store, dry_run, engine, progress)
     if dry_run:
         if store.journal.exists():
             progress.warn(f"{store.journal}: not counted here; it is merged first")
@@ -54,9 +54,9 @@ def run(
 class _Migration:
     """One run over a JSONL, and its books."""
 
-    def __init__(self, store: Store, dry_run: bool, workers: int, progress: Progress) -> None:
+    def __init__(self, store: Store, dry_run: bool, engine: Engine, progress: Progress) -> None:
         self.store, self.dry_run = store, dry_run
-        self.workers, self.progress = workers, progress
+        self.engine, self.progress = engine, progress
         self.summary = MigrateSummary(str(store.jsonl), dry_run)
 
     def run(self, backup: bool) -> MigrateSummary:
@@ -101,7 +101,7 @@ class _Migration:
         done: dict[int, list[_Fate]] = {}
         number = noted = 0
         try:
-            with closing(run_tasks(work, parts, min(self.workers, len(parts)))) as results:
+            with closing(self.engine.run(work, parts)) as results:
                 for part in parts:
                     while part.start not in done:
                         start, fates = next(results)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from shardwright.buckets import is_bucket
-from shardwright.engine.local import count
+from shardwright.engine.local import Local
 from shardwright.errors import UsageError
 from shardwright.interrupts import Held
 from shardwright.packing.summary import BucketSummary, PackSummary, SkippedReason
@@ -86,7 +86,7 @@ def pack(
         ignore_space=ignore_space,
         dry_run=dry_run,
         progress_every=whole("--progress-every", progress_every, least=1),
-        workers=count(workers),
+        engine=Local.of(workers),
     )
     report = progress or Progress()
     try:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import xxhash
 
 from shardwright.buckets import Bucket
-from shardwright.engine.local import run
+from shardwright.engine import Engine
 from shardwright.errors import SourceChangedError
 from shardwright.packing.scan import Scan
 from shardwright.progress import Progress
@@ -76,7 +76,7 @@ class Checked:
 
 
 def choose(
-    scan: Scan, order: Sequence[int], limit: int | None, workers: int, progress: Progress
+    scan: Scan, order: Sequence[int], limit: int | None, engine: Engine, progress: Progress
 ) -> tuple[list[int], Checked]:
     """Take samples in order until the limit is reached, and drop those with invalid arrays."""
     checked = Checked(len(scan.ids), len(scan.store.recipe.components))
@@ -89,8 +89,7 @@ def choose(
         drawn = order[position : position + wanted - len(chosen)]
         position += len(drawn)
         invalid: dict[int, str] = {}
-        tasks = _batches(scan, drawn)
-        with closing(run(_check, tasks, min(workers, len(drawn) // _BATCH + 1))) as results:
+        with closing(engine.run(_check, _batches(scan, drawn))) as results:
             for first, found in results:
                 for sample, result in zip(drawn[first : first + len(found)], found, strict=True):
                     if isinstance(result, str):

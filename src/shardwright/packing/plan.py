@@ -14,6 +14,7 @@ import msgspec
 import xxhash
 
 from shardwright.buckets import Bucket
+from shardwright.engine import Engine
 from shardwright.packing.check import Checked, choose
 from shardwright.packing.scan import Scan
 from shardwright.progress import Progress
@@ -78,7 +79,7 @@ def plan(
     *,
     known: Collection[str],
     first_numbers: Mapping[str, int],
-    workers: int,
+    engine: Engine,
     progress: Progress,
 ) -> Plan:
     """Decide which samples go where: filter by bucket, shuffle, limit, group, cut into shards.
@@ -96,7 +97,7 @@ def plan(
         # By sort key, because random() is the one method whose sequence Python guarantees.
         draw = random.Random(settings.seed)
         order.sort(key=lambda _: draw.random())
-    chosen, checked = choose(scan, order, settings.limit, workers, progress)
+    chosen, checked = choose(scan, order, settings.limit, engine, progress)
     shards = list(_shards(scan, chosen, settings.shard_size, checked, first_numbers))
     return Plan(scan, settings, shards, checked)
 

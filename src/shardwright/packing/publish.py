@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from shardwright.engine.local import run
+from shardwright.engine import Engine
 from shardwright.errors import NoSpaceError, ShardExistsError, ShardwrightError, StorageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing.plan import Plan, Shard
@@ -95,7 +95,7 @@ def write(
     *,
     replaced: Collection[str],
     sha256: bool,
-    workers: int,
+    engine: Engine,
     progress: Progress,
 ) -> list[ShardEntry]:
     """Write and publish some shards of a plan.
@@ -114,7 +114,7 @@ def write(
     held: dict[str, list[ShardEntry]] = {bucket: [] for bucket in remaining}
     tasks = (make_task(plan, shard, LocalStorage(output), sha256) for shard in shards)
     try:
-        with closing(run(write_shard, tasks, min(workers, len(shards)))) as messages:
+        with closing(engine.run(write_shard, tasks)) as messages:
             for message in messages:
                 if isinstance(message, int):
                     progress.advance(message)

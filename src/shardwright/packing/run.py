@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from shardwright.engine import Engine
 from shardwright.errors import (
     NoSpaceError,
     ProvenanceError,
@@ -48,7 +49,7 @@ class Request:
     ignore_space: bool
     dry_run: bool
     progress_every: int
-    workers: int
+    engine: Engine
 
 
 def run(request: Request, progress: Progress) -> PackSummary:
@@ -73,7 +74,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
         request.settings,
         known=start.known,
         first_numbers=start.first_numbers,
-        workers=request.workers,
+        engine=request.engine,
         progress=progress,
     )
     kept = _kept(layout, start, request)
@@ -201,7 +202,7 @@ def _write(
             target,
             replaced=start.replaced,
             sha256=sha256,
-            workers=request.workers,
+            engine=request.engine,
             progress=progress,
         )
         for name in sorted(set(start.replaced) - set(layout.buckets)):  # no sample is in them now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from shardwright.engine.local import count
+from shardwright.engine.local import Local
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.progress import Progress
@@ -37,7 +37,7 @@ def status(
         from shardwright.store.folders import holds_shards
         from shardwright.store.store import Store
 
-    workers = count(workers)
+    engine = Local.of(workers)
     derived = place("--derived-dir", derived_dir)
     store = Store.at(derived, place_or_none("--jsonl", jsonl))
     if not derived.exists():
@@ -54,6 +54,6 @@ def status(
         )
     report = progress or Progress()
     try:
-        return look(store, place("--output-dir", output_dir), workers, report)
+        return look(store, place("--output-dir", output_dir), engine, report)
     finally:
         report.close()

@@ -12,7 +12,7 @@ from typing import Any
 
 from shardwright.buckets import Bucket, is_bucket
 from shardwright.deriving.outcomes import FAILURES_NAME, read_failures
-from shardwright.engine.local import run
+from shardwright.engine import Engine
 from shardwright.errors import InputMissingError
 from shardwright.layout import JSONL_NAME
 from shardwright.packing.plan import Plan, plan
@@ -34,7 +34,7 @@ _BATCH = 1000  # arrays a worker checks at a time
 _SHARD_SIZE = 1000  # what pack takes by default, since every shard adds a few bytes
 
 
-def look(store: Store, output_dir: Path, workers: int, progress: Progress) -> StoreStatus:
+def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> StoreStatus:
     """Scan and check as packing would, then look at what it leaves out."""
     started = time.monotonic()
     recipe = store.recipe
@@ -49,13 +49,13 @@ def look(store: Store, output_dir: Path, workers: int, progress: Progress) -> St
         PackSettings(buckets=[], shuffle=False, seed=None, limit=None, shard_size=_SHARD_SIZE),
         known=(),
         first_numbers={},
-        workers=workers,
+        engine=engine,
         progress=progress,
     )
     ready = {found.ids[sample] for sample in found.ready()}
     others, stage1 = _others(store, ready) if found.skipped else ({}, 0)
     states = [
-        _component(component, store, ready, others, workers, progress)
+        _component(component, store, ready, others, engine, progress)
         for component in recipe.components
     ]
     for sample in found.ready():
@@ -135,7 +135,7 @@ def _component(
     store: Store,
     ready: Collection[str],
     others: Collection[str],
-    workers: int,
+    engine: Engine,
     progress: Progress,
 ) -> ComponentStatus:
     """Count a component's arrays, and the bytes of those that the plan has not seen."""
@@ -156,7 +156,7 @@ def _component(
     starts = range(0, len(there), _BATCH)
     tasks = ((component, folder, there[first : first + _BATCH]) for first in starts)
     sound = 0
-    with closing(run(_count_sound, tasks, min(workers, len(there) // _BATCH + 1))) as counts:
+    with closing(engine.run(_count_sound, tasks)) as counts:
         for looked_at, good in counts:
             sound += good
             progress.advance(looked_at)

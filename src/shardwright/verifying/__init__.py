@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from shardwright.engine.local import count
+from shardwright.engine.local import Local
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import Held
 from shardwright.layout import JSONL_NAME
@@ -60,14 +60,14 @@ def verify(
         from shardwright.verifying.store import verify_store
 
         return verify_store(
-            Store.at(target), read_data=read_data, workers=count(workers), progress=report
+            Store.at(target), read_data=read_data, engine=Local.of(workers), progress=report
         )
     if is_shard_folder(target):
         found = verify_shards(
             target,
             read_data=read_data,
             against=source,
-            workers=count(workers),
+            engine=Local.of(workers),
             progress=report,
         )
         if not loaders:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from shardwright.engine.local import run
+from shardwright.engine import Engine
 from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import Progress, quantity
@@ -44,7 +44,7 @@ def is_shard_folder(path: Path) -> bool:
 
 
 def verify_shards(
-    folder: Path, *, read_data: bool, against: Path | None, workers: int, progress: Progress
+    folder: Path, *, read_data: bool, against: Path | None, engine: Engine, progress: Progress
 ) -> VerifyReport:
     """Check a shard folder; ``against`` also holds it against a store, and so reads all data."""
     started = time.monotonic()
@@ -59,7 +59,7 @@ def verify_shards(
         listed = whole or (unfinished.base if unfinished else None)
         recipe = listed.samples_of() if listed else SPECIFICATION
         checker = Checker(shards, recipe, read_data, source)
-        seen = _check(checker, tasks, sizes, workers, progress)
+        seen = _check(checker, tasks, sizes, engine, progress)
         for shard in seen:
             findings += shard.findings
         findings += _repeated_keys(seen)
@@ -199,7 +199,7 @@ def _check(
     checker: Checker,
     tasks: list[ShardToCheck],
     sizes: Mapping[str, int],
-    workers: int,
+    engine: Engine,
     progress: Progress,
 ) -> list[Seen]:
     if checker.read_data:
@@ -207,7 +207,7 @@ def _check(
     else:
         progress.phase("verify", len(tasks), "shards")
     seen: list[Seen] = []
-    with closing(run(checker.check, tasks, min(workers, len(tasks)))) as messages:
+    with closing(engine.run(checker.check, tasks)) as messages:
         for message in messages:
             if isinstance(message, int):
                 progress.advance(message)

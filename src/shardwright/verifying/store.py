@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from shardwright.buckets import is_bucket
-from shardwright.engine.local import run
+from shardwright.engine import Engine
 from shardwright.progress import Progress, quantity
 from shardwright.storage.files import explained
 from shardwright.store import commands, facts, listing, provenance, record_faults, records
@@ -31,7 +31,7 @@ _NOTE_EVERY = 100  # batches between two lines of a log
 
 
 def verify_store(
-    store: Store, *, read_data: bool, workers: int, progress: Progress
+    store: Store, *, read_data: bool, engine: Engine, progress: Progress
 ) -> VerifyReport:
     """Check every record and every array of a store."""
     started = time.monotonic()
@@ -39,7 +39,7 @@ def verify_store(
     try:
         samples, findings = _read_records(store, progress)
         rows, missing = _folders(store, samples)
-        checked = _check_arrays(store, samples, rows, read_data, workers, progress)
+        checked = _check_arrays(store, samples, rows, read_data, engine, progress)
         findings += _recomputed(store)
         findings += missing
         findings += [fault.finding(store) for fault in checked.faults]
@@ -120,7 +120,7 @@ def _check_arrays(
     samples: _Samples,
     rows: tuple[int, ...],
     read_data: bool,
-    workers: int,
+    engine: Engine,
     progress: Progress,
 ) -> Checked:
     total = len(samples.ids)
@@ -138,7 +138,7 @@ def _check_arrays(
         for first in range(0, total, _BATCH)
     )
     checked = Checked()
-    with closing(run(array_faults.check, tasks, min(workers, total // _BATCH + 1))) as batches:
+    with closing(engine.run(array_faults.check, tasks)) as batches:
         for number, batch in enumerate(batches, 1):
             checked.add(batch)
             progress.advance(batch.samples)
