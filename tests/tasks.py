@@ -100,5 +100,5 @@ def measure(task: bytes) -> Iterator[tuple[int, int]]:
     yield task[0], len(task)
 
 
-def flags(_: object) -> Iterator[tuple[int, bool]]:
+def flags(_: object) -> Iterator[tuple[int, int]]:
     yield sys.flags.utf8_mode, sys.flags.isolated

@@ -112,13 +112,13 @@ class TestBothWays:
     def test_an_error_keeps_its_type_its_attributes_and_its_traceback(
         self, kind: type[ShardwrightError]
     ) -> None:
-        error = kind("a.tar: no")
-        error.path = "a.tar"  # type: ignore[attr-defined]
+        error = kind("is broken", path="a.tar", fix="copy it again")
         error.add_note("run again")
         with pytest.raises(ShardwrightError) as caught:
             list(Local(2).run(tasks.throw, [error, error]))
-        assert (type(caught.value), str(caught.value)) == (kind, "a.tar: no")
-        assert caught.value.path == "a.tar"  # type: ignore[attr-defined]
+        assert (type(caught.value), str(caught.value)) == (kind, str(error))
+        assert (caught.value.path, caught.value.what) == ("a.tar", "is broken")
+        assert caught.value.fix == "copy it again"
         assert caught.value.__notes__ == ["run again"]
         assert "in throw\n    raise error" in str(caught.value.__cause__)
 
