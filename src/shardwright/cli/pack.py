@@ -139,9 +139,9 @@ def _advice(summary: PackSummary) -> list[str]:
     advice = []
     off_shape = {name: b.off_shape for name, b in summary.buckets.items() if b.off_shape}
     if off_shape:
-        listed = ", ".join(f"{count:,} in {name}" for name, count in off_shape.items())
+        counts = ", ".join(f"{count:,} in {name}" for name, count in off_shape.items())
         advice.append(
-            f"note: some latents are not of their bucket's shape ({listed}), so they do not stack "
+            f"note: some latents are not of their bucket's shape ({counts}), so they do not stack "
             "in a batch; to change that, run the following, then this pack with --overwrite:\n"
             f"  {summary.derive_command}"
         )
