@@ -70,7 +70,7 @@ class _Migration:
                 for fate in fates:
                     self._enter(fate)
                     if fate.become is not None and not self.dry_run:
-                        rewrite.replace_at(fate.start, fate.end, fate.become)
+                        rewrite.replace(fate.start, fate.end, fate.become)
             if rewrite.changed:
                 if backup:
                     summary.backup = str(_keep_original(self.store.jsonl))

@@ -18,7 +18,7 @@ from shardwright.packing.check import check
 from shardwright.packing.plan import Plan, plan, select
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
-from shardwright.reporting.packed import Packed
+from shardwright.reporting.packed import Packings
 from shardwright.reporting.summary import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.store import commands, facts, folders, provenance, records
@@ -57,7 +57,7 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
     failures_file = store.state / FAILURES_NAME
     failures = len({failure.image_path for failure in read_failures(store)})
     known = facts.survey(store, ready | others.keys(), progress)
-    packed = Packed(output_dir, ready, store)
+    packed = Packings(output_dir, ready, store)
     command, reason = _next(store, layout, stage1, components, leftovers, packed)
     if failures:
         reason += f"; but {quantity(failures, 'images')} could not be derived"
@@ -151,7 +151,7 @@ def _next(
     stage1: int,
     components: dict[str, ComponentStatus],
     leftovers: list[Path],
-    packed: Packed,
+    packed: Packings,
 ) -> tuple[str | None, str]:
     """Choose the command that brings the store forward, and say why."""
     missing = sum(state.missing for state in components.values())

@@ -134,7 +134,7 @@ def _apply(journal: IO[bytes], offsets: dict[str, int], rewrite: Rewrite) -> Non
     for line in rewrite.lines():
         image_id = _image_id(line)
         if image_id in offsets:
-            rewrite.replace(line, record(image_id))
+            rewrite.replace(line.offset, line.offset + len(line.data or b""), record(image_id))
             placed.add(image_id)
     for image_id in offsets:
         if image_id not in placed:
