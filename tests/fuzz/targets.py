@@ -27,7 +27,7 @@ from shardwright.errors import DamageError
 from shardwright.recipe import SPECIFICATION, Component, Side
 from shardwright.shards.format import index, manifest, tarread
 from shardwright.shards.format.tarread import BadTarError, Entry
-from shardwright.store import npy, records, values
+from shardwright.store import arrays, npy, records, rules
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 from shardwright.store.stage1 import repeated_ids, to_stage2
@@ -48,8 +48,8 @@ def record_lines(data: bytes) -> None:
             require_name(error.reason)
         else:
             assert records.parse(records.line(record)) == record
-            require_name(records.image_id_problem(record.get("image_id")))
-            require_name(records.Rules(SPECIFICATION).problem(record))
+            for fault in rules.Rules(SPECIFICATION).faults(record):
+                assert fault in rules.FAULTS
         try:
             become = to_stage2(line, repeated, SPECIFICATION)
         except BadRecordError as error:
@@ -79,7 +79,7 @@ def array_file(
         assert (array.dtype.str, array.shape, size) == (component.dtype, shape, len(data))
         nbytes = component.nbytes(shape)
         try:
-            values.check(fd, size - nbytes, nbytes, component.dtype)
+            arrays.check_values(fd, size - nbytes, nbytes, component.dtype)
         except BadArrayError as error:
             require_name(error.reason)
 

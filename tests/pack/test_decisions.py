@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import shardwright
 from shardwright import (
     LockedError,
     NoSpaceError,
@@ -73,6 +74,7 @@ def reasons(summary: PackSummary) -> dict[str, tuple[int, str]]:
         ({"width": 1024.0}, "size_invalid"),
         ({"width": 0}, "size_invalid"),
         ({"height": -8}, "size_invalid"),
+        ({"height": 1_000_000}, "size_invalid"),
     ],
 )
 def test_a_record_that_is_not_ready_is_skipped_with_a_named_reason(
@@ -82,6 +84,35 @@ def test_a_record_that_is_not_ready_is_skipped_with_a_named_reason(
     summary = pack(derived_dir=store.root, output_dir=output, workers=1)
     assert reasons(summary) == {reason: (1, "bad")}
     assert all_ids(output) == ["good"]
+
+
+def test_a_record_of_stage_1_is_skipped_by_that_name(tmp_path: Path, output: Path) -> None:
+    store = make_store(tmp_path / "derived", [record("good")])
+    store.append(line({"image_path": "old.jpg", "dinov3_embedding": [0.5] * 1024}))
+    summary = pack(derived_dir=store.root, output_dir=output)
+    assert reasons(summary) == {"stage1_record": (1, "line 2")}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image_path": None},
+        {"image_path": ""},
+        {"height": None, "width": None},
+        {"format_version": None},
+        {"format_version": 1},
+        {"t5_attention_mask": [0] * 77},
+        {"dinov3_embedding": [0.5]},
+    ],
+    ids=str,
+)
+def test_what_no_trainer_needs_does_not_keep_a_record_from_being_packed(
+    fields: dict[str, Any], tmp_path: Path, output: Path
+) -> None:
+    store = make_store(tmp_path / "derived", [record("a") | fields])
+    summary = pack(derived_dir=store.root, output_dir=output)
+    assert (reasons(summary), all_ids(output)) == ({}, ["a"])
+    assert shardwright.verify(store.root).damaged  # verify is stricter
 
 
 @pytest.mark.parametrize("field", ["caption", "t5_attention_mask", "aspect_bucket"])

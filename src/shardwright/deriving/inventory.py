@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -17,13 +17,14 @@ from shardwright.deriving.captions import CaptionError, Captions
 from shardwright.deriving.images import Size
 from shardwright.deriving.sources import Source
 from shardwright.progress import Progress, quantity
-from shardwright.recipe import FORMAT_VERSION, Component
+from shardwright.recipe import Component
 from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.arrays import SUFFIX
 from shardwright.store.facts import Facts
-from shardwright.store.record_faults import is_side, is_stage1
-from shardwright.store.records import BadRecordError, Record, Rules
+from shardwright.store.folders import array_ids
+from shardwright.store.records import Record
+from shardwright.store.rules import Rules, is_side, is_stage1
 from shardwright.store.store import Store
 
 
@@ -174,35 +175,25 @@ class Inventory:
                     given[number] = caption
                     self._captioned[number] = 1
         jsonl, rules = self.store.jsonl, Rules(self.store.recipe)
-        if not jsonl.exists():
-            return
-        malformed = 0
-        with files.explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
-            for line in records.lines(file):
-                try:
-                    record = records.parse(line.data)
-                except BadRecordError:
-                    malformed += 1
-                    continue
-                image_id = record.get("image_id")
-                if isinstance(image_id, str) and image_id in gone:
-                    self.gone[image_id] = gone[image_id]
-                found = self._numbers.get(_id_of(record))
-                if found is not None:  # of two records of one image the later counts
-                    self._line[found] = line.offset + 1
-                    self._judge(found, record, given.get(found), rules)
+        malformed: list[int] = []  # the numbers of lines
+        for line, record in records.walk(
+            jsonl, records.parse, bad=lambda line, _: malformed.append(line.number)
+        ):
+            image_id = record.get("image_id")
+            if isinstance(image_id, str) and image_id in gone:
+                self.gone[image_id] = gone[image_id]
+            found = self._numbers.get(_id_of(record))
+            if found is not None:  # of two records of one image the later counts
+                self._line[found] = line.offset + 1
+                self._judge(found, record, given.get(found), rules)
         if malformed:
-            lines = quantity(malformed, "lines")
+            lines = quantity(len(malformed), "lines")
             progress.warn(f"{jsonl}: {lines} without a record; kept as is")
 
     def _judge(self, number: int, record: Record, given: str | None, rules: Rules) -> None:
         caption = recorded_caption(record)
         recipe = self.store.recipe
-        self._sound[number] = (
-            all(field in record for field in recipe.record_fields)
-            and record["format_version"] == FORMAT_VERSION
-            and rules.problem(record) is None
-        )
+        self._sound[number] = next(rules.faults(record), None) is None
         self._recorded[number] = caption is not None
         self._captioned[number] |= caption is not None
         self.other_captions.discard(number)
@@ -246,16 +237,6 @@ class Inventory:
         return all(written < os.stat(folder + name).st_mtime_ns for folder in self._text_folders)
 
 
-def array_ids(store: Store, component: Component) -> Iterator[str]:
-    """List the ids that have an array of a component."""
-    folder = store.arrays(component)
-    if folder.is_dir():
-        with files.explained(folder), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(SUFFIX):
-                    yield entry.name.removesuffix(SUFFIX)
-
-
 def recorded_caption(record: Record | None) -> str | None:
     """Give the caption of a record, if it has one."""
     caption = record.get("caption") if record else None
@@ -282,21 +263,13 @@ def _owners(sources: list[Source], store: Store) -> dict[str, Source]:
     """Find the image on record for each id that several images have."""
     shared = images_found.contested(sources)
     owners: dict[str, Source] = {}
-    jsonl = store.jsonl
-    if not shared or not jsonl.exists():
-        return owners
-    with files.explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
-        for line in records.lines(file):
-            try:
-                record = records.parse(line.data)
-            except BadRecordError:
-                continue
-            image_id, path = _id_of(record), record.get("image_path")
-            if image_id in shared and isinstance(path, str):
-                those = [s for s in shared[image_id] if not _other_image(path, s.path)]
-                exact = [s for s in those if os.path.normpath(s.path) == os.path.normpath(path)]
-                if len(exact or those) == 1:
-                    owners[image_id] = (exact or those)[0]
+    for _, record in records.walk(store.jsonl, records.parse) if shared else ():
+        image_id, path = _id_of(record), record.get("image_path")
+        if image_id in shared and isinstance(path, str):
+            those = [s for s in shared[image_id] if not _other_image(path, s.path)]
+            exact = [s for s in those if os.path.normpath(s.path) == os.path.normpath(path)]
+            if len(exact or those) == 1:
+                owners[image_id] = (exact or those)[0]
     return owners
 
 

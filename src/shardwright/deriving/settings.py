@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from shardwright import encoders
 from shardwright.deriving import remade
-from shardwright.deriving.inventory import Inventory, array_ids
+from shardwright.deriving.inventory import Inventory
 from shardwright.encoders.base import Encoder, Options
 from shardwright.errors import ProvenanceError
 from shardwright.recipe import Component
 from shardwright.storage import files
 from shardwright.store import provenance
+from shardwright.store.folders import array_ids
 from shardwright.store.provenance import SRGB, Entry, Settings, complete
 
 

@@ -21,10 +21,10 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipe import Component
 from shardwright.storage import files, locks
 from shardwright.store.arrays import Array, read_array, write_arrays
+from shardwright.store.folders import leftovers
 from shardwright.store.journal import recover
-from shardwright.store.listing import leftovers
 from shardwright.store.npy import BadArrayError
-from shardwright.store.records import BadRecordError, Line, counted
+from shardwright.store.records import BadRecordError, Line
 from shardwright.store.rewrite import Part, Rewrite, target
 from shardwright.store.stage1 import Repeated, Stage2, repeated_ids, to_stage2
 from shardwright.store.store import Store
@@ -70,7 +70,7 @@ class _Migration:
                 for fate in fates:
                     self._enter(fate)
                     if fate.become is not None and not self.dry_run:
-                        rewrite.replace_at(fate.start, fate.end, fate.become)
+                        rewrite.replace(fate.start, fate.end, fate.become)
             if rewrite.changed:
                 if backup:
                     summary.backup = str(_keep_original(self.store.jsonl))
@@ -81,13 +81,15 @@ class _Migration:
         """Read the lines, and note where parts begin: how many lines and bytes lie before."""
         self.progress.phase("read", rewrite.size, "B")
         number = 0
-        for line in counted(rewrite.lines(), rewrite.size, self.progress):
+        for line in rewrite.lines():
             if line.offset - starts[-1][1] >= _PART_BYTES:
+                self.progress.advance(line.offset - starts[-1][1])
                 starts.append((line.number - 1, line.offset))
             yield line
             number = line.number
             if number % _NOTE_EVERY == 0:
                 self.progress.note(f"{number:,} lines")
+        self.progress.advance(rewrite.size - starts[-1][1])
         self.progress.note(f"all {quantity(number, 'lines')}")
 
     def _migrate(

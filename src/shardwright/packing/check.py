@@ -26,15 +26,15 @@ from shardwright.recipe import Component, Recipe, Shape
 from shardwright.shards.format import tar
 from shardwright.shards.format.record_members import json_member
 from shardwright.storage import files
-from shardwright.store import npy, records
-from shardwright.store.npy import BadArrayError
+from shardwright.store import records
+from shardwright.store.array_faults import look
 from shardwright.store.records import BadRecordError
-from shardwright.store.store import ARRAY_SUFFIX, Store
+from shardwright.store.store import Store
 
 _BATCH = 1000  # samples a worker checks at a time
 
 
-class _Sound(NamedTuple):
+class _Found(NamedTuple):
     """What is worth knowing of a sample that can be packed."""
 
     json_size: int
@@ -45,48 +45,48 @@ class _Sound(NamedTuple):
 
 
 class Checked:
-    """What the checks found, by sample."""
+    """What the checks found, by sample: which are packed, and which cannot be."""
 
     def __init__(self, samples: int, components: int) -> None:
+        self.chosen: list[int] = []  # in the order in which they are packed
+        self.invalid: dict[int, str] = {}  # and why
         self._components = components
-        self._sizes = array("Q", [0]) * (self._components * samples)
-        self._times = array("q", [0]) * (self._components * samples)
+        self._sizes = array("Q", [0]) * (components * samples)
+        self._times = array("q", [0]) * (components * samples)
         self.json_sizes = array("I", [0]) * samples
         self.line_hashes = array("Q", [0]) * samples
         self.off_shape = bytearray(samples)  # 1 where an array is not of the bucket's shape
 
     def sizes(self, sample: int) -> array[int]:
         """Give the sizes of a sample's array files, in the order of the recipe."""
-        start = sample * self._components
-        return self._sizes[start : start + self._components]
+        return self._sizes[self._of(sample)]
 
     def times(self, sample: int) -> array[int]:
         """Say when each of the files came or changed last, to notice if that happens again."""
-        start = sample * self._components
-        return self._times[start : start + self._components]
+        return self._times[self._of(sample)]
 
-    def note(self, sample: int, found: _Sound) -> None:
-        """Note what was found of a sound sample."""
-        start = sample * self._components
-        self._sizes[start : start + self._components] = array("Q", found.sizes)
-        self._times[start : start + self._components] = array("q", found.times)
+    def note(self, sample: int, found: _Found) -> None:
+        """Note what was found of a sample that can be packed."""
+        self._sizes[self._of(sample)] = array("Q", found.sizes)
+        self._times[self._of(sample)] = array("q", found.times)
         self.off_shape[sample] = found.off_shape
         self.json_sizes[sample] = found.json_size
         self.line_hashes[sample] = found.line_hash
 
+    def _of(self, sample: int) -> slice:
+        return slice(sample * self._components, (sample + 1) * self._components)
 
-def choose(
+
+def check(
     scan: Scan, order: Sequence[int], limit: int | None, engine: Engine, progress: Progress
-) -> tuple[list[int], Checked]:
-    """Take samples in order until the limit is reached, and drop those with invalid arrays."""
+) -> Checked:
+    """Take samples in order until the limit is reached; those that prove invalid do not count."""
     checked = Checked(len(scan.ids), len(scan.store.recipe.components))
-    chosen: list[int] = []
     wanted = len(order) if limit is None else min(limit, len(order))
     progress.phase("check", wanted, "samples")
     position = 0
-    # A sample whose arrays are not sound gives its place to the next one.
-    while len(chosen) < wanted and position < len(order):
-        drawn = order[position : position + wanted - len(chosen)]
+    while len(checked.chosen) < wanted and position < len(order):
+        drawn = order[position : position + wanted - len(checked.chosen)]
         position += len(drawn)
         invalid: dict[int, str] = {}
         with closing(engine.run(_check, _batches(scan, drawn))) as results:
@@ -97,10 +97,9 @@ def choose(
                     else:
                         checked.note(sample, result)
                 progress.advance(len(found))
-        for sample in sorted(invalid):  # so that the report is the same for any workers
-            scan.drop(sample, invalid[sample])
-        chosen += [sample for sample in drawn if sample not in invalid]
-    return chosen, checked
+        checked.invalid |= sorted(invalid.items())  # so that the report is the same for any workers
+        checked.chosen += [sample for sample in drawn if sample not in invalid]
+    return checked
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _batches(scan: Scan, samples: Sequence[int]) -> Iterator[_Task]:
         )
 
 
-def _check(task: _Task) -> Iterator[tuple[int, list[_Sound | str]]]:
+def _check(task: _Task) -> Iterator[tuple[int, list[_Found | str]]]:
     """Look at every record and array of a batch; give what was found, or a reason to skip."""
     with ExitStack() as stack:
         folders = []
@@ -139,7 +138,7 @@ def _check(task: _Task) -> Iterator[tuple[int, list[_Sound | str]]]:
             fd = _open(store.arrays(component), os.O_DIRECTORY, stack)
             folders.append((component, fd))
         jsonl = _open(store.jsonl, 0, stack)
-        results: list[_Sound | str] = []
+        results: list[_Found | str] = []
         for image_id, bucket, offset, length in zip(
             task.ids, task.buckets, task.offsets, task.lengths, strict=True
         ):
@@ -176,7 +175,7 @@ def _check_sample(
     bucket: str,
     folders: list[tuple[Component, int]],
     recipe: Recipe,
-) -> _Sound | str:
+) -> _Found | str:
     try:
         json_size = len(json_member(records.parse(line), recipe))
     except BadRecordError as error:
@@ -184,17 +183,12 @@ def _check_sample(
     sizes, times = [], []
     off_shape = False
     for (component, folder), bucket_shape in zip(folders, _shapes(recipe, bucket), strict=True):
-        try:
-            fd = npy.open_array(image_id + ARRAY_SUFFIX, folder)
-            try:
-                size, shape = npy.check(fd, component)
-                times.append(os.fstat(fd).st_ctime_ns)
-            finally:
-                os.close(fd)
-        except BadArrayError as error:
-            return f"{component.name}_{error.reason}"
-        if size > tar.LARGEST_MEMBER:
-            return f"{component.name}_too_large"
+        fault, size, shape, time = look(image_id, folder, component)
+        if fault is None and size > tar.LARGEST_MEMBER:
+            fault = "too_large"
+        if fault is not None:
+            return f"{component.name}_{fault}"
         sizes.append(size)
+        times.append(time)
         off_shape |= shape != bucket_shape
-    return _Sound(json_size, xxhash.xxh3_64_intdigest(line), sizes, times, off_shape)
+    return _Found(json_size, xxhash.xxh3_64_intdigest(line), sizes, times, off_shape)

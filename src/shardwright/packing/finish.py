@@ -46,16 +46,15 @@ def finish(
 
 
 def _run(layout: Plan, digest: str, append: bool, origin: Origin) -> Run:
-    found = layout.scan
     return Run(
         tool=f"shardwright {__version__}",
         append=append,
         settings=layout.settings,
         plan=digest,
-        total_records=found.total_records,
-        ready_records=found.ready_records,
-        skipped_incomplete=found.skipped.total,
-        skipped_by_reason={name: asdict(reason) for name, reason in found.skipped.items()},
+        total_records=layout.scan.total_records,
+        ready_records=layout.ready_records,
+        skipped_incomplete=layout.skipped.total,
+        skipped_by_reason={name: asdict(reason) for name, reason in layout.skipped.items()},
         samples=sum(len(shard.samples) for shard in layout.shards),
         shards=len(layout.shards),
         provenance=origin.provenance,

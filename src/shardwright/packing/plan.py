@@ -8,16 +8,17 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Collection, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 import xxhash
 
 from shardwright.buckets import Bucket
-from shardwright.engine import Engine
-from shardwright.packing.check import Checked, choose
+from shardwright.packing.check import Checked
 from shardwright.packing.scan import Scan
-from shardwright.progress import Progress
+from shardwright.packing.summary import Skipped
 from shardwright.recipe import SPECIFICATION
 from shardwright.shards.format import tar
 from shardwright.shards.format.manifest import PackSettings
@@ -59,6 +60,19 @@ class Plan:
         """Count the bytes of all shards."""
         return sum(shard.bytes for shard in self.shards)
 
+    @property
+    def ready_records(self) -> int:
+        """Count the records that are ready, as far as they were checked."""
+        return self.scan.ready_records - len(self.checked.invalid)
+
+    @cached_property
+    def skipped(self) -> Skipped:
+        """Count the records that are not, by reason."""
+        skipped = deepcopy(self.scan.skipped)
+        for sample, reason in self.checked.invalid.items():
+            skipped.add(reason, self.scan.ids[sample])
+        return skipped
+
     def digest(self) -> str:
         """Sum up the settings and every sample with its record and sizes, in order."""
         hasher = xxhash.xxh3_128(msgspec.json.encode(self.settings))
@@ -73,19 +87,10 @@ class Plan:
         return hasher.hexdigest()
 
 
-def plan(
-    scan: Scan,
-    settings: PackSettings,
-    *,
-    known: Collection[str],
-    first_numbers: Mapping[str, int],
-    engine: Engine,
-    progress: Progress,
-) -> Plan:
-    """Decide which samples go where: filter by bucket, shuffle, limit, group, cut into shards.
+def select(scan: Scan, settings: PackSettings, known: Collection[str]) -> list[int]:
+    """Give the samples that are asked for, in the order in which a limit takes them.
 
-    When shards are appended, ``known`` are the ids that have one already, and ``first_numbers``
-    says at which number each bucket goes on.
+    When shards are appended, ``known`` are the ids that have one already.
     """
     buckets = settings.buckets
     order = list(scan.ready())
@@ -97,20 +102,25 @@ def plan(
         # By sort key, because random() is the one method whose sequence Python guarantees.
         draw = random.Random(settings.seed)
         order.sort(key=lambda _: draw.random())
-    chosen, checked = choose(scan, order, settings.limit, engine, progress)
-    shards = list(_shards(scan, chosen, settings.shard_size, checked, first_numbers))
+    return order
+
+
+def plan(
+    scan: Scan, checked: Checked, settings: PackSettings, first_numbers: Mapping[str, int]
+) -> Plan:
+    """Decide which samples go where: group them by bucket, cut them into shards.
+
+    ``first_numbers`` says at which number a bucket's shards go on, if not at 0.
+    """
+    shards = list(_shards(scan, checked, settings.shard_size, first_numbers))
     return Plan(scan, settings, shards, checked)
 
 
 def _shards(
-    scan: Scan,
-    chosen: list[int],
-    shard_size: int,
-    checked: Checked,
-    first_numbers: Mapping[str, int],
+    scan: Scan, checked: Checked, shard_size: int, first_numbers: Mapping[str, int]
 ) -> Iterator[Shard]:
     grouped: dict[str, array[int]] = {}
-    for sample in chosen:
+    for sample in checked.chosen:
         grouped.setdefault(scan.buckets[sample], array("Q")).append(sample)
     masks = sum(tar.member_bytes(mask_bytes(mask)) for mask in scan.store.recipe.masks)
     for bucket in sorted(grouped, key=Bucket.parse):

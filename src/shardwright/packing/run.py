@@ -18,9 +18,10 @@ from shardwright.errors import (
     UsageError,
 )
 from shardwright.packing import publish, start
+from shardwright.packing.check import check
 from shardwright.packing.finish import finish
 from shardwright.packing.origin import Origin
-from shardwright.packing.plan import Plan, Shard, plan
+from shardwright.packing.plan import Plan, Shard, plan, select
 from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.packing.start import Start, packed_from
 from shardwright.packing.summary import BucketSummary, PackSummary
@@ -51,42 +52,41 @@ class Request:
     progress_every: int
     engine: Engine
 
+    @property
+    def may_exist(self) -> bool:
+        """Whether shards may be there already."""
+        return self.overwrite or self.resume or self.append
+
 
 def run(request: Request, progress: Progress) -> PackSummary:
-    """Scan, plan, and write what is not there yet."""
+    """Scan, check, plan, and write what is not there yet."""
     started = time.monotonic()
-    target = request.output_dir
-    require_inputs(request.store)
+    store, target, settings = request.store, request.output_dir, request.settings
+    require_inputs(store)
     _require_own_folder(request)
     require_writable(target)
     if not request.dry_run:
         locks.require_unlocked(target)
-    found = scan(request.store, progress, request.progress_every)
-    _require_samples(request.settings.buckets, found)
+    found = scan(store, progress, request.progress_every)
+    _require_samples(settings.buckets, found)
     start = _start(request)
-    origin = Origin(request.store, provenance.read(request.store.folder))
-    may_exist = request.overwrite or request.resume or request.append
+    origin = Origin(store, provenance.read(store.folder))
     before = [] if request.other_jsonl else packed_from(target)
-    if may_exist:
+    if request.may_exist:
         origin.require_same_jsonl(before, target)
-    layout = plan(
-        found,
-        request.settings,
-        known=start.known,
-        first_numbers=start.first_numbers,
-        engine=request.engine,
-        progress=progress,
-    )
+    order = select(found, settings, start.known)
+    checked = check(found, order, settings.limit, request.engine, progress)
+    layout = plan(found, checked, settings, start.first_numbers)
     kept = _kept(layout, start, request)
     todo = [shard for shard in layout.shards if shard.path not in kept]
     old: list[str] = []  # shards that go
     obstacle = None
     if layout.shards or start.append:
         there = list(start.loose)
-        if not may_exist:
+        if not request.may_exist:
             there += publish.existing(target, layout.buckets)
         try:
-            publish.refuse(target, there, request.settings.buckets)
+            publish.refuse(target, there, settings.buckets)
             origin.require_same_jsonl(before, target)
             origin.require_same_kind(start.base, target, progress)
             if not request.ignore_space:
@@ -104,18 +104,9 @@ def run(request: Request, progress: Progress) -> PackSummary:
                 _write(layout, todo, kept, start, origin, request, progress)
         elif obstacle is None:
             old = _old(todo, kept, start, target)
-    return _summary(
-        layout,
-        todo,
-        kept_shards=len(kept),
-        dry_run=request.dry_run,
-        obstacle=obstacle,
-        old=old,
-        free_bytes=free_bytes(target),
-        output_dir=str(target),
-        journal=request.store.journal,
-        seconds=round(time.monotonic() - started, 3),
-    )
+    summary = _summary(layout, todo, request, len(kept), obstacle, old)
+    summary.seconds = round(time.monotonic() - started, 3)
+    return summary
 
 
 def _require_own_folder(request: Request) -> None:
@@ -227,17 +218,11 @@ def _resumable(request: Request) -> Iterator[None]:
 def _summary(
     layout: Plan,
     todo: Sequence[Shard],
-    *,
+    request: Request,
     kept_shards: int,
-    dry_run: bool,
     obstacle: str | None,
     old: Sequence[str],
-    free_bytes: int,
-    output_dir: str,
-    journal: Path,
-    seconds: float,
 ) -> PackSummary:
-    found = layout.scan
     new = {shard.path for shard in todo}
     buckets: dict[str, BucketSummary] = {}
     for shard in todo:
@@ -247,27 +232,28 @@ def _summary(
         entry.bytes += shard.bytes
         entry.shard_bytes[shard.path.rpartition("/")[2]] = shard.bytes
         entry.off_shape += sum(layout.checked.off_shape[sample] for sample in shard.samples)
-    off_shape, left = any(entry.off_shape for entry in buckets.values()), journal.exists()
-    derive = partial(commands.derive, found.store, fit_buckets=off_shape)
+    off_shape = any(entry.off_shape for entry in buckets.values())
+    journal = request.store.journal if request.store.journal.exists() else None
+    derive = partial(commands.derive, request.store, fit_buckets=off_shape)
     return PackSummary(
-        total_records=found.total_records,
-        ready_records=found.ready_records,
-        skipped_incomplete=found.skipped.total,
-        unopened_records=found.ready_records - sum(len(shard.samples) for shard in layout.shards),
+        total_records=layout.scan.total_records,
+        ready_records=layout.ready_records,
+        skipped_incomplete=layout.skipped.total,
+        unopened_records=layout.ready_records - len(layout.checked.chosen),
         written_samples=sum(entry.samples for entry in buckets.values()),
         written_shards=len(todo),
         written_bytes=sum(entry.bytes for entry in buckets.values()),
         kept_shards=kept_shards,
-        dry_run=dry_run,
+        dry_run=request.dry_run,
         obstacle=obstacle,
         replaced_shards=[name for name in old if name in new],
         removed_shards=[name for name in old if name not in new],
-        free_bytes=free_bytes,
-        output_dir=output_dir,
-        journal=str(journal) if left else None,
-        derive_command=derive() if off_shape or left else None,
-        seconds=seconds,
-        skipped_by_reason=dict(found.skipped),
+        free_bytes=free_bytes(request.output_dir),
+        output_dir=str(request.output_dir),
+        journal=str(journal) if journal else None,
+        derive_command=derive() if off_shape or journal else None,
+        seconds=0.0,
+        skipped_by_reason=dict(layout.skipped),
         buckets=buckets,
     )
 

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import filterfalse
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from shardwright.errors import InputMissingError, ProvenanceError, SourceChangedError
 from shardwright.packing.summary import Skipped
@@ -23,7 +23,8 @@ from shardwright.storage import files
 from shardwright.storage.files import explained
 from shardwright.store import commands, provenance, records
 from shardwright.store.folders import require_merged
-from shardwright.store.records import BadRecordError, Line, Record, Rules
+from shardwright.store.records import BadRecordError, Line, Record, is_image_id
+from shardwright.store.rules import Rules
 from shardwright.store.store import ARRAY_SUFFIX, Store
 
 WARNINGS_SHOWN = 5
@@ -36,7 +37,6 @@ class Scan:
 
     store: Store
     jsonl_state: tuple[int, int]  # its size and time, to notice a change before we copy
-    total_records: int = 0
     skipped: Skipped = field(default_factory=Skipped)
     ids: list[str] = field(default_factory=list)
     buckets: list[str] = field(default_factory=list)
@@ -68,6 +68,11 @@ class Scan:
         return filterfalse(self.dropped.__contains__, range(len(self.ids)))
 
     @property
+    def total_records(self) -> int:
+        """Count all records: each is ready or skipped."""
+        return self.ready_records + self.skipped.total
+
+    @property
     def ready_records(self) -> int:
         """Count the records that are ready."""
         return len(self.ids) - len(self.dropped)
@@ -84,22 +89,15 @@ def scan(store: Store, progress: Progress, progress_every: int) -> Scan:
     """Find the samples whose record is complete and whose array files are all there."""
     # Where the latest record of each id is, by the name that its arrays have.
     places = dict.fromkeys(_complete(store), _UNMET)
-    jsonl, essentials = store.jsonl, Rules(store.recipe).essentials
-    with (
-        explained(jsonl),
-        jsonl.open("rb", buffering=1 << 20) as file,
-        jsonl.open("rb") as again,
-    ):
-        found = Scan(store, files.state(file.fileno()))
-        doubts = _Doubts(found, places, again, progress)
-        size, _ = found.jsonl_state
-        progress.phase("scan", size, "B")
-        for line in records.counted(records.lines(file), size, progress):
-            found.total_records += 1
-            sound = essentials(line.data)
-            if sound is not None and places.get(name := sound.image_id + ARRAY_SUFFIX) == _UNMET:
+    jsonl, rules = store.jsonl, Rules(store.recipe)
+    with explained(jsonl), jsonl.open("rb") as again:
+        found = Scan(store, files.state(again.fileno()))
+        doubts = _Doubts(found, places, again, rules, progress)
+        walked = records.walk(jsonl, rules.essentials, progress=progress, phase="scan")
+        for line, ready in walked:
+            if ready is not None and places.get(name := ready.image_id + ARRAY_SUFFIX) == _UNMET:
                 places[name] = line.offset
-                found.add(sound.image_id, sound.aspect_bucket, line)
+                found.add(ready.image_id, ready.aspect_bucket, line)
             elif not doubts.settle(line):
                 continue
             if len(found.ids) % progress_every == 0:
@@ -128,12 +126,17 @@ class _Doubts:
     """Settles whether a record is ready that is not plainly so: most stores have few."""
 
     def __init__(
-        self, found: Scan, places: dict[str, int], file: BinaryIO, progress: Progress
+        self,
+        found: Scan,
+        places: dict[str, int],
+        file: BinaryIO,
+        rules: Rules,
+        progress: Progress,
     ) -> None:
         self.found = found
-        self.rules = Rules(found.store.recipe)
         self.places = places
         self.file = file
+        self.rules = rules
         self.progress = progress
         self.malformed = 0
         self.conflicts: set[str] = set()  # ids that stand for more than one image
@@ -150,11 +153,11 @@ class _Doubts:
                 what = error.reason.replace("_", " ")
                 self.progress.warn(f"{found.store.jsonl}, {where}: {what}; skipped")
             return False
-        image_id: Any = record.get("image_id")
-        if reason := records.image_id_problem(image_id):
+        image_id, reason = record.get("image_id"), self.rules.problem(record)
+        if not is_image_id(image_id):
+            assert reason is not None
             found.skipped.add(reason, where)
             return False
-        reason = self.rules.problem(record)
         name = image_id + ARRAY_SUFFIX
         earlier = self.places.get(name)
         self.places[name] = line.offset
@@ -188,11 +191,8 @@ class _Doubts:
 
     def _image_at(self, offset: int) -> object:
         self.file.seek(offset)
-        line = self.file.readline().rstrip(b"\r\n")
-        if (sound := self.rules.essentials(line)) is not None:
-            return _image(sound.image_path)
         try:
-            return _image(records.parse(line).get("image_path"))
+            return _image(records.names(self.file.readline()).image_path)
         except BadRecordError:
             raise SourceChangedError(
                 f"{self.found.store.jsonl}: changed while it was read; run again"

@@ -38,7 +38,7 @@ class _Packing:
         )
 
 
-class Packed:
+class Packings:
     """The packings in a folder and directly below it, beside the ready samples of a store."""
 
     def __init__(self, output_dir: Path, ready: Set[str], store: Store) -> None:

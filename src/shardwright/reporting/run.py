@@ -5,83 +5,74 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Container
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 from shardwright.buckets import Bucket, is_bucket
 from shardwright.deriving.outcomes import FAILURES_NAME, read_failures
 from shardwright.engine import Engine
 from shardwright.errors import InputMissingError
 from shardwright.layout import JSONL_NAME
-from shardwright.packing.plan import Plan, plan
+from shardwright.packing.check import check
+from shardwright.packing.plan import Plan, plan, select
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
-from shardwright.recipe import Component
-from shardwright.reporting.packed import Packed
+from shardwright.reporting.packed import Packings
 from shardwright.reporting.summary import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.shards.format.manifest import PackSettings
-from shardwright.storage.files import explained
-from shardwright.store import commands, facts, listing, npy, provenance, records
-from shardwright.store.npy import BadArrayError
-from shardwright.store.record_faults import is_stage1
-from shardwright.store.records import BadRecordError
-from shardwright.store.store import ARRAY_SUFFIX, Store
+from shardwright.store import commands, facts, folders, provenance, records
+from shardwright.store.array_faults import check_all
+from shardwright.store.rules import is_stage1
+from shardwright.store.store import Store
 
 _NOTE_EVERY = 100_000  # ready records between two lines of a log
-_BATCH = 1000  # arrays a worker checks at a time
 _SHARD_SIZE = 1000  # what pack takes by default, since every shard adds a few bytes
 
 
 def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> StoreStatus:
     """Scan and check as packing would, then look at what it leaves out."""
     started = time.monotonic()
-    recipe = store.recipe
     if store.jsonl.is_file():
         found = scan(store, progress, _NOTE_EVERY)
     elif store.jsonl == store.folder / JSONL_NAME:  # nothing derived yet, or nothing merged
         found = Scan(store, (0, 0))
     else:
         raise InputMissingError(f"{store.jsonl}: no such file; give the metadata with --jsonl")
-    layout = plan(
-        found,
-        PackSettings(buckets=[], shuffle=False, seed=None, limit=None, shard_size=_SHARD_SIZE),
-        known=(),
-        first_numbers={},
-        engine=engine,
-        progress=progress,
+    settings = PackSettings(
+        buckets=[], shuffle=False, seed=None, limit=None, shard_size=_SHARD_SIZE
     )
-    ready = {found.ids[sample] for sample in found.ready()}
-    others, stage1 = _others(store, ready) if found.skipped else ({}, 0)
-    states = [
-        _component(component, store, ready, others, engine, progress)
-        for component in recipe.components
-    ]
-    for sample in found.ready():
-        for state, nbytes in zip(states, layout.checked.sizes(sample), strict=True):
+    checked = check(found, select(found, settings, ()), None, engine, progress)
+    layout = plan(found, checked, settings, {})
+    ready = {found.ids[sample] for sample in checked.chosen}
+    others, stage1 = _others(store, ready) if layout.skipped else ({}, 0)
+    components = {
+        component.name: _component(row, store, ready, others, engine, progress)
+        for row, component in enumerate(store.recipe.components)
+    }
+    for sample in checked.chosen:
+        for state, nbytes in zip(components.values(), checked.sizes(sample), strict=True):
             state.bytes += nbytes
-    components = {row.name: state for row, state in zip(recipe.components, states, strict=True)}
-    leftovers = listing.leftovers(store)
+    leftovers = folders.leftovers(store)
     failures_file = store.state / FAILURES_NAME
     failures = len({failure.image_path for failure in read_failures(store)})
     known = facts.survey(store, ready | others.keys(), progress)
-    packed = Packed(output_dir, ready, store)
-    command, reason = _next(store, found, stage1, components, leftovers, packed)
+    packed = Packings(output_dir, ready, store)
+    command, reason = _next(store, layout, stage1, components, leftovers, packed)
     if failures:
         reason += f"; but {quantity(failures, 'images')} could not be derived"
     return StoreStatus(
         derived_dir=str(store.folder),
         jsonl=str(store.jsonl),
         total_records=found.total_records,
-        ready_records=found.ready_records,
-        skipped_incomplete=found.skipped.total,
-        skipped_by_reason=dict(found.skipped),
+        ready_records=layout.ready_records,
+        skipped_incomplete=layout.skipped.total,
+        skipped_by_reason=dict(layout.skipped),
         stage1_records=stage1,
         components=components,
         buckets=_buckets(layout, others),
         jsonl_bytes=found.jsonl_state[0],
-        store_bytes=found.jsonl_state[0] + sum(state.bytes for state in states),
+        store_bytes=found.jsonl_state[0] + sum(state.bytes for state in components.values()),
         shards=len(layout.shards),
         shard_bytes=layout.bytes,
         leftovers=[str(path) for path in leftovers],
@@ -102,19 +93,12 @@ def _others(store: Store, ready: Container[str]) -> tuple[dict[str, str], int]:
     """Give the ids that are not ready, each with its bucket if it has one, and count Stage 1."""
     others: dict[str, str] = {}
     stage1 = 0
-    jsonl = store.jsonl
-    with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
-        for line in records.lines(file):
-            try:
-                record = records.parse(line.data)
-            except BadRecordError:
-                continue
-            stage1 += is_stage1(record, store.recipe)
-            image_id: Any = record.get("image_id")
-            if records.image_id_problem(image_id) is None and image_id not in ready:
-                bucket: Any = record.get("aspect_bucket")
-                spelt = type(bucket) is str and is_bucket(bucket)
-                others[image_id] = sys.intern(bucket) if spelt else ""
+    for _, record in records.walk(store.jsonl, records.parse):
+        stage1 += is_stage1(record, store.recipe)
+        image_id, bucket = record.get("image_id"), record.get("aspect_bucket")
+        if records.is_image_id(image_id) and image_id not in ready:
+            spelt = isinstance(bucket, str) and is_bucket(bucket)
+            others[image_id] = sys.intern(str(bucket)) if spelt else ""
     return others, stage1
 
 
@@ -131,7 +115,7 @@ def _buckets(layout: Plan, others: dict[str, str]) -> dict[str, BucketStatus]:
 
 
 def _component(
-    component: Component,
+    row: int,
     store: Store,
     ready: Collection[str],
     others: Collection[str],
@@ -139,55 +123,35 @@ def _component(
     progress: Progress,
 ) -> ComponentStatus:
     """Count a component's arrays, and the bytes of those that the plan has not seen."""
-    folder = store.arrays(component)
+    component = store.recipe.components[row]
     state = ComponentStatus()
     there: list[str] = []  # arrays of images that are not ready, for lack of something else or not
-    for name in listing.names(folder):
-        image_id = listing.array_id(name)
-        if image_id is None or image_id in ready:
+    for image_id in folders.array_ids(store, component):
+        if image_id in ready:
             continue
         with suppress(OSError):  # a link to nowhere
-            state.bytes += os.stat(folder / name).st_size
+            state.bytes += os.stat(store.array(component, image_id)).st_size
         if image_id in others:
             there.append(image_id)
         else:
             state.orphaned += 1
     progress.phase(component.name, len(there), "arrays")
-    starts = range(0, len(there), _BATCH)
-    tasks = ((component, folder, there[first : first + _BATCH]) for first in starts)
-    sound = 0
-    with closing(engine.run(_count_sound, tasks)) as counts:
-        for looked_at, good in counts:
-            sound += good
-            progress.advance(looked_at)
-    state.complete = len(ready) + sound
+    with closing(check_all(store, (row,), there, [()] * len(there), engine)) as batches:
+        for batch in batches:
+            state.invalid += len(batch.faults)
+            progress.advance(batch.samples)
+    state.complete = len(ready) + len(there) - state.invalid
     state.missing = len(others) - len(there)
-    state.invalid = len(there) - sound
     return state
-
-
-def _count_sound(task: tuple[Component, Path, list[str]]) -> Iterator[tuple[int, int]]:
-    """Count the arrays of some ids, and those of them whose header and size are right."""
-    component, folder, ids = task
-    sound = 0
-    for image_id in ids:
-        with suppress(BadArrayError):
-            fd = npy.open_array(folder / (image_id + ARRAY_SUFFIX))
-            try:
-                npy.check(fd, component)
-                sound += 1
-            finally:
-                os.close(fd)
-    yield len(ids), sound
 
 
 def _next(
     store: Store,
-    found: Scan,
+    layout: Plan,
     stage1: int,
     components: dict[str, ComponentStatus],
     leftovers: list[Path],
-    packed: Packed,
+    packed: Packings,
 ) -> tuple[str | None, str]:
     """Choose the command that brings the store forward, and say why."""
     missing = sum(state.missing for state in components.values())
@@ -200,14 +164,14 @@ def _next(
         return commands.command("migrate", *commands.store_flags(store)), why
     if store.journal in leftovers:
         why = "an interrupted run left records to be merged"
-    elif not found.total_records:
+    elif not layout.scan.total_records:
         why = "there is no record yet"
     elif missing:
         why = f"{quantity(missing, 'arrays')} missing"
     elif recomputed:
         why = f"a recompute of {' and '.join(recomputed)} was interrupted"
-    elif found.skipped:
-        wrong = quantity(found.skipped.total, "records")
+    elif layout.skipped:
+        wrong = quantity(layout.skipped.total, "records")
         why = f"it names what is wrong with {wrong}, and the cure"
         return commands.command("verify", str(store.folder)), why
     else:

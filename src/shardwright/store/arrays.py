@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -22,6 +23,7 @@ from shardwright.store.store import ARRAY_SUFFIX
 Array = npt.NDArray[Any]
 
 SUFFIX = ARRAY_SUFFIX
+_CHUNK = 1 << 20  # bytes: stays in the processor's cache, and bounds our memory
 _THREADS = 16  # a disk commits what waits together in one go
 _SHARE = 8  # files a thread has open at most: macOS allows a process 256
 
@@ -75,6 +77,41 @@ def read_array(path: Path, component: Component) -> Array:
     if array.nbytes != data_bytes:  # it changed since it was checked
         raise BadArrayError("truncated" if array.nbytes < data_bytes else "trailing_bytes")
     return array.reshape(shape)
+
+
+def check_values(fd: int, offset: int, nbytes: int, dtype: str) -> None:
+    """Read all values of an array, which begin at an offset; say by BadArrayError what is wrong.
+
+    Floats are judged by their bits, several times faster than by their values: without its sign, a
+    number's bits are below those of infinity, and those of anything that is not a number above.
+    """
+    kind = np.dtype(dtype)
+    bits = np.dtype(f"<u{kind.itemsize}")
+    unsigned = bits.type((1 << 8 * kind.itemsize - 1) - 1)
+    highest = 0
+    first = None
+    constant = True
+    end = offset + nbytes
+    while offset < end:
+        try:
+            data = os.pread(fd, min(_CHUNK, end - offset), offset)
+        except OSError:
+            raise BadArrayError("unreadable") from None
+        count = len(data) // kind.itemsize
+        if not count:
+            raise BadArrayError("truncated")
+        offset += count * kind.itemsize
+        values = np.frombuffer(data, bits, count)
+        first = values[0] if first is None else first
+        constant = constant and bool((values == first).all())
+        if kind.kind == "f":
+            highest = max(highest, int((values & unsigned).max()))
+    if kind.kind == "f":
+        infinity = int(np.array(np.inf, kind).view(bits))
+        if highest >= infinity:
+            raise BadArrayError("nan" if highest > infinity else "infinite")
+    if constant:
+        raise BadArrayError("constant")
 
 
 def _write(share: Sequence[_Item]) -> None:

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 
-import msgspec
-
 from shardwright.layout import JSONL_NAME
-from shardwright.storage.files import explained
 from shardwright.store import facts, provenance, records
-from shardwright.store.findings import Finding
 from shardwright.store.store import Store
 
 _STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the defaults
-_DERIVE, _MIGRATE = "shardwright derive", "shardwright migrate"
-
-
-class _Image(msgspec.Struct, gc=False):
-    """All that finding the images needs to know of a record."""
-
-    image_path: str
-
-
-_read_image = msgspec.json.Decoder(_Image).decode
 
 
 def command(*words: str) -> str:
@@ -77,32 +61,30 @@ def pack(store: Store, output_dir: Path, *flags: str) -> str:
     return command("pack", *store_flags(store), *where, *flags)
 
 
-def in_full(findings: Iterable[Finding], store: Store) -> list[Finding]:
-    """Spell the commands in the fixes of findings out; what that takes is read only if it does."""
+class Commands:
+    """The commands that fix a store, for the fixes of findings to name; spelt only if one does."""
 
-    @cache
-    def spelt(fix: str) -> str:
-        if _DERIVE in fix:
-            fix = fix.replace(_DERIVE, derive_here())
-        return fix.replace(_MIGRATE, command("migrate", *store_flags(store)))
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-    @cache
-    def derive_here() -> str:
-        return derive(store)
+    @cached_property
+    def derive(self) -> str:
+        """Spell derive; takes a look at every record."""
+        return derive(self._store)
 
-    return [replace(finding, cure=spelt(finding.cure)) for finding in findings]
+    @cached_property
+    def migrate(self) -> str:
+        """Spell migrate."""
+        return command("migrate", *store_flags(self._store))
 
 
 def _images(store: Store) -> str:
     """Name the folder that all images of the records are below, or a word in its place."""
     folders: set[str] = set()
     for path in (store.jsonl, store.journal):
-        if path.is_file():
-            with explained(path), path.open("rb", buffering=1 << 20) as file:
-                for line in records.lines(file):
-                    # What is no record has no image.
-                    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                        folders.add(os.path.dirname(_read_image(line.data or b"").image_path))
+        for _, names in records.walk(path, records.names):
+            if isinstance(names.image_path, str):
+                folders.add(os.path.dirname(names.image_path))
     if not folders and os.path.isdir(_IMAGES):
         return _IMAGES
     known = {os.path.dirname(e.image.path) for _, e in facts.read(store) if e.image is not None}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import xxhash
 from shardwright.progress import Progress
 from shardwright.storage.files import explained
 from shardwright.store import records
+from shardwright.store.records import BadRecordError
 from shardwright.store.store import Store
 
 NAME = "facts.jsonl"
@@ -96,12 +96,15 @@ def path_of(store: Store) -> Path:
 
 def read(store: Store) -> Iterator[tuple[int, Facts]]:
     """Read all facts, each with the offset of its line; a line that is none is no loss."""
-    path = path_of(store)
-    if path.is_file():
-        with explained(path), path.open("rb", buffering=1 << 20) as file:
-            for line in records.lines(file):
-                with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-                    yield line.offset, _decode(line.data or b"")
+    for line, facts in records.walk(path_of(store), _parse):
+        yield line.offset, facts
+
+
+def _parse(line: bytes | None) -> Facts:
+    try:
+        return _decode(line or b"")
+    except records.NOT_JSON:
+        raise BadRecordError("not_json") from None
 
 
 def read_at(store: Store, offset: int) -> Facts:

@@ -1,13 +1,17 @@
-"""The folders of a store."""
+"""The folders of a store, and what lies in them."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from shardwright.errors import InputMissingError
 from shardwright.layout import JSONL_NAME, STATE_FOLDER
+from shardwright.recipe import Component
+from shardwright.storage import files
 from shardwright.store import commands
-from shardwright.store.store import Store
+from shardwright.store.store import ARRAY_SUFFIX, Store
 
 
 def is_store(folder: Path) -> bool:
@@ -29,3 +33,30 @@ def require_merged(store: Store) -> None:
             f"{store.jsonl}: not there yet, but {store.journal.name} is: an interrupted derive "
             f"left its records in that journal; to merge it, run {commands.derive(store)}"
         )
+
+
+def array_ids(store: Store, component: Component) -> Iterator[str]:
+    """List the ids that have an array of a component, in no order and without holding them."""
+    return (
+        name.removesuffix(ARRAY_SUFFIX)
+        for name in _names(store.arrays(component))
+        if name.endswith(ARRAY_SUFFIX)
+    )
+
+
+def leftovers(store: Store) -> list[Path]:
+    """Find the temporary files in a store's folders."""
+    folders = [store.folder, *map(store.arrays, store.recipe.components)]
+    return [
+        folder / name
+        for folder in folders
+        for name in sorted(_names(folder))
+        if name.endswith(files.TMP_SUFFIX)
+    ]
+
+
+def _names(folder: Path) -> Iterator[str]:
+    if folder.is_dir():
+        with files.explained(folder), os.scandir(folder) as entries:
+            for entry in entries:
+                yield entry.name

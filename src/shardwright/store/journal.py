@@ -6,26 +6,16 @@ run was killed, at the start of the next. The JSONL itself changes in one step, 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
-import msgspec
-
 from shardwright.errors import StorageError
 from shardwright.storage import files
 from shardwright.store import records
-from shardwright.store.records import Line, Record
+from shardwright.store.records import BadRecordError, Line, Record
 from shardwright.store.rewrite import Rewrite, unfinished
-
-
-class _Identity(msgspec.Struct, gc=False):
-    """All that a merge needs to know of a record."""
-
-    image_id: str
-
-
-_identify = msgspec.json.Decoder(_Identity).decode
 
 
 @dataclass(frozen=True)
@@ -144,7 +134,7 @@ def _apply(journal: IO[bytes], offsets: dict[str, int], rewrite: Rewrite) -> Non
     for line in rewrite.lines():
         image_id = _image_id(line)
         if image_id in offsets:
-            rewrite.replace(line, record(image_id))
+            rewrite.replace(line.offset, line.offset + len(line.data or b""), record(image_id))
             placed.add(image_id)
     for image_id in offsets:
         if image_id not in placed:
@@ -153,10 +143,8 @@ def _apply(journal: IO[bytes], offsets: dict[str, int], rewrite: Rewrite) -> Non
 
 def _image_id(line: Line) -> str | None:
     """Read the id of a record; None if the line has none that can be one."""
-    if line.data is None:
-        return None
-    try:
-        image_id = _identify(line.data).image_id
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return None if records.image_id_problem(image_id) else image_id
+    with suppress(BadRecordError):
+        image_id = records.names(line.data).image_id
+        if records.is_image_id(image_id):
+            return image_id
+    return None

@@ -1,32 +1,35 @@
-"""The metadata JSONL: its lines, and what makes a record fit to be packed."""
+"""The metadata JSONL: its lines, and the records in them."""
 
 from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from operator import attrgetter
-from typing import IO, Annotated, Any, Protocol
+from pathlib import Path
+from typing import IO, Any, TypeGuard, TypeVar
 
 import msgspec
 
-from shardwright.buckets import is_bucket
 from shardwright.progress import Progress
 from shardwright.recipe import Mask, Recipe
+from shardwright.storage.files import explained
 
 Record = dict[str, Any]
+T = TypeVar("T")
 
 LONGEST_LINE = 1 << 26  # 64 MiB: beyond any record, even with inline arrays; bounds our memory
 _DEEPEST = 100  # lists and objects in one another: what we read here we can write anywhere
 _LONGEST_NAME = 255 - len(".npy")  # what a file system lets an image_id be
+_NO_NAMES = frozenset({"", ".", ".."})
 _BOM = b"\xef\xbb\xbf"
+_READ_AHEAD = 1 << 20
 _TELL_EVERY = 256  # lines; to tell of each would cost more than to read it
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
-_Side = Annotated[int, msgspec.Meta(ge=1)]
+NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class BadRecordError(ValueError):
@@ -44,6 +47,16 @@ class Line(msgspec.Struct, frozen=True, gc=False):  # which is made faster than 
     number: int
     offset: int
     data: bytes | None
+
+
+class Names(msgspec.Struct, gc=False):
+    """Whose record a line is; neither name need be one."""
+
+    image_id: Any = None
+    image_path: Any = None
+
+
+_decode_names = msgspec.json.Decoder(Names).decode
 
 
 def lines(file: IO[bytes], number: int = 0, offset: int = 0) -> Iterator[Line]:
@@ -72,15 +85,39 @@ def lines(file: IO[bytes], number: int = 0, offset: int = 0) -> Iterator[Line]:
             yield Line(number, start, data)
 
 
-def counted(lines: Iterable[Line], size: int, progress: Progress) -> Iterator[Line]:
-    """Pass on the lines of a file, and tell how many of its bytes lie behind."""
-    position = 0
-    for line in lines:
-        if line.number % _TELL_EVERY == 0:
-            progress.advance(line.offset - position)
-            position = line.offset
-        yield line
-    progress.advance(size - position)
+def walk(
+    path: Path,
+    read: Callable[[bytes | None], T],
+    *,
+    bad: Callable[[Line, str], object] = lambda line, reason: None,
+    progress: Progress | None = None,
+    phase: str = "records",
+) -> Iterator[tuple[Line, T]]:
+    """Read a JSONL from its first line to its last; one that is not there has no lines.
+
+    Of a line that is no record, which ``read`` says by BadRecordError, ``bad`` is told the reason.
+    """
+    progress = progress or Progress()
+    with explained(path):
+        try:
+            file = path.open("rb", _READ_AHEAD)
+        except FileNotFoundError:
+            return
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            progress.phase(phase, size, "B")
+            position = 0
+            for line in lines(file):
+                if line.number % _TELL_EVERY == 0:
+                    progress.advance(line.offset - position)
+                    position = line.offset
+                try:
+                    record = read(line.data)
+                except BadRecordError as error:
+                    bad(line, error.reason)
+                else:
+                    yield line, record
+            progress.advance(size - position)
 
 
 def parse(line: bytes | None) -> Record:
@@ -89,13 +126,21 @@ def parse(line: bytes | None) -> Record:
         raise BadRecordError("line_too_long")
     try:
         record = _decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         raise BadRecordError("not_json") from None
     if type(record) is not dict:
         raise BadRecordError("not_an_object")
     if line.count(b"{") + line.count(b"[") > _DEEPEST and _is_deeper(record, _DEEPEST):
         raise BadRecordError("nested_too_deep")
     return record
+
+
+def names(line: bytes | None) -> Names:
+    """Read whose record a line is; faster than ``parse``, which may still refuse the line."""
+    try:
+        return _decode_names(line or b"")
+    except NOT_JSON:
+        raise BadRecordError("not_json") from None
 
 
 def _is_deeper(value: object, levels: int) -> bool:
@@ -120,98 +165,22 @@ def image_id_of(image_path: str) -> str:
     return posixpath.splitext(posixpath.basename(image_path))[0]
 
 
+def is_image_id(value: object) -> TypeGuard[str]:
+    """Whether a value can be an image_id: it must be a plain file name."""
+    return (
+        type(value) is str
+        and value not in _NO_NAMES
+        and "/" not in value
+        and "\0" not in value
+        and (len(value) <= _LONGEST_NAME // 4 or len(os.fsencode(value)) <= _LONGEST_NAME)
+    )
+
+
 def image_id_problem(image_id: object) -> str | None:
-    """Say why a value cannot be an image_id: it must be a plain file name."""
+    """Say why a value cannot be an image_id."""
     if image_id is None:
         return "image_id_missing"
-    if (
-        type(image_id) is not str
-        or not image_id
-        or "/" in image_id
-        or "\0" in image_id
-        or image_id in (".", "..")
-        or (len(image_id) > _LONGEST_NAME // 4 and len(os.fsencode(image_id)) > _LONGEST_NAME)
-    ):
-        return "image_id_invalid"
-    return None
-
-
-class Essentials(Protocol):
-    """What packing asks of a record, beside its masks."""
-
-    image_id: str
-    aspect_bucket: str
-    caption: str
-    image_path: str | None
-    height: int | None
-    width: int | None
-
-
-class Rules:
-    """What makes a record of a recipe fit to be packed, its arrays aside."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.masks = recipe.masks
-        raw = {f"mask{number}": mask for number, mask in enumerate(self.masks)}
-        fields: list[Any] = [("image_id", str), ("aspect_bucket", str), ("caption", str)]
-        fields += [(name, msgspec.Raw) for name in raw]
-        fields += [("image_path", str | None, None)]
-        fields += [(side, _Side | None, None) for side in ("height", "width")]
-        spelt = {name: mask.field for name, mask in raw.items()}
-        kind = msgspec.defstruct("Essentials", fields, rename=spelt, gc=False)
-        self._decode = msgspec.json.Decoder(kind).decode
-        self._raw = [(attrgetter(name), mask.length) for name, mask in raw.items()]
-
-    def essentials(self, line: bytes | None) -> Essentials | None:
-        """Read what packing asks of a record, if it has it all and soundly, else give None.
-
-        Several times faster than ``parse`` and ``problem``, which say what is wrong. A user's own
-        fields it passes over, so that ``parse`` may still refuse a number or a depth in them.
-        """
-        if line is None:
-            return None
-        try:
-            if not line.isascii():
-                line.decode()
-            found: Any = self._decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None
-        caption = found.caption
-        if not caption or caption.isspace() or not is_bucket(found.aspect_bucket):
-            return None
-        for get, length in self._raw:
-            if not _is_mask_text(bytes(get(found)), length):
-                return None
-        essentials: Essentials = found
-        return essentials if image_id_problem(found.image_id) is None else None
-
-    def problem(self, record: Record) -> str | None:
-        """Name the first reason why a record, its id aside, is not ready; None if it is."""
-        get = record.get
-        bucket = get("aspect_bucket")
-        if bucket is None:
-            return "aspect_bucket_missing"
-        if type(bucket) is not str or not is_bucket(bucket):
-            return "aspect_bucket_invalid"
-        caption = get("caption")
-        if caption is None:
-            return "caption_missing"
-        if type(caption) is not str or not caption or caption.isspace():
-            return "caption_invalid"
-        for mask in self.masks:
-            found = get(mask.field)
-            if found is None:
-                return "mask_missing"
-            if not is_mask(found, mask):
-                return "mask_invalid"
-        # The rest may be absent: a picture can be packed without saying where it was.
-        path = get("image_path")
-        if path is not None and type(path) is not str:
-            return "image_path_invalid"
-        for side in (get("height"), get("width")):
-            if side is not None and (type(side) is not int or side < 1):
-                return "size_invalid"
-        return None
+    return None if is_image_id(image_id) else "image_id_invalid"
 
 
 def is_mask(value: object, mask: Mask) -> bool:
@@ -220,16 +189,12 @@ def is_mask(value: object, mask: Mask) -> bool:
     In Python those all equal 1, and to ask each element for its type is the slowest part of a scan.
     Written as JSON they differ: every element is one character, and that character 0 or 1.
     """
-    return (
-        type(value) is list
-        and len(value) == mask.length
-        and _is_mask_text(_encode(value), mask.length)
-    )
+    return _is_mask_text(_encode(value), mask.length)
 
 
 @lru_cache(maxsize=4096)  # most captions are of one of a few lengths
 def _is_mask_text(text: bytes, length: int) -> bool:
-    """Whether JSON, known to be sound, is a mask.
+    """Whether valid JSON is a mask.
 
     One list, and one comma fewer than digits, so that no number has two of them.
     """

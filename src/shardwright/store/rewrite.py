@@ -99,13 +99,8 @@ class Rewrite:
         """Give some lines of the old version away to be read elsewhere."""
         return Part(self.jsonl, self._state, lines_before, start, end)
 
-    def replace(self, line: Line, data: bytes) -> None:
-        """Put other bytes in a line's place; its line end stays."""
-        assert line.data is not None
-        self.replace_at(line.offset, line.offset + len(line.data), data)
-
-    def replace_at(self, start: int, end: int, data: bytes) -> None:
-        """Put other bytes in the place of some."""
+    def replace(self, start: int, end: int, data: bytes) -> None:
+        """Put other bytes in the place of some, for example of a line; its line end stays."""
         self._copy(start)
         self._put(data)
         self._position = end

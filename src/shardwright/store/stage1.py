@@ -21,7 +21,6 @@ from shardwright.store.records import BadRecordError, Line, Record
 if TYPE_CHECKING:
     from shardwright.store.arrays import Array
 
-_NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _KNOWN_VERSIONS = (None, 1, FORMAT_VERSION)
 _OWN_FIELDS = ("image_id", "image_path", "height", "width", "aspect_bucket", "format_version")
 _TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
@@ -29,14 +28,6 @@ _TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 # Fields are kept as they are written, so that those which are not ours lose nothing on the way.
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode = msgspec.json.Decoder().decode
-
-
-class _Names(msgspec.Struct, gc=False):
-    image_id: Any = None
-    image_path: Any = None
-
-
-_decode_names = msgspec.json.Decoder(_Names).decode
 
 
 @dataclass(frozen=True)
@@ -62,9 +53,9 @@ def repeated_ids(lines: Iterable[Line]) -> Repeated:
     repeated = Repeated(set(), {})
     for line in lines:
         try:
-            names = _decode_names(line.data or b"")
+            names = records.names(line.data)
             image_id = _image_id(names.image_id, names.image_path)
-        except (*_NOT_JSON, BadRecordError):
+        except BadRecordError:
             continue  # it stays as it is, for the reason that ``to_stage2`` gives
         # A hash, because paths are long and there may be millions of them.
         image = hash(posixpath.normpath(names.image_path))
@@ -86,7 +77,7 @@ def to_stage2(line: Line, repeated: Repeated, recipe: Recipe) -> Stage2 | None:
     fields, own = _fields(line.data, recipe)
     inline = [name for name in recipe.inline if name in fields]
     image_id, version = own.get("image_id"), own.get("format_version")
-    named = records.image_id_problem(image_id) is None
+    named = records.is_image_id(image_id)
     shared = named and image_id in repeated.shared
     if type(version) not in (type(None), int) or version not in _KNOWN_VERSIONS:
         raise BadRecordError("format_version_unknown")
@@ -124,7 +115,7 @@ def _fields(data: bytes | None, recipe: Recipe) -> tuple[Record, Record]:
     try:
         fields: Record = _decode_fields(data or b"")
         return fields, {name: _decode(fields[name]) for name in _OWN_FIELDS if name in fields}
-    except _NOT_JSON:
+    except records.NOT_JSON:
         raise BadRecordError(_why_not_json(data, recipe)) from None
 
 
@@ -152,9 +143,8 @@ def _image_id(image_id: object, image_path: object) -> str:
     if type(image_path) is not str or not image_path:
         raise BadRecordError("image_path_invalid")
     image_id = records.image_id_of(image_path) if image_id is None else image_id
-    if problem := records.image_id_problem(image_id):
-        raise BadRecordError(problem)
-    assert isinstance(image_id, str)
+    if not records.is_image_id(image_id):
+        raise BadRecordError("image_id_invalid")
     return image_id
 
 

@@ -1,7 +1,7 @@
 """Verifying: proof that what is on the disk is whole, or a list of what is not.
 
 Shards: ``folder`` → ``shard`` → ``sample`` → ``against`` the store, and ``loader_rules``.
-A store: ``store`` → ``array_faults``.
+A store: ``store``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from shardwright.errors import InputMissingError
 from shardwright.progress import Progress
 from shardwright.recipe import JSON_SUFFIX
 from shardwright.shards.format.record_members import json_member, mask_member
-from shardwright.storage.files import explained
 from shardwright.store import npy, records
 from shardwright.store.findings import Fault
 from shardwright.store.npy import BadArrayError
@@ -70,14 +69,10 @@ def read_source(store: Store, progress: Progress) -> Source:
     if not jsonl.is_file():
         raise InputMissingError(f"{jsonl}: no such file; give the folder of a store to --against")
     lines: dict[str, int] = {}
-    with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
-        size = os.fstat(file.fileno()).st_size
-        progress.phase("records", size, "B")
-        for line in records.counted(records.lines(file), size, progress):
-            with suppress(BadRecordError):  # pack skips these, so no shard can hold one
-                image_id = records.parse(line.data).get("image_id")
-                if records.image_id_problem(image_id) is None:
-                    lines[str(image_id)] = line.offset
+    # What is no record, pack skips, so no shard can hold it.
+    for line, record in records.walk(jsonl, records.parse, progress=progress):
+        if records.is_image_id(image_id := record.get("image_id")):
+            lines[image_id] = line.offset
     return Source(store, lines)
 
 
