@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.buckets import Bucket, is_bucket
+from shardwright.deriving import generations
 from shardwright.deriving.outcomes import FAILURES_NAME, read_failures
 from shardwright.engine import Engine
 from shardwright.errors import InputMissingError
@@ -25,6 +26,7 @@ from shardwright.shards.format.manifest import PackSettings
 from shardwright.storage.files import explained
 from shardwright.store import commands, facts, listing, npy, provenance, records
 from shardwright.store.npy import BadArrayError
+from shardwright.store.provenance import Entry
 from shardwright.store.record_faults import is_stage1
 from shardwright.store.records import BadRecordError
 from shardwright.store.store import ARRAY_SUFFIX, Store
@@ -67,7 +69,8 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
     failures = len({failure.image_path for failure in read_failures(store)})
     known = facts.survey(store, ready | others.keys(), progress)
     packed = Packed(output_dir, ready, store)
-    command, reason = _next(store, found, stage1, components, leftovers, packed)
+    begun, made = generations.unfinished(store)
+    command, reason = _next(store, found, stage1, components, leftovers, packed, begun)
     if failures:
         reason += f"; but {quantity(failures, 'images')} could not be derived"
     return StoreStatus(
@@ -86,6 +89,7 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
         shard_bytes=layout.bytes,
         leftovers=[str(path) for path in leftovers],
         packed=packed.summary(),
+        unfinished=dict.fromkeys(begun, made),
         failures=failures,
         failures_file=str(failures_file) if failures else None,
         changed_images=known.changed,
@@ -188,10 +192,11 @@ def _next(
     components: dict[str, ComponentStatus],
     leftovers: list[Path],
     packed: Packed,
+    begun: dict[str, Entry],
 ) -> tuple[str | None, str]:
     """Choose the command that brings the store forward, and say why."""
     missing = sum(state.missing for state in components.values())
-    recomputed = provenance.under_way(store.folder)
+    swapped = provenance.under_way(store.folder)
     if stage1:
         why = (  # only migrate can tell which it cannot take
             f"{quantity(stage1, 'records')} of Stage 1; what migrate cannot take, fix or delete "
@@ -204,8 +209,11 @@ def _next(
         why = "there is no record yet"
     elif missing:
         why = f"{quantity(missing, 'arrays')} missing"
-    elif recomputed:
-        why = f"a recompute of {' and '.join(recomputed)} was interrupted"
+    elif swapped:
+        why = f"a recompute of {' and '.join(swapped)} was interrupted"
+    elif begun:
+        why = f"a recompute of {' and '.join(begun)} is unfinished; --recompute none discards it"
+        return commands.derive(store, recompute=begun), why
     elif found.skipped:
         wrong = quantity(found.skipped.total, "records")
         why = f"it names what is wrong with {wrong}, and the cure"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from shardwright.recipe import Component
 from shardwright.storage.files import TMP_SUFFIX, explained
 from shardwright.store.store import ARRAY_SUFFIX, Store
 
@@ -21,6 +22,12 @@ def names(folder: Path) -> Iterator[str]:
 def array_id(name: str) -> str | None:
     """Give the image_id for which a file of this name is an array, if it is one."""
     return name.removesuffix(ARRAY_SUFFIX) if name.endswith(ARRAY_SUFFIX) else None
+
+
+def array_ids(store: Store, component: Component) -> Iterator[str]:
+    """Give the ids that have an array of a component, in no order."""
+    ids = map(array_id, names(store.arrays(component)))
+    return (image_id for image_id in ids if image_id is not None)
 
 
 def leftovers(store: Store) -> list[Path]:
