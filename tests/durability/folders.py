@@ -58,7 +58,8 @@ def assert_arrays_are_whole(folder: Path, start: Contents | None, expected: Cont
     for name, data in contents(folder).items():
         if name.endswith(".npy"):  # also one that is recomputed and not in use yet
             place = name.removeprefix(".shardwright/next/")
-            assert data in ((start or {}).get(place), expected[place]), name
+            before = start or {}
+            assert data in (before.get(name), before.get(place), expected[place]), name
 
 
 def assert_manifest_speaks_true(folder: Path) -> None:

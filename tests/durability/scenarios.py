@@ -215,6 +215,13 @@ def _after_a_kill(build: Build, call: str, more: int) -> Build:
     return built
 
 
+def _discard(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+    """Discard a recompute that was killed when all its arrays were there."""
+    command, _, _ = _after_a_kill(_recompute, "rmdir", -40)(folder, output)
+    options = {"recompute": ["none"], "fit": "bucket"}
+    return command, options, options
+
+
 _PACK = {
     "pack": _pack,
     "pack one large shard": _pack_one_large_shard,
@@ -232,6 +239,7 @@ _STORE: dict[str, Build] = {
     "resume a derive": _after_a_kill(_derive, "append", 10),
     "recompute": _recompute,
     "resume a recompute": _after_a_kill(_recompute, "append", 15),
+    "discard a recompute": _discard,
     "resume a swap": _after_a_kill(_recompute, "rmdir", -13),
 }
 # As many records as packing has: too slow for every day.

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from msgspec.structs import replace
 
@@ -41,17 +40,13 @@ class Generation:
         self.records, self.facts = Journal(self.store.jsonl), Journal(facts.path_of(self.store))
         self._require_same(provenance.read(self.store.folder))
 
-    def __enter__(self) -> Self:
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Open it for writing; the caller holds the lock of the store."""
         provenance.write(self.store.folder, {c.name: entry for c, entry in self.entries.items()})
         self.store.make_folders()
-        with ExitStack() as opened:
-            opened.enter_context(self.records)
-            opened.enter_context(self.facts)
-            self._opened = opened.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
+        with self.records, self.facts:
+            yield
 
     def missing(self) -> dict[Component, list[str]]:
         """Name the images whose arrays would be lost by the swap."""
@@ -65,9 +60,9 @@ class Generation:
             for image_id in missing:
                 if image_id not in image_ids:
                     raise ProvenanceError(
-                        f"{self.used.array(component, image_id)}: its image was not given, and "
-                        "arrays of two kinds must not mix; give the folder of all images, or move "
-                        "this array away"
+                        "its image was not given, and arrays of two kinds must not mix",
+                        path=self.used.array(component, image_id),
+                        fix="give the folder of all images, or move this array away",
                     )
 
     def swap(self) -> None:
@@ -85,17 +80,20 @@ class Generation:
         now = {component.name: entry.settings for component, entry in self.entries.items()}
         changed, listed = provenance.differences(before, now)
         if changed or (begun and begun.keys() != now.keys()):
+            names, flags = ",".join(begun), provenance.flags_before(begun, changed)
             raise ProvenanceError(
-                f"{self.used.folder}: a recompute of {','.join(begun)} is unfinished"
-                f"{f', with other settings ({listed})' if changed else ''}; to continue it, give "
-                f"--recompute {','.join(begun)} and {provenance.flags_before(begun, changed)}; to "
-                "discard it, --recompute none"
+                f"a recompute of {names} is unfinished"
+                + f", with other settings ({listed})" * bool(changed),
+                path=self.used.folder,
+                fix=f"to continue it, give --recompute {names} and {flags}; to discard it, "
+                "--recompute none",
             )
         for folder in map(self.used.arrays, self.entries):
             if folder.is_dir() and os.stat(folder).st_dev != os.stat(self.used.folder).st_dev:
                 raise StorageError(
-                    f"{folder}: is on another file system than the store, so its arrays cannot be "
-                    "replaced by rename; delete it and run the same command again"
+                    "is on another file system than the store, so no rename can replace its arrays",
+                    path=folder,
+                    fix="delete it and run the same command again",
                 )
 
 

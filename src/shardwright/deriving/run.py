@@ -111,18 +111,20 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             assert journals is not None
             recovered = journals.records.recovered
             summary.recovered_records = recovered.records if recovered is not None else 0
-            if settings.generation is None:
+            generation = settings.generation
+            if generation is None:
                 _note_touched(inventory, journals.facts)
                 if request.discard:
                     generations.discard(request.store)
             settings.begin(layout.work)
-            with settings.generation or nullcontext(), _failures_kept(request, outcomes, found):
+            opening = nullcontext() if generation is None else generation.opened()
+            with opening, _failures_kept(request, outcomes, found):
                 pipeline = _pipeline(
                     request, layout, settings, outcomes, journals, summary, progress
                 )
                 pipeline.run(layout.tasks(), len(layout.numbers))
-            if settings.generation is not None:
-                _swap(request, settings.generation, summary)
+            if generation is not None:
+                _swap(request, generation, summary)
             summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
             summary.encoder_waited = round(pipeline.waited_part, 4)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
