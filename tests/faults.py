@@ -99,6 +99,10 @@ class WatchedDisk(Disk):
         self._meet("mkdir", path)
         super().mkdir(path)
 
+    def rmdir(self, path: Path) -> None:
+        self._meet("rmdir", path)
+        super().rmdir(path)
+
     def fsync_folder(self, path: Path) -> None:
         self._meet("fsync_folder", path)
 
@@ -133,7 +137,8 @@ class FailingDisk(WatchedDisk):
         now = len(self.calls)
         if now < self.at or (self.once and now > self.at):
             return
-        if call.name == "bypass_cache" or (self.number == errno.ENOSPC and call.name == "unlink"):
+        removes = call.name in ("unlink", "rmdir")
+        if call.name == "bypass_cache" or (self.number == errno.ENOSPC and removes):
             return
         self.failed.append(call)
         raise OSError(self.number, os.strerror(self.number))

@@ -114,6 +114,29 @@ def test_an_edited_caption_is_counted_in_the_summary(images: Path, tmp_path: Pat
     assert "replaced_captions: 1\n" in done.stdout
 
 
+def test_a_recompute_that_lacks_images_says_how_to_end_it(images: Path, tmp_path: Path) -> None:
+    store = ("--derived-dir", tmp_path / "d", "--encoders", "sketch")
+    run("derive", images, *store)
+    (images / "img001.png").write_bytes(b"broken")
+    again = ("derive", images, *store, "--fit", "bucket", "--recompute", "vae")
+    done = run(*again)
+    assert done.returncode == 3
+    assert (
+        "1 image has no new vae array, so the old ones stay in use; fix it and run the same "
+        "command again, or add --drop-failed to go on without it\n"
+    ) in done.stdout
+    told = run("status", "--derived-dir", tmp_path / "d").stdout
+    assert "recompute of vae: 2 images so far, not in use yet\n" in told
+    assert "a recompute of vae is unfinished; --recompute none discards it" in told
+    done = run("derive", images, *store, "--recompute", "none")
+    assert "unfinished recompute of vae (2 images): discarded\n" in done.stderr
+    run(*again)
+    done = run(*again, "--drop-failed")
+    assert done.returncode == 3
+    assert "stay in use" not in done.stdout
+    assert len(list((tmp_path / "d/vae_latents").iterdir())) == 2
+
+
 def test_rows_of_captions_that_come_to_nothing_are_told(images: Path, tmp_path: Path) -> None:
     captions = tmp_path / "captions.jsonl"
     captions.write_text(

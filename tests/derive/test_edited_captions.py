@@ -185,7 +185,7 @@ def test_a_recompute_that_goes_on_counts_only_the_captions_it_takes(tmp_path: Pa
     noted = [
         nth
         for nth, call in enumerate(watched.calls, 1)
-        if call.name == "write" and call.path.endswith("remade-t5.jsonl")
+        if call.name == "write" and call.path.endswith(f"next/{JSONL_NAME}.tmp")
     ]
     with using(KillingDisk(noted[1])), pytest.raises(Killed):
         sketch(images, derived, recompute=["t5"], batch_size=1)
@@ -218,7 +218,7 @@ def test_a_caption_edited_after_a_kill_of_a_recompute_with_other_settings(tmp_pa
         sketch(images, derived, **again)
         for caption, array in zip(captions(derived), _texts(derived), strict=True):
             assert array == texts[caption], f"killed at call {nth}"
-        assert not list((derived / ".shardwright").glob("remade*"))
+        assert not (derived / ".shardwright/next").exists()
 
 
 @pytest.mark.parametrize("lost", ["t5", "vae"])

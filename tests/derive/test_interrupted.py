@@ -110,12 +110,12 @@ def test_a_recompute_that_was_cut_short_goes_on_and_does_not_begin_again(tmp_pat
     published = [
         nth
         for nth, call in enumerate(watched.calls, 1)
-        if call.name == "rename" and "vae_latents" in call.path
+        if call.name == "fsync" and call.path.endswith(f"next/{JSONL_NAME}.tmp")
     ]
     derived = shutil.copytree(before, tmp_path / "derived")
-    with using(KillingDisk(published[1])), pytest.raises(Killed):
+    with using(KillingDisk(published[2])), pytest.raises(Killed):
         sketch(images, derived, recompute=["vae"], batch_size=1)
-    left = len(list((derived / "vae_latents").glob("*.npy")))
+    left = len((derived / f".shardwright/next/{JSONL_NAME}.tmp").read_text().splitlines())
     assert 0 < left < 8
     summary = sketch(images, derived, recompute=["vae"])
     assert summary.components["vae"].made == 8 - left

@@ -1,18 +1,23 @@
-"""Recomputing a component: no good array is lost, none of an old make stays, no kill matters."""
+"""Recomputing a component: the store is what it was until all is made, and no kill matters."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shardwright import pack, verify
-from shardwright.errors import ProvenanceError
+from shardwright import pack, status, verify
+from shardwright.errors import ProvenanceError, StorageError
+from shardwright.layout import JSONL_NAME
+from shardwright.progress import Lines
 from shardwright.storage.files import using
+from shardwright.store.journal import journal_path
 from tests.derive.fakes import Chokes, Fake, Spoils, given
 from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
 from tests.derive.test_derive import arrays, balance, failures, flat, provenance
@@ -45,7 +50,7 @@ def test_an_image_that_fails_keeps_its_array_of_the_same_settings(tmp_path: Path
     after = arrays(derived)
     assert {path for path in before if after[path] != before[path]} == {"vae_latents/img002.npy"}
     assert "recompute" not in provenance(derived)["vae"]
-    assert not list((derived / ".shardwright").glob("remade*"))
+    assert not (derived / ".shardwright/next").exists()
 
 
 @pytest.mark.parametrize("bad", [Chokes(2), Spoils(2, np.nan)], ids=["raises", "not finite"])
@@ -66,22 +71,50 @@ def test_what_an_encoder_fails_at_stays_with_the_caption_it_has(tmp_path: Path, 
     }
 
 
-def test_an_image_that_fails_keeps_no_array_of_other_settings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drop", [False, True])
+def test_an_image_that_fails_with_other_settings_keeps_all_old_arrays_in_use_until_it_is_dropped(
+    tmp_path: Path, drop: bool
+) -> None:
     images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
     sketch(images, derived)
-    whole = (images / "img001.png").read_bytes()
+    before = contents(derived)
+    sound = (images / "img001.png").read_bytes()
     cut(images / "img001.png")
-    (images / "img002.png").write_bytes(b"")
-    summary = sketch(images, derived, fit="bucket", recompute=["vae"])
+    again: dict[str, Any] = {"fit": "bucket", "recompute": ["vae"]}
+    summary = sketch(images, derived, **again)
     balance(summary)
-    assert (summary.derived, summary.failed) == (1, 2)
-    assert [path.stem for path in (derived / "vae_latents").iterdir()] == ["img000"]
-    assert loaded(derived, "vae", "img000").shape == (16, 832 // 8, 1216 // 8)
-    assert [failure["image_id"] for failure in failures(derived)] == ["img001", "img002"]
-    (images / "img001.png").write_bytes(whole)
-    summary = sketch(images, derived, fit="bucket")
-    assert (summary.derived, summary.already_complete, summary.failed) == (1, 1, 1)
-    assert loaded(derived, "vae", "img001").shape == (16, 1216 // 8, 832 // 8)
+    assert (summary.derived, summary.failed, summary.unfinished) == (2, 1, ["vae"])
+    assert summary.components["vae"].not_recomputed == 1
+    assert [failure["image_id"] for failure in failures(derived)] == ["img001"]
+    assert in_use(derived) == {**before, **failures_file(derived)}
+    assert verify(derived, read_data=True).counts == {"image_changed": 1}
+    assert pack(derived_dir=derived, output_dir=tmp_path / "shards").written_samples == 3
+    if drop:
+        summary = sketch(images, derived, **again, drop_failed=True)
+        assert (summary.derived, summary.already_complete, summary.failed) == (0, 2, 1)
+        left = ["img000", "img002"]
+    else:
+        (images / "img001.png").write_bytes(sound)
+        summary = sketch(images, derived, **again)
+        assert (summary.derived, summary.already_complete, summary.failed) == (1, 2, 0)
+        left = ["img000", "img001", "img002"]
+    assert summary.unfinished == []
+    assert sorted(path.stem for path in (derived / "vae_latents").iterdir()) == left
+    fresh = tmp_path / "fresh"
+    sketch(images, fresh, fit="bucket")
+    assert {path: arrays(derived)[path] for path in arrays(fresh)} == arrays(fresh)
+    crops = {record["image_id"]: record.get("crop") for record in store_records(derived)}
+    assert [image_id for image_id, crop in crops.items() if crop] == left
+    assert not (derived / ".shardwright/next").exists()
+
+
+def in_use(derived: Path) -> dict[str, bytes | None]:
+    """Give what a store holds beside a generation that is not in use."""
+    return {k: v for k, v in contents(derived).items() if not k.startswith(".shardwright/next")}
+
+
+def failures_file(derived: Path) -> dict[str, bytes | None]:
+    return {k: v for k, v in contents(derived).items() if k.endswith("failures.jsonl")}
 
 
 def test_a_kill_at_every_call_of_a_recompute_of_a_part_of_a_store(tmp_path: Path) -> None:
@@ -116,85 +149,183 @@ def test_a_kill_at_every_call_of_a_recompute_of_a_part_of_a_store(tmp_path: Path
     assert kills > len(watched.calls)
 
 
-class KilledOnce(WatchedDisk):
-    """Dies when the next file is begun after there is something in this one, and stays dead."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path, self.dead = path, False
-
-    def before(self, call: Call) -> None:
-        written = self.path.exists() and self.path.stat().st_size > 0
-        self.dead = self.dead or (written and call.name == "create")
-        if self.dead:
-            raise Killed
-
-
-def cut_short(images: Path, derived: Path) -> None:
-    """Begin a recompute of the captions, and have it killed when the first group is done."""
-    again = {"recompute": ["t5"], "batch_size": 1}
-    with using(WatchedDisk()):
-        sketch(images, shutil.copytree(derived, derived.with_name("unbroken")), **again)
-    done = derived / ".shardwright/remade-t5.jsonl"
-    with using(KilledOnce(done)), pytest.raises(Killed):
+def cut_short(images: Path, derived: Path, **options: Any) -> list[str]:  # noqa: ANN401
+    """Begin to recompute, be killed when some groups are done, and name the images that are."""
+    again = {"recompute": ["t5"], "batch_size": 1, **options}
+    unbroken = shutil.copytree(derived, derived.with_name("unbroken"))
+    with using(watched := WatchedDisk()):
+        sketch(images, unbroken, **again)
+    log = derived / ".shardwright/next" / JSONL_NAME
+    journal = str(journal_path(log)).replace(str(derived), str(unbroken))
+    written = [n for n, c in enumerate(watched.calls, 1) if c == Call("fsync", journal)]
+    with using(KillingDisk(written[2])), pytest.raises(Killed):
         sketch(images, derived, **again)
-    assert provenance(derived)["t5"]["recompute"] == "replacing"
-
-
-def remade(derived: Path) -> list[str]:
-    lines = (derived / ".shardwright/remade-t5.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    lines = journal_path(log).read_text().splitlines()
+    done = [json.loads(line)["image_id"] for line in lines]
+    assert 0 < len(done) < 12
+    return done
 
 
 def test_a_recompute_that_was_cut_short_goes_on_where_it_was(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 12, SMALL), tmp_path / "derived"
     sketch(images, derived)
     for path in images.glob("*.txt"):
-        path.write_text(f"anew: {path.stem}")
-    cut_short(images, derived)
-    done = remade(derived)
-    assert 0 < len(done) < 12
-    summary = sketch(images, derived)  # --recompute or not: it is under way
-    assert summary.components["t5"].made == 12 - len(done)
+        path.write_text(f"again: {path.stem}")
+    done = cut_short(images, derived)
+    foreseen = sketch(images, derived, recompute=["t5"], dry_run=True)
+    summary = sketch(images, derived, recompute=["t5"])
+    assert summary.components["t5"].made == foreseen.components["t5"].to_make == 12 - len(done)
+    assert (summary.replaced_captions, summary.kept_captions) == (12 - len(done), 0)
     assert contents(derived) == contents(tmp_path / "unbroken")
 
 
-def test_a_caption_edited_while_a_recompute_lies_still_stays_with_its_array(
+def test_a_caption_edited_while_a_recompute_is_unfinished_waits_for_the_next_one(
     tmp_path: Path,
 ) -> None:
     images, derived = make_images(tmp_path / "images", 12, SMALL), tmp_path / "derived"
     sketch(images, derived)
-    cut_short(images, derived)
-    done = remade(derived)[0]
+    done = cut_short(images, derived)[0]
     (images / f"{done}.txt").write_text("too late for this recompute")
-    sketch(images, derived, recompute=["t5"])
+    assert sketch(images, derived, recompute=["t5"]).kept_captions == 1
     assert store_records(derived)[0]["caption"] == "a soft gradient, number 0"
     sketch(images, derived, recompute=["t5"])
     assert store_records(derived)[0]["caption"] == "too late for this recompute"
 
 
-def test_a_torn_list_costs_no_more_than_making_those_again(tmp_path: Path) -> None:
+def test_a_torn_record_costs_no_more_than_making_its_arrays_again(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 12, SMALL), tmp_path / "derived"
     sketch(images, derived)
-    cut_short(images, derived)
-    path = derived / ".shardwright/remade-t5.jsonl"
+    done = cut_short(images, derived)
+    path = journal_path(derived / ".shardwright/next" / JSONL_NAME)
     path.write_bytes(path.read_bytes()[:-3])
-    left = len(path.read_text().splitlines()) - 1
-    assert sketch(images, derived, recompute=["t5"]).components["t5"].made == 12 - left
+    assert sketch(images, derived, recompute=["t5"]).components["t5"].made == 13 - len(done)
     assert contents(derived) == contents(tmp_path / "unbroken")
 
 
-def test_other_settings_put_an_end_to_a_recompute_that_was_cut_short(tmp_path: Path) -> None:
+def test_a_store_with_an_unfinished_recompute_is_what_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     images, derived = make_images(tmp_path / "images", 12, SMALL), tmp_path / "derived"
-    encoders = given(t5=given()["t5"])
     sketch(images, derived)
-    cut_short(images, derived)
-    with pytest.raises(ProvenanceError, match="encoders was sketch, now given"):
-        sketch(images, derived, encoders=encoders, components=["t5"])
-    summary = sketch(images, derived, encoders=encoders, components=["t5"], recompute=["t5"])
-    assert summary.components["t5"].made == 12
-    assert not list((derived / ".shardwright").glob("remade*"))
-    assert "recompute" not in provenance(derived)["t5"]
+    before = contents(derived)
+    for path in images.glob("*.txt"):
+        path.write_text(f"again: {path.stem}")
+    done = cut_short(images, derived)
+    assert in_use(derived) == before
+    assert verify(derived, read_data=True).findings == []
+    assert pack(derived_dir=derived, output_dir=tmp_path / "shards").written_samples == 12
+    found = status(derived_dir=derived, output_dir=tmp_path / "other")
+    assert found.unfinished == {"t5": len(done)}
+    assert found.next_command is not None
+    assert " --encoders sketch --recompute t5 " in found.next_command
+    save(images / "new.png", gradient(24, 16))
+    (images / "new.txt").write_text("new")
+    summary = sketch(images, derived, progress=Lines())
+    assert (summary.derived, summary.already_complete, summary.kept_captions) == (1, 12, 12)
+    told = f"unfinished recompute of t5 ({len(done)} images): --recompute t5 continues it"
+    assert told in capsys.readouterr().err
+    assert [record["caption"] for record in store_records(derived)][::12] == [
+        "a soft gradient, number 0",
+        "new",
+    ]
+    sketch(images, derived, recompute=["t5"])
+    fresh = tmp_path / "fresh"
+    sketch(images, fresh)
+    assert contents(derived) == contents(fresh)
+
+
+def test_a_recompute_can_be_discarded(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 12, SMALL), tmp_path / "derived"
+    sketch(images, derived)
+    before = contents(derived)
+    cut_short(images, derived, fit="bucket", recompute=["vae"])
+    foreseen = contents(derived)
+    sketch(images, derived, recompute=["none"], dry_run=True)
+    assert contents(derived) == foreseen
+    assert sketch(images, derived, recompute=["none"]).already_complete == 12
+    assert contents(derived) == before
+
+
+def test_an_unfinished_recompute_with_other_settings_or_components_is_not_mixed_with(
+    tmp_path: Path,
+) -> None:
+    images, derived = make_images(tmp_path / "images", 12, SMALL), tmp_path / "derived"
+    sketch(images, derived)
+    cut_short(images, derived, fit="bucket", recompute=["vae"])
+    before = contents(derived)
+    with pytest.raises(
+        ProvenanceError,
+        match=r"a recompute of vae is unfinished, with other settings \(vae: fit was bucket, now "
+        r"original\); to continue it, give --recompute vae and --fit bucket; to discard it, "
+        "--recompute none",
+    ):
+        sketch(images, derived, recompute=["vae"])
+    with pytest.raises(ProvenanceError, match="a recompute of vae is unfinished; to continue it"):
+        sketch(images, derived, recompute=["vae", "t5"], fit="bucket")
+    assert contents(derived) == before
+
+
+def test_images_that_are_new_come_into_use_with_what_is_recomputed(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 4), tmp_path / "derived"
+    new = (images / "img003.png").rename(tmp_path / "img003.png")
+    array = array_path(derived, "dinov3", "img001")
+    sketch(images, derived)
+    array.unlink()
+    new.rename(images / "img003.png")
+    summary = sketch(images, derived, recompute=["t5", "vae"], fit="bucket")
+    made = {name: part.made for name, part in summary.components.items()}
+    assert made == {"dinov3": 2, "vae": 4, "t5": 4}
+    fresh = tmp_path / "fresh"
+    sketch(images, fresh, fit="bucket")
+    assert contents(derived) == contents(fresh)
+
+
+def test_fields_that_a_user_adds_while_a_recompute_is_unfinished_are_kept(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 12, SMALL), tmp_path / "derived"
+    sketch(images, derived)
+    cut_short(images, derived, fit="bucket", recompute=["vae"])
+    path = derived / JSONL_NAME
+    path.write_text(path.read_text().replace("{", '{"score":0.5,', 1))
+    sketch(images, derived, fit="bucket", recompute=["vae"])
+    first, second = store_records(derived)[:2]
+    assert (first["score"], first["crop"]) == (0.5, [0, 0, 23, 16])
+    assert "score" not in second
+
+
+def test_a_component_whose_arrays_are_deleted_may_be_made_with_any_settings(
+    tmp_path: Path,
+) -> None:
+    images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
+    sketch(images, derived)
+    shutil.rmtree(derived / "vae_latents")
+    assert sketch(images, derived, fit="bucket").components["vae"].made == 3
+    fresh = tmp_path / "fresh"
+    sketch(images, fresh, fit="bucket")
+    assert contents(derived) == contents(fresh)
+
+
+def test_components_without_records_are_recomputed_too(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
+    sketch(images, derived, components=["vae"])
+    summary = sketch(images, derived, components=["vae"], fit="bucket", recompute=["vae"])
+    assert (summary.derived, summary.unfinished) == (3, [])
+    sketch(images, derived, fit="bucket")
+    fresh = tmp_path / "fresh"
+    sketch(images, fresh, fit="bucket")
+    assert contents(derived) == contents(fresh)
+
+
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="there is no second file system")
+def test_arrays_on_another_file_system_are_not_begun_to_be_recomputed(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
+    sketch(images, derived)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        shutil.move(derived / "vae_latents", other)
+        (derived / "vae_latents").symlink_to(Path(other) / "vae_latents")
+        before = contents(derived)
+        with pytest.raises(StorageError, match="vae_latents: is on another file system"):
+            sketch(images, derived, recompute=["vae"])
+        assert contents(derived) == before
 
 
 def test_arrays_made_elsewhere_are_of_other_settings(tmp_path: Path) -> None:
@@ -204,13 +335,15 @@ def test_arrays_made_elsewhere_are_of_other_settings(tmp_path: Path) -> None:
     np.save(path, np.ones(1024, np.float32))
     sketch(images, derived)
     cut(images / "img000.png")
-    assert sketch(images, derived, recompute=["dinov3"]).failed == 1
+    assert sketch(images, derived, recompute=["dinov3"]).unfinished == ["dinov3"]
+    assert path.exists()
+    assert sketch(images, derived, recompute=["dinov3"], drop_failed=True).failed == 1
     assert not path.exists()
     assert "unknown_arrays" not in provenance(derived)["dinov3"]
 
 
 @pytest.mark.parametrize("mode", ["fresh", "dry_run", "append", "resume"])
-def test_a_store_in_the_midst_of_one_is_neither_packed_nor_called_whole(
+def test_a_store_in_the_midst_of_a_swap_is_neither_packed_nor_called_sound(
     tmp_path: Path, mode: str
 ) -> None:
     images, derived = make_images(tmp_path / "images", 3, SMALL), tmp_path / "derived"
@@ -219,8 +352,8 @@ def test_a_store_in_the_midst_of_one_is_neither_packed_nor_called_whole(
     (images / "img001.txt").write_text("edited")
     with using(watched := WatchedDisk()):
         sketch(images, shutil.copytree(derived, tmp_path / "whole"), recompute=["t5"])
-    journal = watched.names.index("append", watched.names.index("rename"))
-    with using(KillingDisk(journal + 1)), pytest.raises(Killed):
+    swapped = [n for n, c in enumerate(watched.calls, 1) if "whole/t5_hidden" in c.path]
+    with using(KillingDisk(swapped[2])), pytest.raises(Killed):
         sketch(images, derived, recompute=["t5"])
     (finding,) = [f for f in verify(derived).findings if f.damage]
     assert finding.kind == "recompute_unfinished"

@@ -88,6 +88,10 @@ class RecordingDisk(KillingDisk):
         super().mkdir(path)
         self.log.append(Operation("mkdir", path))
 
+    def rmdir(self, path: Path) -> None:
+        super().rmdir(path)
+        self.log.append(Operation("unlink", path))
+
     def fsync_folder(self, path: Path) -> None:
         super().fsync_folder(path)
         self.log.append(Operation("fsync_folder", path, site=_caller()))
@@ -150,6 +154,8 @@ class PowerCut:
         self.output = output
         self.told: set[str] = set()  # shards and records that were reported to be written
         self.inodes: list[_Inode] = []
+        # From one folder to another. A rename is one step: the old name goes with the new one.
+        self.moved: dict[Path, Path] = {}
         self.folders: dict[Path, _Folder] = {output.parent: _Folder()}
         if start is not None:
             self._folder(output)
@@ -185,7 +191,13 @@ class PowerCut:
                 self._inode(path).synced = self._inode(path).written
             case "rename":
                 assert operation.target is not None
-                parent.change({path.name: None, operation.target.name: parent.names[path.name]})
+                number = parent.names[path.name]
+                if operation.target.parent == path.parent:
+                    parent.change({path.name: None, operation.target.name: number})
+                else:
+                    parent.names[path.name] = None
+                    self.folders[operation.target.parent].change({operation.target.name: number})
+                    self.moved[path] = operation.target
             case "link":
                 assert operation.target is not None
                 parent.change({operation.target.name: parent.names[path.name]})
@@ -221,6 +233,9 @@ class PowerCut:
 
         def visit(path: Path, below: str) -> None:
             for name, number in self._names(path, kept).items():
+                target = self.moved.get(path / name)
+                if target and self._names(target.parent, kept).get(target.name) == number:
+                    continue
                 if number == _FOLDER:
                     left[below + name] = None
                     visit(path / name, f"{below}{name}/")

@@ -198,7 +198,7 @@ def _recompute(folder: Path, output: Path) -> tuple[Command, Options, Options]:
 
 
 def _after_a_kill(build: Build, call: str, more: int) -> Build:
-    """Go on with a run that was killed so many calls after its first one of a kind."""
+    """Go on with a run that was killed so many calls after, or before, its first one of a kind."""
 
     def built(folder: Path, output: Path) -> tuple[Command, Options, Options]:
         command, first, again = build(folder, output)
@@ -213,6 +213,13 @@ def _after_a_kill(build: Build, call: str, more: int) -> Build:
         return command, again, again
 
     return built
+
+
+def _discard(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+    """Discard a recompute that was killed when all its arrays were there."""
+    command, _, _ = _after_a_kill(_recompute, "rmdir", -40)(folder, output)
+    options = {"recompute": ["none"], "fit": "bucket"}
+    return command, options, options
 
 
 _PACK = {
@@ -231,7 +238,9 @@ _STORE: dict[str, Build] = {
     "derive more": _derive_more,
     "resume a derive": _after_a_kill(_derive, "append", 10),
     "recompute": _recompute,
-    "resume a recompute": _after_a_kill(_recompute, "unlink", 4),
+    "resume a recompute": _after_a_kill(_recompute, "append", 15),
+    "discard a recompute": _discard,
+    "resume a swap": _after_a_kill(_recompute, "rmdir", -13),
 }
 # As many records as packing has: too slow for every day.
 _LARGE: dict[str, Build] = {

@@ -35,6 +35,7 @@ KILLS = {
     "derive": 2,
     "derive more": 40,
     "recompute": 40,
+    "discard a recompute": 12,
 }
 
 

@@ -25,7 +25,8 @@ over.
 
 Images that cannot be derived are listed with their reasons in failures.jsonl below
 DERIVED_DIR/{STATE_FOLDER}; what arrays were made with is in provenance.json beside it, and a run
-with other settings stops before any work. For a first look without models: --encoders sketch."""
+with other settings stops before any work. --recompute makes new arrays beside the old ones, which
+stay in use until all are made. For a first look without models: --encoders sketch."""
 EXAMPLE = """\
   shardwright derive data/approved --dry-run
   shardwright derive data/approved --captions captions.jsonl --fit bucket
@@ -57,7 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
         "--model": {**model, "action": "append"},
         "--components": names("COMPONENT", "make these only, for example vae"),
-        "--recompute": names("COMPONENT", "recompute these, also what is there"),
+        "--recompute": names(
+            "COMPONENT",
+            "recompute these, also what is there; none: discard what is unfinished and not in use",
+        ),
+        "--drop-failed": switch(
+            "end a recompute without the images that failed; their old arrays are deleted"
+        ),
         "--fit": text(
             "HOW",
             "latents of the original size, or of the bucket's: resized to cover it and cut about "
@@ -96,12 +103,25 @@ def describe(summary: DeriveSummary) -> str:
         )
     if summary.obstacle is not None:
         parts.append(f"the run itself would stop: {shown_lines(summary.obstacle)}")
+    if summary.unfinished:
+        parts.append(_unfinished(summary))
     if summary.failed and not summary.dry_run:
         parts.append(
             f"each failure with its reason: {shown(summary.derived_dir)}/{STATE_FOLDER}/"
             "failures.jsonl; fix the images and run the same command again"
         )
     return "\n\n".join(parts)
+
+
+def _unfinished(summary: DeriveSummary) -> str:
+    parts = summary.components.items()
+    missing = max((part.not_recomputed, name) for name, part in parts if part.not_recomputed)
+    have, array, them = ("has", "array", "it") if missing[0] == 1 else ("have", "arrays", "them")
+    return (
+        f"{quantity(missing[0], 'images')} {have} no new {missing[1]} {array}, so the old ones "
+        f"stay in use; fix {them} and run the same command again, or add --drop-failed to go on "
+        f"without {them}"
+    )
 
 
 def _model(text: str) -> tuple[str, str]:

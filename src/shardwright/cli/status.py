@@ -54,6 +54,9 @@ def describe(status: StoreStatus) -> str:
     if status.buckets:
         parts.append(_buckets(status))
     parts.append(_bytes(status))
+    if status.unfinished:
+        names, made = " and ".join(status.unfinished), max(status.unfinished.values())
+        parts.append(f"recompute of {names}: {quantity(made, 'images')} so far, not in use yet")
     if status.failures_file is not None:
         failed = quantity(status.failures, "images")
         parts.append(f"could not be derived: {failed}, listed in {shown(status.failures_file)}")

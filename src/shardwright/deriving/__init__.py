@@ -28,6 +28,8 @@ __all__ = ["ComponentSummary", "DeriveSummary", "FailedReason", "derive"]
 
 StrPath = str | os.PathLike[str]
 
+_DISCARD = "none"  # --recompute of it
+
 
 def derive(
     images: StrPath = "data/approved",
@@ -39,6 +41,7 @@ def derive(
     model: Mapping[str, str] | None = None,
     components: Iterable[str] = (),
     recompute: Iterable[str] = (),
+    drop_failed: bool = False,
     fit: str = "original",
     device: str = "auto",
     dtype: str | None = None,
@@ -51,10 +54,11 @@ def derive(
 
     Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
     model ids or folders, and ``encoders`` may also map them to encoders of your own. What exists
-    is left as it is. An image that cannot be derived is counted in the summary with its reason and
-    does not stop the run. Raises ProvenanceError if a component was made with other settings
-    before, InputMissingError (a FileNotFoundError) if there are no images or no captions at all,
-    NoSpaceError if the arrays cannot fit on the disk.
+    is left as it is; ``recompute`` replaces it once all of it is made. An image that cannot be
+    derived is counted in the summary with its reason and does not stop the run. Raises
+    ProvenanceError if a component was made with other settings before, InputMissingError (a
+    FileNotFoundError) if there are no images or no captions at all, NoSpaceError if the arrays
+    cannot fit on the disk.
     """
     # Here, because the package and its --help are to be imported without NumPy and Pillow.
     with Held():
@@ -64,7 +68,7 @@ def derive(
         from shardwright.encoders.base import Options
         from shardwright.store.store import Store
 
-    require_switches(ignore_space=ignore_space, dry_run=dry_run)
+    require_switches(ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed)
     if fit not in FITS:
         raise UsageError(f"--fit {fit}: choose from {', '.join(FITS)}")
     require_choice(encoders)
@@ -75,9 +79,11 @@ def derive(
     }
     store = Store.at(place("--derived-dir", derived_dir), place_or_none("--jsonl", jsonl))
     chosen = _chosen(store.recipe, "--components", components) or store.recipe.components
-    renewed = _chosen(store.recipe, "--recompute", recompute)
+    named = tuple(validate.names("--recompute", recompute))
+    discard = named == (_DISCARD,)
+    recomputed = () if discard else _chosen(store.recipe, "--recompute", named)
     _chosen(store.recipe, "--model", models)
-    for component in renewed:
+    for component in recomputed:
         if component not in chosen:
             raise UsageError(f"--recompute {component.name}: is not among --components")
     report = progress or Progress()
@@ -92,7 +98,9 @@ def derive(
                     as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype, models
                 ),
                 components=chosen,
-                recompute=frozenset(renewed),
+                recompute=frozenset(recomputed),
+                discard=discard,
+                drop_failed=drop_failed,
                 fit=fit,
                 batch_size=(
                     None if batch_size is None else whole("--batch-size", batch_size, least=1)

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from shardwright.deriving import images
 from shardwright.deriving.batches import require_shape
+from shardwright.deriving.generations import Generation
 from shardwright.deriving.images import Size
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.prepare import Array, Sample
-from shardwright.deriving.remade import Remade
 from shardwright.deriving.summary import ComponentSummary
 from shardwright.progress import Progress
 from shardwright.recipe import FORMAT_VERSION, Component
@@ -21,10 +21,8 @@ from shardwright.store.arrays import write_arrays
 from shardwright.store.facts import Facts, Truncated
 from shardwright.store.journal import Journal
 from shardwright.store.npy import HEADER_BYTES
-from shardwright.store.records import Record, ordered
+from shardwright.store.records import CROP, Record, ordered
 from shardwright.store.store import Store
-
-CROP = "crop"  # the part of the picture that a fitted array shows: left, top, right, bottom
 
 
 class Committer:
@@ -37,8 +35,7 @@ class Committer:
         journal: Journal,
         facts: Journal,
         fits: Mapping[Component, str],
-        renewed: Collection[Component],
-        remade: Remade,
+        generation: Generation | None,
         outcomes: Outcomes,
         summaries: Mapping[Component, ComponentSummary],
         truncated: dict[str, Truncated],
@@ -48,8 +45,7 @@ class Committer:
         self.journal = journal
         self.facts = facts
         self.fits = fits  # of the components that follow the picture, as far as it is known
-        self.renewed = renewed
-        self.remade = remade
+        self.generation = generation  # whose the store is, where components are recomputed
         self.outcomes = outcomes
         self.summaries = summaries
         self.truncated = truncated
@@ -66,17 +62,21 @@ class Committer:
                 self.summaries[component].made += 1
                 self.summaries[component].bytes_written += HEADER_BYTES + array.nbytes
         records = [None if sample.failure else self._record(sample) for sample in samples]
-        old = [sample.task.record for sample in samples]
+        # An array is taken to be made of what the record says, so a record that is there changes
+        # first; a new one is the sign that its arrays are there, so it comes last. In a generation
+        # all are new.
+        changed: list[Record] = []
+        new: list[Record] = []
+        for sample, record in zip(samples, records, strict=True):
+            if self.generation is not None and not sample.failure:
+                new.append(record or {"image_id": sample.task.source.image_id})
+            elif record is not None and record != sample.task.record:
+                (new if sample.task.record is None else changed).append(record)
         # The facts first: what is missing then is made again, with facts of its own.
         self.facts.commit()
-        # An array is taken to be made of what the record says, so a record that is there changes
-        # first; a new one is the sign that its arrays are there, so it comes last.
-        self._journal(
-            [new for new, was in zip(records, old, strict=True) if was not in (None, new)]
-        )
+        self._journal(changed)
         write_arrays(group)
-        self._journal([new for new, was in zip(records, old, strict=True) if was is None])
-        self.remade.add([sample.task for sample in samples if not sample.failure])
+        self._journal(new)
         self.progress.advance(len(samples))
         for sample, record in zip(samples, records, strict=True):
             if sample.failure:
@@ -100,20 +100,19 @@ class Committer:
             known = replace(known, tokens_lost=sample.tokens_lost, cut_at=sample.cut_at)
             for name, lost in sample.tokens_lost.items():
                 self.truncated.setdefault(name, Truncated()).add(image_id, lost)
-        if known != old:
+        if known != (Facts(image_id) if self.generation else old):
             self.facts.append(to_builtins(known))
 
-    def _journal(self, records: list[Record | None]) -> None:
+    def _journal(self, records: list[Record]) -> None:
         for record in records:
-            if record is not None:
-                self.journal.append(record)
+            self.journal.append(record)
         self.journal.commit()
 
     def _checked(self, sample: Sample) -> dict[Component, Array]:
         """Give the arrays of a sample in their components' dtypes; values must be finite there.
 
         Of a sample that failed, what was missing and is sound now is kept and need not be made
-        again; but not what replaces an older array, or is made of a caption that no record has.
+        again; but not in a generation, nor what is made of a caption that no record has.
         """
         sound = {}
         for component, array in sample.arrays.items():
@@ -127,19 +126,17 @@ class Committer:
                 detail = f"{component.name}: {what} for {component.dtype}"
                 sample.failure = sample.failure or ("not_finite", detail)
         if sample.failure:
-            return {
-                component: array
-                for component, array in sound.items()
-                if component.source == "image" and component not in self.remade.components
-            }
+            kept = self.generation is None
+            return {c: array for c, array in sound.items() if kept and c.source == "image"}
         return sound
 
     def _kept(self, sample: Sample) -> list[str]:
         """Name the components of a sample that failed to be recomputed and are as they were."""
-        replaced = [c for c in sample.task.make if c in self.remade.components]
-        return [
-            c.name for c in replaced if self.store.array(c, sample.task.source.image_id).exists()
-        ]
+        if self.generation is None:
+            return []
+        kept, image_id = self.generation.kept, sample.task.source.image_id
+        there = (c for c in sample.task.make if self.generation.used.array(c, image_id).exists())
+        return [component.name for component in there if component in kept]
 
     def _shape(self, sample: Sample, component: Component) -> tuple[int, ...]:
         size = _known(sample.size)
@@ -159,7 +156,7 @@ class Committer:
             record["caption"] = sample.caption
             record |= sample.masks
         for component, fit in self.fits.items():
-            if component in task.make or component in self.renewed or task.record is None:
+            if component in task.make or task.record is None:
                 record.pop(CROP, None)
                 if fit == "bucket":
                     record[CROP] = list(images.frame(fit, size, component, self.store.recipe).box)

@@ -59,6 +59,7 @@ class Inventory:
             for number, source in enumerate(sources)
             if number not in self.problems
         }
+        self.stored = dict.fromkeys(store.recipe.components, 0)  # arrays, also of other images
         self._there = {c: bytearray(len(sources)) for c in store.recipe.components}
         self._line = array("Q", bytes(8 * len(sources)))  # where its record begins, plus one; or 0
         self._facts = array("Q", bytes(8 * len(sources)))  # likewise
@@ -88,11 +89,22 @@ class Inventory:
         outdated = kept if number in self.changed else self._outdated.get(number, ())
         return not set(kept).isdisjoint(outdated)
 
-    def forget(self, component: Component, but: Collection[str] = ()) -> None:
-        """Take all arrays of a component for missing, but those of some images."""
-        for image_id, number in self._numbers.items():
-            if image_id not in but:
-                self._there[component][number] = 0
+    def recompute(self, components: Iterable[Component], made: Iterable[Record]) -> None:
+        """Take all arrays of components for missing; images with these records are complete."""
+        for component in components:
+            self._there[component] = bytearray(len(self.sources))
+        for record in made:
+            number = self._numbers.get(record["image_id"])
+            if number is not None:
+                self._sound[number] = 1
+                self.changed.discard(number)
+                self._outdated.pop(number, None)
+                if number in self.other_captions:
+                    captions = (self.given_caption(number), self._edited(number))
+                    if record.get("caption") in captions:
+                        self.other_captions.discard(number)
+                for there in self._there.values():
+                    there[number] = 1
 
     def count(self, component: Component) -> int:
         """Count the images that have an array of a component."""
@@ -131,6 +143,7 @@ class Inventory:
     def _list_arrays(self) -> None:
         for component, there in self._there.items():
             for image_id in array_ids(self.store, component):
+                self.stored[component] += 1
                 number = self._numbers.get(image_id)
                 if number is not None:
                     there[number] = 1

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Collection, Iterator, Set
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from shardwright.deriving import images
@@ -16,7 +14,6 @@ from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import FailedReason
 from shardwright.errors import InputMissingError
 from shardwright.recipe import Component
-from shardwright.store.arrays import SUFFIX
 from shardwright.store.facts import Facts
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import Record
@@ -43,8 +40,7 @@ class Plan:
 
     inventory: Inventory
     components: tuple[Component, ...]
-    renewed: Set[Component]  # being recomputed: what records say of them may be outdated
-    replaced: Set[Component]  # being recomputed as they were
+    recomputed: Set[Component]
     numbers: array[int] = field(default_factory=lambda: array("Q"))
     texts: int = 0  # captions to be tokenized
     changed: list[str] = field(default_factory=list)  # images that are not those of their arrays
@@ -53,12 +49,7 @@ class Plan:
     @property
     def work(self) -> list[Component]:
         """Name the components of which something is to be made."""
-        return [c for c in self.components if self.to_make[c] or c in self.renewed]
-
-    @property
-    def image_ids(self) -> set[str]:
-        """Name the images."""
-        return {self.inventory.sources[number].image_id for number in self.numbers}
+        return [c for c in self.components if self.to_make[c]]
 
     def tasks(self) -> Iterator[ImageToDerive]:
         """Give the tasks in the order of the images."""
@@ -67,7 +58,7 @@ class Plan:
             record = self.inventory.record(number)
             recorded, given = recorded_caption(record), self.inventory.given_caption(number)
             fresh = {c for c in make if c.source == "caption"}
-            if fresh & (self.renewed | self.replaced):
+            if fresh & self.recomputed:
                 caption = given  # or the text beside it, which may be why it is recomputed
             elif fresh:
                 caption = given or recorded
@@ -88,7 +79,7 @@ class Plan:
 
     def replaced_captions(self) -> int:
         """Count the captions on record that are replaced, as their arrays are recomputed."""
-        recomputed = [c for c in self.renewed | self.replaced if c.source == "caption"]
+        recomputed = [c for c in self.recomputed if c.source == "caption"]
         others = self.inventory.other_captions.intersection(self.numbers)
         return sum(1 for number in others if self.inventory.missing(number, recomputed))
 
@@ -106,27 +97,15 @@ class Plan:
         return len(opened) < len(there)
 
     def bytes_needed(self, fit: str) -> dict[Component, int]:
-        """Estimate the room that arrays will take beyond those they replace, from some images."""
+        """Estimate the room that arrays will take, from some images."""
         needed = {}
         for component, count in self.to_make.items():
             shapes = [component.shape_for(0, 0)]
             if component.follows_picture:
                 shapes = [component.shape_for(*size) for size in self._sizes(component, fit)]
             total = sum(component.nbytes(shape) + HEADER_BYTES for shape in shapes)
-            total = total * count // max(1, len(shapes))
-            needed[component] = max(0, total - self._bytes_replaced(component))
+            needed[component] = total * count // max(1, len(shapes))
         return needed
-
-    def _bytes_replaced(self, component: Component) -> int:
-        """Count the bytes of the arrays that others take the place of."""
-        total = 0
-        folder = os.path.join(self.inventory.store.arrays(component), "")
-        for number in self.numbers if component in self.renewed | self.replaced else ():
-            if self.inventory.missing(number, [component]):  # also one that is to be replaced
-                with suppress(OSError):
-                    path = folder + self.inventory.sources[number].image_id + SUFFIX
-                    total += os.stat(path).st_size
-        return total
 
     def _sizes(self, component: Component, fit: str) -> Iterator[images.Size]:
         numbers = [n for n in self.numbers if self.inventory.missing(n, [component])]
@@ -141,12 +120,11 @@ class Plan:
 def plan(
     inventory: Inventory,
     components: tuple[Component, ...],
-    renewed: Set[Component],
-    replaced: Set[Component],
+    recomputed: Set[Component],
     outcomes: Outcomes,
 ) -> Plan:
     """Sort the images into failed, complete and to be worked on."""
-    layout = Plan(inventory, components, renewed, replaced, to_make=dict.fromkeys(components, 0))
+    layout = Plan(inventory, components, recomputed, to_make=dict.fromkeys(components, 0))
     names = [component.name for component in components]
     for number, source in enumerate(inventory.sources):
         if number in inventory.problems:
@@ -158,7 +136,7 @@ def plan(
             layout.changed.append(source.path)
         if wants_text and not inventory.has_caption(number):
             outcomes.fail(source, "no_caption", "neither given, recorded nor beside it", names)
-        elif not (make or renewed or wants_text):
+        elif not (make or wants_text):
             outcomes.complete += 1
         else:
             layout.numbers.append(number)

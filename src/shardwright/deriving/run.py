@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,24 +12,23 @@ from typing import NamedTuple
 
 from msgspec import to_builtins
 
+from shardwright.deriving import announce, generations, images, machine, prepare, sources
 from shardwright.deriving import captions as caption_files
-from shardwright.deriving import images, machine, prepare, sources
 from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
-from shardwright.deriving.captions import Captions
 from shardwright.deriving.commit import Committer
+from shardwright.deriving.generations import Generation
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.pipeline import Pipeline
 from shardwright.deriving.plan import Plan, plan
-from shardwright.deriving.remade import Remade
-from shardwright.deriving.settings import Making
+from shardwright.deriving.settings import InForce
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.encoders import Choice
 from shardwright.encoders.base import Options
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
 from shardwright.interrupts import Held
-from shardwright.progress import Progress, quantity, size
+from shardwright.progress import Progress, quantity
 from shardwright.recipe import Component
 from shardwright.storage import locks
 from shardwright.storage.local import free_bytes, require_space, require_writable
@@ -38,15 +37,6 @@ from shardwright.store.folders import holds_shards
 from shardwright.store.journal import Journal
 from shardwright.store.provenance import SRGB
 from shardwright.store.store import Store
-from shardwright.text import shown
-
-_UNUSED = {
-    "no_such_image": "of no image here",
-    "no_caption": "without a caption",
-    "caption_is_list": "whose caption is a list; give one string",
-    "caption_not_string": "whose caption is not a string; give one string",
-    "repeated": "replaced by a later one of the same image",
-}
 
 
 @dataclass(frozen=True)
@@ -60,6 +50,8 @@ class Request:
     options: Options
     components: tuple[Component, ...]
     recompute: frozenset[Component]
+    discard: bool  # what an unfinished recompute has made
+    drop_failed: bool  # the arrays of images that cannot be recomputed
     fit: str
     batch_size: int | None  # None for what fits into memory
     ignore_space: bool
@@ -83,32 +75,33 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             progress,
             recompute=request.recompute,
         )
-        making = Making(
+        settings = InForce(
             inventory,
             choice=request.encoders,
             options=request.options,
             fit=request.fit,
             recompute=request.recompute,
         )
-        _warn_of_rows(captions, progress)
+        announce.unused_rows(captions, progress)
         outcomes = Outcomes()
-        layout = _plan(request, inventory, making, outcomes)
-        summary = _outlook(request, layout, making, outcomes)
-        _announce(summary, layout, making, progress)
-        colours = making.colours()
+        layout = _plan(request, inventory, settings, outcomes)
+        summary = _outlook(request, layout, settings, outcomes)
+        announce.work(summary, layout, settings, progress)
+        announce.unfinished(request.store, settings, request.discard, progress)
+        colours = settings.colours()
         stored = [c for c in request.components if colours.get(c, SRGB) != SRGB]
         with images.strict():
             summary.profiles_estimated = layout.count_profiles(stored, outcomes)
         if not request.ignore_space:
             try:
-                require_space(request.store.folder, "the arrays need about", summary.bytes_needed)
+                _require_room(request, settings, summary.bytes_needed)
             except NoSpaceError as error:
                 if not request.dry_run:
                     raise
                 summary.obstacle = str(error)
         if not request.dry_run:
             for component in layout.work:
-                try_out(making.encoders[component])
+                try_out(settings.encoders[component])
             if new and _is_begun(request):
                 locks.require_unlocked(request.store.folder)
                 raise SourceChangedError(
@@ -117,23 +110,26 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             journals = journals or _open(opened, request, progress)
             assert journals is not None
             recovered = journals.records.recovered
-            _note_touched(inventory, journals.facts)
             summary.recovered_records = recovered.records if recovered is not None else 0
-            making.begin(layout.work, layout.image_ids)
-            with (
-                Remade(request.store, making.noted) as remade,
-                _failures_kept(request, outcomes, found),
-            ):
+            generation = settings.generation
+            if generation is None:
+                _note_touched(inventory, journals.facts)
+                if request.discard:
+                    generations.discard(request.store)
+            settings.begin(layout.work)
+            opening = nullcontext() if generation is None else generation.opened()
+            with opening, _failures_kept(request, outcomes, found):
                 pipeline = _pipeline(
-                    request, layout, making, outcomes, journals, remade, summary, progress
+                    request, layout, settings, outcomes, journals, summary, progress
                 )
                 pipeline.run(layout.tasks(), len(layout.numbers))
-            making.finish()
+            if generation is not None:
+                _swap(request, generation, summary)
             summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
             summary.encoder_waited = round(pipeline.waited_part, 4)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
     summary.unapplied_profiles = outcomes.profiles
-    _warn_of_profiles(summary, stored, progress)
+    announce.profiles(summary, stored, progress)
     summary.seconds = round(time.monotonic() - started, 3)
     return summary
 
@@ -152,6 +148,13 @@ def _require_place(request: Request) -> None:
 def _is_begun(request: Request) -> bool:
     """Whether any run has ever written to the store."""
     return request.store.state.exists() or request.store.journal.exists()
+
+
+def _require_room(request: Request, settings: InForce, needed: int) -> None:
+    """Raise if the disk has less room than the arrays need; old ones stay until the swap."""
+    folders = [str(request.store.arrays(component)) for component in settings.recomputed]
+    instead = f"delete {' and '.join(folders)} to do without the old arrays, " * bool(folders)
+    require_space(request.store.folder, "the arrays need about", needed, instead)
 
 
 class Journals(NamedTuple):
@@ -185,7 +188,19 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
             if journal.recovered is not None:
                 count = quantity(journal.recovered.records, "records")
                 progress.say(f"merged {count} of a run that was killed")
+            generations.finish(request.store)
             yield Journals(journal, known)
+
+
+def _swap(request: Request, generation: Generation, summary: DeriveSummary) -> None:
+    """Put what was recomputed in use, if no array is lost by that or the user says so."""
+    missing = generation.missing()
+    for component, image_ids in missing.items():
+        summary.components[component.name].not_recomputed = len(image_ids)
+    if request.drop_failed or not any(missing.values()):
+        generation.swap()
+    else:
+        summary.unfinished = [component.name for component in generation.entries]
 
 
 def _note_touched(inventory: Inventory, journal: Journal) -> None:
@@ -195,13 +210,14 @@ def _note_touched(inventory: Inventory, journal: Journal) -> None:
     journal.commit()
 
 
-def _plan(request: Request, inventory: Inventory, making: Making, outcomes: Outcomes) -> Plan:
+def _plan(request: Request, inventory: Inventory, settings: InForce, outcomes: Outcomes) -> Plan:
     """Decide what is to be done, and load the encoders that this takes."""
-    making.compare(request.components)
+    settings.compare(request.components)
     with images.strict():
-        layout = plan(inventory, request.components, making.renewed, making.replaced, outcomes)
-    making.require_all(layout.image_ids)
-    making.load(
+        layout = plan(inventory, request.components, settings.recomputed, outcomes)
+    if settings.generation is not None:
+        settings.generation.require_given({source.image_id for source in inventory.sources})
+    settings.load(
         component
         for component in request.components
         if component in layout.work or (component.source == "caption" and layout.texts)
@@ -209,11 +225,13 @@ def _plan(request: Request, inventory: Inventory, making: Making, outcomes: Outc
     return layout
 
 
-def _outlook(request: Request, layout: Plan, making: Making, outcomes: Outcomes) -> DeriveSummary:
+def _outlook(
+    request: Request, layout: Plan, settings: InForce, outcomes: Outcomes
+) -> DeriveSummary:
     """Sum up what is about to be done."""
     with images.strict():
         needed = layout.bytes_needed(request.fit)
-    devices = sorted({encoder.device for encoder in making.encoders.values()})
+    devices = sorted({encoder.device for encoder in settings.encoders.values()})
     replaced = layout.replaced_captions()
     return DeriveSummary(
         images_found=len(layout.inventory.sources),
@@ -227,7 +245,7 @@ def _outlook(request: Request, layout: Plan, making: Making, outcomes: Outcomes)
                 there=layout.inventory.count(component),
                 to_make=layout.to_make[component],
                 bytes_needed=needed[component],
-                settings=making.settings.get(component),
+                settings=settings.settings.get(component),
             )
             for component in request.components
         },
@@ -243,6 +261,7 @@ def _outlook(request: Request, layout: Plan, making: Making, outcomes: Outcomes)
         recovered_records=0,
         bytes_needed=sum(needed.values()),
         free_bytes=free_bytes(request.store.folder),
+        unfinished=[],
         obstacle=None,
         device=", ".join(devices),
         seconds=0,
@@ -250,117 +269,33 @@ def _outlook(request: Request, layout: Plan, making: Making, outcomes: Outcomes)
     )
 
 
-def _announce(summary: DeriveSummary, layout: Plan, making: Making, progress: Progress) -> None:
-    """Say what is about to be done, and what may stand in its way."""
-    progress.say(
-        f"{quantity(summary.images_found, 'images')}: {summary.derived:,} to derive, "
-        f"{summary.already_complete:,} already complete, {summary.failed:,} cannot be derived"
-    )
-    for component in layout.work:
-        part = summary.components[component.name]
-        model = making.settings[component].get("model", "an encoder of your own")
-        what, room = f"{part.to_make:,} to make with {model}", size(part.bytes_needed)
-        progress.say(f"  {component.name}: {what}; needs about {room}")
-    if summary.fit is not None:
-        progress.say(f"  fit {summary.fit}")
-    if layout.work:
-        room, free = size(summary.bytes_needed), size(summary.free_bytes)
-        progress.say(f"  on {summary.device}; about {room} will be needed, {free} are free")
-    slow = [
-        component.name
-        for component in layout.work
-        if making.encoders[component].device == "cpu"
-        and making.settings[component].get("dtype") == "bfloat16"
-    ]
-    if slow and not machine.has_bfloat16():
-        progress.warn(
-            f"{', '.join(slow)}: this CPU has no instructions for bfloat16, which makes it up to "
-            "150 times slower; give --dtype float32"
-        )
-    for component in layout.components:
-        if unknown := making.unknown_arrays(component):
-            arrays = quantity(unknown, f"{component.name} arrays")
-            progress.warn(f"{arrays} made elsewhere, and kept")
-    if summary.kept_captions:
-        names = [c.name for c in layout.inventory.store.recipe.captions]
-        progress.warn(
-            f"{quantity(summary.kept_captions, 'captions')} changed after encoding; keeping the "
-            f"old. Use --recompute {','.join(names)} to update"
-        )
-    if summary.replaced_captions:
-        progress.warn(
-            f"{quantity(summary.replaced_captions, 'captions')} changed after encoding; taking the "
-            "new"
-        )
-    if changed := summary.changed_images:
-        pictures = ",".join(c.name for c in layout.inventory.store.recipe.pictures)
-        progress.warn(
-            f"{quantity(len(changed), 'images')} changed after encoding, for example "
-            f"{shown(changed[0])}; the arrays show the old picture until --recompute {pictures}"
-        )
-    if gone := summary.gone_images:
-        progress.warn(
-            f"{quantity(len(gone), 'images')} gone after encoding, for example {shown(gone[0])}; "
-            "records and arrays are kept"
-        )
-
-
-def _warn_of_rows(captions: Captions | None, progress: Progress) -> None:
-    """Say which rows of the captions came to nothing; this may be why images have none."""
-    if captions is None:
-        return
-    for reason, rows in captions.unused().items():
-        what = f"{quantity(rows.count, 'rows')} {_UNUSED[reason]}"
-        progress.warn(f"{captions.path}: {what}, for example {shown(rows.example)}")
-    if not captions.by_name:
-        progress.warn(f"{captions.path}: holds no caption")
-
-
-def _warn_of_profiles(summary: DeriveSummary, stored: list[Component], progress: Progress) -> None:
-    """Say which images were not converted to sRGB."""
-    if ignored := summary.unapplied_profiles.get("profile_ignored"):
-        names = ",".join(component.name for component in stored)
-        about = "about " if summary.profiles_estimated else ""
-        progress.warn(
-            f"colour profile ignored in {about}{quantity(ignored.count, 'images')}, for example "
-            f"{shown(ignored.example)}: the {names} arrays of this store were made without colour "
-            f"profiles; --recompute {names} converts all images to sRGB"
-        )
-    if bad := summary.unapplied_profiles.get("profile_not_usable"):
-        progress.warn(
-            f"colour profile not usable in {quantity(bad.count, 'images')}, for example "
-            f"{shown(bad.example)}: taken as sRGB"
-        )
-
-
 def _pipeline(
     request: Request,
     layout: Plan,
-    making: Making,
+    settings: InForce,
     outcomes: Outcomes,
     journals: Journals,
-    remade: Remade,
     summary: DeriveSummary,
     progress: Progress,
 ) -> Pipeline:
     progress.phase("derive", len(layout.numbers), "images")
-    rooms = {} if request.batch_size else machine.rooms(making.encoders)  # once models are loaded
+    target = settings.generation or journals
+    rooms = {} if request.batch_size else machine.rooms(settings.encoders)  # once models are loaded
     return Pipeline(
         partial(
             prepare.read,
-            encoders=making.encoders,
+            encoders=settings.encoders,
             fit=request.fit,
-            colours=making.colours(),
+            colours=settings.colours(),
             recipe=request.store.recipe,
         ),
-        Batcher(making.encoders, request.batch_size or BATCH_SIZE, progress, rooms),
+        Batcher(settings.encoders, request.batch_size or BATCH_SIZE, progress, rooms),
         Committer(
-            store=request.store,
-            journal=journals.records,
-            facts=journals.facts,
-            fits=making.fits(),
-            renewed=making.renewed,
-            remade=remade,
+            store=settings.generation.store if settings.generation else request.store,
+            journal=target.records,
+            facts=target.facts,
+            fits=settings.fits(),
+            generation=settings.generation,
             outcomes=outcomes,
             summaries={c: summary.components[c.name] for c in request.components},
             truncated=summary.truncated,

@@ -23,10 +23,11 @@ class ComponentSummary:
 
     there: int  # arrays that were there before
     to_make: int
-    bytes_needed: int  # beyond the arrays replaced; about, where they follow the pictures' sizes
+    bytes_needed: int  # about, where they follow the pictures' sizes
     settings: dict[str, Any] | None  # None if nothing needed its encoder
     made: int = 0
     bytes_written: int = 0
+    not_recomputed: int = 0  # old arrays that there is no new one for
 
 
 _FITS = {
@@ -67,6 +68,7 @@ class DeriveSummary:
     recovered_records: int  # that a killed run had left in its journal
     bytes_needed: int  # by all components
     free_bytes: int
+    unfinished: list[str]  # recomputed components of which the old arrays stay in use
     obstacle: str | None  # what would stop the run, under dry_run
     device: str
     seconds: float

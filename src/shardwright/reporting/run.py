@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from shardwright.buckets import Bucket, is_bucket
+from shardwright.deriving import generations
 from shardwright.deriving.outcomes import FAILURES_NAME, read_failures
 from shardwright.engine import Engine
 from shardwright.errors import InputMissingError
@@ -23,6 +24,7 @@ from shardwright.reporting.summary import BucketStatus, ComponentStatus, StoreSt
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.store import commands, facts, folders, provenance, records
 from shardwright.store.array_faults import check_all
+from shardwright.store.provenance import Entry
 from shardwright.store.rules import is_stage1
 from shardwright.store.store import Store
 
@@ -58,7 +60,8 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
     failures = len({failure.image_path for failure in read_failures(store)})
     known = facts.survey(store, ready | others.keys(), progress)
     packed = Packings(output_dir, ready, store)
-    command, reason = _next(store, layout, stage1, components, leftovers, packed)
+    begun, made = generations.unfinished(store)
+    command, reason = _next(store, layout, stage1, components, leftovers, packed, begun)
     if failures:
         reason += f"; but {quantity(failures, 'images')} could not be derived"
     return StoreStatus(
@@ -77,6 +80,7 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
         shard_bytes=layout.bytes,
         leftovers=[str(path) for path in leftovers],
         packed=packed.summary(),
+        unfinished=dict.fromkeys(begun, made),
         failures=failures,
         failures_file=str(failures_file) if failures else None,
         changed_images=known.changed,
@@ -152,10 +156,11 @@ def _next(
     components: dict[str, ComponentStatus],
     leftovers: list[Path],
     packed: Packings,
+    begun: dict[str, Entry],
 ) -> tuple[str | None, str]:
     """Choose the command that brings the store forward, and say why."""
     missing = sum(state.missing for state in components.values())
-    recomputed = provenance.under_way(store.folder)
+    swapped = provenance.under_way(store.folder)
     if stage1:
         why = (  # only migrate can tell which it cannot take
             f"{quantity(stage1, 'records')} of Stage 1; what migrate cannot take, fix or delete "
@@ -168,8 +173,11 @@ def _next(
         why = "there is no record yet"
     elif missing:
         why = f"{quantity(missing, 'arrays')} missing"
-    elif recomputed:
-        why = f"a recompute of {' and '.join(recomputed)} was interrupted"
+    elif swapped:
+        why = f"a recompute of {' and '.join(swapped)} was interrupted"
+    elif begun:
+        why = f"a recompute of {' and '.join(begun)} is unfinished; --recompute none discards it"
+        return commands.derive(store, recompute=begun), why
     elif layout.skipped:
         wrong = quantity(layout.skipped.total, "records")
         why = f"it names what is wrong with {wrong}, and the cure"

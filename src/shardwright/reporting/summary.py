@@ -59,6 +59,7 @@ class StoreStatus:
     shard_bytes: int  # exactly
     leftovers: list[str]
     packed: dict[str, PackedStatus]  # by folder
+    unfinished: dict[str, int]  # components that are being recomputed: images so far, not in use
     failures: int  # images that could not be derived
     failures_file: str | None  # where they are listed, if there are any
     changed_images: list[str]  # since they were encoded; their arrays show the old ones

@@ -285,13 +285,18 @@ class AppendFile:
 
 def publish(tmp: Path, path: Path) -> None:
     """Give a sealed file its name, or discard it. Follow with ``sync_folder``, once a folder."""
-    with explained(path):
-        try:
-            _disk.rename(tmp, path)
-        except OSError:
-            with suppress(OSError):  # the error that brought us here is the one to report
-                _disk.unlink(tmp)
-            raise
+    try:
+        move(tmp, path)
+    except StorageError:
+        with suppress(OSError):  # the error that brought us here is the one to report
+            _disk.unlink(tmp)
+        raise
+
+
+def move(path: Path, target: Path) -> None:
+    """Put a file in another's place. Follow with ``sync_folder``."""
+    with explained(target):
+        _disk.rename(path, target)
 
 
 def sync_folder(folder: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 from shardwright.layout import JSONL_NAME
 from shardwright.store import facts, provenance, records
+from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 
 _STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the defaults
@@ -41,15 +43,19 @@ def _spelt(path: Path) -> str:
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
-def derive(store: Store, *, fit_buckets: bool = False) -> str:
-    """Spell derive as this store was made; or so that its latents become of their bucket's size."""
-    flags = provenance.flags(provenance.readable(store.folder))
+def derive(
+    store: Store, *, recompute: Mapping[str, Entry] | None = None, fit_buckets: bool = False
+) -> str:
+    """Spell derive as this store was made, or as it is recomputed.
+
+    With ``fit_buckets``, so that its latents become of their bucket's size.
+    """
+    flags = provenance.flags({**provenance.readable(store.folder), **(recompute or {})})
+    names = list(recompute or ())
     if fit_buckets:
         flags += [] if "--fit" in flags else ["--fit", "bucket"]
-        flags += [
-            "--recompute",
-            ",".join(row.name for row in store.recipe.components if row.follows_picture),
-        ]
+        names = [row.name for row in store.recipe.components if row.follows_picture]
+    flags += ["--recompute", ",".join(names)] if names else []
     images = _images(store)
     given = [] if images == _IMAGES else [images]
     return command("derive", *given, *flags, *store_flags(store))

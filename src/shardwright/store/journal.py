@@ -6,6 +6,7 @@ run was killed, at the start of the next. The JSONL itself changes in one step, 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from shardwright.storage import files
 from shardwright.store import records
 from shardwright.store.records import BadRecordError, Line, Record
 from shardwright.store.rewrite import Rewrite, unfinished
+
+Combine = Callable[[bytes | None, bytes], bytes | None]
 
 
 @dataclass(frozen=True)
@@ -92,19 +95,34 @@ def recover(jsonl: Path) -> Recovered | None:
 
 
 def merge(jsonl: Path) -> Recovered:
-    """Bring the journal's records into the JSONL and remove the journal.
-
-    An updated record takes its old place, new ones go to the end. Of both files only ids and
-    offsets are held in memory.
-    """
+    """Bring the journal's records into the JSONL and remove the journal."""
     path = journal_path(jsonl)
+    recovered = apply(path, jsonl)
+    files.withdraw(path)
+    return recovered
+
+
+def apply(
+    path: Path,
+    jsonl: Path,
+    ids: Container[str] | None = None,
+    combine: Combine = lambda _, record: record,
+) -> Recovered:
+    """Bring the records of another file into a JSONL, all or those with some ids.
+
+    What ``combine`` makes of the old one and the other takes the old place, or goes to the end if
+    there is none; None leaves it. Of both files only ids and offsets are held in memory.
+    """
+    if not path.is_file():
+        return Recovered(0, 0)
     with files.explained(path), path.open("rb") as journal:
         offsets, torn_lines = _index(journal)
+        offsets = {i: offset for i, offset in offsets.items() if ids is None or i in ids}
         if offsets:
             with Rewrite(jsonl) as rewrite:
-                _apply(journal, offsets, rewrite)
-                rewrite.publish()
-    files.withdraw(path)
+                _apply(journal, offsets, rewrite, combine)
+                if rewrite.changed:
+                    rewrite.publish()
     return Recovered(len(offsets), torn_lines)
 
 
@@ -123,22 +141,23 @@ def _index(journal: IO[bytes]) -> tuple[dict[str, int], int]:
     return offsets, torn_lines
 
 
-def _apply(journal: IO[bytes], offsets: dict[str, int], rewrite: Rewrite) -> None:
+def _apply(journal: IO[bytes], offsets: dict[str, int], rewrite: Rewrite, combine: Combine) -> None:
     """Put each record of the journal in its place."""
 
-    def record(image_id: str) -> bytes:
+    def record(image_id: str, old: bytes | None = None) -> bytes | None:
         journal.seek(offsets[image_id])
-        return journal.readline().rstrip(b"\n")
+        return combine(old, journal.readline().rstrip(b"\n"))
 
     placed: set[str] = set()
     for line in rewrite.lines():
         image_id = _image_id(line)
         if image_id in offsets:
-            rewrite.replace(line.offset, line.offset + len(line.data or b""), record(image_id))
             placed.add(image_id)
+            if (new := record(image_id, line.data)) is not None:
+                rewrite.replace(line.offset, line.offset + len(line.data or b""), new)
     for image_id in offsets:
-        if image_id not in placed:
-            rewrite.add(record(image_id))
+        if image_id not in placed and (new := record(image_id)) is not None:
+            rewrite.add(new)
 
 
 def _image_id(line: Line) -> str | None:

@@ -1,9 +1,8 @@
 """What each component of a store was made with, so that no folder ever holds two kinds of arrays.
 
 ``DERIVED_DIR/.shardwright/provenance.json``; it is written before the first array that it speaks
-of. To recompute a component with other settings is a matter of two steps that survive a kill: all
-old arrays are removed ("removing"), then new ones are made ("making"). With the same settings each
-new array takes the place of the old one ("replacing"). Only then is the entry plain again.
+of. A component that is recomputed has an entry of its own until its new arrays are put in the place
+of the old ones; while that lasts, the entry here says so ("swapping").
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     tool: str
     unknown_arrays: int = 0  # that were there before, made elsewhere
     model: str | None = None  # as the user named it, if it is not the default
-    recompute: Literal["removing", "making", "replacing"] | None = None
+    # Being swapped in, or in one of the states in which an earlier version recomputed.
+    recompute: Literal["swapping", "removing", "making", "replacing"] | None = None
 
 
 class _Document(msgspec.Struct):
@@ -72,7 +72,7 @@ def readable(derived_dir: Path) -> dict[str, Entry]:
 
 
 def under_way(derived_dir: Path) -> list[str]:
-    """Name the components that a run was recomputing when it ended, or still is.
+    """Name the components whose arrays are being replaced, or were when a run was interrupted.
 
     Until that is done, an array need not be the one of its record.
     """
@@ -143,12 +143,10 @@ def require_same(
     changed, listed = differences(old, wanted)
     if not changed:
         return
-    before = _flags_before(entries, changed)
-    go_on = shlex.join(before) if before else "the settings it was made with"
     raise ProvenanceError(
         f"{derived_dir}: was made with other settings, and nothing was written ({listed})\n"
-        f"to go on as before, give {go_on}; to recompute all of it, --recompute "
-        f"{','.join(changed)}; or give another --derived-dir"
+        f"to go on as before, give {flags_before(entries, changed)}; to recompute all of it, "
+        f"--recompute {','.join(changed)}; or give another --derived-dir"
     )
 
 
@@ -165,7 +163,7 @@ def flags(entries: Mapping[str, Entry]) -> list[str]:
     return words
 
 
-def _flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]) -> list[str]:
+def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]) -> str:
     """Spell the flags that give changed settings their old values again."""
     words: list[str] = []
     for key in ("encoders", "fit", "dtype"):
@@ -179,7 +177,7 @@ def _flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]
         if was.get("encoders") == "pretrained" and not set(_MODEL).isdisjoint(keys):
             model = f"{was['model']}@{was['revision']}" if "revision" in was else was["model"]
             words += ["--model", f"{name}={entries[name].model or model}"]
-    return words
+    return shlex.join(words) if words else "the settings it was made with"
 
 
 def _changed(old: Settings, new: Settings) -> list[str]:

@@ -18,6 +18,7 @@ from shardwright.storage.files import explained
 Record = dict[str, Any]
 T = TypeVar("T")
 
+CROP = "crop"  # the part of the picture that a fitted array shows: left, top, right, bottom
 LONGEST_LINE = 1 << 26  # 64 MiB: beyond any record, even with inline arrays; bounds our memory
 _DEEPEST = 100  # lists and objects in one another: what we read here we can write anywhere
 _LONGEST_NAME = 255 - len(".npy")  # what a file system lets an image_id be

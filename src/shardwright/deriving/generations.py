@@ -1,0 +1,173 @@
+"""Recomputed components: a new generation beside the arrays in use, put in their place at the end.
+
+A run that recomputes writes all that it makes to ``DERIVED_DIR/.shardwright/next``, which is laid
+out like a store; a record there comes after its arrays. Until the swap the store is what it was.
+Its provenance records the swap first, and every step can be repeated, so the next run finishes one
+that was cut short.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from shardwright.errors import ProvenanceError, StorageError
+from shardwright.layout import JSONL_NAME
+from shardwright.recipe import Component
+from shardwright.storage import files
+from shardwright.store import facts, journal, listing, provenance, records
+from shardwright.store.folders import array_ids
+from shardwright.store.journal import Journal
+from shardwright.store.provenance import Entry
+from shardwright.store.records import CROP, BadRecordError, Record
+from shardwright.store.store import Store
+
+
+class Generation:
+    """New arrays of some components; where there is none, the old ones of the ``kept`` stay."""
+
+    def __init__(
+        self, store: Store, entries: Mapping[Component, Entry], kept: Collection[Component]
+    ) -> None:
+        self.used, self.store = store, beside(store)
+        self.entries = entries
+        self.kept = kept
+        self.records, self.facts = Journal(self.store.jsonl), Journal(facts.path_of(self.store))
+        self._require_same(provenance.read(self.store.folder))
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Open it for writing; the caller holds the lock of the store."""
+        provenance.write(self.store.folder, {c.name: entry for c, entry in self.entries.items()})
+        self.store.make_folders()
+        with self.records, self.facts:
+            yield
+
+    def missing(self) -> dict[Component, list[str]]:
+        """Name the images whose arrays would be lost by the swap."""
+        made = {record["image_id"] for record in made_in(self.store)}
+        lost = [component for component in self.entries if component not in self.kept]
+        return {c: [i for i in array_ids(self.used, c) if i not in made] for c in lost}
+
+    def require_given(self, image_ids: Collection[str]) -> None:
+        """Raise if an array cannot be recomputed because its image is not given."""
+        for component, missing in self.missing().items():
+            for image_id in missing:
+                if image_id not in image_ids:
+                    raise ProvenanceError(
+                        "its image was not given, and arrays of two kinds must not mix",
+                        path=self.used.array(component, image_id),
+                        fix="give the folder of all images, or move this array away",
+                    )
+
+    def swap(self) -> None:
+        """Put the new arrays in use; those that are ``missing`` go."""
+        for component, missing in self.missing().items():
+            for image_id in missing:
+                files.remove(self.used.array(component, image_id))
+        entries = {c.name: replace(e, recompute="swapping") for c, e in self.entries.items()}
+        provenance.write(self.used.folder, provenance.read(self.used.folder) | entries)
+        finish(self.used)
+
+    def _require_same(self, begun: Mapping[str, Entry]) -> None:
+        """Raise if another recompute has been begun, or if this one cannot be swapped in."""
+        before = {name: entry.settings for name, entry in begun.items()}
+        now = {component.name: entry.settings for component, entry in self.entries.items()}
+        changed, listed = provenance.differences(before, now)
+        if changed or (begun and begun.keys() != now.keys()):
+            names, flags = ",".join(begun), provenance.flags_before(begun, changed)
+            raise ProvenanceError(
+                f"a recompute of {names} is unfinished"
+                + f", with other settings ({listed})" * bool(changed),
+                path=self.used.folder,
+                fix=f"to continue it, give --recompute {names} and {flags}; to discard it, "
+                "--recompute none",
+            )
+        for folder in map(self.used.arrays, self.entries):
+            if folder.is_dir() and os.stat(folder).st_dev != os.stat(self.used.folder).st_dev:
+                raise StorageError(
+                    "is on another file system than the store, so no rename can replace its arrays",
+                    path=folder,
+                    fix="delete it and run the same command again",
+                )
+
+
+def beside(store: Store) -> Store:
+    """Give the place of a store's next generation."""
+    folder = store.state / "next"
+    return Store(folder, folder / JSONL_NAME, store.recipe)
+
+
+def made_in(new: Store) -> Iterator[Record]:
+    """Read the records of the images that are recomputed."""
+    for path in filter(Path.is_file, (new.jsonl, new.journal)):
+        with files.explained(path), path.open("rb", buffering=1 << 20) as file:
+            for line in records.lines(file):
+                with suppress(BadRecordError):  # one that is torn is written again
+                    yield records.parse(line.data)
+
+
+def unfinished(store: Store) -> tuple[dict[str, Entry], int]:
+    """Say what is being recomputed, and of how many images it has been."""
+    new = beside(store)
+    return provenance.readable(new.folder), len({r["image_id"] for r in made_in(new)})
+
+
+def finish(store: Store) -> None:
+    """Complete a swap that is recorded."""
+    entries, new = provenance.read(store.folder), beside(store)
+    swapped = {name: e for name, e in entries.items() if e.recompute == "swapping"}
+    if not swapped:
+        return
+    made = dict.fromkeys(record["image_id"] for record in made_in(new))
+    # Before the arrays, as they tell what is to be taken; to do it once more is no harm.
+    journal.apply(new.jsonl, store.jsonl, made, partial(_combined, new))
+    journal.apply(facts.path_of(new), facts.path_of(store), made)
+    for component in store.recipe.components:
+        for image_id in made:
+            if (array := new.array(component, image_id)).exists():
+                files.move(array, store.array(component, image_id))
+        for path in store.arrays(component).glob(f"*{files.TMP_SUFFIX}"):
+            files.remove(path)
+        files.sync_folder(store.arrays(component))
+    discard(store)
+    done = {name: replace(entry, recompute=None) for name, entry in swapped.items()}
+    provenance.write(store.folder, entries | done)
+
+
+def discard(store: Store) -> None:
+    """Remove what is not in use; first the records, without which no array in there counts."""
+    new = beside(store)
+    files.withdraw(new.jsonl)
+    files.withdraw(new.journal)
+    for folder in (new.folder, *map(new.arrays, new.recipe.components), new.state):
+        for name in list(listing.names(folder)):
+            if (folder / name).is_file():
+                files.remove(folder / name)
+    files.remove_empty_folders(new.folder)
+
+
+def _combined(new: Store, old: bytes | None, line: bytes) -> bytes | None:
+    """Give a record the fields that tell of its new arrays; the others are as they are in use."""
+    record, used = records.parse(line), None
+    with suppress(BadRecordError):
+        used = None if old is None else records.parse(old)
+    if used is None:
+        return line if all(field in record for field in new.recipe.record_fields) else None
+    made = [c for c in new.recipe.components if new.array(c, record["image_id"]).exists()]
+    fields = {field for component in made for field in _fields(component)}
+    both = {name: value for name, value in used.items() if name not in fields}
+    both |= {name: value for name, value in record.items() if name in fields}
+    return records.line(records.ordered(both, new.recipe)) if both != used else None
+
+
+def _fields(component: Component) -> list[str]:
+    """Name the fields of a record that tell of an array."""
+    if component.source == "caption":
+        return ["caption", *([component.mask.field] if component.mask else [])]
+    return ["height", "width", "aspect_bucket", *([CROP] if component.follows_picture else [])]
