@@ -20,7 +20,7 @@ from shardwright.errors import ProvenanceError, StorageError
 from shardwright.layout import JSONL_NAME
 from shardwright.recipe import Component
 from shardwright.storage import files
-from shardwright.store import facts, journal, listing, provenance, records
+from shardwright.store import facts, journal, provenance, records
 from shardwright.store.folders import array_ids
 from shardwright.store.journal import Journal
 from shardwright.store.provenance import Entry
@@ -146,9 +146,9 @@ def discard(store: Store) -> None:
     files.withdraw(new.jsonl)
     files.withdraw(new.journal)
     for folder in (new.folder, *map(new.arrays, new.recipe.components), new.state):
-        for name in list(listing.names(folder)):
-            if (folder / name).is_file():
-                files.remove(folder / name)
+        for path in list(folder.glob("*")):
+            if path.is_file():
+                files.remove(path)
     files.remove_empty_folders(new.folder)
 
 
