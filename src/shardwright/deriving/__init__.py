@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from shardwright import validate
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary, FailedReason
+from shardwright.entry import entry
 from shardwright.errors import UsageError
-from shardwright.interrupts import Held
 from shardwright.progress import Progress
 from shardwright.recipe import Component, Recipe
 from shardwright.validate import (
@@ -29,6 +29,7 @@ __all__ = ["ComponentSummary", "DeriveSummary", "FailedReason", "derive"]
 StrPath = str | os.PathLike[str]
 
 
+@entry
 def derive(
     images: StrPath = "data/approved",
     *,
@@ -57,12 +58,11 @@ def derive(
     NoSpaceError if the arrays cannot fit on the disk.
     """
     # Here, because the package and its --help are to be imported without NumPy and Pillow.
-    with Held():
-        from shardwright.deriving.images import FITS
-        from shardwright.deriving.run import Request, run
-        from shardwright.encoders import require_choice
-        from shardwright.encoders.base import Options
-        from shardwright.store.store import Store
+    from shardwright.deriving.images import FITS
+    from shardwright.deriving.run import Request, run
+    from shardwright.encoders import require_choice
+    from shardwright.encoders.base import Options
+    from shardwright.store.store import Store
 
     require_switches(ignore_space=ignore_space, dry_run=dry_run)
     if fit not in FITS:
@@ -80,30 +80,24 @@ def derive(
     for component in renewed:
         if component not in chosen:
             raise UsageError(f"--recompute {component.name}: is not among --components")
-    report = progress or Progress()
-    try:
-        return run(
-            Request(
-                images=place("images", images),
-                store=store,
-                captions=place_or_none("--captions", captions),
-                encoders=encoders,
-                options=Options(
-                    as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype, models
-                ),
-                components=chosen,
-                recompute=frozenset(renewed),
-                fit=fit,
-                batch_size=(
-                    None if batch_size is None else whole("--batch-size", batch_size, least=1)
-                ),
-                ignore_space=ignore_space,
-                dry_run=dry_run,
+    return run(
+        Request(
+            images=place("images", images),
+            store=store,
+            captions=place_or_none("--captions", captions),
+            encoders=encoders,
+            options=Options(
+                as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype, models
             ),
-            report,
-        )
-    finally:
-        report.close()
+            components=chosen,
+            recompute=frozenset(renewed),
+            fit=fit,
+            batch_size=(None if batch_size is None else whole("--batch-size", batch_size, least=1)),
+            ignore_space=ignore_space,
+            dry_run=dry_run,
+        ),
+        progress or Progress(),
+    )
 
 
 def _chosen(recipe: Recipe, flag: str, names: Iterable[str]) -> tuple[Component, ...]:

@@ -16,6 +16,7 @@ from shardwright.deriving import sources as images_found
 from shardwright.deriving.captions import CaptionError, Captions
 from shardwright.deriving.images import Size
 from shardwright.deriving.sources import Source
+from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipe import FORMAT_VERSION, Component
 from shardwright.storage import files
@@ -165,6 +166,7 @@ class Inventory:
         given: dict[int, str] = {}
         if self.captions:
             for number in range(len(self.sources)):
+                check()
                 try:
                     caption = self.given_caption(number)
                 except CaptionError as error:
@@ -179,6 +181,7 @@ class Inventory:
         malformed = 0
         with files.explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
             for line in records.lines(file):
+                check()
                 try:
                     record = records.parse(line.data)
                 except BadRecordError:
@@ -252,6 +255,7 @@ def array_ids(store: Store, component: Component) -> Iterator[str]:
     if folder.is_dir():
         with files.explained(folder), os.scandir(folder) as entries:
             for entry in entries:
+                check()
                 if entry.name.endswith(SUFFIX):
                     yield entry.name.removesuffix(SUFFIX)
 
@@ -287,6 +291,7 @@ def _owners(sources: list[Source], store: Store) -> dict[str, Source]:
         return owners
     with files.explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
         for line in records.lines(file):
+            check()
             try:
                 record = records.parse(line.data)
             except BadRecordError:

@@ -12,6 +12,7 @@ from shardwright.deriving import remade
 from shardwright.deriving.inventory import Inventory, array_ids
 from shardwright.encoders.base import Encoder, Options
 from shardwright.errors import ProvenanceError
+from shardwright.interrupts import at_once
 from shardwright.recipe import Component
 from shardwright.storage import files
 from shardwright.store import provenance
@@ -152,8 +153,9 @@ class Making:
             remade.remove(self._store, self.noted)
 
     def _load(self, component: Component) -> None:
-        encoder = encoders.load(self.choice, component, self.options)
-        settings = provenance.plain(encoder.describe() | self._choices(component))
+        with at_once():
+            encoder = encoders.load(self.choice, component, self.options)
+            settings = provenance.plain(encoder.describe() | self._choices(component))
         self.encoders[component], self.settings[component] = encoder, settings
         entry = self._entries.get(component.name)
         same = entry is not None and complete(entry.settings) == complete(settings)

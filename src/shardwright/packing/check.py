@@ -20,6 +20,7 @@ import xxhash
 from shardwright.buckets import Bucket
 from shardwright.engine import Engine
 from shardwright.errors import SourceChangedError
+from shardwright.interrupts import check
 from shardwright.packing.scan import Scan
 from shardwright.progress import Progress
 from shardwright.recipe import Component, Recipe, Shape
@@ -143,6 +144,7 @@ def _check(task: _Task) -> Iterator[tuple[int, list[_Sound | str]]]:
         for image_id, bucket, offset, length in zip(
             task.ids, task.buckets, task.offsets, task.lengths, strict=True
         ):
+            check()
             line = os.pread(jsonl, length, offset)
             results.append(_check_sample(line, image_id, bucket, folders, store.recipe))
         if files.state(jsonl) != task.jsonl_state:

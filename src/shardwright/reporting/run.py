@@ -14,6 +14,7 @@ from shardwright.buckets import Bucket, is_bucket
 from shardwright.deriving.outcomes import FAILURES_NAME, read_failures
 from shardwright.engine import Engine
 from shardwright.errors import InputMissingError
+from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.packing.plan import Plan, plan
 from shardwright.packing.scan import Scan, scan
@@ -59,6 +60,7 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
         for component in recipe.components
     ]
     for sample in found.ready():
+        check()
         for state, nbytes in zip(states, layout.checked.sizes(sample), strict=True):
             state.bytes += nbytes
     components = {row.name: state for row, state in zip(recipe.components, states, strict=True)}
@@ -105,6 +107,7 @@ def _others(store: Store, ready: Container[str]) -> tuple[dict[str, str], int]:
     jsonl = store.jsonl
     with explained(jsonl), jsonl.open("rb", buffering=1 << 20) as file:
         for line in records.lines(file):
+            check()
             try:
                 record = records.parse(line.data)
             except BadRecordError:
@@ -171,6 +174,7 @@ def _count_sound(task: tuple[Component, Path, list[str]]) -> Iterator[tuple[int,
     component, folder, ids = task
     sound = 0
     for image_id in ids:
+        check()
         with suppress(BadArrayError):
             fd = npy.open_array(folder / (image_id + ARRAY_SUFFIX))
             try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.storage.files import explained
 from shardwright.store import facts, provenance, records
@@ -100,6 +101,7 @@ def _images(store: Store) -> str:
         if path.is_file():
             with explained(path), path.open("rb", buffering=1 << 20) as file:
                 for line in records.lines(file):
+                    check()
                     # What is no record has no image.
                     with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                         folders.add(os.path.dirname(_read_image(line.data or b"").image_path))

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.storage.files import explained
 from shardwright.store import records
@@ -100,6 +101,7 @@ def read(store: Store) -> Iterator[tuple[int, Facts]]:
     if path.is_file():
         with explained(path), path.open("rb", buffering=1 << 20) as file:
             for line in records.lines(file):
+                check()  # whoever looks at the image may read all of it
                 with suppress(msgspec.MsgspecError, UnicodeDecodeError):
                     yield line.offset, _decode(line.data or b"")
 

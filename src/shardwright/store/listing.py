@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from shardwright.interrupts import check
 from shardwright.storage.files import TMP_SUFFIX, explained
 from shardwright.store.store import ARRAY_SUFFIX, Store
 
@@ -15,6 +16,7 @@ def names(folder: Path) -> Iterator[str]:
     if folder.is_dir():
         with explained(folder), os.scandir(folder) as entries:
             for entry in entries:
+                check()
                 yield entry.name
 
 

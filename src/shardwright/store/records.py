@@ -12,6 +12,7 @@ from typing import IO, Annotated, Any, Protocol
 import msgspec
 
 from shardwright.buckets import is_bucket
+from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.recipe import Mask, Recipe
 
@@ -77,6 +78,7 @@ def counted(lines: Iterable[Line], size: int, progress: Progress) -> Iterator[Li
     position = 0
     for line in lines:
         if line.number % _TELL_EVERY == 0:
+            check()
             progress.advance(line.offset - position)
             position = line.offset
         yield line

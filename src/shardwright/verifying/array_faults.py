@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from shardwright import interrupts
 from shardwright.buckets import Bucket
 from shardwright.recipe import Component, Shape
 from shardwright.storage.files import explained
@@ -109,6 +110,7 @@ def check(task: ArraysToCheck) -> Iterator[Checked]:
         for sample, (image_id, picture) in enumerate(
             zip(task.ids, task.pictures, strict=True), task.first
         ):
+            interrupts.check()
             for row, folder in folders:
                 reason, size, shape = _look(image_id, folder, rows[row], picture, task)
                 seen.arrays += reason != "missing"

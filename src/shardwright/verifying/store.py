@@ -36,18 +36,15 @@ def verify_store(
     """Check every record and every array of a store."""
     started = time.monotonic()
     require_merged(store)
-    try:
-        samples, findings = _read_records(store, progress)
-        rows, missing = _folders(store, samples)
-        checked = _check_arrays(store, samples, rows, read_data, engine, progress)
-        findings += _recomputed(store)
-        findings += missing
-        findings += [fault.finding(store) for fault in checked.faults]
-        findings += _images(store, samples.ids, progress)
-        findings += _notes(store, samples.ids)
-        findings = commands.in_full(findings, store)
-    finally:
-        progress.close()
+    samples, findings = _read_records(store, progress)
+    rows, missing = _folders(store, samples)
+    checked = _check_arrays(store, samples, rows, read_data, engine, progress)
+    findings += _recomputed(store)
+    findings += missing
+    findings += [fault.finding(store) for fault in checked.faults]
+    findings += _images(store, samples.ids, progress)
+    findings += _notes(store, samples.ids)
+    findings = commands.in_full(findings, store)
     return VerifyReport(
         path=str(store.folder),
         read_data=read_data,
