@@ -6,38 +6,41 @@ training: it reads shards. Encoders of your own follow ``ImageEncoder`` or ``Tex
 contract of the same name tests them.
 """
 
-import importlib
-import typing
-
-from shardwright.deriving import ComponentSummary, DeriveSummary, FailedReason, derive
-from shardwright.errors import (
-    DamageError,
-    InputMissingError,
-    LockedError,
-    MissingExtraError,
-    NoSpaceError,
-    ProvenanceError,
-    ShardExistsError,
-    ShardwrightError,
-    SourceChangedError,
-    StorageError,
-    TooManyFailuresError,
-    UsageError,
-)
-from shardwright.migrating import MigrateSummary, migrate
-from shardwright.packing import BucketSummary, PackSummary, SkippedReason, pack
-from shardwright.progress import Progress
-from shardwright.reporting import BucketStatus, ComponentStatus, PackedStatus, StoreStatus, status
-from shardwright.shards.loaders.indexing import IndexSummary, index
-from shardwright.shards.reader.opening import open  # noqa: A004 - for shardwright.open, as gzip.open
-from shardwright.verifying import Finding, VerifyReport, verify
-from shardwright.version import __version__
-
-if typing.TYPE_CHECKING:
+TYPE_CHECKING = False  # as in ``typing``, which would have to be imported for it
+if TYPE_CHECKING:
+    from shardwright.deriving import ComponentSummary, DeriveSummary, FailedReason, derive
     from shardwright.encoders.base import Encoder, ImageEncoder, TextEncoder, Tokens
     from shardwright.encoders.contract import ImageEncoderContract, TextEncoderContract
+    from shardwright.errors import (
+        DamageError,
+        InputMissingError,
+        LockedError,
+        MissingExtraError,
+        NoSpaceError,
+        ProvenanceError,
+        ShardExistsError,
+        ShardwrightError,
+        SourceChangedError,
+        StorageError,
+        TooManyFailuresError,
+        UsageError,
+    )
+    from shardwright.migrating import MigrateSummary, migrate
+    from shardwright.packing import BucketSummary, PackSummary, SkippedReason, pack
+    from shardwright.progress import Progress
+    from shardwright.reporting import (
+        BucketStatus,
+        ComponentStatus,
+        PackedStatus,
+        StoreStatus,
+        status,
+    )
+    from shardwright.shards.loaders.indexing import IndexSummary, index
     from shardwright.shards.reader.batches import Batches
     from shardwright.shards.reader.dataset import Dataset
+    from shardwright.shards.reader.opening import open  # noqa: A004 - for shardwright.open, as gzip.open
+    from shardwright.verifying import Finding, VerifyReport, verify
+    from shardwright.version import __version__
 
 __all__ = [
     "Batches",
@@ -85,23 +88,38 @@ __all__ = [
     "verify",
 ]
 
-_NEEDS_NUMPY = {  # imported on first use, because a start is to be quick
-    "Batches": "shardwright.shards.reader.batches",
-    "Dataset": "shardwright.shards.reader.dataset",
-    "Encoder": "shardwright.encoders.base",
-    "ImageEncoder": "shardwright.encoders.base",
-    "ImageEncoderContract": "shardwright.encoders.contract",
-    "TextEncoder": "shardwright.encoders.base",
-    "TextEncoderContract": "shardwright.encoders.contract",
-    "Tokens": "shardwright.encoders.base",
+# Where they are. Each is imported on its first use: so an early Ctrl-C finds the command running,
+# which ends quietly, and NumPy is imported only by those who need it.
+_MODULES = {
+    "deriving": "ComponentSummary DeriveSummary FailedReason derive",
+    "encoders.base": "Encoder ImageEncoder TextEncoder Tokens",
+    "encoders.contract": "ImageEncoderContract TextEncoderContract",
+    "errors": (
+        "DamageError InputMissingError LockedError MissingExtraError NoSpaceError ProvenanceError "
+        "ShardExistsError ShardwrightError SourceChangedError StorageError TooManyFailuresError "
+        "UsageError"
+    ),
+    "migrating": "MigrateSummary migrate",
+    "packing": "BucketSummary PackSummary SkippedReason pack",
+    "progress": "Progress",
+    "reporting": "BucketStatus ComponentStatus PackedStatus StoreStatus status",
+    "shards.loaders.indexing": "IndexSummary index",
+    "shards.reader.batches": "Batches",
+    "shards.reader.dataset": "Dataset",
+    "shards.reader.opening": "open",
+    "verifying": "Finding VerifyReport verify",
+    "version": "__version__",
 }
 
-if not typing.TYPE_CHECKING:  # or mypy would take any name for one of ours
+if not TYPE_CHECKING:  # or mypy would take any name for one of ours
 
     def __getattr__(name: str) -> object:
-        if name not in _NEEDS_NUMPY:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_NEEDS_NUMPY[name]), name)
+        from importlib import import_module
+
+        for module, names in _MODULES.items():
+            if name in names.split():
+                return getattr(import_module(f"{__name__}.{module}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
         return __all__

@@ -80,11 +80,11 @@ def test_wrong_usage_is_one_object_too(arguments: tuple[str, ...], message: str)
     assert done.stderr.startswith("usage: shardwright")
 
 
-def test_an_error_that_nobody_foresaw_is_one_object_too() -> None:
+def test_an_error_of_the_system_is_one_object_too() -> None:
     name = "x" * 300  # longer than a name can be
     done = commands.run("verify", name, "--json")
     assert done.returncode == 1
-    told = {"error": "OSError", "message": f"{name}: File name too long"}
+    told = {"error": "StorageError", "message": f"{name}: File name too long"}
     assert json.loads(done.stdout) == told
     assert done.stderr == f"error: {told['message']}\n"
 

@@ -5,51 +5,39 @@ What was made is merged, the exit code tells, and the next run ends in the bytes
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import thread
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
-from shardwright import interrupts, pack
+from shardwright import pack
 from shardwright.cli.main import main
-from shardwright.deriving import pipeline, run
 from shardwright.layout import STATE_FOLDER
-from shardwright.storage import files
+from shardwright.progress import quantity
 from shardwright.storage.files import using
-from shardwright.store import journal
-from tests.commands import wait_until
-from tests.derive.pictures import make_images, sketch
+from tests.commands import COMMAND, children, is_alive, wait_until
+from tests.derive.pictures import make_images, sketch, store_records
 from tests.durability import processes
 from tests.durability.folders import JOURNAL, Contents, assert_arrays_are_whole
-from tests.durability.scenarios import TINY, scenario
+from tests.durability.scenarios import TINY, scenario, small_store, twenty
 from tests.durability.soak import SOAK, Tally, times
 from tests.durability.test_kills import work
 from tests.faults import Call, WatchedDisk, contents
-from tests.stores import Store
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 NAMES = ("migrate", "resume a migration", "derive", "derive more", "resume a derive", "recompute")
 SIGNALS = 6
-BLOCKS = {str(module.__file__) for module in (contextlib, interrupts, journal, pipeline, run)}
-# Where a thread comes and goes: what is raised in a callback of weakref is lost.
-THREADS = {str(module.__file__) for module in (files, interrupts, thread, weakref)}
 
 
 class SignallingDisk(WatchedDisk):
@@ -121,86 +109,69 @@ def test_a_signal_is_told_as_one_object(
     with using(SignallingDisk(5, number)):
         assert main([*command("migrate", folder), "--json"]) == CODES[number]
     told = capsys.readouterr()
-    assert json.loads(told.out)["message"] == "interrupted"
-    assert told.err.splitlines()[-1] == "interrupted"
+    words = "Interrupted; run the same command to continue"
+    assert json.loads(told.out)["message"] == words
+    assert told.err.splitlines()[-1] == words
 
 
-class SignallingSteps:
-    """Traces some modules, and sends a signal at the nth line; then, maybe, at more."""
+SLEEPING = """
+import os, sys, time
+from shardwright.__main__ import main
+from shardwright.encoders.sketch import Descriptor
 
-    def __init__(self, first: int, step: int = 0, modules: Collection[str] = BLOCKS) -> None:
-        self.modules = modules
-        self.lines = 0
-        self.at = range(first, 1 << 20, step) if step else [first]
+name, nth = sys.argv.pop(1), int(sys.argv.pop(1))
+method, calls = getattr(Descriptor, name), []
 
-    def __call__(self, frame: FrameType, event: str, _: object) -> SignallingSteps | None:
-        code = frame.f_code
-        if code.co_filename not in self.modules and code is not threading.Thread.start.__code__:
-            return None
-        self.lines += event == "line"
-        if event == "line" and self.lines in self.at:
-            signal.raise_signal(signal.SIGINT)
-        return self
+def slow(*inputs):
+    calls.append(name)
+    if len(calls) == nth:
+        os.write(1, b"sleeps\\n")
+        time.sleep(600)
+    return method(*inputs)
+
+setattr(Descriptor, name, slow)
+main()
+"""
 
 
-@pytest.mark.parametrize("step", [0, 1], ids=["once", "again and again"])
-def test_a_signal_between_any_two_lines_of_a_derive_ends_it_merged(
-    step: int, folder: Path, tally: Tally
+@pytest.mark.parametrize(
+    ("method", "nth", "at_work"),
+    [("describe", 1, False), ("encode", 1, False), ("encode", 4, True)],
+    ids=["while a model is loaded", "while it is tried out", "while it encodes"],
+)
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+def test_a_model_at_work_is_interrupted_at_once(
+    method: str, nth: int, at_work: bool, number: signal.Signals, folder: Path
 ) -> None:
-    images, output = make_images(folder / "images", 2, TINY), folder / "output"
-    unbroken = SignallingSteps(0)
-    with using(WatchedDisk()):
-        sketch(images, folder / "unbroken", batch_size=1)
-        assert traced(partial(sketch, images, output, batch_size=1), unbroken) is None
-    expected = contents(folder / "unbroken")
-    for at in range(1, unbroken.lines, 1 if SOAK else 8):
-        shutil.rmtree(output, ignore_errors=True)
-        with using(WatchedDisk()):
-            once_more = partial(sketch, images, output, batch_size=1)
-            raised = traced(once_more, SignallingSteps(at, step))
-            assert type(raised) is KeyboardInterrupt, f"at line {at}"
-            assert not (output / JOURNAL).exists(), f"at line {at}"
-            once_more()
-        assert contents(output) == expected, f"at line {at}"
-        tally(signals_at_a_line=1)
-
-
-def test_a_signal_while_threads_come_and_go_ends_a_pack(
-    store: Store, output: Path, tally: Tally
-) -> None:
-    pack_all = partial(pack, derived_dir=store.root, output_dir=output, shard_size=4, workers=1)
-    unbroken = SignallingSteps(0, modules=THREADS)
-    assert traced(pack_all, unbroken) is None
-    for at in range(1, unbroken.lines, 1 if SOAK else 7):
-        shutil.rmtree(output, ignore_errors=True)
-        raised = traced(pack_all, SignallingSteps(at, modules=THREADS))
-        assert type(raised) is KeyboardInterrupt, f"at line {at}"
-        assert not list(output.glob("bucket_*/*.tmp")), f"at line {at}"
-        tally(signals_at_a_line=1)
-
-
-def traced(work: Callable[[], object], steps: SignallingSteps) -> BaseException | None:
-    """Do something under a trace, and give what it raised.
-
-    A process ends after such a signal. This one goes on, thousands of times, so the handlers that
-    a signal amid their restoring has left are put back, or each run would call those before it.
-    Nor is garbage collected meanwhile: what other tests left may have callbacks, in which what a
-    signal raises is lost.
-    """
-    before = sys.gettrace()
-    handlers = {number: signal.getsignal(number) for number in CODES}
-    gc.disable()
-    sys.settrace(steps)
-    try:
-        work()
-    except BaseException as error:
-        return error
-    finally:
-        sys.settrace(before)
-        gc.enable()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    return None
+    images, derived = make_images(folder / "images", 4, TINY), folder / "derived"
+    words = ["derive", images, "--derived-dir", derived, "--encoders", "sketch", "--batch-size=1"]
+    with subprocess.Popen(
+        [sys.executable, "-c", SLEEPING, method, str(nth), *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "sleeps\n"
+        time.sleep(0.3)  # Python may sleep through one that comes as it falls asleep
+        process.send_signal(number)
+        try:
+            _, told = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == CODES[number], told
+    assert "Traceback" not in told
+    note = ""
+    if at_work:
+        assert_merged(derived, None)
+        saved = quantity(len(store_records(derived)), "images")  # of two, if in groups of their own
+        note = f"; {saved} saved. Run the same command to continue"
+    else:
+        assert not derived.exists()
+    assert told.splitlines()[-1] == f"Interrupted{note}"
+    sketch(images, derived)
+    sketch(images, folder / "unbroken")
+    assert contents(derived) == contents(folder / "unbroken")
 
 
 HANGING = """
@@ -269,7 +240,7 @@ def test_a_signal_at_any_moment_of_a_real_process(name: str, folder: Path, tally
         process.join()
         told = job.told.read_text()
         assert "Traceback" not in told, told
-        if process.exitcode == job.done:  # it had ended before
+        if process.exitcode in (job.done, -number):  # it had ended, and at most was telling so
             assert contents(job.output) == job.expected
             job.reset()
             continue
@@ -278,3 +249,37 @@ def test_a_signal_at_any_moment_of_a_real_process(name: str, folder: Path, tally
         sent += 1
     job.finish()
     tally(signals_to_a_process=sent)
+
+
+@pytest.mark.timeout(60 * times(2))
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's children")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_at_any_moment_of_a_pack(workers: int, folder: Path, tally: Tally) -> None:
+    store, output = small_store(folder / "derived", twenty(60)), folder / "shards"
+    pack(derived_dir=store.root, output_dir=folder / "unbroken", shard_size=3, workers=1)
+    command = [
+        *(*COMMAND, "pack", "--resume", "--shard-size", "3", "--workers", str(workers)),
+        *("--derived-dir", str(store.root), "--output-dir"),
+    ]
+    started = time.monotonic()
+    subprocess.run([*command, str(folder / "timed")], check=True, capture_output=True)
+    usual = time.monotonic() - started
+    draw = random.Random(workers)
+    for sent in range(times(SIGNALS)):
+        number = tuple(CODES)[sent % len(CODES)]
+        process = subprocess.Popen(
+            [*command, str(output)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("scan: ")
+        time.sleep(usual * draw.uniform(0, 0.5))
+        offspring = children(process.pid) if process.poll() is None else []
+        process.send_signal(number)
+        _, told = process.communicate()
+        assert process.returncode in (0, -number, CODES[number]), told
+        assert "Traceback" not in told, told
+        assert not any(map(is_alive, offspring))
+        assert not list(output.glob("bucket_*/*.tmp"))
+    subprocess.run([*command, str(output)], check=True, capture_output=True)
+    assert contents(output) == contents(folder / "unbroken")
+    tally(signals_to_a_process=times(SIGNALS))

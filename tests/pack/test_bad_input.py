@@ -405,6 +405,7 @@ import os, sys
 sys.path[:0] = {path!r}
 # While the interpreter's own files may still be read.
 import concurrent.futures.thread
+import importlib
 import shardwright.packing.run
 import shardwright.engine.worker
 from shardwright.cli.main import main

@@ -19,7 +19,7 @@ from tests.stores import Store, make_store, records
 from tests.tars import digests, listing, shards
 
 SHARDS = 300
-INTERRUPTED = "interrupted; to go on, run the same pack with --resume"
+INTERRUPTED = "Interrupted; to continue, run the same pack with --resume"
 
 
 @pytest.fixture(scope="module")

@@ -75,16 +75,13 @@ def test_scenario_graceful_shutdown_merges_temporary_file(
 
 
 @pytest.mark.parametrize("cut", range(0, 3 * len(line("d") + b"\n") + 1, 3))
-def test_an_interrupt_in_the_midst_of_a_commit_loses_nothing(jsonl: Path, cut: int) -> None:
-    class Interrupted(Disk):
-        interrupted = False
-
+def test_an_error_in_the_midst_of_a_commit_leaves_whole_lines_to_the_next_run(
+    jsonl: Path, cut: int
+) -> None:
+    class Torn(Disk):
         def write(self, fd: int, data: bytes | memoryview) -> int:
-            if not self.interrupted:
-                self.interrupted = True
-                super().write(fd, data[:cut])
-                raise KeyboardInterrupt
-            return super().write(fd, data)
+            super().write(fd, data[:cut])
+            raise MemoryError
 
     def work() -> None:
         with Journal(jsonl) as journal:
@@ -92,9 +89,14 @@ def test_an_interrupt_in_the_midst_of_a_commit_loses_nothing(jsonl: Path, cut: i
                 journal.append({"image_id": name})
             journal.commit()
 
-    with files.using(Interrupted()), pytest.raises(KeyboardInterrupt):
+    before = jsonl.read_bytes()
+    with files.using(Torn()), pytest.raises(MemoryError):
         work()
-    assert lines(jsonl)[3:] == [line("d"), line("e"), line("f")]
+    assert jsonl.read_bytes() == before
+    with Journal(jsonl) as journal:
+        journal.append({"image_id": "g"})
+    whole = [line("d"), line("e"), line("f")][: cut // len(line("d") + b"\n")]
+    assert lines(jsonl)[3:] == [*whole, line("g")]
     assert contents(jsonl.parent).keys() == {"a.jsonl"}
 
 

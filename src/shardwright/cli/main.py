@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from types import FrameType
 from typing import Any, NoReturn
 
 import shardwright
@@ -29,14 +27,6 @@ exit status:
   12   verify found damage
   130  interrupted (terminated: 143, hung up: 129)
 """
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, or SIGHUP of a lost session: ends work as Ctrl-C does, with another exit code."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__()
-        self.exit_code = 128 + signum
 
 
 class _Parser(argparse.ArgumentParser):
@@ -96,9 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parse(given)
     except UsageError as error:
         return _failed(error, str(error), 2, as_json)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and shells may have it
-            signal.signal(number, _interrupt)
     try:
         code = options.run(options)
     except ShardwrightError as error:
@@ -107,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(error, f"error: {error}", error.exit_code, as_json)
     except KeyboardInterrupt as interrupt:
         how_to_go_on = getattr(interrupt, "__notes__", [])
-        code = interrupt.exit_code if isinstance(interrupt, Terminated) else 130
-        return _failed(interrupt, "; ".join(["interrupted", *how_to_go_on]), code, as_json)
+        code = getattr(interrupt, "exit_code", 130)
+        return _failed(interrupt, "; ".join(["Interrupted", *how_to_go_on]), code, as_json)
     except OSError as error:  # one that the library did not foresee
         if options.debug:
             raise
@@ -138,9 +125,3 @@ def _failed(error: BaseException, words: str, code: int, as_json: bool) -> int:
     with suppress(OSError):
         print(shown_lines(words), file=sys.stderr, flush=True)
     return code
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
-    # We end in good order, but not at any price: a second Ctrl-C is a kill, even if we hang.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    raise KeyboardInterrupt if signum == signal.SIGINT else Terminated(signum)

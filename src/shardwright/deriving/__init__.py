@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from shardwright import validate
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary, FailedReason
+from shardwright.entry import entry
 from shardwright.errors import UsageError
-from shardwright.interrupts import Held
 from shardwright.progress import Progress
 from shardwright.recipe import Component, Recipe
 from shardwright.validate import (
@@ -31,6 +31,7 @@ StrPath = str | os.PathLike[str]
 _DISCARD = "none"  # --recompute of it
 
 
+@entry
 def derive(
     images: StrPath = "data/approved",
     *,
@@ -61,12 +62,11 @@ def derive(
     cannot fit on the disk.
     """
     # Here, because the package and its --help are to be imported without NumPy and Pillow.
-    with Held():
-        from shardwright.deriving.images import FITS
-        from shardwright.deriving.run import Request, run
-        from shardwright.encoders import require_choice
-        from shardwright.encoders.base import Options
-        from shardwright.store.store import Store
+    from shardwright.deriving.images import FITS
+    from shardwright.deriving.run import Request, run
+    from shardwright.encoders import require_choice
+    from shardwright.encoders.base import Options
+    from shardwright.store.store import Store
 
     require_switches(ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed)
     if fit not in FITS:
@@ -86,32 +86,26 @@ def derive(
     for component in recomputed:
         if component not in chosen:
             raise UsageError(f"--recompute {component.name}: is not among --components")
-    report = progress or Progress()
-    try:
-        return run(
-            Request(
-                images=place("images", images),
-                store=store,
-                captions=place_or_none("--captions", captions),
-                encoders=encoders,
-                options=Options(
-                    as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype, models
-                ),
-                components=chosen,
-                recompute=frozenset(recomputed),
-                discard=discard,
-                drop_failed=drop_failed,
-                fit=fit,
-                batch_size=(
-                    None if batch_size is None else whole("--batch-size", batch_size, least=1)
-                ),
-                ignore_space=ignore_space,
-                dry_run=dry_run,
+    return run(
+        Request(
+            images=place("images", images),
+            store=store,
+            captions=place_or_none("--captions", captions),
+            encoders=encoders,
+            options=Options(
+                as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype, models
             ),
-            report,
-        )
-    finally:
-        report.close()
+            components=chosen,
+            recompute=frozenset(recomputed),
+            discard=discard,
+            drop_failed=drop_failed,
+            fit=fit,
+            batch_size=(None if batch_size is None else whole("--batch-size", batch_size, least=1)),
+            ignore_space=ignore_space,
+            dry_run=dry_run,
+        ),
+        progress or Progress(),
+    )
 
 
 def _chosen(recipe: Recipe, flag: str, names: Iterable[str]) -> tuple[Component, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 from shardwright.deriving.prepare import Array, Sample
 from shardwright.encoders.base import Encoder
 from shardwright.errors import ShardwrightError
+from shardwright.interrupts import at_once
 from shardwright.progress import Progress
 from shardwright.recipe import Component, Shape
 
@@ -66,7 +67,8 @@ class Batcher:
         while done < len(batch.samples):
             part = batch.samples[done : done + step]
             try:
-                made = encoder.encode(*(column[done : done + step] for column in batch.inputs))
+                with at_once():
+                    made = encoder.encode(*(column[done : done + step] for column in batch.inputs))
             except ShardwrightError:
                 raise
             except MemoryError:
@@ -103,13 +105,14 @@ def try_out(encoder: Encoder) -> None:
     """Encode something small, so that a model which cannot work stops the run before it begins."""
     component = encoder.component
     try:
-        prepare: Any = encoder.prepare
-        if component.source == "caption":
-            tokens = prepare("a trial")
-            inputs: tuple[Array, ...] = (tokens.ids, tokens.mask)
-        else:
-            inputs = (prepare(np.full((_TRIAL_SIDE, _TRIAL_SIDE, 3), 99, np.uint8)),)
-        made = encoder.encode(*(column[None] for column in inputs))
+        with at_once():
+            prepare: Any = encoder.prepare
+            if component.source == "caption":
+                tokens = prepare("a trial")
+                inputs: tuple[Array, ...] = (tokens.ids, tokens.mask)
+            else:
+                inputs = (prepare(np.full((_TRIAL_SIDE, _TRIAL_SIDE, 3), 99, np.uint8)),)
+            made = encoder.encode(*(column[None] for column in inputs))
     except ShardwrightError:
         raise
     except MemoryError:

@@ -12,6 +12,8 @@ from typing import Any
 from shardwright.deriving.sources import Source, is_regular
 from shardwright.deriving.summary import UnusedRows
 from shardwright.errors import InputMissingError, UsageError
+from shardwright.interrupts import check
+from shardwright.storage import files
 from shardwright.store import records
 from shardwright.store.records import BadRecordError
 
@@ -73,6 +75,7 @@ def read(path: Path, root: Path) -> Captions:
     captions = Captions(path, str(root), {})
     rows = _csv_rows(path) if path.suffix.lower() == ".csv" else _jsonl_rows(path)
     for number, row in rows:
+        check()
         image = _first(row, _PATH_FIELDS)
         if not isinstance(image, str) or not image:
             raise UsageError(
@@ -107,7 +110,7 @@ def beside(source: Source) -> str | None:
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open("rb") as file:
+    with files.explained(path), path.open("rb") as file:
         for line in records.lines(file):
             try:
                 yield line.number, records.parse(line.data)
@@ -119,7 +122,7 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     ended = 0  # the line of the last whole row: a quote left open runs on from the next
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with files.explained(path), path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             if reader.fieldnames:
                 ended = reader.line_num

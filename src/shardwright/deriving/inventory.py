@@ -16,6 +16,7 @@ from shardwright.deriving import sources as images_found
 from shardwright.deriving.captions import CaptionError, Captions
 from shardwright.deriving.images import Size
 from shardwright.deriving.sources import Source
+from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipe import Component
 from shardwright.storage import files
@@ -179,6 +180,7 @@ class Inventory:
         given: dict[int, str] = {}
         if self.captions:
             for number in range(len(self.sources)):
+                check()
                 try:
                     caption = self.given_caption(number)
                 except CaptionError as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
@@ -22,10 +22,9 @@ from shardwright.deriving.commit import Committer
 from shardwright.deriving.plan import ImageToDerive
 from shardwright.deriving.prepare import Sample
 from shardwright.engine.local import cores
-from shardwright.interrupts import Held
+from shardwright.interrupts import POLL, check
 from shardwright.progress import Progress
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _GROUP_SECONDS = 3  # what a kill may cost: groups grow and shrink to take about this long
@@ -66,23 +65,21 @@ class Pipeline:
         done = 0
         # Left in the opposite order: the readers stop first, and the committer is waited for.
         with (
-            Held() as held,
             images.strict(),
             _pool(1) as committing,
             _pool(1) as stacking,
             _pool(cores()) as reading,
-            held.heard(),
         ):
             ahead = _Ahead(reading, self.read, tasks)
-            coming = _submit(stacking, self._next, ahead)
+            coming = stacking.submit(self._next, ahead)
             committed: Future[None] | None = None
             while (group := self._receive(coming)).samples:
-                coming = _submit(stacking, self._next, ahead)
+                coming = stacking.submit(self._next, ahead)
                 for batch in group.batches:
                     self.batcher.encode(batch)
                 if committed is not None:
                     self._wait(committed)
-                committed = _submit(committing, self.committer.commit, group.samples)
+                committed = committing.submit(self.committer.commit, group.samples)
                 done += len(group.samples)
                 last, now = now, time.monotonic()
                 self.seconds = now - started
@@ -130,9 +127,11 @@ class Pipeline:
 
     def _wait(self, future: Future[Result]) -> Result:
         began = time.monotonic()
-        result = future.result()
+        check()
+        while wait([future], POLL).not_done:
+            check()
         self.waited += time.monotonic() - began
-        return result
+        return future.result()
 
 
 class _Ahead:
@@ -183,11 +182,3 @@ def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _submit(
-    pool: ThreadPoolExecutor, function: Callable[[Item], Result], item: Item
-) -> Future[Result]:
-    """Hand work to a pool. A signal in the midst of it would hide the new thread from the pool."""
-    with Held():
-        return pool.submit(function, item)

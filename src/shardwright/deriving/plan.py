@@ -13,6 +13,7 @@ from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import FailedReason
 from shardwright.errors import InputMissingError
+from shardwright.interrupts import check
 from shardwright.recipe import Component
 from shardwright.store.facts import Facts
 from shardwright.store.npy import HEADER_BYTES
@@ -110,6 +111,7 @@ class Plan:
     def _sizes(self, component: Component, fit: str) -> Iterator[images.Size]:
         numbers = [n for n in self.numbers if self.inventory.missing(n, [component])]
         for number in numbers[:: max(1, len(numbers) // _MEASURED)]:
+            check()
             try:
                 size = images.measure(self.inventory.sources[number].path)
                 yield images.frame(fit, size, component, self.inventory.store.recipe).size
@@ -127,6 +129,7 @@ def plan(
     layout = Plan(inventory, components, recomputed, to_make=dict.fromkeys(components, 0))
     names = [component.name for component in components]
     for number, source in enumerate(inventory.sources):
+        check()
         if number in inventory.problems:
             outcomes.fail(source, *inventory.problems[number], names)
             continue

@@ -27,7 +27,7 @@ from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.encoders import Choice
 from shardwright.encoders.base import Options
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
-from shardwright.interrupts import Held
+from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipe import Component
 from shardwright.storage import locks
@@ -66,8 +66,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     captions = caption_files.read(request.captions, request.images) if request.captions else None
     # What is not there yet is made when the work begins: a run that cannot begin leaves no trace.
     new = not _is_begun(request)
-    with Held() as held, ExitStack() as opened, held.heard():
-        journals = None if new else _open(opened, request, progress)
+    with ExitStack() as opened:
+        journals = None if new else opened.enter_context(_opened(request, progress))
         inventory = Inventory(
             found,
             request.store,
@@ -107,7 +107,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                 raise SourceChangedError(
                     f"{request.store.folder}: another run has written here; run again"
                 )
-            journals = journals or _open(opened, request, progress)
+            journals = journals or opened.enter_context(_opened(request, progress))
             assert journals is not None
             recovered = journals.records.recovered
             summary.recovered_records = recovered.records if recovered is not None else 0
@@ -164,11 +164,6 @@ class Journals(NamedTuple):
     facts: Journal
 
 
-def _open(opened: ExitStack, request: Request, progress: Progress) -> Journals | None:
-    with Held():  # or a signal could come when it is open and not yet sure to be closed
-        return opened.enter_context(_opened(request, progress))
-
-
 @contextmanager
 def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
     """Open the store for writing; not at all if nothing is to be written."""
@@ -206,6 +201,7 @@ def _swap(request: Request, generation: Generation, summary: DeriveSummary) -> N
 def _note_touched(inventory: Inventory, journal: Journal) -> None:
     """Note the time and place of files that are the same as ever, so that none is read again."""
     for number in sorted(inventory.touched.keys() - inventory.problems.keys()):
+        check()
         journal.append(to_builtins(inventory.facts(number)))
     journal.commit()
 
@@ -311,10 +307,13 @@ def _failures_kept(request: Request, outcomes: Outcomes, found: list[Source]) ->
     names = [component.name for component in request.components]
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         with suppress(StorageError):  # the error that brought us here is the one to report
             seen = {failure.image_path for failure in outcomes.failures}
             write_failures(request.store, outcomes, seen, names)
+        if isinstance(error, KeyboardInterrupt):
+            saved = quantity(outcomes.derived, "images")
+            error.add_note(f"{saved} saved. Run the same command to continue")
         raise
     seen = {source.path for source in found}
     write_failures(request.store, outcomes, seen, names)

@@ -11,6 +11,7 @@ from shardwright.deriving import earlier
 from shardwright.deriving.generations import Generation, beside, made_in
 from shardwright.deriving.inventory import Inventory
 from shardwright.encoders.base import Encoder, Options
+from shardwright.interrupts import at_once
 from shardwright.recipe import Component
 from shardwright.store import provenance
 from shardwright.store.provenance import SRGB, Entry, Settings, complete
@@ -108,8 +109,9 @@ class InForce:
             self._entries = entries
 
     def _load(self, component: Component) -> None:
-        encoder = encoders.load(self.choice, component, self.options)
-        settings = provenance.plain(encoder.describe() | self._choices(component))
+        with at_once():
+            encoder = encoders.load(self.choice, component, self.options)
+            settings = provenance.plain(encoder.describe() | self._choices(component))
         self.encoders[component], self.settings[component] = encoder, settings
 
     def _recompute(self, components: Iterable[Component]) -> None:

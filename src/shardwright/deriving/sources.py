@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.errors import InputMissingError, StorageError, UsageError
+from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.store.records import image_id_of, image_id_problem
 
@@ -85,6 +86,7 @@ def _walk(folder: Path, progress: Progress) -> Iterator[Source]:
             yield Source(os.path.basename(current), current, False, error.strerror or str(error))
             continue
         for entry in entries:
+            check()
             name = entry.name
             if name.startswith("."):
                 continue

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 SAID, DONE, FAILED = "said", "done", "failed"  # what a worker sends, each with its content
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_STEP = 100  # milliseconds between two looks at whether a signal came
 _FRESH = """\
 import sys
 sys.path[:] = sys.argv[2:]
@@ -59,7 +58,9 @@ class Local:
         first = list(islice(waiting, self.workers))
         if len(first) < 2:
             for task in chain(first, waiting):
-                yield from function(task)
+                for message in function(task):
+                    interrupts.check()
+                    yield message
             return
         pool = _Pool(function)
         try:
@@ -93,7 +94,7 @@ class _Pool(Generic[Task, Message]):
         busy = len(first)
         while busy:
             interrupts.check()
-            for fd, _ in self.poll.poll(_STEP):
+            for fd, _ in self.poll.poll(interrupts.POLL * 1000):
                 kind, content = self._receive(fd)
                 if kind == SAID:
                     yield content

@@ -6,8 +6,8 @@ import os
 import time
 
 from shardwright.engine.local import Local
+from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.interrupts import Held
 from shardwright.layout import JSONL_NAME
 from shardwright.migrating.summary import MigrateSummary
 from shardwright.progress import Progress
@@ -19,6 +19,7 @@ __all__ = ["MigrateSummary", "migrate"]
 StrPath = str | os.PathLike[str]
 
 
+@entry
 def migrate(
     *,
     derived_dir: StrPath = "data/derived",
@@ -34,10 +35,9 @@ def migrate(
     stays as it is, and its number is in the summary under the reason.
     """
     # Here, because the package and its --help are to be imported quickly.
-    with Held():
-        from shardwright.migrating.run import run
-        from shardwright.store.folders import holds_shards
-        from shardwright.store.store import Store
+    from shardwright.migrating.run import run
+    from shardwright.store.folders import holds_shards
+    from shardwright.store.store import Store
 
     require_switches(backup=backup, dry_run=dry_run)
     started = time.monotonic()
@@ -53,10 +53,7 @@ def migrate(
     engine = Local.of(workers)
     for folder in (derived, path.parent):
         require_writable(folder)
-    report = progress or Progress()
-    try:
-        summary = run(Store.at(derived, path), backup, dry_run, engine, report)
-    finally:
-        report.close()
+    store = Store.at(derived, path)
+    summary = run(store, backup, dry_run, engine, progress or Progress())
     summary.seconds = round(time.monotonic() - started, 3)
     return summary

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from shardwright.engine import Engine
 from shardwright.errors import StorageError
+from shardwright.interrupts import check
 from shardwright.migrating.summary import MigrateSummary
 from shardwright.progress import Progress, quantity
 from shardwright.recipe import Component
@@ -46,7 +47,11 @@ def run(
     with locks.lock(store.folder):
         store.make_folders()
         recovered = recover(store.jsonl)
-        summary = migration.run(backup)
+        try:
+            summary = migration.run(backup)
+        except KeyboardInterrupt as interrupt:
+            interrupt.add_note("run the same command to continue")
+            raise
         summary.recovered = recovered
     return summary
 
@@ -170,6 +175,7 @@ def _migrate_part(
     fates: list[_Fate] = []
     waiting: list[tuple[Path, Array]] = []
     for line in part.lines():
+        check()
         fate = _Fate(line.number, line.offset, line.offset + len(line.data or b""))
         fates.append(fate)
         try:

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 
 from shardwright.buckets import is_bucket
 from shardwright.engine.local import Local
+from shardwright.entry import entry
 from shardwright.errors import UsageError
-from shardwright.interrupts import Held
 from shardwright.packing.summary import BucketSummary, PackSummary, SkippedReason
 from shardwright.progress import Progress
-from shardwright.storage import files
 from shardwright.validate import names, place, place_or_none, require_switches, whole
 
 __all__ = ["BucketSummary", "PackSummary", "SkippedReason", "pack"]
@@ -19,7 +18,7 @@ __all__ = ["BucketSummary", "PackSummary", "SkippedReason", "pack"]
 StrPath = str | os.PathLike[str]
 
 
-@files.explained()
+@entry
 def pack(
     *,
     derived_dir: StrPath = "data/derived",
@@ -49,10 +48,9 @@ def pack(
     not there.
     """
     # Here, because the package and its --help are to be imported quickly.
-    with Held():
-        from shardwright.packing.run import Request, run
-        from shardwright.shards.format.manifest import PackSettings
-        from shardwright.store.store import Store
+    from shardwright.packing.run import Request, run
+    from shardwright.shards.format.manifest import PackSettings
+    from shardwright.store.store import Store
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append}
     require_switches(
@@ -88,11 +86,7 @@ def pack(
         progress_every=whole("--progress-every", progress_every, least=1),
         engine=Local.of(workers),
     )
-    report = progress or Progress()
-    try:
-        return run(request, report)
-    finally:
-        report.close()
+    return run(request, progress or Progress())
 
 
 def _bucket_names(given: Iterable[str]) -> list[str]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import xxhash
 
+from shardwright import interrupts
 from shardwright.buckets import Bucket
 from shardwright.engine import Engine
 from shardwright.errors import SourceChangedError
@@ -142,6 +143,7 @@ def _check(task: _Task) -> Iterator[tuple[int, list[_Found | str]]]:
         for image_id, bucket, offset, length in zip(
             task.ids, task.buckets, task.offsets, task.lengths, strict=True
         ):
+            interrupts.check()
             line = os.pread(jsonl, length, offset)
             results.append(_check_sample(line, image_id, bucket, folders, store.recipe))
         if files.state(jsonl) != task.jsonl_state:

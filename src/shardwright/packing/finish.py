@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET
 
+from shardwright.interrupts import check
 from shardwright.packing.origin import Origin
 from shardwright.packing.plan import Plan
 from shardwright.packing.start import Start
@@ -66,6 +67,9 @@ def _with_sha256(entry: ShardEntry, target: Path) -> ShardEntry:
     """Read a shard that was packed without --sha256 for its digest."""
     if entry.sha256 is not None:
         return entry
+    hasher = hashlib.sha256()
     with (target / entry.path).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return msgspec.structs.replace(entry, sha256=digest)
+        while data := file.read(1 << 20):
+            check()
+            hasher.update(data)
+    return msgspec.structs.replace(entry, sha256=hasher.hexdigest())

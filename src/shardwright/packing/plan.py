@@ -16,6 +16,7 @@ import msgspec
 import xxhash
 
 from shardwright.buckets import Bucket
+from shardwright.interrupts import check
 from shardwright.packing.check import Checked
 from shardwright.packing.scan import Scan
 from shardwright.packing.summary import Skipped
@@ -79,6 +80,7 @@ class Plan:
         if (recipe := self.scan.store.recipe) != SPECIFICATION:
             hasher.update(msgspec.json.encode(recipe))
         for shard in self.shards:
+            check()
             hasher.update(f"{shard.path}\0".encode())
             for sample in shard.samples:
                 line = self.checked.line_hashes[sample].to_bytes(8, "little")
@@ -127,6 +129,7 @@ def _shards(
         samples = grouped[bucket]
         starts = range(0, len(samples), shard_size)
         for number, first in enumerate(starts, first_numbers.get(bucket, 0)):
+            check()
             part = samples[first : first + shard_size]
             members = [checked.json_sizes[sample] for sample in part]
             for sample in part:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shardwright.engine import Engine
 from shardwright.errors import NoSpaceError, ShardExistsError, ShardwrightError, StorageError
+from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing.plan import Plan, Shard
 from shardwright.packing.write import entry_of, make_task, write_shard
@@ -63,6 +64,7 @@ def finished(output: Path, plan: Plan) -> dict[str, ShardEntry]:
 
 
 def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
+    check()
     path = output / index.index_name(shard.path)
     try:
         data = path.read_bytes()

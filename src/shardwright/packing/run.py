@@ -211,7 +211,7 @@ def _resumable(request: Request) -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         given = "--overwrite" if request.overwrite else "--append" if request.append else ""
         instead = f" instead of {given}" if given else ""
-        interrupt.add_note(f"to go on, run the same pack with --resume{instead}")
+        interrupt.add_note(f"to continue, run the same pack with --resume{instead}")
         raise
 
 

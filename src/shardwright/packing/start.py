@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from shardwright.errors import DamageError, UsageError
+from shardwright.interrupts import check
 from shardwright.shards.format import index, manifest
 from shardwright.shards.format.manifest import Manifest, PackSettings, Unfinished
 from shardwright.shards.format.names import (
@@ -144,6 +145,7 @@ def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | 
     known: set[str] = set()
     numbers: dict[str, int] = {}
     for shard in base.shards if append else ():
+        check()
         path = output / shard.path
         if not path.is_file() or path.stat().st_size != shard.bytes:
             raise DamageError(

@@ -14,6 +14,7 @@ from pathlib import Path
 import xxhash
 
 from shardwright.errors import SourceChangedError, StorageError
+from shardwright.interrupts import check
 from shardwright.packing.plan import Plan, Shard
 from shardwright.recipe import JSON_SUFFIX, Component
 from shardwright.shards.format import index, tar
@@ -98,6 +99,7 @@ def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
         for image_id, offset, length, arrays in zip(
             task.ids, task.offsets, task.lengths, opened, strict=True
         ):
+            check()
             line = os.pread(jsonl, length, offset)
             if files.state(jsonl) != task.jsonl_state:  # asked after reading, so it cannot be late
                 raise _changed(store.jsonl, "written to")

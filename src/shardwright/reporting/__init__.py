@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from shardwright.engine.local import Local
+from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.interrupts import Held
 from shardwright.progress import Progress
 from shardwright.reporting.summary import BucketStatus, ComponentStatus, PackedStatus, StoreStatus
 from shardwright.validate import place, place_or_none
@@ -16,6 +16,7 @@ __all__ = ["BucketStatus", "ComponentStatus", "PackedStatus", "StoreStatus", "st
 StrPath = str | os.PathLike[str]
 
 
+@entry
 def status(
     *,
     derived_dir: StrPath = "data/derived",
@@ -31,11 +32,10 @@ def status(
     it; changes nothing.
     """
     # Here, because the package and its --help are to be imported quickly.
-    with Held():
-        from shardwright.reporting.run import look
-        from shardwright.store import commands
-        from shardwright.store.folders import holds_shards
-        from shardwright.store.store import Store
+    from shardwright.reporting.run import look
+    from shardwright.store import commands
+    from shardwright.store.folders import holds_shards
+    from shardwright.store.store import Store
 
     engine = Local.of(workers)
     derived = place("--derived-dir", derived_dir)
@@ -52,8 +52,4 @@ def status(
             f"{derived}: is a shard folder; give the store it was packed from, or run shardwright "
             "verify on it"
         )
-    report = progress or Progress()
-    try:
-        return look(store, place("--output-dir", output_dir), engine, report)
-    finally:
-        report.close()
+    return look(store, place("--output-dir", output_dir), engine, progress or Progress())

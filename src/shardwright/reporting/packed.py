@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.errors import ShardwrightError
+from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME, STATE_FOLDER
 from shardwright.progress import quantity
 from shardwright.reporting.summary import PackedStatus
@@ -108,6 +109,7 @@ class Packings:
                 found.runs = listed.runs
                 found.other = consistency.other_settings(listed, self._entries)
                 for shard in listed.shards:
+                    check()
                     ids = index.load(folder, shard.path).head.ids
                     found.samples += len(ids)
                     found.ready += sum(image_id in ready for image_id in ids)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Container
 from contextlib import closing, suppress
 from pathlib import Path
 
+from shardwright import interrupts
 from shardwright.buckets import Bucket, is_bucket
 from shardwright.deriving import generations
 from shardwright.deriving.outcomes import FAILURES_NAME, read_failures
@@ -53,6 +54,7 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
         for row, component in enumerate(store.recipe.components)
     }
     for sample in checked.chosen:
+        interrupts.check()
         for state, nbytes in zip(components.values(), checked.sizes(sample), strict=True):
             state.bytes += nbytes
     leftovers = folders.leftovers(store)

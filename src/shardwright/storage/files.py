@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 from shardwright.errors import ShardwrightError, StorageError, refusal
-from shardwright.interrupts import Held
+from shardwright.interrupts import check
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -155,7 +155,7 @@ class NewFile:
         self._sealed = True
 
     def _close(self) -> None:
-        # Ctrl-C may come before we know that it is closed, and by then its number may be another's.
+        # If this fails, it is closed all the same, and its number may soon be another's.
         fd, self._fd = self._fd, -1
         os.close(fd)
 
@@ -190,9 +190,7 @@ class GatheredFile(NewFile):
 
     def __exit__(self, *_: object) -> None:
         try:
-            with Held():  # what a signal raises while a pool and its threads go is lost in there
-                self._writer.shutdown()  # nobody may write to a file that is closed
-                del self._writer
+            self._writer.shutdown()  # nobody may write to a file that is closed
         finally:
             super().__exit__()
 
@@ -233,8 +231,7 @@ class GatheredFile(NewFile):
     def _flush(self) -> None:
         """Have the buffer written, and go on with the other once that has been."""
         self._wait()
-        with Held():  # a signal in the midst of it would hide the thread from ``shutdown``
-            self._writing = self._writer.submit(self._write_out, self._buffer[: self._used])
+        self._writing = self._writer.submit(self._write_out, self._buffer[: self._used])
         self._buffer, self._other = self._other, self._buffer
         self._used = 0
 
@@ -330,6 +327,7 @@ def keep(path: Path, name: Path) -> None:
                 raise
             with path.open("rb") as source, GatheredFile(name) as file:
                 while piece := source.read(1 << 20):
+                    check()
                     file.put(piece)
                 file.seal(source.tell())
             publish(file.tmp, name)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from shardwright.errors import NoSpaceError, StorageError, UsageError
+from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import size
 from shardwright.storage import files, locks
@@ -65,6 +66,7 @@ class LocalStorage:
                 if not name.startswith(".") and not Path(root, name, STATE_FOLDER).exists()
             ]
             for name in names:
+                check()
                 if name.endswith(suffix) and not name.startswith("."):
                     path = Path(root, name)
                     # A link that leads nowhere is found by whoever opens it.

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from shardwright.engine import Engine
+from shardwright.interrupts import check
 from shardwright.recipe import Component, Shape
 from shardwright.storage.files import explained
 from shardwright.store import npy
@@ -167,6 +168,7 @@ def _check(task: ArraysToCheck) -> Iterator[ArrayCounts]:
             folders.append((row, fd))
         samples = zip(task.ids, task.sizes, strict=True)
         for sample, (image_id, sizes) in enumerate(samples, task.first):
+            check()
             for row, folder in folders:
                 found = look(image_id, folder, rows[row], sizes, read_data=task.read_data)
                 seen.arrays += found.fault != "missing"

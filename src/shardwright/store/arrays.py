@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import StorageError
-from shardwright.interrupts import Held
 from shardwright.recipe import Component
 from shardwright.storage import files
 from shardwright.store import npy
@@ -44,15 +43,8 @@ def write_arrays(arrays: Iterable[tuple[Path, Array]]) -> None:
     share = max(1, min(_SHARE, len(group) // _THREADS))
     shares = [group[first : first + share] for first in range(0, len(group), share)]
     try:
-        with Held() as held:  # a signal in the midst of it would hide a thread from the pool
-            pool = ThreadPoolExecutor(_THREADS)
-            try:
-                written = pool.map(_write, shares)
-                with held.heard():
-                    list(written)
-            finally:
-                pool.shutdown(cancel_futures=True)
-                del pool  # now, because what is raised while it goes is lost in there
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(_write, shares))
         for item in group:
             files.publish(item.tmp, item.path)
     except BaseException:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardwright.errors import InputMissingError
+from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME, STATE_FOLDER
 from shardwright.recipe import Component
 from shardwright.storage import files
@@ -59,4 +60,5 @@ def _names(folder: Path) -> Iterator[str]:
     if folder.is_dir():
         with files.explained(folder), os.scandir(folder) as entries:
             for entry in entries:
+                check()
                 yield entry.name

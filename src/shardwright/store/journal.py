@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from shardwright.errors import StorageError
+from shardwright.interrupts import undisturbed
 from shardwright.storage import files
 from shardwright.store import records
 from shardwright.store.records import BadRecordError, Line, Record
@@ -38,8 +38,7 @@ class Journal:
     """Collects the records of a run; however the block is left, they are merged.
 
     ``append`` queues a record, ``commit`` makes what is queued durable: call it when the records'
-    arrays are on the disk, and for many records at once. The caller holds the store's lock, and
-    holds signals back.
+    arrays are on the disk, and for many records at once. The caller holds the store's lock.
     """
 
     def __init__(self, jsonl: Path) -> None:
@@ -47,7 +46,6 @@ class Journal:
         self.recovered: Recovered | None = None
         self._queued: list[bytes] = []
         self._file: files.AppendFile | None = None
-        self._torn = False  # whether the last line may have been written in part
         self._failed = False
 
     def __enter__(self) -> Self:
@@ -60,7 +58,8 @@ class Journal:
             if not self._failed:
                 self.commit()
                 if journal_path(self.jsonl).exists():
-                    merge(self.jsonl)
+                    with undisturbed():
+                        merge(self.jsonl)
         finally:
             if self._file is not None:
                 self._file.close()
@@ -76,15 +75,10 @@ class Journal:
         try:
             if self._file is None:
                 self._file = files.AppendFile(journal_path(self.jsonl))
-            data = b"".join(self._queued)
-            if self._torn:  # by Ctrl-C in the midst of a commit, which is now made again
-                data = b"\n" + data
-            self._torn = True
-            self._file.commit(data)
-        except StorageError:
+            self._file.commit(b"".join(self._queued))
+        except BaseException:
             self._failed = True
             raise
-        self._torn = False
         self._queued.clear()
 
 

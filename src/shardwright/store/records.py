@@ -11,6 +11,7 @@ from typing import IO, Any, TypeGuard, TypeVar
 
 import msgspec
 
+from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.recipe import Mask, Recipe
 from shardwright.storage.files import explained
@@ -117,6 +118,7 @@ def walk(
                 except BadRecordError as error:
                     bad(line, error.reason)
                 else:
+                    check()
                     yield line, record
             progress.advance(size - position)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from shardwright.errors import SourceChangedError
+from shardwright.interrupts import check
 from shardwright.storage import files
 from shardwright.storage.files import GatheredFile
 from shardwright.store import records
@@ -128,6 +129,7 @@ class Rewrite:
         if self._file is None:
             self._file = GatheredFile(self.jsonl, tmp=unfinished(self.jsonl))
         while self._position < end:
+            check()
             with files.explained(self.jsonl):
                 piece = os.pread(self._fd, min(end - self._position, _PIECE), self._position)
             if not piece:  # cut off by somebody else, as ``publish`` finds

@@ -10,8 +10,8 @@ import os
 from dataclasses import replace
 
 from shardwright.engine.local import Local
+from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.interrupts import Held
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
 from shardwright.store.findings import Finding, VerifyReport
@@ -22,6 +22,7 @@ __all__ = ["Finding", "VerifyReport", "verify"]
 StrPath = str | os.PathLike[str]
 
 
+@entry
 def verify(
     path: StrPath = "data/derived",
     *,
@@ -40,9 +41,8 @@ def verify(
     damage is reported, not raised: look at ``damaged`` and ``findings``.
     """
     # Here, and each where it is needed, because a start is to be quick.
-    with Held():
-        from shardwright.store.folders import is_store
-        from shardwright.verifying.folder import is_shard_folder, verify_shards
+    from shardwright.store.folders import is_store
+    from shardwright.verifying.folder import is_shard_folder, verify_shards
 
     require_switches(read_data=read_data, loaders=loaders)
     target = place("path", path)

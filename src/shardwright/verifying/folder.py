@@ -16,6 +16,7 @@ import msgspec
 
 from shardwright.engine import Engine
 from shardwright.errors import DamageError
+from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import Progress, quantity
 from shardwright.recipe import SPECIFICATION
@@ -49,25 +50,22 @@ def verify_shards(
     """Check a shard folder; ``against`` also holds it against a store, and so reads all data."""
     started = time.monotonic()
     read_data = read_data or against is not None
-    try:
-        source = read_source(Store.at(against), progress) if against is not None else None
-        shards = LocalStorage(folder)
-        sizes = dict(sorted(shards.list(_TAR)))
-        whole, unfinished, findings = _documents(folder)
-        tasks, misplaced = _compare(shards, sizes, whole, unfinished)
-        findings += misplaced
-        listed = whole or (unfinished.base if unfinished else None)
-        recipe = listed.samples_of() if listed else SPECIFICATION
-        checker = Checker(shards, recipe, read_data, source)
-        seen = _check(checker, tasks, sizes, engine, progress)
-        for shard in seen:
-            findings += shard.findings
-        findings += _repeated_keys(seen)
-        findings += _leftovers(shards)
-        if source is not None:
-            findings += _left_out(source, seen, folder, None if unfinished else whole)
-    finally:
-        progress.close()
+    source = read_source(Store.at(against), progress) if against is not None else None
+    shards = LocalStorage(folder)
+    sizes = dict(sorted(shards.list(_TAR)))
+    whole, unfinished, findings = _documents(folder)
+    tasks, misplaced = _compare(shards, sizes, whole, unfinished)
+    findings += misplaced
+    listed = whole or (unfinished.base if unfinished else None)
+    recipe = listed.samples_of() if listed else SPECIFICATION
+    checker = Checker(shards, recipe, read_data, source)
+    seen = _check(checker, tasks, sizes, engine, progress)
+    for shard in seen:
+        findings += shard.findings
+    findings += _repeated_keys(seen)
+    findings += _leftovers(shards)
+    if source is not None:
+        findings += _left_out(source, seen, folder, None if unfinished else whole)
     return VerifyReport(
         path=str(folder),
         read_data=read_data,
@@ -236,7 +234,11 @@ def _left_out(
     """Note the records of the store of which no sample is in the shards."""
     packed = {key for shard in seen for key in shard.keys}
     store, longest = source.store, source.store.recipe.longest_key
-    absent = [image_id for image_id in source.lines if keys.key(image_id, longest) not in packed]
+    absent = []
+    for image_id in source.lines:
+        check()
+        if keys.key(image_id, longest) not in packed:
+            absent.append(image_id)
     if not absent:
         return
     count = quantity(len(absent), "records")

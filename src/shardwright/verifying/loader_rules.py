@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from shardwright import interrupts
 from shardwright.errors import DamageError, InputMissingError
 from shardwright.progress import Progress
 from shardwright.recipe import JSON_SUFFIX, LONGEST_NAME
@@ -106,7 +107,6 @@ def check_loaders(folder: Path, progress: Progress) -> list[LoaderCheck]:
         with explained(shard), LocalFile(shard) as file:
             check.shard(file, shard.relative_to(folder).as_posix())
         progress.advance(1)
-    progress.close()
     if not _has_card(folder):
         for path in visible:
             if path.suffix != ".tar":
@@ -158,6 +158,7 @@ class Check:
     def shard(self, file: Readable, path: str) -> None:
         """Look at the samples of one shard."""
         for sample in tarread.samples(file):
+            interrupts.check()
             if isinstance(sample, Fault):
                 if sample.damage:  # all pass over a folder
                     names = ".".join(filter(None, (sample.sample, sample.member)))

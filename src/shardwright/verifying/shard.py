@@ -16,6 +16,7 @@ from typing import NamedTuple
 import xxhash
 
 from shardwright.errors import ShardwrightError
+from shardwright.interrupts import check
 from shardwright.progress import quantity
 from shardwright.recipe import Recipe
 from shardwright.shards.format import index, tar
@@ -144,6 +145,7 @@ class Checker:
         with ExitStack() as stack:
             jsonl = stack.enter_context(self.source.open_jsonl()) if self.source else None
             for found in samples:
+                check()
                 if isinstance(found, Fault):
                     yield found
                     continue
@@ -181,6 +183,7 @@ class Checker:
         """Outline all shards of the folder; read only if one is met that is not its own."""
         outlines = []
         for path in index.shards(self.shards.folder):
+            check()
             with suppress(ShardwrightError):  # a damaged index is reported with its own shard
                 shard = index.load(self.shards.folder, path)
                 outlines += [(path, _outline(shard))] if _is_consecutive(shard) else []
@@ -242,6 +245,7 @@ def _read(file: Readable, hashers: Sequence[Hasher]) -> Iterator[int]:
 def _pieces(file: Readable, offset: int, size: int) -> Iterator[bytes]:
     end = offset + size
     while offset < end and (data := file.pread(offset, min(_BUFFER, end - offset))):
+        check()
         yield data
         offset += len(data)
 

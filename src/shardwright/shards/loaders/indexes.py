@@ -18,6 +18,7 @@ import msgspec
 import xxhash
 
 from shardwright.errors import InputMissingError, StorageError, UsageError
+from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.shards.format import manifest
 from shardwright.shards.format.index import Member, ShardIndex, load
@@ -59,6 +60,7 @@ class Packed:
     def indexes(self) -> Iterator[tuple[ShardEntry, ShardIndex]]:
         """Read the index of each shard."""
         for entry in self.manifest.shards:
+            check()
             yield entry, load(self.folder, entry.path)
 
 

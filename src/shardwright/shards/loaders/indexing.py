@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shardwright.interrupts import Held
+from shardwright.entry import entry
 from shardwright.validate import names, place, require_switches
 
 
@@ -25,6 +25,7 @@ class IndexSummary:
         return asdict(self)
 
 
+@entry
 def index(
     shards: str | os.PathLike[str] = "data/shards",
     *,
@@ -37,8 +38,7 @@ def index(
     that is not as we wrote it is an error and stays; in the card, text outside our parts stays too.
     """
     # Here, because the package and its --help are to be imported quickly.
-    with Held():
-        from shardwright.shards.loaders.indexes import write_indexes
+    from shardwright.shards.loaders.indexes import write_indexes
 
     require_switches(remove=remove)
     return write_indexes(place("shards", shards), names("--for", for_), remove)
