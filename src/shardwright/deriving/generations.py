@@ -119,8 +119,10 @@ def unfinished(store: Store) -> tuple[dict[str, Entry], int]:
 
 
 def finish(store: Store) -> None:
-    """Complete a swap that is recorded."""
+    """Complete what a run that was killed has left: its journal, and a swap that is recorded."""
     entries, new = provenance.read(store.folder), beside(store)
+    if new.journal.is_file():
+        journal.merge(new.jsonl)
     swapped = {name: e for name, e in entries.items() if e.recompute == "swapping"}
     if not swapped:
         return
