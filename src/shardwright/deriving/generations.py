@@ -17,6 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from shardwright.errors import ProvenanceError, StorageError
+from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.recipe import Component
 from shardwright.storage import files
@@ -108,6 +109,7 @@ def made_in(new: Store) -> Iterator[Record]:
     for path in filter(Path.is_file, (new.jsonl, new.journal)):
         with files.explained(path), path.open("rb", buffering=1 << 20) as file:
             for line in records.lines(file):
+                check()
                 with suppress(BadRecordError):  # one that is torn is written again
                     yield records.parse(line.data)
 
@@ -132,6 +134,7 @@ def finish(store: Store) -> None:
     journal.apply(facts.path_of(new), facts.path_of(store), made)
     for component in store.recipe.components:
         for image_id in made:
+            check()
             if (array := new.array(component, image_id)).exists():
                 files.move(array, store.array(component, image_id))
         for path in store.arrays(component).glob(f"*{files.TMP_SUFFIX}"):

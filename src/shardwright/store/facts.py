@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.storage.files import explained
 from shardwright.store import records
@@ -97,6 +98,7 @@ def path_of(store: Store) -> Path:
 def read(store: Store) -> Iterator[tuple[int, Facts]]:
     """Read all facts, each with the offset of its line; a line that is none is no loss."""
     for line, facts in records.walk(path_of(store), _parse):
+        check()  # whoever looks at the image may read all of it
         yield line.offset, facts
 
 

@@ -111,6 +111,7 @@ def walk(
             position = 0
             for line in lines(file):
                 if line.number % _TELL_EVERY == 0:
+                    check()
                     progress.advance(line.offset - position)
                     position = line.offset
                 try:
@@ -118,7 +119,6 @@ def walk(
                 except BadRecordError as error:
                     bad(line, error.reason)
                 else:
-                    check()
                     yield line, record
             progress.advance(size - position)
 
