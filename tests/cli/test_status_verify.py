@@ -125,7 +125,7 @@ def test_verify_lists_twenty_findings_of_a_kind_and_counts_all(tmp_path: Path) -
     assert [finding["file"] for finding in report["findings"]] == [
         str(store.array("dinov3", f"img{number}")) for number in range(25)
     ]
-    assert report["findings"][0]["cure"] == (
+    assert report["findings"][0]["fix"] == (
         f"run shardwright derive IMAGES --derived-dir {store.root}"
     )
 

@@ -42,11 +42,11 @@ def only_finding(store: WholeStore, read_data: bool = False) -> shardwright.Find
 
 def bare(store: WholeStore, finding: shardwright.Finding) -> shardwright.Finding:
     """Take the words that are the same in all commands out of a fix; they must be there."""
-    if "shardwright " not in finding.cure:
+    if "shardwright " not in finding.fix:
         return finding
-    words = ("" if "migrate" in finding.cure else " IMAGES") + f" --derived-dir {store.root}"
-    assert words in finding.cure
-    return replace(finding, cure=finding.cure.replace(words, ""))
+    words = ("" if "migrate" in finding.fix else " IMAGES") + f" --derived-dir {store.root}"
+    assert words in finding.fix
+    return replace(finding, fix=finding.fix.replace(words, ""))
 
 
 @pytest.mark.parametrize("read_data", [False, True])
@@ -408,7 +408,7 @@ def test_an_inline_array_is_found(store: WholeStore) -> None:
     store.change(0, dinov3_embedding=[0.5] * 1024)
     finding = only_finding(store)
     assert (finding.kind, finding.line) == ("inline_array", 1)
-    assert finding.cure == "run shardwright migrate"
+    assert finding.fix == "run shardwright migrate"
 
 
 def test_a_stage_1_record_is_one_finding_with_one_cure(store: WholeStore) -> None:
@@ -416,7 +416,7 @@ def test_a_stage_1_record_is_one_finding_with_one_cure(store: WholeStore) -> Non
     store.append(json.dumps(fields).encode() + b"\n")
     finding = only_finding(store)
     assert (finding.kind, finding.line) == ("stage1_record", 5)
-    assert finding.cure == "run shardwright migrate"
+    assert finding.fix == "run shardwright migrate"
 
 
 @settings(deadline=None, max_examples=200)
@@ -462,7 +462,7 @@ def test_a_line_that_is_no_record_is_found_by_its_number(
     lines.insert(2, line + b"\n")
     store.jsonl.write_bytes(b"".join(lines))
     finding = only_finding(store)
-    assert (finding.kind, finding.line, finding.cure) == (kind, 3, cure)
+    assert (finding.kind, finding.line, finding.fix) == (kind, 3, cure)
 
 
 def test_a_line_that_is_too_long_is_found(store: WholeStore) -> None:
@@ -486,7 +486,7 @@ def test_a_torn_last_line_is_found_wherever_it_is_torn(tmp_path: Path) -> None:
     for length in range(last + 1, len(whole) - 1, 7):
         store.jsonl.write_bytes(whole[:length])
         damage = [f for f in shardwright.verify(store.root).findings if f.damage]
-        assert [(f.kind, f.line, bare(store, f).cure) for f in damage] == [("torn_line", 2, DELETE)]
+        assert [(f.kind, f.line, bare(store, f).fix) for f in damage] == [("torn_line", 2, DELETE)]
     store.jsonl.write_bytes(whole[:-1])  # only the line end is missing: nothing is lost
     assert shardwright.verify(store.root).findings == []
 
@@ -584,7 +584,7 @@ def test_a_journal_is_noted(store: WholeStore) -> None:
     journal.write_bytes(b'{"image_id": "img')
     finding = only_finding(store)
     assert (finding.kind, finding.file, finding.damage) == ("journal", str(journal), False)
-    assert finding.cure == "to merge them, run shardwright derive"
+    assert finding.fix == "to merge them, run shardwright derive"
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe.npy", b"a\nb\x1b[31m.npy", b".npy"])

@@ -1,4 +1,4 @@
-"""What verifying reports: each thing that is wrong, where it is, and its cure.
+"""What verifying reports: each thing that is wrong, where it is, and its fix.
 
 A fault is what a tar or a sample is found to have; a finding says in which file, and what to do.
 """
@@ -22,7 +22,7 @@ class Finding:
     file: str
     line: int | None  # where the file is the JSONL
     what: str
-    cure: str
+    fix: str
     damage: bool = True
     sample: str | None = None  # where the file is a shard
     member: str | None = None
@@ -33,7 +33,7 @@ class Finding:
             place += f", sample {self.sample}"
         if self.member is not None:
             place += f", member {self.member}"
-        return shown(f"{place}: {self.what}; {self.cure}")  # names may hold anything
+        return shown(f"{place}: {self.what}; {self.fix}")  # names may hold anything
 
 
 class Fault(NamedTuple):
@@ -44,12 +44,12 @@ class Fault(NamedTuple):
     member: str | None = None
     sample: str | None = None
     damage: bool = True
-    cure: str | None = None  # where it is not that of the file
+    fix: str | None = None  # where it is not that of the file
 
-    def finding(self, file: str, cure: str) -> Finding:
+    def finding(self, file: str, fix: str) -> Finding:
         """Say it of a file."""
         kind, what, member, sample, damage, own = self
-        return Finding(kind, file, None, what, own or cure, damage, sample, member)
+        return Finding(kind, file, None, what, own or fix, damage, sample, member)
 
 
 @dataclass(frozen=True)
