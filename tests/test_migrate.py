@@ -726,7 +726,7 @@ def test_migrate_refuses_a_shard_folder(tmp_path: Path) -> None:
     (tmp_path / "shards/bucket_1024x1024").mkdir(parents=True)
     (tmp_path / "shards/bucket_1024x1024/shard-000000.tar").touch()
     before = contents(tmp_path)
-    with pytest.raises(UsageError, match=r"--derived-dir .*/shards: holds shards; give the store"):
+    with pytest.raises(UsageError, match=r"shards: holds shards; give the store"):
         migrate(tmp_path / "shards", jsonl=jsonl)
     assert contents(tmp_path) == before
 

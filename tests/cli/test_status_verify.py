@@ -117,7 +117,7 @@ def test_verify_lists_twenty_findings_of_a_kind_and_counts_all(tmp_path: Path) -
     done = run("verify", store.root)
     assert done.returncode == 12
     assert "dinov3_missing: 25\n" in done.stdout
-    assert done.stdout.count("not there, but a record needs it") == 20
+    assert done.stdout.count("missing, but a record needs it") == 20
     assert "  and 5 more (--json lists all)" in done.stdout
     report = one_object(run("verify", store.root, "--json"))
     assert report["damaged"] is True

@@ -174,8 +174,8 @@ def test_senseless_arguments_are_refused(shards: Path) -> None:
         ({"batch_size": 0}, "batch_size is 0; give 1 or more"),
         ({"batch_size": 2, "rank": 2, "world_size": 2}, "rank 2 of world_size 2: ranks count from"),
         ({"batch_size": 2, "seed": -1}, "seed is -1; give 0 or more"),
-        ({"batch_size": "2"}, "batch_size is '2'; give a whole number"),
-        ({"batch_size": 2, "epoch": 1.5}, "epoch is 1.5; give a whole number"),
+        ({"batch_size": "2"}, "batch_size is '2'; give an integer"),
+        ({"batch_size": 2, "epoch": 1.5}, "epoch is 1.5; give an integer"),
         ({"batch_size": 2, "small_buckets": "lose"}, "say drop, keep or refuse"),
         ({"batch_size": 8, "world_size": 4}, "not even one batch of 8 for each of 4 ranks"),
     ):

@@ -154,8 +154,8 @@ def zip_it(path: Path) -> None:
 
 
 HEADER_FAULTS = [
-    (Path.unlink, "missing", "not there, but a record needs it", DERIVE),
-    (replace_by_a_link_to_nowhere, "missing", "not there, but a record needs it", DERIVE),
+    (Path.unlink, "missing", "missing, but a record needs it", DERIVE),
+    (replace_by_a_link_to_nowhere, "missing", "missing, but a record needs it", DERIVE),
     (
         replace_by_a_link_to_itself,
         "unreadable",
@@ -174,7 +174,7 @@ HEADER_FAULTS = [
     (widen, "wrong_dtype", "its dtype is not <f2", REMAKE),
     (swap_bytes, "wrong_dtype", "its dtype is not <f2", REMAKE),
     (structure, "wrong_dtype", "its dtype is not <f2", REMAKE),
-    (flatten, "wrong_shape", "its shape cannot be that of vae", REMAKE),
+    (flatten, "wrong_shape", "its shape is not one of vae", REMAKE),
     (turn_to_fortran_order, "fortran_order", "in Fortran order", REMAKE),
     (put_a_pickle_in, "pickled", "holds pickled objects, which are never loaded", REMAKE),
     (
@@ -346,9 +346,9 @@ RECORD_FAULTS: list[tuple[str, dict[str, Any], str]] = [
         "there is a caption, but t5_attention_mask is all zeros",
     ),
     ("size_missing", {"height": None}, "no height or no width"),
-    ("size_invalid", {"height": 0}, "height or width is not that of a picture"),
-    ("size_invalid", {"width": "64"}, "height or width is not that of a picture"),
-    ("size_invalid", {"width": 10**30}, "height or width is not that of a picture"),
+    ("size_invalid", {"height": 0}, "height or width is not the size of a picture"),
+    ("size_invalid", {"width": "64"}, "height or width is not the size of a picture"),
+    ("size_invalid", {"width": 10**30}, "height or width is not the size of a picture"),
     ("format_version_missing", {"format_version": None}, "no format_version"),
     ("format_version_invalid", {"format_version": 3}, "format_version is not 2"),
     ("format_version_invalid", {"format_version": "2"}, "format_version is not 2"),

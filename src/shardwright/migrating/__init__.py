@@ -1,4 +1,4 @@
-"""Stage 1 to store: the arrays that a JSONL holds inline become ``.npy`` files."""
+"""Stage 1 to Stage 2: inline arrays of a JSONL become ``.npy`` files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def migrate(
 ) -> MigrateSummary:
     """Turn a Stage 1 JSONL into a Stage 2 store, in place.
 
-    Arguments are named as the flags of ``shardwright migrate``. A line that cannot be migrated
-    stays as it is, and its number is in the summary under the reason.
+    Arguments are named like the flags of ``shardwright migrate``. A line that cannot be migrated
+    stays as it is; the summary has its number and the reason.
     """
-    # Here, because the package and its --help are to be imported quickly.
+    # Here, so that importing the package and printing --help are quick.
     from shardwright.migrating.run import run
     from shardwright.store.folders import holds_shards
     from shardwright.store.store import Store
@@ -44,12 +44,10 @@ def migrate(
     derived = place("--derived-dir", derived_dir)
     path = place("--jsonl", derived / JSONL_NAME if jsonl is None else jsonl)
     if not path.is_file():
-        raise InputMissingError(
-            f"{path}: no such file; give the Stage 1 metadata with --jsonl, or its folder with "
-            "--derived-dir"
-        )
+        fix = "give the Stage 1 metadata with --jsonl, or its folder with --derived-dir"
+        raise InputMissingError("no such file", path=path, fix=fix)
     if holds_shards(derived):
-        raise UsageError(f"--derived-dir {derived}: holds shards; give the store, or a new folder")
+        raise UsageError("holds shards", path=derived, fix="give the store, or a new folder")
     engine = Local.of(workers)
     for folder in (derived, path.parent):
         require_writable(folder)
