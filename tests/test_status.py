@@ -138,9 +138,7 @@ def test_stage_1_records_call_for_migration(tmp_path: Path) -> None:
     assert (status.stage1_records, status.total_records, status.ready_records) == (2, 2, 0)
     assert status.components == dict.fromkeys(FOLDERS, ComponentStatus())
     assert status.next_command == f"shardwright migrate --derived-dir {tmp_path}"
-    assert status.next_reason == (
-        "2 records of Stage 1; what migrate cannot take, fix or delete its lines"
-    )
+    assert status.next_reason == ("2 records in Stage 1 format; fix or delete what it reports")
 
 
 def test_a_journal_calls_for_a_run_that_merges_it(store: WholeStore) -> None:
@@ -151,7 +149,7 @@ def test_a_journal_calls_for_a_run_that_merges_it(store: WholeStore) -> None:
     status = shardwright.status(derived_dir=store.root)
     assert status.leftovers == [str(journal), str(half)]
     assert status.next_command == f"shardwright derive IMAGES --derived-dir {store.root}"
-    assert status.next_reason == "an interrupted run left records to be merged"
+    assert status.next_reason == "an interrupted run left records to merge"
 
 
 def test_an_invalid_array_calls_for_verify(store: WholeStore) -> None:

@@ -32,8 +32,8 @@ def test_status_tells_a_person_everything(store: WholeStore) -> None:
     done = run("status", "--derived-dir", store.root)
     assert done.returncode == 0
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.strip()}
-    assert f"{store.root}: 4 records, 3 ready, 1 not" in done.stdout
-    assert "  t5_missing: 1 (such as img1)" in done.stdout
+    assert f"{store.root}: 4 records, 3 ready, 1 not ready" in done.stdout
+    assert "  t5_missing: 1 (for example img1)" in done.stdout
     assert rows["component"] == ["complete", "missing", "invalid", "orphaned", "bytes"]
     assert rows["t5"] == ["3", "1", "0", "0", f"{3 * (128 + 77 * 1024 * 2):,}"]
     assert rows["64x64"][:2] == ["2", "0"]
@@ -71,7 +71,7 @@ def test_status_as_json_is_one_object_with_packs_own_number(
     assert seen["next_command"] == f"shardwright pack --derived-dir {store.root}"
 
 
-def test_status_of_nothing_names_the_cure_and_exits_2(tmp_path: Path) -> None:
+def test_status_of_nothing_names_the_fix_and_exits_2(tmp_path: Path) -> None:
     done = run("status", "--derived-dir", tmp_path / "nothing")
     assert done.returncode == 2
     assert done.stderr == (
@@ -88,7 +88,7 @@ def test_verify_of_a_whole_store_exits_0(store: WholeStore) -> None:
     assert "every byte read" in done.stdout
 
 
-def test_verify_of_a_damaged_store_exits_12_and_names_file_and_cure(store: WholeStore) -> None:
+def test_verify_of_a_damaged_store_exits_12_and_names_file_and_fix(store: WholeStore) -> None:
     path = store.array("vae", "img1")
     path.write_bytes(path.read_bytes()[:-2])
     orphan = store.array("t5", "stranger")

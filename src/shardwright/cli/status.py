@@ -1,4 +1,4 @@
-"""``shardwright status``: how a store stands."""
+"""``shardwright status``: what is ready, what is missing, what to do next."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from shardwright.progress import quantity, size
 from shardwright.reporting import PackedStatus, StoreStatus
 from shardwright.text import shown
 
-HELP = "what a store holds and lacks, and what to do next"
+HELP = "show what is ready in a store, what is missing, and what to do next"
 DESCRIPTION = """\
-Says what a Stage 2 store holds: for each component how many records have their array and how many
-lack it, which arrays are invalid or belong to no record; for each bucket how many samples are
-ready; how many bytes there are, and how many the shards will have, to the byte. Then it names the
-next command; so it also looks which samples the shards in --output-dir, and in the folders directly
-below it, hold. Reads the metadata, the header of every array and the index of every shard, and
-changes nothing."""
+Reports the state of a store (Stage 2: records and arrays). For each component: how many records
+have their array, and how many arrays are missing, invalid or without a record. For each bucket:
+how many samples are ready. For all: the size of the store, and the exact size of its shards. Then
+it names the next command. For that it also looks for samples that are packed already, in
+--output-dir and in the folders directly below it. Reads the metadata, the header of every array
+and the index of every shard. Changes nothing."""
 EXAMPLE = "  shardwright status\n  shardwright status --derived-dir data/derived --json\n"
 EXIT_STATUS = """\
 exit status:
-  0    done, however the store stands
+  0    done, whatever the state of the store
   1    failed
   2    wrong usage, or the store is missing
   130  interrupted (terminated: 143, hung up: 129)
 """
 _BAR = 40  # characters for the largest bucket, where there is room
 _SHORTEST_BAR = 10
-_WIDTH = 120  # of what is no terminal
+_WIDTH = 120  # if the output is not a terminal
 _LEFTOVERS_LISTED = 10
 
 
@@ -43,13 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look, then print what was seen."""
+    """Print the status."""
     call(shardwright.status, options, describe)
     return 0
 
 
 def describe(status: StoreStatus) -> str:
-    """Tell a person how the store stands."""
+    """Write the status for people."""
     parts = [_records(status), _components(status)]
     if status.buckets:
         parts.append(_buckets(status))
@@ -89,10 +89,10 @@ def _records(status: StoreStatus) -> str:
     total = quantity(status.total_records, "records")
     lines = [
         f"{shown(status.derived_dir)}: {total}, {status.ready_records:,} ready, "
-        f"{status.skipped_incomplete:,} not [{status.seconds:.1f} s]"
+        f"{status.skipped_incomplete:,} not ready [{status.seconds:.1f} s]"
     ]
     for reason, skipped in status.skipped_by_reason.items():
-        lines.append(f"  {reason}: {skipped.count:,} (such as {shown(skipped.example)})")
+        lines.append(f"  {reason}: {skipped.count:,} (for example {shown(skipped.example)})")
     return "\n".join(lines)
 
 
@@ -119,13 +119,13 @@ def _buckets(status: StoreStatus) -> str:
 
 
 def _bars(counts: list[tuple[int, int]], longest: int) -> list[str]:
-    """Draw ready and not ready as one bar each, the largest of full length."""
+    """Draw a bar of ready and not ready for each bucket; the largest has full length."""
     blocks = (sys.stdout.encoding or "").lower().startswith("utf")
     full, light = ("█", "░") if blocks else ("#", ".")
     largest = max(ready + not_ready for ready, not_ready in counts)
     bars = []
     for ready, not_ready in counts:
-        # Rounded up, so that a single sample is seen.
+        # Rounded up, so that a single sample is visible.
         length = -(-(ready + not_ready) * longest // largest)
         solid = ready * length // (ready + not_ready)
         bars.append(full * solid + light * (length - solid))
@@ -142,5 +142,5 @@ def _bytes(status: StoreStatus) -> str:
 
 
 def _leftovers(status: StoreStatus) -> str:
-    head = f"temporary files, left by a run or in use by one: {len(status.leftovers):,}"
+    head = f"temporary files of a run that is interrupted or running: {len(status.leftovers):,}"
     return "\n".join([head, *listed(list(map(shown, status.leftovers)), _LEFTOVERS_LISTED)])

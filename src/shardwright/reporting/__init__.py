@@ -1,4 +1,4 @@
-"""What a store holds, what it lacks, how large its shards will be, and what to do next."""
+"""The status of a store: what is ready, what is missing, and what to do next."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def status(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> StoreStatus:
-    """Say what a store holds and lacks, as ``pack`` would see it, and what to do next.
+    """Report what is ready in a store, what is missing, and what to do next.
 
-    Arguments are named as the flags of ``shardwright status``. Reads the metadata and the header of
+    Arguments are named like the flags of ``shardwright status``. Reads the metadata, the header of
     every array, and the indexes of the shards in ``output_dir`` and in the folders directly below
-    it; changes nothing.
+    it. Changes nothing.
     """
-    # Here, because the package and its --help are to be imported quickly.
+    # Here, so that importing the package and printing --help are quick.
     from shardwright.reporting.run import look
     from shardwright.store import commands
     from shardwright.store.folders import holds_shards
@@ -41,15 +41,11 @@ def status(
     derived = place("--derived-dir", derived_dir)
     store = Store.at(derived, place_or_none("--jsonl", jsonl))
     if not derived.exists():
-        raise InputMissingError(
-            f"{derived}: no such folder; give another --derived-dir, or make it with "
-            f"{commands.derive(store)}"
-        )
+        fix = f"give another --derived-dir, or make it with {commands.derive(store)}"
+        raise InputMissingError("no such folder", path=derived, fix=fix)
     if not derived.is_dir():
-        raise UsageError(f"{derived}: is a file; give the folder of a store")
+        raise UsageError("is a file", path=derived, fix="give the folder of a store")
     if holds_shards(derived):
-        raise UsageError(
-            f"{derived}: is a shard folder; give the store it was packed from, or run shardwright "
-            "verify on it"
-        )
+        fix = "give the store it was packed from, or run shardwright verify on it"
+        raise UsageError("is a shard folder", path=derived, fix=fix)
     return look(store, place("--output-dir", output_dir), engine, progress or Progress())

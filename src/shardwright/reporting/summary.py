@@ -1,11 +1,12 @@
-"""What a look at a store reports."""
+"""The status of a store, as values."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from shardwright.packing.summary import SkippedReason
+from shardwright.summary import Summary
 
 if TYPE_CHECKING:
     from shardwright.store.facts import Truncated
@@ -13,18 +14,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class ComponentStatus:
-    """How it stands with one component; the first three count the images of the records."""
+    """The arrays of one component; the first three count images that have a record."""
 
     complete: int = 0
     missing: int = 0
     invalid: int = 0
-    orphaned: int = 0  # arrays that no record speaks of
-    bytes: int = 0  # of all its arrays, sound or not
+    orphaned: int = 0  # arrays without a record
+    bytes: int = 0  # of all its arrays, valid or not
 
 
 @dataclass
 class BucketStatus:
-    """How it stands with one bucket."""
+    """The samples of one bucket."""
 
     ready: int = 0
     not_ready: int = 0
@@ -41,8 +42,8 @@ class PackedStatus:
 
 
 @dataclass(frozen=True)
-class StoreStatus:
-    """What ``status`` saw."""
+class StoreStatus(Summary):
+    """What ``status`` found."""
 
     derived_dir: str
     jsonl: str
@@ -55,21 +56,17 @@ class StoreStatus:
     buckets: dict[str, BucketStatus]
     jsonl_bytes: int
     store_bytes: int
-    shards: int  # that packing would write,
-    shard_bytes: int  # exactly
+    shards: int  # that packing would write
+    shard_bytes: int  # of these, exactly
     leftovers: list[str]
     packed: dict[str, PackedStatus]  # by folder
-    unfinished: dict[str, int]  # components that are being recomputed: images so far, not in use
+    unfinished: dict[str, int]  # components of a recompute that is not in use yet: images so far
     failures: int  # images that could not be derived
     failures_file: str | None  # where they are listed, if there are any
-    changed_images: list[str]  # since they were encoded; their arrays show the old ones
+    changed_images: list[str]  # since they were encoded; their arrays are from the old ones
     gone_images: list[str]
-    unknown_images: int  # whose file is not on record, so that a change cannot be noticed
+    unknown_images: int  # whose file is not on record, so that changes go unnoticed
     truncated: dict[str, Truncated]  # captions that were cut, by component
     next_command: str | None  # None where it is the user's choice
     next_reason: str
     seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give it as plain dicts and numbers, ready for JSON."""
-        return asdict(self)
