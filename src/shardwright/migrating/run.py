@@ -17,7 +17,7 @@ from pathlib import Path
 from shardwright.engine import Engine
 from shardwright.errors import StorageError
 from shardwright.interrupts import check
-from shardwright.migrating.summary import MigrateSummary
+from shardwright.migrating import MigrateSummary
 from shardwright.progress import Progress, quantity
 from shardwright.recipe import Component
 from shardwright.storage import files, locks

@@ -11,7 +11,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME, STATE_FOLDER
 from shardwright.progress import quantity
-from shardwright.reporting.summary import PackedStatus
+from shardwright.reporting import PackedStatus
 from shardwright.shards.format import consistency, index, manifest
 from shardwright.shards.format.manifest import Run, Unfinished
 from shardwright.store import commands, provenance

@@ -20,8 +20,8 @@ from shardwright.packing.check import check
 from shardwright.packing.plan import Plan, plan, select
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
+from shardwright.reporting import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.reporting.packed import Packings
-from shardwright.reporting.summary import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.store import commands, facts, folders, provenance, records
 from shardwright.store.array_faults import check_all

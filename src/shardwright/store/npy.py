@@ -106,10 +106,8 @@ def header_length(start: bytes) -> int:
         raise BadArrayError("empty")
     if len(start) < 12 or start[:6] != MAGIC or start[6] not in (1, 2, 3) or start[7] != 0:
         raise BadArrayError("not_npy")
-    if start[6] == 1:
-        length = 10 + int.from_bytes(start[8:10], "little")
-    else:
-        length = 12 + int.from_bytes(start[8:12], "little")
+    data = 10 if start[6] == 1 else 12
+    length = data + int.from_bytes(start[8:data], "little")
     if length > _LONGEST_HEADER:
         raise BadArrayError("not_npy")
     return length
@@ -132,8 +130,7 @@ def parse(start: bytes) -> Header:
         raise BadArrayError("wrong_dtype")  # a structured array
     if "O" in dtype:
         raise BadArrayError("pickled")
-    if not isinstance(fortran_order, bool) or not isinstance(shape, tuple):
-        raise BadArrayError("not_npy")
-    if not all(type(side) is int and side >= 0 for side in shape):
+    is_shape = isinstance(shape, tuple) and all(type(side) is int and side >= 0 for side in shape)
+    if not is_shape or not isinstance(fortran_order, bool):
         raise BadArrayError("not_npy")
     return Header(dtype, fortran_order, shape, length)

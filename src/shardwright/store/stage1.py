@@ -97,12 +97,8 @@ def to_stage2(line: Line, repeated: Repeated, recipe: Recipe) -> Stage2 | None:
             raise BadRecordError(f"{component.name}_repeated")
         arrays[component] = _array(raw, component, name)
     height, width = _size(own)
-    additions: Record = {
-        "image_id": image_id,
-        "height": height,
-        "width": width,
-        "aspect_bucket": str(recipe.bucket_for(width, height)),
-    }
+    additions: Record = {"image_id": image_id, "height": height, "width": width}
+    additions["aspect_bucket"] = str(recipe.bucket_for(width, height))
     fields |= {name: value for name, value in additions.items() if own.get(name) is None}
     fields["format_version"] = FORMAT_VERSION
     written = records.line(records.ordered(fields, recipe))
@@ -178,14 +174,11 @@ def _nested(axes: int) -> msgspec.json.Decoder[Any]:
 
 def _size(own: Record) -> tuple[int, int]:
     """Give height and width, from the image if the record has none."""
-    height, width = own.get("height"), own.get("width")
-    if height is None or width is None:
-        found_height, found_width = _image_size(own["image_path"])
-        height = found_height if height is None else height
-        width = found_width if width is None else width
-    for side in (height, width):
-        if type(side) is not int or side < 1:
-            raise BadRecordError("size_invalid")
+    given = own.get("height"), own.get("width")
+    found = _image_size(own["image_path"]) if None in given else given
+    height, width = (f if g is None else g for g, f in zip(given, found, strict=True))
+    if any(type(side) is not int or side < 1 for side in (height, width)):
+        raise BadRecordError("size_invalid")
     return height, width
 
 
