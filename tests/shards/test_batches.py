@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import shardwright
 from shardwright.shards.reader.batches import Batch, BatchSettings, plan
 from tests.shards.packed import BUCKETS, assert_same, expected, packed
-from tests.store.whole import arrays, whole_store
+from tests.store.small import arrays, small_store
 
 SAMPLES = 31  # 16 of one bucket, 15 of the other
 
@@ -150,7 +150,7 @@ def test_small_buckets_are_refused_if_asked(shards: Path) -> None:
 
 
 def test_latents_of_several_shapes_are_refused_at_once(tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "derived", 6)
+    store = small_store(tmp_path / "derived", 6)
     store.save("vae", "img2", arrays(64, 72, 2)["vae"])
     shardwright.pack(derived_dir=store.root, output_dir=tmp_path / "shards", workers=1)
     dataset = shardwright.open(tmp_path / "shards")
@@ -160,7 +160,7 @@ def test_latents_of_several_shapes_are_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_latents_of_one_size_and_two_shapes_are_refused(tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "derived", 2)
+    store = small_store(tmp_path / "derived", 2)
     store.change(1, aspect_bucket="64x64")
     store.save("vae", "img0", arrays(64, 96, 2)["vae"])
     shardwright.pack(derived_dir=store.root, output_dir=tmp_path / "shards", workers=1)
