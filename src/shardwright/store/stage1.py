@@ -174,9 +174,11 @@ def _nested(axes: int) -> msgspec.json.Decoder[Any]:
 
 def _size(own: Record) -> tuple[int, int]:
     """Give height and width, from the image if the record has none."""
-    given = own.get("height"), own.get("width")
-    found = _image_size(own["image_path"]) if None in given else given
-    height, width = (f if g is None else g for g, f in zip(given, found, strict=True))
+    height, width = own.get("height"), own.get("width")
+    if height is None or width is None:
+        found = _image_size(own["image_path"])
+        height = found[0] if height is None else height
+        width = found[1] if width is None else width
     if any(type(side) is not int or side < 1 for side in (height, width)):
         raise BadRecordError("size_invalid")
     return height, width
