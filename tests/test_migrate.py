@@ -584,7 +584,7 @@ def test_an_error_in_one_worker_leaves_nothing_unfinished(
     assert migrate(derived, workers=2).migrated_records == 6
 
 
-def test_a_jsonl_that_changes_while_workers_read_it_is_told(tmp_path: Path) -> None:
+def test_a_jsonl_that_changes_while_workers_read_it_is_reported(tmp_path: Path) -> None:
     jsonl = stage1.write(tmp_path, record("a"), record("b"))
     with Rewrite(jsonl) as rewrite:
         part = rewrite.part(0, 0, rewrite.size)
@@ -726,12 +726,12 @@ def test_migrate_refuses_a_shard_folder(tmp_path: Path) -> None:
     (tmp_path / "shards/bucket_1024x1024").mkdir(parents=True)
     (tmp_path / "shards/bucket_1024x1024/shard-000000.tar").touch()
     before = contents(tmp_path)
-    with pytest.raises(UsageError, match=r"--derived-dir .*/shards: holds shards; give the store"):
+    with pytest.raises(UsageError, match=r"shards: holds shards; give the store"):
         migrate(tmp_path / "shards", jsonl=jsonl)
     assert contents(tmp_path) == before
 
 
-def test_a_second_writer_is_told_who_holds_the_store(derived: Path) -> None:
+def test_a_second_writer_learns_who_holds_the_store(derived: Path) -> None:
     jsonl = stage1.write(derived, record("a"))
     before = jsonl.read_bytes()
     with locks.lock(derived):

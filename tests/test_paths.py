@@ -16,13 +16,13 @@ import shardwright
 from tests.commands import run
 from tests.derive.pictures import make_images
 from tests.faults import contents
-from tests.store.whole import whole_store
+from tests.store.small import small_store
 
 ODD = "a\tb\nc"
 SPELT = "a\\tb\\nc"
 
 
-def told(*arguments: str | Path) -> dict[str, Any]:
+def reported(*arguments: str | Path) -> dict[str, Any]:
     done = run(*arguments, "--json")
     value = json.loads(done.stdout)
     assert isinstance(value, dict)
@@ -36,7 +36,7 @@ def test_json_holds_the_true_paths_and_text_the_escaped(tmp_path: Path) -> None:
     (images / "broken.txt").write_text("a caption")
     derive = ("derive", images, "--derived-dir", store, "--encoders", "sketch")
     assert f"would derive 3 images in {tmp_path}/{SPELT}-store" in run(*derive, "--dry-run").stdout
-    derived = told(*derive)
+    derived = reported(*derive)
     assert derived["derived_dir"] == str(store)
     assert derived["failed_by_reason"]["broken_image"]["example"] == str(images / "broken.jpg")
     text = run(*derive).stdout
@@ -46,7 +46,7 @@ def test_json_holds_the_true_paths_and_text_the_escaped(tmp_path: Path) -> None:
 
     leftover = store / "half.tmp"
     leftover.write_bytes(b"")
-    status = told("status", "--derived-dir", store)
+    status = reported("status", "--derived-dir", store)
     assert status["derived_dir"] == str(store)
     assert status["leftovers"] == [str(leftover)]
     assert status["failures_file"] == str(store / ".shardwright/failures.jsonl")
@@ -55,20 +55,20 @@ def test_json_holds_the_true_paths_and_text_the_escaped(tmp_path: Path) -> None:
     assert str(store) in words
     assert f"{tmp_path}/{SPELT}-store: 2 records" in run("status", "--derived-dir", store).stdout
 
-    found = told("verify", store)
+    found = reported("verify", store)
     assert (found["path"], found["findings"][0]["file"]) == (str(store), str(leftover))
     assert f"  {tmp_path}/{SPELT}-store/half.tmp: " in run("verify", store).stdout
 
-    packed = told("pack", "--derived-dir", store, "--output-dir", shards)
+    packed = reported("pack", "--derived-dir", store, "--output-dir", shards)
     assert packed["output_dir"] == str(shards)
     text = run("pack", "--derived-dir", store, "--output-dir", shards, "--overwrite").stdout
     assert f" in {tmp_path}/{SPELT}-shards [" in text
     (shards / f"{ODD}.tar").write_bytes(b"")
-    found = told("verify", shards)
+    found = reported("verify", shards)
     assert found["path"] == str(shards)
     assert f"{ODD}.tar" in [finding["file"] for finding in found["findings"]]
     assert f"  {SPELT}.tar: " in run("verify", shards).stdout
-    assert told("index", shards, "--for", "wids")["shards"] == str(shards)
+    assert reported("index", shards, "--for", "wids")["shards"] == str(shards)
     assert f"{SPELT}-shards: index files" in run("index", shards, "--for", "wids").stdout
 
 
@@ -78,10 +78,10 @@ def test_an_error_is_printed_without_control_characters(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_not_utf8_is_escaped_in_json_too(tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "derived")
+    store = small_store(tmp_path / "derived")
     with open(os.fsencode(store.root / "t5_hidden") + b"/\xff\n.npy", "wb"):
         pass
-    (finding,) = told("verify", store.root)["findings"]
+    (finding,) = reported("verify", store.root)["findings"]
     assert finding["file"].endswith("/t5_hidden/\\udcff\n.npy")
     (same,) = shardwright.verify(store.root).findings
     assert os.fsencode(same.file).endswith(b"/t5_hidden/\xff\n.npy")

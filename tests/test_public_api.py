@@ -155,7 +155,7 @@ def test_a_number_of_the_wrong_type_is_refused_by_name(
     call: Callable[..., object], argument: str, value: object
 ) -> None:
     flag = f"--{argument.replace('_', '-')}"
-    with pytest.raises(shardwright.UsageError, match=f"^{flag} is {value!r}; give a whole number"):
+    with pytest.raises(shardwright.UsageError, match=f"^{flag} is {value!r}; give an integer"):
         call(**{argument: value})
 
 
@@ -181,5 +181,5 @@ def test_a_switch_is_true_or_false(
 
 
 def test_a_seed_of_the_wrong_type_is_refused_where_it_is_used() -> None:
-    with pytest.raises(shardwright.UsageError, match=r"^--seed is 'x'; give a whole number"):
+    with pytest.raises(shardwright.UsageError, match=r"^--seed is 'x'; give an integer"):
         shardwright.pack(shuffle=True, seed="x")  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ def test_the_formats_list_every_field_that_may_hold_an_array() -> None:
         assert tuple(re.findall("`([^`]+)`", row)) == (component.name, *component.inline)
 
 
-def test_suffixes_can_be_told_apart_by_every_loader() -> None:
+def test_suffixes_can_be_distinguished_by_every_loader() -> None:
     suffixes = SPECIFICATION.suffixes
     assert len(set(suffixes)) == len(suffixes)
     assert all(suffix == suffix.lower() for suffix in suffixes)

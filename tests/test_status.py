@@ -1,4 +1,4 @@
-"""The status of a store: what it holds and lacks, and the next step."""
+"""The status of a store: what is ready, what is missing, and the next step."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from shardwright.store import provenance
 from shardwright.store.provenance import Entry
 from tests.commands import run
 from tests.derive.pictures import array_path, make_images, sketch
-from tests.store.whole import FOLDERS, WholeStore, whole_store
+from tests.store.small import FOLDERS, SmallStore, small_store
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> WholeStore:
-    return whole_store(tmp_path / "derived")
+def store(tmp_path: Path) -> SmallStore:
+    return small_store(tmp_path / "derived")
 
 
-def sizes(store: WholeStore, component: str) -> int:
+def sizes(store: SmallStore, component: str) -> int:
     return sum(path.stat().st_size for path in (store.root / FOLDERS[component]).iterdir())
 
 
@@ -36,13 +36,13 @@ def next_command(derived_dir: Path) -> str:
     return command
 
 
-def dry_run(store: WholeStore, jsonl: Path | None = None) -> shardwright.PackSummary:
+def dry_run(store: SmallStore, jsonl: Path | None = None) -> shardwright.PackSummary:
     return shardwright.pack(
         derived_dir=store.root, jsonl=jsonl, output_dir=store.root.parent / "shards", dry_run=True
     )
 
 
-def test_a_whole_store_is_complete_and_ready(store: WholeStore) -> None:
+def test_a_small_store_is_complete_and_ready(store: SmallStore) -> None:
     status = shardwright.status(derived_dir=store.root)
     assert (status.total_records, status.ready_records, status.skipped_incomplete) == (4, 4, 0)
     assert status.components == {
@@ -61,7 +61,7 @@ def test_a_whole_store_is_complete_and_ready(store: WholeStore) -> None:
 
 
 def test_the_predicted_bytes_are_those_that_packing_writes(tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "derived", samples=7)
+    store = small_store(tmp_path / "derived", samples=7)
     store.array("t5", "img3").unlink()
     store.change(5, caption=" ")
     status = shardwright.status(derived_dir=store.root)
@@ -74,7 +74,7 @@ def test_the_predicted_bytes_are_those_that_packing_writes(tmp_path: Path) -> No
 
 
 def test_more_samples_than_a_shard_holds_are_predicted_too(tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "derived", samples=1)
+    store = small_store(tmp_path / "derived", samples=1)
     first = store.records()[0]
     store.write([{**first, "image_id": f"s{n}", "image_path": f"{n}.jpg"} for n in range(1001)])
     for component in FOLDERS:
@@ -85,7 +85,7 @@ def test_more_samples_than_a_shard_holds_are_predicted_too(tmp_path: Path) -> No
     assert planned.written_shards == 2
 
 
-def test_missing_invalid_and_orphaned_arrays_are_told_apart(store: WholeStore) -> None:
+def test_missing_invalid_and_orphaned_arrays_are_counted_apart(store: SmallStore) -> None:
     store.array("dinov3", "img0").unlink()
     store.array("vae", "img0").write_bytes(b"half")  # of a sample that is not ready anyhow
     os.truncate(store.array("t5", "img1"), 1000)  # the first that is wrong with its sample
@@ -108,7 +108,7 @@ def test_missing_invalid_and_orphaned_arrays_are_told_apart(store: WholeStore) -
 
 
 def test_a_store_whose_arrays_are_still_to_be_made_shows_its_buckets(tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "derived")
+    store = small_store(tmp_path / "derived")
     for image in range(4):
         store.array("t5", f"img{image}").unlink()
     (store.root / "t5_hidden").rmdir()
@@ -121,7 +121,7 @@ def test_a_store_whose_arrays_are_still_to_be_made_shows_its_buckets(tmp_path: P
     assert status.next_reason == "4 arrays missing"
 
 
-def test_two_records_of_one_image_count_as_one(store: WholeStore) -> None:
+def test_two_records_of_one_image_count_as_one(store: SmallStore) -> None:
     store.write([*store.records(), store.records()[0]])
     status = shardwright.status(derived_dir=store.root)
     assert (status.total_records, status.ready_records) == (5, 4)
@@ -138,12 +138,10 @@ def test_stage_1_records_call_for_migration(tmp_path: Path) -> None:
     assert (status.stage1_records, status.total_records, status.ready_records) == (2, 2, 0)
     assert status.components == dict.fromkeys(FOLDERS, ComponentStatus())
     assert status.next_command == f"shardwright migrate --derived-dir {tmp_path}"
-    assert status.next_reason == (
-        "2 records of Stage 1; what migrate cannot take, fix or delete its lines"
-    )
+    assert status.next_reason == ("2 records in Stage 1 format; fix or delete what it reports")
 
 
-def test_a_journal_calls_for_a_run_that_merges_it(store: WholeStore) -> None:
+def test_a_journal_calls_for_a_run_that_merges_it(store: SmallStore) -> None:
     journal = store.root / "approved_image_dataset.jsonl.tmp"
     journal.write_bytes(b"{}\n")
     half = store.array("vae", "img9").with_suffix(".npy.tmp")
@@ -151,10 +149,10 @@ def test_a_journal_calls_for_a_run_that_merges_it(store: WholeStore) -> None:
     status = shardwright.status(derived_dir=store.root)
     assert status.leftovers == [str(journal), str(half)]
     assert status.next_command == f"shardwright derive IMAGES --derived-dir {store.root}"
-    assert status.next_reason == "an interrupted run left records to be merged"
+    assert status.next_reason == "an interrupted run left records to merge"
 
 
-def test_an_invalid_array_calls_for_verify(store: WholeStore) -> None:
+def test_an_invalid_array_calls_for_verify(store: SmallStore) -> None:
     os.truncate(store.array("vae", "img1"), 200)
     status = shardwright.status(derived_dir=store.root)
     assert status.next_command == f"shardwright verify {store.root}"
@@ -169,7 +167,7 @@ def test_a_folder_without_metadata_calls_for_derive(tmp_path: Path) -> None:
     assert status.next_command == f"shardwright derive IMAGES --derived-dir {tmp_path}"
 
 
-def test_status_reads_a_jsonl_elsewhere(store: WholeStore, tmp_path: Path) -> None:
+def test_status_reads_a_jsonl_elsewhere(store: SmallStore, tmp_path: Path) -> None:
     elsewhere = tmp_path / "some records.jsonl"
     elsewhere.write_bytes(b"".join(store.jsonl.read_bytes().splitlines(keepends=True)[:3]))
     status = shardwright.status(derived_dir=store.root, jsonl=elsewhere)
@@ -182,7 +180,7 @@ def test_status_reads_a_jsonl_elsewhere(store: WholeStore, tmp_path: Path) -> No
 
 
 def test_status_of_the_default_store_recommends_no_flags(
-    store: WholeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: SmallStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data").mkdir()
     store.root.rename(tmp_path / "data/derived")
@@ -190,7 +188,7 @@ def test_status_of_the_default_store_recommends_no_flags(
     assert shardwright.status().next_command == "shardwright pack"
 
 
-def test_status_of_what_is_no_store_is_refused(store: WholeStore, tmp_path: Path) -> None:
+def test_status_of_what_is_no_store_is_refused(store: SmallStore, tmp_path: Path) -> None:
     with pytest.raises(InputMissingError, match=r"nothing: no such folder; .* shardwright derive"):
         shardwright.status(derived_dir=tmp_path / "nothing")
     with pytest.raises(InputMissingError, match=r"no\.jsonl: no such file"):
@@ -204,7 +202,7 @@ def test_status_of_what_is_no_store_is_refused(store: WholeStore, tmp_path: Path
         shardwright.status(derived_dir=store.root, workers=-1)
 
 
-def test_hostile_metadata_is_counted_and_does_no_harm(store: WholeStore) -> None:
+def test_hostile_metadata_is_counted_and_does_no_harm(store: SmallStore) -> None:
     for line in (b"[" * 100_000, b'{"image_id": "../x"}', b"{", b'{"image_id": 1e999}'):
         store.append(line + b"\n")
     status = shardwright.status(derived_dir=store.root)
@@ -216,7 +214,7 @@ def test_hostile_metadata_is_counted_and_does_no_harm(store: WholeStore) -> None
     assert status.components["vae"].missing == 0
 
 
-def test_status_changes_nothing(store: WholeStore) -> None:
+def test_status_changes_nothing(store: SmallStore) -> None:
     store.array("t5", "img0").unlink()
     before = {path: path.read_bytes() for path in store.root.rglob("*") if path.is_file()}
     shardwright.status(derived_dir=store.root)
@@ -263,7 +261,7 @@ def test_status_counts_images_that_failed(tmp_path: Path) -> None:
     assert f"{derived}: 1 record, 1 ready" in done.stdout
 
 
-def test_the_next_command_names_models_that_are_not_the_default(store: WholeStore) -> None:
+def test_the_next_command_names_models_that_are_not_the_default(store: SmallStore) -> None:
     settings = {"encoders": "pretrained", "dtype": "bfloat16"}
     provenance.write(
         store.root,
@@ -280,7 +278,7 @@ def test_the_next_command_names_models_that_are_not_the_default(store: WholeStor
     )
 
 
-def test_a_recompute_that_was_cut_short_comes_before_packing(store: WholeStore) -> None:
+def test_a_recompute_that_was_cut_short_comes_before_packing(store: SmallStore) -> None:
     entry = Entry({"encoders": "sketch"}, "", recompute="replacing")
     provenance.write(store.root, {"vae": entry})
     status = shardwright.status(derived_dir=store.root)
@@ -288,7 +286,7 @@ def test_a_recompute_that_was_cut_short_comes_before_packing(store: WholeStore) 
     assert status.next_reason == "a recompute of vae was interrupted"
 
 
-def test_a_provenance_that_cannot_be_read_does_not_stop_status(store: WholeStore) -> None:
+def test_a_provenance_that_cannot_be_read_does_not_stop_status(store: SmallStore) -> None:
     provenance.write(store.root, {})
     (store.root / ".shardwright/provenance.json").write_text("{")
     assert next_command(store.root).startswith("shardwright pack")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
@@ -27,19 +26,11 @@ class Bucket:
         """Read ``WIDTHxHEIGHT``; anything else is a ValueError."""
         match = _NAME.fullmatch(name)
         if match is None:
-            raise ValueError(f"{name!r} is not a bucket: write WIDTHxHEIGHT, such as 832x1216")
+            raise ValueError(f"{name!r} is not a bucket; write WIDTHxHEIGHT, for example 832x1216")
         return cls(int(match[1]), int(match[2]))
 
 
 @lru_cache(maxsize=4096)
 def is_bucket(name: str) -> bool:
-    """Whether a string is spelt as a bucket, be it one of a recipe or not."""
+    """Whether a string is written as a bucket, in a recipe or not."""
     return _NAME.fullmatch(name) is not None
-
-
-def nearest(width: int, height: int, buckets: Sequence[Bucket]) -> Bucket:
-    """Choose the bucket whose aspect ratio is nearest to a picture's; the earlier one on a tie."""
-    if width < 1 or height < 1:
-        raise ValueError(f"a picture cannot be {width}x{height}")
-    ratio = width / height
-    return min(buckets, key=lambda bucket: abs(ratio - bucket.width / bucket.height))

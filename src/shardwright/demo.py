@@ -1,11 +1,11 @@
-"""The whole flow on made-up pictures, in seconds, without a download and without torch."""
+"""All steps on generated pictures, in seconds, without a download and without torch."""
 
 from __future__ import annotations
 
 import io
 import random
 import tarfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from shardwright.progress import Progress
 from shardwright.recipe import SPECIFICATION
 from shardwright.storage import files
 from shardwright.storage.local import require_writable
+from shardwright.summary import Summary
 from shardwright.verifying import VerifyReport, verify
 
 _MARKER = "MADE_BY_SHARDWRIGHT_DEMO"
@@ -31,22 +32,21 @@ _HILLS = {"green": (50, 110, 60), "dark": (35, 40, 60), "brown": (110, 80, 50)}
 
 
 @dataclass(frozen=True)
-class DemoSummary:
-    """What the demo made, and what reading it back with nothing but ``tarfile`` showed."""
+class DemoSummary(Summary):
+    """What the demo made, and what ``tarfile`` read back."""
 
-    folder: Path
+    folder: str
     derived: DeriveSummary
     packed: PackSummary
-    verified: list[VerifyReport]  # the store, and the shards against it
+    verified: list[VerifyReport]  # the store, and the shards compared with it
     first_sample: dict[str, str]
     samples_read: int
     tree: list[str]
-    preview: Path
+    preview: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as plain dicts and numbers, ready for JSON."""
-        plain = {"folder": str(self.folder), "preview": str(self.preview)}
-        return {**asdict(self), **plain, "verified": [each.to_dict() for each in self.verified]}
+        """Give it as plain dicts, lists and numbers, ready for JSON."""
+        return {**super().to_dict(), "verified": [each.to_dict() for each in self.verified]}
 
 
 def demo(
@@ -56,7 +56,7 @@ def demo(
     root = Path(folder)
     require_writable(root)
     if root.exists() and not (root / _MARKER).exists() and any(root.iterdir()):
-        raise UsageError(f"{root}: is not empty; give the demo a folder of its own")
+        raise UsageError("is not empty", path=root, fix="give a new folder")
     files.make_folder(root / "images")
     files.write_whole(root / _MARKER, b"shardwright demo may overwrite everything in this folder\n")
     for number in range(_PICTURES):
@@ -83,11 +83,11 @@ def demo(
     preview = root / "preview.jpg"
     first, count = _read_back(root / "shards", preview)
     tree = _tree(root / "shards")
-    return DemoSummary(root, derived, packed, verified, first, count, tree, preview)
+    return DemoSummary(str(root), derived, packed, verified, first, count, tree, str(preview))
 
 
 def _make_picture(path: Path, size: Bucket, number: int) -> None:
-    """Paint a landscape, and write down beside it what it shows."""
+    """Paint a landscape, and write its caption beside it."""
     draw = random.Random(number)
     (sky, air), (sun, light), (hills, ground) = (
         draw.choice(list(colours.items())) for colours in (_SKIES, _SUNS, _HILLS)
@@ -113,7 +113,7 @@ def _make_picture(path: Path, size: Bucket, number: int) -> None:
 
 
 def _read_back(shards: Path, preview: Path) -> tuple[dict[str, str], int]:
-    """Read every member of every shard; describe the first sample, and show its latent."""
+    """Read every member of every shard; describe the first sample and decode its latent."""
     latent = next(c.suffix for c in SPECIFICATION.components if c.follows_picture)
     members: dict[str, bytes] = {}
     for path in sorted(shards.glob("bucket_*/shard-*.tar")):

@@ -4,19 +4,19 @@
 
     ShardwrightError                         exit 1
     ├── UsageError       (ValueError)        exit 2   an argument makes no sense
-    ├── InputMissingError (FileNotFoundError) exit 2  something we were told to read is not there
+    ├── InputMissingError (FileNotFoundError) exit 2  a file or folder to read is not there
     ├── ShardExistsError (FileExistsError)   exit 1   packing would replace shards
     ├── MissingExtraError (ImportError)      exit 2   optional packages are not installed
-    ├── SourceChangedError                   exit 1   an input changed while it was being read
-    ├── DamageError                          exit 12  a file of ours is not as we wrote it
-    ├── ProvenanceError                      exit 1   a component would be made in two ways
-    ├── TooManyFailuresError                 exit 1   one input after the other failed
-    ├── StorageError     (OSError)           exit 1   the file system refused something
-    │   └── NoSpaceError                     exit 1   ... because it is full
+    ├── SourceChangedError                   exit 1   an input changed while it was read
+    ├── DamageError                          exit 12  a file that Shardwright wrote has changed
+    ├── ProvenanceError                      exit 1   one component would be made in two ways
+    ├── TooManyFailuresError                 exit 1   too many inputs failed in a row
+    ├── StorageError     (OSError)           exit 1   a file operation failed
+    │   └── NoSpaceError                     exit 1   ... because the disk is full
     └── LockedError                          exit 11  another run is writing here
 
-Foreign errors (OSError, msgspec, NumPy, tarfile) are turned into these at the border, so a caller
-needs to catch one class. Where a built-in exception says the same thing, ours inherits it too.
+Errors of others (OSError, msgspec, NumPy, tarfile) are converted to these where they occur, so a
+caller catches one class. Where a built-in exception means the same, ours inherits from it too.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ import os
 from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_CURES = {
-    errno.EACCES: "allow it, or work in another folder",
-    errno.EPERM: "allow it, or work in another folder",
+_ALLOW = "allow it, or work in another folder"
+_FIXES = {
+    errno.EACCES: _ALLOW,
+    errno.EPERM: _ALLOW,
     errno.EROFS: "mount it for writing, or work in another folder",
     errno.EISDIR: "a file belongs there, so move that folder away",
 }
 
 
 class ShardwrightError(Exception):
-    """What happened, to which file, and how to fix it: in words, and as attributes."""
+    """What happened, to which file, and how to fix it: as text and as attributes."""
 
     exit_code = 1
 
@@ -54,7 +55,7 @@ class UsageError(ShardwrightError, ValueError):
 
 
 class InputMissingError(ShardwrightError, FileNotFoundError):
-    """A file or folder we were told to read is not there."""
+    """A file or folder to read is not there."""
 
     exit_code = 2
 
@@ -70,29 +71,29 @@ class MissingExtraError(ShardwrightError, ImportError):
 
 
 class SourceChangedError(ShardwrightError):
-    """An input changed while it was being read."""
+    """An input changed while it was read."""
 
 
 class DamageError(ShardwrightError):
-    """A file of ours is not as we wrote it."""
+    """A file that Shardwright wrote has changed since."""
 
     exit_code = 12
 
 
 class ProvenanceError(ShardwrightError):
-    """A component's arrays would be made in two ways in one store."""
+    """One store would hold arrays of a component made in two ways."""
 
 
 class TooManyFailuresError(ShardwrightError):
-    """One input after the other failed, so that the cause is hardly the inputs."""
+    """So many inputs failed in a row that the cause is probably elsewhere."""
 
 
 class StorageError(ShardwrightError, OSError):
-    """The file system refused something."""
+    """A file operation failed."""
 
 
 class NoSpaceError(StorageError):
-    """The file system is full, or would be."""
+    """The disk is full, or would be."""
 
 
 class LockedError(ShardwrightError):
@@ -102,13 +103,13 @@ class LockedError(ShardwrightError):
 
 
 def refusal(path: Path, error: OSError) -> StorageError:
-    """Say in our words what the file system refused, with the cure where there is one."""
+    """Convert an OSError, with a fix where one is known."""
     if error.errno in _FULL:
         there = next(folder for folder in path.absolute().parents if folder.exists())
         space = os.statvfs(there)
         room = f"{space.f_bavail * space.f_frsize} bytes free"
         if space.f_files and not space.f_favail:
-            room = "no inodes free, one of which every file needs"
+            room = "no inodes free, and every file needs one"
         fix = "make room and run the same command again"
         return NoSpaceError(f"the disk is full ({room})", path=path, fix=fix)
-    return StorageError(error.strerror or str(error), path=path, fix=_CURES.get(error.errno or 0))
+    return StorageError(error.strerror or str(error), path=path, fix=_FIXES.get(error.errno or 0))

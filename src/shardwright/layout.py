@@ -1,4 +1,4 @@
-"""The names that every store and every shard folder has."""
+"""Names that every store and every shard folder uses."""
 
 JSONL_NAME = "approved_image_dataset.jsonl"
 STATE_FOLDER = ".shardwright"  # hidden, because loaders open every visible file of a shard folder

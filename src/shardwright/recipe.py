@@ -1,4 +1,4 @@
-"""What a sample consists of: a recipe is a value that is passed, and that a store holds."""
+"""What a sample consists of: a recipe, which is passed as a value and stored with the data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from shardwright.buckets import Bucket, nearest
+from shardwright.buckets import Bucket
 
 FORMAT_VERSION = 2
 JSON_SUFFIX = "json"
@@ -30,7 +30,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Mask:
-    """Which tokens of a caption count: zeros and ones in the record, an array in a shard."""
+    """Which tokens of a caption count: a list of 0 and 1 in the record, an array in a shard."""
 
     field: str  # of the record
     suffix: str  # of its tar member
@@ -39,13 +39,13 @@ class Mask:
 
     @property
     def array(self) -> Component:
-        """Give what it is in a shard: an array like any other, but without a folder."""
+        """Give the array that it is in a shard; it has no folder."""
         return Component("mask", "", self.suffix, self.dtype, (self.length,))
 
 
 @dataclass(frozen=True)
 class Component:
-    """An array that every sample has, one ``.npy`` file each in a folder of its own."""
+    """An array that every sample has; each component has a folder of ``.npy`` files."""
 
     name: str
     folder: str
@@ -54,10 +54,10 @@ class Component:
     shape: tuple[int | Side, ...]
     inline: tuple[str, ...] = ()  # the fields in which a Stage 1 record may hold it
     source: Literal["image", "caption"] = "image"  # what it is made from
-    mask: Mask | None = None  # that its encoder gives with it
+    mask: Mask | None = None  # that its encoder returns with it
 
     def __hash__(self) -> int:
-        return hash(self.name)  # the others follow, and this is asked for each array
+        return hash(self.name)  # enough to tell them apart, and quick
 
     @property
     def follows_picture(self) -> bool:
@@ -66,18 +66,18 @@ class Component:
 
     @property
     def tokens(self) -> int:
-        """Count the tokens that a caption is padded or cut to."""
+        """The number of tokens that a caption is padded or cut to."""
         axis = self.shape[0] if self.mask is None else self.mask.length
         assert isinstance(axis, int)
         return axis
 
     @property
     def is_float(self) -> bool:
-        """Whether its values are floats, which may fail to be numbers."""
+        """Whether its values are floats, which may be NaN or infinite."""
         return self.dtype[1] == "f"
 
     def accepts(self, shape: Shape) -> bool:
-        """Whether an array of this shape can be this component of some picture."""
+        """Whether this shape is possible for some picture."""
         return len(shape) == len(self.shape) and all(
             have >= 1 if isinstance(want, Side) else have == want
             for have, want in zip(shape, self.shape, strict=True)
@@ -92,13 +92,13 @@ class Component:
         )
 
     def nbytes(self, shape: Shape) -> int:
-        """Count the bytes of such an array's data."""
+        """Count the data bytes of an array of this shape."""
         return math.prod(shape) * int(self.dtype[2:])
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides what a sample is; equal recipes make stores and shards of one kind."""
+    """The components and buckets of a dataset; its stores and shards share one recipe."""
 
     components: tuple[Component, ...]
     buckets: tuple[Bucket, ...]
@@ -120,19 +120,19 @@ class Recipe:
 
     @cached_property
     def inline(self) -> dict[str, Component]:
-        """Name the fields in which a Stage 1 record may hold an array, and its component."""
+        """Map the fields in which a Stage 1 record may hold an array to their components."""
         return {name: c for c in self.components for name in c.inline}
 
     @cached_property
     def record_fields(self) -> tuple[str, ...]:
-        """Name what a record holds at least, in order; a user's own fields follow."""
+        """Name the fields of a record, in order; a user's own fields follow."""
         masks = (mask.field for mask in self.masks)
         before, after = ("image_id", "image_path", "caption"), ("height", "width", "aspect_bucket")
         return (*before, *masks, *after, "format_version")
 
     @cached_property
     def suffixes(self) -> tuple[str, ...]:
-        """Name the members of a sample in the order they stand in a shard."""
+        """Name the members of a sample, in their order in a shard."""
         return (JSON_SUFFIX, *(row.suffix for row in self.members()))
 
     @cached_property
@@ -147,11 +147,14 @@ class Recipe:
         return {row.suffix: row for row in rows}
 
     def bucket_for(self, width: int, height: int) -> Bucket:
-        """Choose the bucket of a picture of this size."""
-        return nearest(width, height, self.buckets)
+        """Choose the bucket with the aspect ratio nearest to a picture's; the first on a tie."""
+        if width < 1 or height < 1:
+            raise ValueError(f"{width}x{height} is not the size of a picture")
+        ratio = width / height
+        return min(self.buckets, key=lambda bucket: abs(ratio - bucket.width / bucket.height))
 
     def members(self) -> Iterator[Component | Mask]:
-        """Give what a sample has beside its record: each component, and its mask after it."""
+        """Give what a sample has besides its record: each component, followed by its mask."""
         for component in self.components:
             yield component
             if component.mask is not None:

@@ -1,4 +1,4 @@
-"""Names from a disk or a record, spelt for people."""
+"""Text from a disk or a record, made printable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def shown(name: str | Path) -> str:
-    """Spell a name from a disk or a record so that terminals and logs can take it."""
+    """Escape what a terminal or a log cannot show."""
     text = str(name)
     if text.isprintable():
         return text

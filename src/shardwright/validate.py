@@ -1,4 +1,4 @@
-"""Arguments that no parser has read: those of the functions."""
+"""Checks of the arguments that a caller passes to our functions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from shardwright.errors import UsageError
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:  # noqa: ANN401 - whatever a caller gives
-    """Give a number as a plain int, which JSON can hold; NumPy's are as welcome."""
+    """Check an integer, NumPy's too, and give it as an int, which JSON can hold."""
     try:
         if isinstance(value, bool):
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise UsageError(f"{name} is {value!r}; give a whole number") from None
+        raise UsageError(f"{name} is {value!r}", fix="give an integer") from None
     if number < least:
-        raise UsageError(f"{name} is {number}; give {least} or more")
+        raise UsageError(f"{name} is {number}", fix=f"give {least} or more")
     return number
 
 
@@ -28,7 +28,7 @@ def as_text(name: str, value: object, what: str = "a path") -> str:
     """Give a path, or anything else that is a str or PathLike, as a str."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise UsageError(f"{name} is {value!r}; give {what}")
+        raise UsageError(f"{name} is {value!r}", fix=f"give {what}")
     return text
 
 
@@ -38,7 +38,7 @@ def place(name: str, value: object) -> Path:
 
 
 def place_or_none(name: str, value: object) -> Path | None:
-    """Give a path that may be left out."""
+    """Give a path as a Path, or None for none."""
     return None if value is None else place(name, value)
 
 
@@ -49,18 +49,18 @@ def names(name: str, value: object) -> list[str]:
         found = list(given)
         if all(isinstance(each, str) for each in found):
             return list(dict.fromkeys(found))
-    raise UsageError(f"{name} is {value!r}; give names")
+    raise UsageError(f"{name} is {value!r}", fix="give names")
 
 
 def require_mapping(name: str, value: object, what: str) -> None:
-    """Raise if it is no mapping."""
+    """Raise if a value is not a mapping."""
     if not isinstance(value, Mapping):
-        raise UsageError(f"{name} is {value!r}; give a mapping of {what}")
+        raise UsageError(f"{name} is {value!r}", fix=f"give a mapping of {what}")
 
 
 def require_switches(**given: object) -> None:
-    """Raise if one is not a bool; "no" would pass for a yes."""
+    """Raise if one is not a bool, because the string "no" would count as true."""
     for name, value in given.items():
         if not isinstance(value, bool):
             flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} is {value!r}; give True or False")
+            raise UsageError(f"{flag} is {value!r}", fix="give True or False")

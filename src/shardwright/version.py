@@ -1,3 +1,3 @@
-"""The version, where everything can import it from."""
+"""The version, in a module that imports nothing."""
 
 __version__ = "0.1.0"

@@ -47,7 +47,7 @@ def test_the_demo_refuses_a_folder_that_is_not_its_own(tmp_path: Path) -> None:
     done = commands.run("demo", tmp_path)
     assert done.returncode == 2
     assert str(tmp_path) in done.stderr
-    assert "folder of its own" in done.stderr
+    assert "is not empty; give a new folder" in done.stderr
     assert listing(tmp_path) == ["precious"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests import commands
 from tests.derive.pictures import make_images
-from tests.store.whole import whole_store
+from tests.store.small import small_store
 
 # What a library in C that counts its objects at the very end does, but one that nobody overlooks.
 COUNTS_AT_THE_END = """
@@ -83,7 +83,7 @@ def test_the_entry_point_ends_the_process_itself_and_not_later_what_others_do() 
 def test_a_reader_that_leaves_early_does_not_change_the_exit_code(
     tmp_path: Path, arguments: list[str], code: int
 ) -> None:
-    store = whole_store(tmp_path / "derived")
+    store = small_store(tmp_path / "derived")
     store.array("vae", "img1").unlink()
     reading, writing = os.pipe()
     os.close(reading)

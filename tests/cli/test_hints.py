@@ -162,7 +162,7 @@ def test_a_store_that_was_recomputed_is_not_recommended_to_be_appended(odd: Path
         for finding in shardwright.verify(shards, against=store).findings
         if finding.kind == "left_out"
     )
-    assert note.cure == (
+    assert note.fix == (
         "the store was made with other settings (vae: fit was original, now bucket); to pack all "
         f"again, run {fix} --shard-size 2"
     )

@@ -494,9 +494,8 @@ def test_all_other_settings_are_told_and_first_how_to_go_on_as_before(tmp_path: 
     assert str(caught.value) == (
         f"{derived}: was made with other settings, and nothing was written (dinov3, t5: encoders "
         "was sketch, now pretrained; vae: encoders was sketch, now pretrained, fit was bucket, now "
-        "original)\n"
-        "to go on as before, give --encoders sketch --fit bucket; to recompute all of it, "
-        "--recompute dinov3,vae,t5; or give another --derived-dir"
+        "original); to go on as before, give --encoders sketch --fit bucket; to recompute all of "
+        "it, --recompute dinov3,vae,t5; or give another --derived-dir"
     )
 
 

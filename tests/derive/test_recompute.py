@@ -362,7 +362,7 @@ def test_a_store_in_the_midst_of_a_swap_is_neither_packed_nor_called_sound(
     (finding,) = [f for f in verify(derived).findings if f.damage]
     assert finding.kind == "recompute_unfinished"
     assert "recompute of t5" in finding.what
-    assert finding.cure.startswith("to finish it, run shardwright derive ")
+    assert finding.fix.startswith("to finish it, run shardwright derive ")
     output = tmp_path / ("other" if mode == "fresh" else "shards")
     flags: dict[str, Any] = {} if mode == "fresh" else {mode: True}
     before = contents(tmp_path)

@@ -261,7 +261,7 @@ def test_a_manifest_that_does_not_name_its_file_is_appended_to_with_a_warning(
     old = msgspec.convert(made, manifest.Manifest)
     manifest.save_manifest(output, old)
     note = left_out(output, store)
-    assert "which JSONL was packed is not recorded" in note.cure
+    assert "which JSONL was packed is not recorded" in note.fix
     assert "--append" not in str(note)
     packed(store, output, append=True, progress=(progress := Warned()))
     assert progress.warnings == [
@@ -279,11 +279,11 @@ def test_where_the_same_file_has_more_the_whole_command_is_advised(
     output = tmp_path / "my shards"
     packed(store, output, limit=3)
     note = left_out(output, store)
-    assert note.cure == (
+    assert note.fix == (
         f"to pack those that are ready, run shardwright pack --derived-dir {store.root} "
         f"--output-dir '{output}' --append"
     )
-    command = shlex.split(note.cure.partition("run shardwright ")[2])
+    command = shlex.split(note.fix.partition("run shardwright ")[2])
     assert commands.run(*command).returncode == 0
     assert all_ids(output) == [*TRAIN, *HELD_OUT]
     assert verify(output, against=store.root, workers=1).findings == []

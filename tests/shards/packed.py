@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwright import pack
-from tests.store.whole import SIZES, Array, arrays, whole_store
+from tests.store.small import SIZES, Array, arrays, small_store
 
 SUFFIXES = {"dinov3": "dinov3.npy", "vae": "vae.npy", "t5": "t5h.npy"}
 MASK = np.array([1] * 6 + [0] * 71, np.uint8)
@@ -18,7 +18,7 @@ BUCKETS = ("64x64", "96x64")
 
 def packed(root: Path, samples: int = 12, shard_size: int = 4) -> Path:
     """Pack samples ``img0``, ``img1``, ... of two buckets that take turns; give the folder."""
-    store = whole_store(root / "derived", samples)
+    store = small_store(root / "derived", samples)
     pack(derived_dir=store.root, output_dir=root / "shards", shard_size=shard_size, workers=1)
     return root / "shards"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import shardwright
 from shardwright.shards.reader.batches import Batch, BatchSettings, plan
 from tests.shards.packed import BUCKETS, assert_same, expected, packed
-from tests.store.whole import arrays, whole_store
+from tests.store.small import arrays, small_store
 
 SAMPLES = 31  # 16 of one bucket, 15 of the other
 
@@ -150,7 +150,7 @@ def test_small_buckets_are_refused_if_asked(shards: Path) -> None:
 
 
 def test_latents_of_several_shapes_are_refused_at_once(tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "derived", 6)
+    store = small_store(tmp_path / "derived", 6)
     store.save("vae", "img2", arrays(64, 72, 2)["vae"])
     shardwright.pack(derived_dir=store.root, output_dir=tmp_path / "shards", workers=1)
     dataset = shardwright.open(tmp_path / "shards")
@@ -160,7 +160,7 @@ def test_latents_of_several_shapes_are_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_latents_of_one_size_and_two_shapes_are_refused(tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "derived", 2)
+    store = small_store(tmp_path / "derived", 2)
     store.change(1, aspect_bucket="64x64")
     store.save("vae", "img0", arrays(64, 96, 2)["vae"])
     shardwright.pack(derived_dir=store.root, output_dir=tmp_path / "shards", workers=1)
@@ -174,8 +174,8 @@ def test_senseless_arguments_are_refused(shards: Path) -> None:
         ({"batch_size": 0}, "batch_size is 0; give 1 or more"),
         ({"batch_size": 2, "rank": 2, "world_size": 2}, "rank 2 of world_size 2: ranks count from"),
         ({"batch_size": 2, "seed": -1}, "seed is -1; give 0 or more"),
-        ({"batch_size": "2"}, "batch_size is '2'; give a whole number"),
-        ({"batch_size": 2, "epoch": 1.5}, "epoch is 1.5; give a whole number"),
+        ({"batch_size": "2"}, "batch_size is '2'; give an integer"),
+        ({"batch_size": 2, "epoch": 1.5}, "epoch is 1.5; give an integer"),
         ({"batch_size": 2, "small_buckets": "lose"}, "say drop, keep or refuse"),
         ({"batch_size": 8, "world_size": 4}, "not even one batch of 8 for each of 4 ranks"),
     ):

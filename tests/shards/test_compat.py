@@ -223,7 +223,7 @@ def test_records_of_unlike_fields_are_to_be_made_alike_before_packing_anew(tmp_p
     write(tmp_path, tagged)
     (finding,) = loader_rules.findings_of(check_loaders(tmp_path), tmp_path)
     assert finding.kind == "loader_json_new"
-    assert finding.cure == (
+    assert finding.fix == (
         "give all records of the store the same fields, each of one type, then pack with "
         "--overwrite"
     )

@@ -23,7 +23,7 @@ from shardwright.storage import files, locks
 from tests.faults import Killed, KillingDisk, WatchedDisk
 from tests.shards import peers
 from tests.shards.packed import assert_same, assert_sample, expected, packed
-from tests.store.whole import whole_store
+from tests.store.small import small_store
 
 SAMPLES = 12
 ALL = list(LOADERS)
@@ -192,7 +192,7 @@ CONFIG = "license: mit\nconfigs_of_mine: 1\n"
 
 def appended(shards: Path) -> None:
     """Pack samples of another store too, so that every index changes."""
-    store = whole_store(shards.parent / "more", 16)
+    store = small_store(shards.parent / "more", 16)
     options = {"derived_dir": store.root, "output_dir": shards, "workers": 1}
     shardwright.pack(**options, append=True)  # type: ignore[arg-type]
 

@@ -27,7 +27,7 @@ from shardwright.shards.reader.dataset import Dataset
 from shardwright.shards.reader.folder import Piece, Shard, merge
 from shardwright.storage.local import LocalFile
 from tests.shards.packed import assert_sample, expected, file_order, overwrite, packed
-from tests.store.whole import Array, whole_store
+from tests.store.small import Array, small_store
 
 SAMPLES = 12
 
@@ -118,7 +118,7 @@ def test_a_sample_is_found_by_its_id(made: Path) -> None:
 
 
 def test_ids_that_cannot_be_keys_are_found_too(tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "derived", 2)
+    store = small_store(tmp_path / "derived", 2)
     odd = "a b.c ü"
     for folder in ("dinov3", "vae_latents", "t5_hidden"):
         os.rename(store.root / folder / "img0.npy", store.root / folder / f"{odd}.npy")
@@ -261,7 +261,7 @@ def test_a_damaged_header_is_refused(shards: Path) -> None:
 
 def test_shards_of_another_packing_are_refused(shards: Path) -> None:
     other = shards.parent / "other"
-    derived = whole_store(shards.parent / "derived", SAMPLES).root
+    derived = small_store(shards.parent / "derived", SAMPLES).root
     shardwright.pack(
         derived_dir=derived, output_dir=other, shard_size=4, shuffle=True, seed=1, workers=1
     )

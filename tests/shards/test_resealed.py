@@ -148,7 +148,7 @@ def test_counts_that_do_not_add_up_are_told_with_both_values(folder: Path) -> No
         "run 1 says that it packed 5 samples into 4 shards, and the manifest lists 6 samples in 4 "
         "shards"
     )
-    assert "--overwrite" in finding.cure
+    assert "--overwrite" in finding.fix
 
 
 @pytest.mark.parametrize(

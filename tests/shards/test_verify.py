@@ -216,7 +216,7 @@ def test_a_damaged_index_is_told_with_one_cure(folder: Path) -> None:
     (finding,) = shardwright.verify(folder, workers=1).findings
     index = f"{folder}/.shardwright/index/bucket_24x16/shard-000000.idx"
     assert finding.what == f"its index cannot be used ({index}: is damaged)"
-    assert finding.cure.startswith("bring back a sound copy, or delete it and run the same pack")
+    assert finding.fix.startswith("bring back a sound copy, or delete it and run the same pack")
 
 
 def test_a_missing_shard_says_how_many_samples_went_and_how_to_get_them_back(
@@ -225,7 +225,7 @@ def test_a_missing_shard_says_how_many_samples_went_and_how_to_get_them_back(
     missing(folder)
     (finding,) = shardwright.verify(folder, workers=1).findings
     assert finding.what == "is missing, and with it 2 samples"
-    assert finding.cure == "bring it back, or run the same pack with --resume"
+    assert finding.fix == "bring it back, or run the same pack with --resume"
     pack(derived_dir=sound.root, output_dir=folder, shard_size=2, workers=1, resume=True)
     assert places(folder, read_data=True) == []
 
@@ -368,7 +368,7 @@ def test_an_interrupted_run_is_told_and_resume_named(sound: Store, output: Path)
         pack(derived_dir=sound.root, output_dir=output, shard_size=2, workers=1)
     report = shardwright.verify(output, read_data=True, workers=1)
     assert [finding.kind for finding in report.findings] == ["unfinished", "leftover"]
-    assert "--resume" in report.findings[0].cure
+    assert "--resume" in report.findings[0].fix
     assert report.damaged
     flip(output / FIRST, 5000)
     assert ("data_differs", FIRST, "img0", "dinov3.npy") in places(output, read_data=True)
@@ -502,7 +502,7 @@ def test_a_latent_of_its_pictures_own_size_is_only_noted(tmp_path: Path, output:
         False,
     )
     assert "(2 such arrays in this shard)" in note.what
-    assert "--fit bucket" in note.cure
+    assert "--fit bucket" in note.fix
     assert not report.damaged
 
 
@@ -514,7 +514,7 @@ def test_a_latent_of_neither_size_is_damage(tmp_path: Path, output: Path) -> Non
     assert (finding.kind, finding.sample, finding.damage) == ("vae_wrong_size", "img0", True)
     assert finding.what == "its shape (16, 9, 9) fits neither its picture nor its bucket"
     assert report.damaged
-    assert "fix the sample in the store" in finding.cure
+    assert "fix the sample in the store" in finding.fix
 
 
 def test_a_manifest_cannot_lead_out_of_its_folder(folder: Path) -> None:

@@ -36,7 +36,7 @@ def test_verifying_one_bucket_says_that_it_is_a_part(store: Store, output: Path)
     bucket = next(output.glob("bucket_*"))
     (note,) = findings(bucket)
     assert (note.kind, note.damage) == ("part", False)
-    assert note.cure.startswith(f"verify {output}")
+    assert note.fix.startswith(f"verify {output}")
 
 
 def test_packings_below_a_folder_are_verified_on_their_own(store: Store, output: Path) -> None:

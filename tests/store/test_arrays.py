@@ -1,4 +1,4 @@
-"""Arrays are whole or not there, and only the schema's are read."""
+"""Arrays are complete or missing, and only those of a recipe are read."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_longest_id_has_room_for_its_temporary_name(tmp_path: Path) -> None:
     assert read_array(path, DINO).sum() == 1024
 
 
-def test_arrays_appear_only_when_the_whole_group_is_on_the_disk(tmp_path: Path) -> None:
+def test_arrays_appear_only_when_all_of_the_group_is_on_the_disk(tmp_path: Path) -> None:
     with files.using(disk := WatchedDisk()):
         write_arrays(group(tmp_path))
     assert "rename" not in disk.names[:-6]
@@ -109,7 +109,7 @@ def test_a_large_group_has_few_files_open(tmp_path: Path) -> None:
     assert len(contents(tmp_path)) == 400
 
 
-def test_an_array_is_whole_or_not_there_wherever_the_group_is_killed(tmp_path: Path) -> None:
+def test_an_array_is_complete_or_missing_wherever_the_group_is_killed(tmp_path: Path) -> None:
     with files.using(watched := WatchedDisk()):
         write_arrays(group(_made(tmp_path / "unbroken")))
     expected = contents(tmp_path / "unbroken")

@@ -75,7 +75,7 @@ def test_scenario_graceful_shutdown_merges_temporary_file(
 
 
 @pytest.mark.parametrize("cut", range(0, 3 * len(line("d") + b"\n") + 1, 3))
-def test_an_error_in_the_midst_of_a_commit_leaves_whole_lines_to_the_next_run(
+def test_an_error_in_the_midst_of_a_commit_leaves_complete_lines_to_the_next_run(
     jsonl: Path, cut: int
 ) -> None:
     class Torn(Disk):
@@ -95,8 +95,8 @@ def test_an_error_in_the_midst_of_a_commit_leaves_whole_lines_to_the_next_run(
     assert jsonl.read_bytes() == before
     with Journal(jsonl) as journal:
         journal.append({"image_id": "g"})
-    whole = [line("d"), line("e"), line("f")][: cut // len(line("d") + b"\n")]
-    assert lines(jsonl)[3:] == [*whole, line("g")]
+    complete = [line("d"), line("e"), line("f")][: cut // len(line("d") + b"\n")]
+    assert lines(jsonl)[3:] == [*complete, line("g")]
     assert contents(jsonl.parent).keys() == {"a.jsonl"}
 
 
@@ -182,15 +182,15 @@ def test_lines_that_are_no_records_are_kept_as_they_are(tmp_path: Path) -> None:
 def test_a_torn_last_line_is_dropped_wherever_it_was_cut(jsonl: Path) -> None:
     before = jsonl.read_bytes()
     updates = [line(name, caption="é" * 5) for name in ("d", "b", "e", "f", "g")]
-    whole = b"".join(update + b"\n" for update in updates)
+    complete = b"".join(update + b"\n" for update in updates)
     first = len(b"".join(update + b"\n" for update in updates[:2]))
-    for cut in range(first, len(whole) + 1):
+    for cut in range(first, len(complete) + 1):
         jsonl.write_bytes(before)
-        journal_path(jsonl).write_bytes(whole[:cut])
+        journal_path(jsonl).write_bytes(complete[:cut])
         with Journal(jsonl) as journal:
             pass
-        kept = whole[:cut].count(b"\n")
-        torn = whole[cut - 1 : cut] != b"\n"
+        kept = complete[:cut].count(b"\n")
+        torn = complete[cut - 1 : cut] != b"\n"
         assert journal.recovered == Recovered(records=kept, torn_lines=int(torn))
         old = [line("a", old=1), updates[1], line("c", old=1)]
         assert lines(jsonl) == [*old, updates[0], *updates[2:kept]]

@@ -52,7 +52,7 @@ def test_headers_of_numpy_are_read(
 @pytest.mark.parametrize(
     "component", SPECIFICATION.components, ids=lambda component: component.name
 )
-def test_an_array_of_the_schema_is_sound(component: Component) -> None:
+def test_an_array_of_the_recipe_is_valid(component: Component) -> None:
     shape = component.shape_for(64, 32)
     data = stores.npy(np.zeros(shape, component.dtype))
     assert check(data, component) == (len(data), shape)

@@ -167,7 +167,7 @@ def test_a_mask_is_what_the_naive_definition_says(mask: object) -> None:
     assert records.is_mask(mask, SPECIFICATION.masks[0]) == naive_is_mask(mask)
 
 
-SOUND: dict[str, Any] = {
+VALID: dict[str, Any] = {
     "image_id": "a",
     "image_path": "a.jpg",
     "caption": "a cat",
@@ -189,7 +189,7 @@ CHANGES = st.dictionaries(
 def test_the_essentials_are_those_of_a_record_with_no_problem(
     changes: dict[str, Any], missing: set[str], indent: int | None
 ) -> None:
-    record = {name: value for name, value in (SOUND | changes).items() if name not in missing}
+    record = {name: value for name, value in (VALID | changes).items() if name not in missing}
     line = json.dumps(record, indent=indent).encode()  # white space in a line is any but its end
     found = RULES.essentials(line)
     try:
@@ -206,12 +206,12 @@ def test_the_essentials_are_those_of_a_record_with_no_problem(
 def test_what_the_essentials_pass_over_is_refused_when_the_record_is_read() -> None:
     deep = b"[" * 200 + b"]" * 200
     for own, reason in ((b"1e999", "not_json"), (deep, "nested_too_deep")):
-        line = json.dumps(SOUND).encode()[:-1] + b', "own": ' + own + b"}"
+        line = json.dumps(VALID).encode()[:-1] + b', "own": ' + own + b"}"
         assert RULES.essentials(line) is not None
         with pytest.raises(BadRecordError, match=reason):
             records.parse(line)
 
 
 def test_text_that_is_not_utf8_has_no_essentials() -> None:
-    line = json.dumps(SOUND).encode()[:-1] + b', "own": "\xff"}'
+    line = json.dumps(VALID).encode()[:-1] + b', "own": "\xff"}'
     assert RULES.essentials(line) is None

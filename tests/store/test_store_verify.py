@@ -1,4 +1,4 @@
-"""Verifying a store: a whole one has no finding, and every fault has exactly its own."""
+"""Verifying a store: a valid one has no findings, and every fault has exactly its own."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ import shardwright
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipe import SPECIFICATION
 from shardwright.store import rules
-from tests.store.whole import WholeStore, npy, record, whole_store
+from tests.store.small import SmallStore, npy, record, small_store
 
 DERIVE = "run shardwright derive"
 REMAKE = "delete the file and run shardwright derive"
 DELETE = "delete the line and run shardwright derive"
-MEND = "correct the record, or delete its line and run shardwright derive"
+CORRECT = "correct the record, or delete its line and run shardwright derive"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> WholeStore:
-    return whole_store(tmp_path / "derived")
+def store(tmp_path: Path) -> SmallStore:
+    return small_store(tmp_path / "derived")
 
 
-def only_finding(store: WholeStore, read_data: bool = False) -> shardwright.Finding:
+def only_finding(store: SmallStore, read_data: bool = False) -> shardwright.Finding:
     report = shardwright.verify(store.root, read_data=read_data)
     assert len(report.findings) == 1, [str(finding) for finding in report.findings]
     assert report.counts == {report.findings[0].kind: 1}
@@ -40,17 +40,17 @@ def only_finding(store: WholeStore, read_data: bool = False) -> shardwright.Find
     return bare(store, report.findings[0])
 
 
-def bare(store: WholeStore, finding: shardwright.Finding) -> shardwright.Finding:
+def bare(store: SmallStore, finding: shardwright.Finding) -> shardwright.Finding:
     """Take the words that are the same in all commands out of a fix; they must be there."""
-    if "shardwright " not in finding.cure:
+    if "shardwright " not in finding.fix:
         return finding
-    words = ("" if "migrate" in finding.cure else " IMAGES") + f" --derived-dir {store.root}"
-    assert words in finding.cure
-    return replace(finding, cure=finding.cure.replace(words, ""))
+    words = ("" if "migrate" in finding.fix else " IMAGES") + f" --derived-dir {store.root}"
+    assert words in finding.fix
+    return replace(finding, fix=finding.fix.replace(words, ""))
 
 
 @pytest.mark.parametrize("read_data", [False, True])
-def test_a_whole_store_has_no_finding(store: WholeStore, read_data: bool) -> None:
+def test_a_small_store_has_no_finding(store: SmallStore, read_data: bool) -> None:
     report = shardwright.verify(store.root, read_data=read_data)
     assert report.findings == []
     assert not report.damaged
@@ -59,7 +59,7 @@ def test_a_whole_store_has_no_finding(store: WholeStore, read_data: bool) -> Non
     assert report.bytes == sum(path.stat().st_size for path in files)
 
 
-def test_verifying_changes_nothing(store: WholeStore) -> None:
+def test_verifying_changes_nothing(store: SmallStore) -> None:
     store.append(b'{"torn')
     before = {path: path.read_bytes() for path in store.root.rglob("*") if path.is_file()}
     shardwright.verify(store.root, read_data=True)
@@ -154,8 +154,8 @@ def zip_it(path: Path) -> None:
 
 
 HEADER_FAULTS = [
-    (Path.unlink, "missing", "not there, but a record needs it", DERIVE),
-    (replace_by_a_link_to_nowhere, "missing", "not there, but a record needs it", DERIVE),
+    (Path.unlink, "missing", "missing, but a record needs it", DERIVE),
+    (replace_by_a_link_to_nowhere, "missing", "missing, but a record needs it", DERIVE),
     (
         replace_by_a_link_to_itself,
         "unreadable",
@@ -174,7 +174,7 @@ HEADER_FAULTS = [
     (widen, "wrong_dtype", "its dtype is not <f2", REMAKE),
     (swap_bytes, "wrong_dtype", "its dtype is not <f2", REMAKE),
     (structure, "wrong_dtype", "its dtype is not <f2", REMAKE),
-    (flatten, "wrong_shape", "its shape cannot be that of vae", REMAKE),
+    (flatten, "wrong_shape", "its shape is not one of vae", REMAKE),
     (turn_to_fortran_order, "fortran_order", "in Fortran order", REMAKE),
     (put_a_pickle_in, "pickled", "holds pickled objects, which are never loaded", REMAKE),
     (
@@ -188,26 +188,26 @@ HEADER_FAULTS = [
 
 @pytest.mark.parametrize("read_data", [False, True], ids=["headers", "data"])
 @pytest.mark.parametrize(
-    ("fault", "kind", "what", "cure"), HEADER_FAULTS, ids=[row[0].__name__ for row in HEADER_FAULTS]
+    ("fault", "kind", "what", "fix"), HEADER_FAULTS, ids=[row[0].__name__ for row in HEADER_FAULTS]
 )
 def test_a_damaged_array_is_found(
-    store: WholeStore,
+    store: SmallStore,
     fault: Callable[[Path], None],
     kind: str,
     what: str,
-    cure: str,
+    fix: str,
     read_data: bool,
 ) -> None:
     path = store.array("vae", "img2")
     fault(path)
     finding = only_finding(store, read_data)
-    assert finding == shardwright.Finding(f"vae_{kind}", str(path), None, what, cure, damage=True)
-    assert str(finding) == f"{path}: {what}; {cure}"
+    assert finding == shardwright.Finding(f"vae_{kind}", str(path), None, what, fix, damage=True)
+    assert str(finding) == f"{path}: {what}; {fix}"
     assert not os.path.exists("/tmp/shardwright-was-tricked")
 
 
 @pytest.mark.parametrize("component", [component.name for component in SPECIFICATION.components])
-def test_each_component_is_checked(store: WholeStore, component: str) -> None:
+def test_each_component_is_checked(store: SmallStore, component: str) -> None:
     truncate(store.array(component, "img3"))
     assert only_finding(store).kind == f"{component}_truncated"
 
@@ -223,7 +223,7 @@ VALUE_FAULTS = [
 @pytest.mark.parametrize(("kind", "value", "what"), VALUE_FAULTS)
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_value_that_is_no_number_is_found_by_reading_the_data(
-    store: WholeStore, component: str, kind: str, value: float, what: str, place: int
+    store: SmallStore, component: str, kind: str, value: float, what: str, place: int
 ) -> None:
     path = store.array(component, "img1")
     array = np.load(path)
@@ -236,7 +236,7 @@ def test_a_value_that_is_no_number_is_found_by_reading_the_data(
 
 @pytest.mark.parametrize("value", [0.0, -1.5])
 def test_an_array_of_one_value_is_found_by_reading_the_data(
-    store: WholeStore, value: float
+    store: SmallStore, value: float
 ) -> None:
     path = store.array("t5", "img0")
     store.save("t5", "img0", np.full((77, 1024), value, "<f2"))
@@ -245,7 +245,7 @@ def test_an_array_of_one_value_is_found_by_reading_the_data(
     assert finding == shardwright.Finding("t5_constant", str(path), None, what, REMAKE)
 
 
-def test_nan_beyond_the_first_chunk_of_a_large_array_is_found(store: WholeStore) -> None:
+def test_nan_beyond_the_first_chunk_of_a_large_array_is_found(store: SmallStore) -> None:
     latent = np.random.default_rng(0).standard_normal((16, 256, 256)).astype("<f2")
     latent[15, 255, 255] = np.nan
     store.save("vae", "img0", latent)
@@ -283,20 +283,20 @@ def test_the_judgement_by_bits_is_numpys(
 # Shapes follow the picture, or the bucket.
 
 
-def test_a_latent_may_be_of_its_pictures_size_or_of_its_buckets(store: WholeStore) -> None:
+def test_a_latent_may_be_of_its_pictures_size_or_of_its_buckets(store: SmallStore) -> None:
     store.change(0, width=200, height=128)  # the latent is of the bucket, 64x64
     store.change(2, aspect_bucket="1024x1024")  # and this one of the picture
     assert shardwright.verify(store.root).findings == []
 
 
-def test_without_a_size_the_bucket_decides(store: WholeStore) -> None:
+def test_without_a_size_the_bucket_decides(store: SmallStore) -> None:
     store.change(1, width=None)
     store.save("vae", "img1", np.ones((16, 5, 5), "<f2"))
     kinds = shardwright.verify(store.root).counts
     assert kinds == {"size_missing": 1, "vae_wrong_size": 1}
 
 
-def test_without_size_and_bucket_any_latent_will_do(store: WholeStore) -> None:
+def test_without_size_and_bucket_any_latent_will_do(store: SmallStore) -> None:
     store.change(1, width=None, aspect_bucket="big")
     kinds = shardwright.verify(store.root).counts
     assert kinds == {"size_missing": 1, "aspect_bucket_invalid": 1}
@@ -346,9 +346,9 @@ RECORD_FAULTS: list[tuple[str, dict[str, Any], str]] = [
         "there is a caption, but t5_attention_mask is all zeros",
     ),
     ("size_missing", {"height": None}, "no height or no width"),
-    ("size_invalid", {"height": 0}, "height or width is not that of a picture"),
-    ("size_invalid", {"width": "64"}, "height or width is not that of a picture"),
-    ("size_invalid", {"width": 10**30}, "height or width is not that of a picture"),
+    ("size_invalid", {"height": 0}, "height or width is not the size of a picture"),
+    ("size_invalid", {"width": "64"}, "height or width is not the size of a picture"),
+    ("size_invalid", {"width": 10**30}, "height or width is not the size of a picture"),
     ("format_version_missing", {"format_version": None}, "no format_version"),
     ("format_version_invalid", {"format_version": 3}, "format_version is not 2"),
     ("format_version_invalid", {"format_version": "2"}, "format_version is not 2"),
@@ -357,12 +357,12 @@ RECORD_FAULTS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("kind", "fields", "what"), RECORD_FAULTS)
 def test_a_faulty_record_is_found(
-    store: WholeStore, kind: str, fields: dict[str, Any], what: str
+    store: SmallStore, kind: str, fields: dict[str, Any], what: str
 ) -> None:
     store.change(2, **fields)
     finding = only_finding(store)
-    assert finding == shardwright.Finding(kind, str(store.jsonl), 3, what, MEND)
-    assert str(finding) == f"{store.jsonl}, line 3: {what}; {MEND}"
+    assert finding == shardwright.Finding(kind, str(store.jsonl), 3, what, CORRECT)
+    assert str(finding) == f"{store.jsonl}, line 3: {what}; {CORRECT}"
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_a_faulty_record_is_found(
     [(None, "caption_missing"), ("", "caption_invalid"), (" \n", "caption_invalid")],
 )
 def test_a_mask_without_a_caption_is_found(
-    store: WholeStore, caption: str | None, kind: str
+    store: SmallStore, caption: str | None, kind: str
 ) -> None:
     store.change(0, caption=caption)
     report = shardwright.verify(store.root)
@@ -391,7 +391,7 @@ def test_a_mask_without_a_caption_is_found(
     ],
 )
 def test_an_image_id_that_is_no_file_name_is_found_and_never_followed(
-    store: WholeStore, image_id: object, kind: str
+    store: SmallStore, image_id: object, kind: str
 ) -> None:
     store.change(1, image_id=image_id)
     report = shardwright.verify(store.root)
@@ -404,19 +404,19 @@ def test_an_image_id_that_is_no_file_name_is_found_and_never_followed(
     ]
 
 
-def test_an_inline_array_is_found(store: WholeStore) -> None:
+def test_an_inline_array_is_found(store: SmallStore) -> None:
     store.change(0, dinov3_embedding=[0.5] * 1024)
     finding = only_finding(store)
     assert (finding.kind, finding.line) == ("inline_array", 1)
-    assert finding.cure == "run shardwright migrate"
+    assert finding.fix == "run shardwright migrate"
 
 
-def test_a_stage_1_record_is_one_finding_with_one_cure(store: WholeStore) -> None:
+def test_a_stage_1_record_is_one_finding_with_one_fix(store: SmallStore) -> None:
     fields = {"image_path": "data/approved/old.jpg", "dinov3_embedding": [0.5] * 1024}
     store.append(json.dumps(fields).encode() + b"\n")
     finding = only_finding(store)
     assert (finding.kind, finding.line) == ("stage1_record", 5)
-    assert finding.cure == "run shardwright migrate"
+    assert finding.fix == "run shardwright migrate"
 
 
 @settings(deadline=None, max_examples=200)
@@ -454,18 +454,18 @@ NOT_RECORDS = [
 ]
 
 
-@pytest.mark.parametrize(("line", "kind", "cure"), NOT_RECORDS)
+@pytest.mark.parametrize(("line", "kind", "fix"), NOT_RECORDS)
 def test_a_line_that_is_no_record_is_found_by_its_number(
-    store: WholeStore, line: bytes, kind: str, cure: str
+    store: SmallStore, line: bytes, kind: str, fix: str
 ) -> None:
     lines = store.jsonl.read_bytes().splitlines(keepends=True)
     lines.insert(2, line + b"\n")
     store.jsonl.write_bytes(b"".join(lines))
     finding = only_finding(store)
-    assert (finding.kind, finding.line, finding.cure) == (kind, 3, cure)
+    assert (finding.kind, finding.line, finding.fix) == (kind, 3, fix)
 
 
-def test_a_line_that_is_too_long_is_found(store: WholeStore) -> None:
+def test_a_line_that_is_too_long_is_found(store: SmallStore) -> None:
     with store.jsonl.open("r+b") as file:
         file.seek(0, os.SEEK_END)
         file.write(b'{"caption": "')
@@ -480,18 +480,18 @@ def test_a_line_that_is_too_long_is_found(store: WholeStore) -> None:
 
 
 def test_a_torn_last_line_is_found_wherever_it_is_torn(tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "derived", samples=2)
-    whole = store.jsonl.read_bytes()
-    last = whole.rindex(b"\n", 0, -1) + 1
-    for length in range(last + 1, len(whole) - 1, 7):
-        store.jsonl.write_bytes(whole[:length])
+    store = small_store(tmp_path / "derived", samples=2)
+    complete = store.jsonl.read_bytes()
+    last = complete.rindex(b"\n", 0, -1) + 1
+    for length in range(last + 1, len(complete) - 1, 7):
+        store.jsonl.write_bytes(complete[:length])
         damage = [f for f in shardwright.verify(store.root).findings if f.damage]
-        assert [(f.kind, f.line, bare(store, f).cure) for f in damage] == [("torn_line", 2, DELETE)]
-    store.jsonl.write_bytes(whole[:-1])  # only the line end is missing: nothing is lost
+        assert [(f.kind, f.line, bare(store, f).fix) for f in damage] == [("torn_line", 2, DELETE)]
+    store.jsonl.write_bytes(complete[:-1])  # only the line end is missing: nothing is lost
     assert shardwright.verify(store.root).findings == []
 
 
-def test_a_line_separator_or_a_byte_order_mark_is_no_fault(store: WholeStore) -> None:
+def test_a_line_separator_or_a_byte_order_mark_is_no_fault(store: SmallStore) -> None:
     store.change(0, caption="one\u2028line")
     lines = store.jsonl.read_bytes().replace(b"\\u2028", "\u2028".encode())
     store.jsonl.write_bytes(b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n\r\n"))
@@ -501,7 +501,7 @@ def test_a_line_separator_or_a_byte_order_mark_is_no_fault(store: WholeStore) ->
 # Duplicates.
 
 
-def test_two_images_with_one_id_are_found(store: WholeStore) -> None:
+def test_two_images_with_one_id_are_found(store: SmallStore) -> None:
     store.write([*store.records(), {**store.records()[1], "image_path": "data/other/img1.png"}])
     finding = only_finding(store)
     assert finding == shardwright.Finding(
@@ -513,7 +513,7 @@ def test_two_images_with_one_id_are_found(store: WholeStore) -> None:
     )
 
 
-def test_a_repeated_record_is_found(store: WholeStore) -> None:
+def test_a_repeated_record_is_found(store: SmallStore) -> None:
     again = {**store.records()[1], "image_path": "data//approved/./img1.jpg"}
     store.write([*store.records(), again])
     finding = only_finding(store)
@@ -526,7 +526,7 @@ def test_a_repeated_record_is_found(store: WholeStore) -> None:
     )
 
 
-def test_an_image_with_two_ids_is_found(store: WholeStore) -> None:
+def test_an_image_with_two_ids_is_found(store: SmallStore) -> None:
     store.change(2, image_path="data/approved/img0.jpg")
     finding = only_finding(store)
     assert finding == shardwright.Finding(
@@ -538,7 +538,7 @@ def test_an_image_with_two_ids_is_found(store: WholeStore) -> None:
     )
 
 
-def test_a_repeat_of_a_duplicate_names_its_own_line(store: WholeStore) -> None:
+def test_a_repeat_of_a_duplicate_names_its_own_line(store: SmallStore) -> None:
     twin = {**store.records()[2], "image_path": "data/approved/img0.jpg"}
     store.write([*store.records()[:2], twin, store.records()[3], twin])
     findings = shardwright.verify(store.root).findings
@@ -551,7 +551,7 @@ def test_a_repeat_of_a_duplicate_names_its_own_line(store: WholeStore) -> None:
 # Notes: nothing is lost by them.
 
 
-def test_an_array_without_a_record_is_noted(store: WholeStore) -> None:
+def test_an_array_without_a_record_is_noted(store: SmallStore) -> None:
     path = store.array("t5", "stranger")
     path.write_bytes(b"whatever")
     finding = only_finding(store)
@@ -566,7 +566,7 @@ def test_an_array_without_a_record_is_noted(store: WholeStore) -> None:
 
 
 @pytest.mark.parametrize("place", ["vae_latents/img0.npy.tmp", "old.jsonl.tmp"])
-def test_a_leftover_is_noted(store: WholeStore, place: str) -> None:
+def test_a_leftover_is_noted(store: SmallStore, place: str) -> None:
     (store.root / place).write_bytes(b"half")
     finding = only_finding(store)
     assert finding == shardwright.Finding(
@@ -579,16 +579,16 @@ def test_a_leftover_is_noted(store: WholeStore, place: str) -> None:
     )
 
 
-def test_a_journal_is_noted(store: WholeStore) -> None:
+def test_a_journal_is_noted(store: SmallStore) -> None:
     journal = store.root / "approved_image_dataset.jsonl.tmp"
     journal.write_bytes(b'{"image_id": "img')
     finding = only_finding(store)
     assert (finding.kind, finding.file, finding.damage) == ("journal", str(journal), False)
-    assert finding.cure == "to merge them, run shardwright derive"
+    assert finding.fix == "to merge them, run shardwright derive"
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe.npy", b"a\nb\x1b[31m.npy", b".npy"])
-def test_a_name_that_no_terminal_should_see_is_spelt_out(store: WholeStore, name: bytes) -> None:
+def test_a_name_that_no_terminal_should_see_is_spelt_out(store: SmallStore, name: bytes) -> None:
     path = Path(os.fsdecode(os.fsencode(store.root / "dinov3") + b"/" + name))
     path.write_bytes(b"")
     finding = only_finding(store)
@@ -597,10 +597,10 @@ def test_a_name_that_no_terminal_should_see_is_spelt_out(store: WholeStore, name
     str(finding).encode()
 
 
-# The whole.
+# All of it.
 
 
-def test_a_missing_folder_is_one_finding(store: WholeStore) -> None:
+def test_a_missing_folder_is_one_finding(store: SmallStore) -> None:
     (store.root / "t5_hidden").rename(store.root / "elsewhere")
     finding = only_finding(store)
     assert finding == shardwright.Finding(
@@ -613,7 +613,7 @@ def test_a_missing_folder_is_one_finding(store: WholeStore) -> None:
 
 
 def test_the_report_is_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "derived", samples=2)
+    store = small_store(tmp_path / "derived", samples=2)
     first, second = store.records()
     many = [
         {**(first if n % 2 else second), "image_id": f"s{n}", "image_path": f"{n}.jpg"}
@@ -630,7 +630,7 @@ def test_the_report_is_the_same_for_any_number_of_workers(tmp_path: Path) -> Non
     assert reports[0].counts["vae_missing"] == 16
 
 
-def test_all_faults_of_a_store_are_listed(store: WholeStore) -> None:
+def test_all_faults_of_a_store_are_listed(store: SmallStore) -> None:
     for component in ("dinov3", "vae", "t5"):
         store.array(component, "img0").unlink()
     truncate(store.array("vae", "img3"))
@@ -646,12 +646,12 @@ def test_all_faults_of_a_store_are_listed(store: WholeStore) -> None:
     ]
 
 
-def test_an_empty_store_is_whole(tmp_path: Path) -> None:
+def test_an_empty_store_is_valid(tmp_path: Path) -> None:
     (tmp_path / "approved_image_dataset.jsonl").write_bytes(b"")
     assert shardwright.verify(tmp_path).findings == []
 
 
-def test_progress_counts_bytes_of_records_and_then_samples(store: WholeStore) -> None:
+def test_progress_counts_bytes_of_records_and_then_samples(store: SmallStore) -> None:
     class Recorder(shardwright.Progress):
         def __init__(self) -> None:
             self.phases: list[list[object]] = []
@@ -679,21 +679,21 @@ def test_what_is_not_a_store_is_refused(tmp_path: Path) -> None:
     ):
         shardwright.verify(tmp_path)
     with pytest.raises(UsageError, match="--workers is 0; give 1 or more"):
-        shardwright.verify(whole_store(tmp_path / "derived").root, workers=0)
+        shardwright.verify(small_store(tmp_path / "derived").root, workers=0)
 
 
 @pytest.mark.parametrize("component", [component.name for component in SPECIFICATION.components])
 def test_every_flipped_bit_of_a_header_is_found_unless_it_means_the_same(
     tmp_path: Path, component: str
 ) -> None:
-    store = whole_store(tmp_path / "derived", samples=1)
+    store = small_store(tmp_path / "derived", samples=1)
     path = store.array(component, "img0")
-    whole, array = path.read_bytes(), np.load(path)
+    complete, array = path.read_bytes(), np.load(path)
     missed = 0
     for place in range(128):
         for bit in range(8):
-            flipped = bytes([whole[place] ^ 1 << bit])
-            path.write_bytes(whole[:place] + flipped + whole[place + 1 :])
+            flipped = bytes([complete[place] ^ 1 << bit])
+            path.write_bytes(complete[:place] + flipped + complete[place + 1 :])
             report = shardwright.verify(store.root, workers=1)
             if report.findings:
                 assert [finding.file for finding in report.findings] == [str(path)]
@@ -720,7 +720,7 @@ def test_no_bytes_in_the_metadata_make_it_raise(
 def test_no_bytes_in_an_array_make_it_raise(
     tmp_path_factory: pytest.TempPathFactory, header: bytes, size: int
 ) -> None:
-    store = whole_store(tmp_path_factory.mktemp("bytes") / "derived", samples=1)
+    store = small_store(tmp_path_factory.mktemp("bytes") / "derived", samples=1)
     path = store.array("dinov3", "img0")
     path.write_bytes((b"\x93NUMPY\x01\x00" + header)[:size])
     report = shardwright.verify(store.root, read_data=True)

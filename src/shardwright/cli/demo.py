@@ -1,4 +1,4 @@
-"""``shardwright demo``: the whole flow on made-up pictures."""
+"""``shardwright demo``: all steps on generated pictures."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from shardwright.text import shown
 if TYPE_CHECKING:
     from shardwright.demo import DemoSummary
 
-HELP = "run the whole flow on made-up pictures, in seconds"
+HELP = "run all steps on generated pictures, in seconds"
 DESCRIPTION = """\
-Paints some pictures in several shapes, each with a caption; derives their arrays with the sketch
-encoders, packs them into shards, verifies every value of the store and holds the shards against it,
-and reads them back with nothing but Python's tarfile. Nothing is downloaded, nor torch needed."""
+Paints pictures in several shapes, each with a caption. Derives their arrays with the sketch
+encoders, packs them into shards, verifies every value of the store, compares the shards with it,
+and reads them back with only Python's tarfile. Downloads nothing, and does not need torch."""
 EXAMPLE = "  shardwright demo\n"
 _NEXT = """\
 next, on your own images (name.jpg with name.txt beside it, or --captions FILE):
@@ -31,19 +31,19 @@ exit status:
   1    failed
   2    wrong usage, or the folder is in use for something else
   11   another run is writing there
-  12   what was made is damaged, so the disk is not to be trusted
-  130  interrupted (terminated: 143, hung up: 129); the same command goes on
+  12   the result is damaged; do not trust this disk
+  130  interrupted (terminated: 143, hung up: 129); run the same command to continue
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    folder = path("DIR", "a folder of its own (%(default)s)")
+    folder = path("DIR", "a new folder (%(default)s)")
     parser.add_argument("folder", nargs="?", default="shardwright-demo", **folder)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the demo and tell the story."""
+    """Run the demo, then print each step."""
     from shardwright.demo import demo  # here, because it needs NumPy and --help does not
 
     result = call(demo, options, _describe)

@@ -11,32 +11,32 @@ from shardwright.migrating import MigrateSummary
 from shardwright.progress import quantity, size
 from shardwright.text import shown
 
-HELP = "Stage 1 to Stage 2: move inline arrays out of the JSONL"
+HELP = "convert Stage 1 to Stage 2: move inline arrays out of the JSONL"
 DESCRIPTION = """\
-Turns a Stage 1 JSONL, which holds arrays inline (dinov3_embedding and the like), into a
-Stage 2 store: each array goes to its own .npy file, its values rounded to the nearest float32
-(dinov3) or float16 (the others), and the record gets its image_id, aspect_bucket and
-format_version. All other fields stay as they are.
+Converts Stage 1 (a JSONL with inline arrays, for example dinov3_embedding) to Stage 2 (a store).
+Each array goes to its own .npy file, its values rounded to the nearest float32 (dinov3) or
+float16 (the others). The record gets its image_id, aspect_bucket and format_version; other fields
+do not change.
 
-An array file that is there already is never replaced; where its values differ, that is reported.
-Of several lines of one image only the last is migrated. A line that cannot be migrated stays in
-the JSONL as it is, and is reported with its number. A missing height or width is read from the
-image, if image_path leads to it from the current folder.
+An array file that exists is never replaced; if its values differ, that is reported. If an image
+has several lines, only the last is migrated. A line that cannot be migrated stays in the JSONL as
+it is and is reported with its number. A missing height or width is read from the image, if
+image_path leads to it from the current folder.
 
-The JSONL is replaced in one step at the end. Kill it at any time and run it again: the result is
-the same, and a second run changes nothing. The original is kept beside it."""
+The JSONL is replaced in one step at the end, and the original is kept beside it. After a kill,
+run the same command again: the result is the same. A second run changes nothing."""
 EXAMPLE = """\
   shardwright migrate --dry-run
   shardwright migrate --derived-dir data/derived
 """
 EXIT_STATUS = """\
 exit status:
-  0    done; also when there was nothing to migrate
+  0    done, or nothing to migrate
   1    failed: the disk is full, or the JSONL changed meanwhile
   2    wrong usage, or the JSONL is missing
   3    done, but some lines could not be migrated
   11   another run is writing to the same store
-  130  interrupted (terminated: 143, hung up: 129); the same command goes on
+  130  interrupted (terminated: 143, hung up: 129); run the same command to continue
 """
 _LINES_LISTED = 10
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = {
         **STORE,
         "--no-backup": switch("do not keep the original (as FILE.stage1.bak)", "store_false"),
-        "--dry-run": switch("say what would be done, and write nothing"),
+        "--dry-run": switch("report what would be done, and write nothing"),
         **WORKERS,
     }
     declare(parser, shardwright.migrate, flags)
@@ -59,12 +59,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe(summary: MigrateSummary) -> str:
-    """Tell a person what was migrated, what was not, and what to do about it."""
+    """Write for people what was migrated, what was not, and what to do about it."""
     lines = []
     if summary.recovered is not None:
         lines.append(
-            f"merged {quantity(summary.recovered.records, 'records')} of a run that was killed "
-            f"({quantity(summary.recovered.torn_lines, 'torn lines')} dropped)"
+            f"merged {quantity(summary.recovered.records, 'records')} of a run that was killed; "
+            f"dropped {quantity(summary.recovered.torn_lines, 'incomplete lines')}"
         )
     lines += [
         _headline(summary),
@@ -75,23 +75,20 @@ def describe(summary: MigrateSummary) -> str:
     ]
     for reason, numbers in summary.unmigrated_by_reason.items():
         lines.append(f"  {reason}: {len(numbers)} ({_listed(numbers)})")
-    for title, counts in (
-        ("arrays_written", summary.arrays_written),
-        ("arrays_found", summary.arrays_found),
-    ):
-        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-        lines.append(f"{title}: {listed or 0}")
+    for title in ("arrays_written", "arrays_found"):
+        counts = getattr(summary, title).items()
+        lines.append(f"{title}: {', '.join(f'{name} {count}' for name, count in counts) or 0}")
     for name, numbers in summary.arrays_differing.items():
         lines.append(
-            f"note: kept {quantity(len(numbers), f'{name} arrays')} that had other values "
+            f"note: kept {quantity(len(numbers), f'{name} arrays')} with other values "
             f"({_listed(numbers)})"
         )
     if summary.backup is not None:
         lines.append(f"the original is kept as {shown(summary.backup)}")
     if summary.unmigrated_records:
         lines.append(
-            "lines that could not be migrated are in the JSONL as they were; fix or delete them, "
-            "then run migrate again"
+            "lines that could not be migrated are unchanged; fix or delete them, then run migrate "
+            "again"
         )
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""``shardwright status``: how a store stands."""
+"""``shardwright status``: what is ready, what is missing, what to do next."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from shardwright.progress import quantity, size
 from shardwright.reporting import PackedStatus, StoreStatus
 from shardwright.text import shown
 
-HELP = "what a store holds and lacks, and what to do next"
+HELP = "show what is ready in a store, what is missing, and what to do next"
 DESCRIPTION = """\
-Says what a Stage 2 store holds: for each component how many records have their array and how many
-lack it, which arrays are invalid or belong to no record; for each bucket how many samples are
-ready; how many bytes there are, and how many the shards will have, to the byte. Then it names the
-next command; so it also looks which samples the shards in --output-dir, and in the folders directly
-below it, hold. Reads the metadata, the header of every array and the index of every shard, and
-changes nothing."""
+Reports the state of a store (Stage 2: records and arrays). For each component: how many records
+have their array, and how many arrays are missing, invalid or without a record. For each bucket:
+how many samples are ready. For all: the size of the store, and the exact size of its shards. Then
+it names the next command. For that it also looks for samples that are packed already, in
+--output-dir and in the folders directly below it. Reads the metadata, the header of every array
+and the index of every shard. Changes nothing."""
 EXAMPLE = "  shardwright status\n  shardwright status --derived-dir data/derived --json\n"
 EXIT_STATUS = """\
 exit status:
-  0    done, however the store stands
+  0    done, whatever the state of the store
   1    failed
   2    wrong usage, or the store is missing
   130  interrupted (terminated: 143, hung up: 129)
 """
 _BAR = 40  # characters for the largest bucket, where there is room
 _SHORTEST_BAR = 10
-_WIDTH = 120  # of what is no terminal
+_WIDTH = 120  # if the output is not a terminal
 _LEFTOVERS_LISTED = 10
 
 
@@ -43,35 +43,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look, then print what was seen."""
+    """Print the status."""
     call(shardwright.status, options, describe)
     return 0
 
 
 def describe(status: StoreStatus) -> str:
-    """Tell a person how the store stands."""
-    parts = [_records(status), _components(status)]
-    if status.buckets:
-        parts.append(_buckets(status))
-    parts.append(_bytes(status))
+    """Write the status for people."""
+    parts = [[_headline(status)], _components(status), _buckets(status), _sizes(status)]
+    parts[0] += (
+        f"  {reason}: {skipped.count:,} (for example {shown(skipped.example)})"
+        for reason, skipped in status.skipped_by_reason.items()
+    )
     if status.unfinished:
         names, made = " and ".join(status.unfinished), max(status.unfinished.values())
-        parts.append(f"recompute of {names}: {quantity(made, 'images')} so far, not in use yet")
+        parts.append([f"recompute of {names}: {quantity(made, 'images')} so far, not in use yet"])
     if status.failures_file is not None:
         failed = quantity(status.failures, "images")
-        parts.append(f"could not be derived: {failed}, listed in {shown(status.failures_file)}")
-    lines = facts_lines(status)
+        parts.append([f"could not be derived: {failed}, listed in {shown(status.failures_file)}"])
+    parts.append(facts_lines(status))
     if status.unknown_images:
         images = quantity(status.unknown_images, "images")
-        lines.append(f"unknown: {images} encoded by an earlier version, or elsewhere")
-    if lines:
-        parts.append("\n".join(lines))
+        parts[-1].append(f"unknown: {images} encoded by an earlier version, or elsewhere")
     if status.leftovers:
-        parts.append(_leftovers(status))
+        head = f"temporary files of a run that is interrupted or running: {len(status.leftovers):,}"
+        parts.append([head, *listed(list(map(shown, status.leftovers)), _LEFTOVERS_LISTED)])
     if status.packed:
-        parts.append("\n".join(["packed:", *starmap(_packed, status.packed.items())]))
-    parts.append(_next(status))
-    return "\n\n".join(parts)
+        parts.append(["packed:", *starmap(_packed, status.packed.items())])
+    command = "nothing to recommend" if status.next_command is None else status.next_command
+    parts.append([f"next: {shown(command)}", f"      ({shown(status.next_reason)})"])
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _headline(status: StoreStatus) -> str:
+    return (
+        f"{shown(status.derived_dir)}: {quantity(status.total_records, 'records')}, "
+        f"{status.ready_records:,} ready, {status.skipped_incomplete:,} not ready "
+        f"[{status.seconds:.1f} s]"
+    )
 
 
 def _packed(folder: str, packed: PackedStatus) -> str:
@@ -80,67 +89,40 @@ def _packed(folder: str, packed: PackedStatus) -> str:
     return f"  {shown(folder)}: {samples}, of them {packed.ready:,} ready in the store{state}"
 
 
-def _next(status: StoreStatus) -> str:
-    command = "nothing to recommend" if status.next_command is None else status.next_command
-    return f"next: {shown(command)}\n      ({shown(status.next_reason)})"
-
-
-def _records(status: StoreStatus) -> str:
-    total = quantity(status.total_records, "records")
-    lines = [
-        f"{shown(status.derived_dir)}: {total}, {status.ready_records:,} ready, "
-        f"{status.skipped_incomplete:,} not [{status.seconds:.1f} s]"
-    ]
-    for reason, skipped in status.skipped_by_reason.items():
-        lines.append(f"  {reason}: {skipped.count:,} (such as {shown(skipped.example)})")
-    return "\n".join(lines)
-
-
-def _components(status: StoreStatus) -> str:
+def _components(status: StoreStatus) -> list[str]:
     rows = [["component", "complete", "missing", "invalid", "orphaned", "bytes"]]
     for name, state in status.components.items():
         counts = (state.complete, state.missing, state.invalid, state.orphaned, state.bytes)
         rows.append([name, *(f"{count:,}" for count in counts)])
-    return table(rows)
+    return table(rows).splitlines()
 
 
-def _buckets(status: StoreStatus) -> str:
+def _buckets(status: StoreStatus) -> list[str]:
+    """Count the samples of each bucket, with a bar; the largest has full length."""
+    if not status.buckets:
+        return []
+    buckets = status.buckets.values()
     rows = [["bucket", "ready", "not ready", "shard bytes"]]
     for name, bucket in status.buckets.items():
-        counts = (bucket.ready, bucket.not_ready, bucket.shard_bytes)
-        rows.append([name, *(f"{count:,}" for count in counts)])
+        rows.append([name, f"{bucket.ready:,}", f"{bucket.not_ready:,}", f"{bucket.shard_bytes:,}"])
     lines = table(rows).splitlines()
-    room = shutil.get_terminal_size((_WIDTH, 24)).columns - len(lines[0]) - 2
-    if room < _SHORTEST_BAR:
-        return "\n".join(lines)
-    both = [(bucket.ready, bucket.not_ready) for bucket in status.buckets.values()]
-    bars = ["", *_bars(both, min(room, _BAR))]
-    return "\n".join(f"{line}  {bar}".rstrip() for line, bar in zip(lines, bars, strict=True))
+    longest = min(shutil.get_terminal_size((_WIDTH, 24)).columns - len(lines[0]) - 2, _BAR)
+    if longest >= _SHORTEST_BAR:
+        blocks = (sys.stdout.encoding or "").lower().startswith("utf")
+        full, light = ("█", "░") if blocks else ("#", ".")
+        largest = max(bucket.ready + bucket.not_ready for bucket in buckets)
+        for row, bucket in enumerate(buckets, 1):
+            total = bucket.ready + bucket.not_ready
+            length = -(-total * longest // largest)  # rounded up, so that one sample is visible
+            solid = bucket.ready * length // total
+            lines[row] += f"  {full * solid}{light * (length - solid)}"
+    return lines
 
 
-def _bars(counts: list[tuple[int, int]], longest: int) -> list[str]:
-    """Draw ready and not ready as one bar each, the largest of full length."""
-    blocks = (sys.stdout.encoding or "").lower().startswith("utf")
-    full, light = ("█", "░") if blocks else ("#", ".")
-    largest = max(ready + not_ready for ready, not_ready in counts)
-    bars = []
-    for ready, not_ready in counts:
-        # Rounded up, so that a single sample is seen.
-        length = -(-(ready + not_ready) * longest // largest)
-        solid = ready * length // (ready + not_ready)
-        bars.append(full * solid + light * (length - solid))
-    return bars
-
-
-def _bytes(status: StoreStatus) -> str:
-    return (
+def _sizes(status: StoreStatus) -> list[str]:
+    return [
         f"store:  {status.store_bytes:,} bytes ({size(status.store_bytes)}), of them "
-        f"{status.jsonl_bytes:,} metadata\n"
+        f"{status.jsonl_bytes:,} metadata",
         f"shards: {status.shard_bytes:,} bytes ({size(status.shard_bytes)}) predicted, in "
-        f"{quantity(status.shards, 'shards')}"
-    )
-
-
-def _leftovers(status: StoreStatus) -> str:
-    head = f"temporary files, left by a run or in use by one: {len(status.leftovers):,}"
-    return "\n".join([head, *listed(list(map(shown, status.leftovers)), _LEFTOVERS_LISTED)])
+        f"{quantity(status.shards, 'shards')}",
+    ]

@@ -21,12 +21,11 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipe import Component
 from shardwright.storage import files
 from shardwright.store import facts, records
-from shardwright.store.arrays import SUFFIX
 from shardwright.store.facts import Facts
 from shardwright.store.folders import array_ids
 from shardwright.store.records import Record
 from shardwright.store.rules import Rules, is_side, is_stage1
-from shardwright.store.store import Store
+from shardwright.store.store import ARRAY_SUFFIX, Store
 
 
 class Inventory:
@@ -248,7 +247,7 @@ class Inventory:
 
     def _is_older(self, source: Source) -> bool:
         written = os.stat(source.sidecar).st_mtime_ns
-        name = source.image_id + SUFFIX
+        name = source.image_id + ARRAY_SUFFIX
         return all(written < os.stat(folder + name).st_mtime_ns for folder in self._text_folders)
 
 

@@ -1,22 +1,48 @@
-"""Stage 1 to store: the arrays that a JSONL holds inline become ``.npy`` files."""
+"""Stage 1 to Stage 2: inline arrays of a JSONL become ``.npy`` files."""
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from shardwright.engine.local import Local
 from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.layout import JSONL_NAME
-from shardwright.migrating.summary import MigrateSummary
 from shardwright.progress import Progress
 from shardwright.storage.local import require_writable
+from shardwright.summary import Summary
 from shardwright.validate import place, require_switches
+
+if TYPE_CHECKING:
+    from shardwright.store.journal import Recovered
 
 __all__ = ["MigrateSummary", "migrate"]
 
 StrPath = str | os.PathLike[str]
+
+
+@dataclass
+class MigrateSummary(Summary):
+    """What ``migrate`` did, or would do with ``dry_run``; lists hold line numbers."""
+
+    jsonl: str
+    dry_run: bool
+    total_records: int = 0
+    migrated_records: int = 0
+    already_migrated: int = 0
+    unmigrated_records: int = 0
+    unmigrated_by_reason: dict[str, list[int]] = field(default_factory=dict)
+    arrays_written: dict[str, int] = field(default_factory=dict)  # by component
+    arrays_found: dict[str, int] = field(default_factory=dict)  # existed, with the same values
+    arrays_differing: dict[str, list[int]] = field(default_factory=dict)  # existed, and stay
+    jsonl_bytes_before: int = 0
+    jsonl_bytes_after: int = 0
+    backup: str | None = None
+    recovered: Recovered | None = None
+    seconds: float = 0.0
 
 
 @entry
@@ -31,10 +57,10 @@ def migrate(
 ) -> MigrateSummary:
     """Turn a Stage 1 JSONL into a Stage 2 store, in place.
 
-    Arguments are named as the flags of ``shardwright migrate``. A line that cannot be migrated
-    stays as it is, and its number is in the summary under the reason.
+    Arguments are named like the flags of ``shardwright migrate``. A line that cannot be migrated
+    stays as it is; the summary has its number and the reason.
     """
-    # Here, because the package and its --help are to be imported quickly.
+    # Here, so that importing the package and printing --help are quick.
     from shardwright.migrating.run import run
     from shardwright.store.folders import holds_shards
     from shardwright.store.store import Store
@@ -44,12 +70,10 @@ def migrate(
     derived = place("--derived-dir", derived_dir)
     path = place("--jsonl", derived / JSONL_NAME if jsonl is None else jsonl)
     if not path.is_file():
-        raise InputMissingError(
-            f"{path}: no such file; give the Stage 1 metadata with --jsonl, or its folder with "
-            "--derived-dir"
-        )
+        fix = "give the Stage 1 metadata with --jsonl, or its folder with --derived-dir"
+        raise InputMissingError("no such file", path=path, fix=fix)
     if holds_shards(derived):
-        raise UsageError(f"--derived-dir {derived}: holds shards; give the store, or a new folder")
+        raise UsageError("holds shards", path=derived, fix="give the store, or a new folder")
     engine = Local.of(workers)
     for folder in (derived, path.parent):
         require_writable(folder)

@@ -1,14 +1,14 @@
 """A migration from end to end.
 
-The JSONL is read twice: once to find ids that are met more than once, and once, in parts, to
-migrate. It is replaced in one step at the end. Until then it is as it was, so a run that was killed
-is simply run again: the arrays it has written are found, compared and kept.
+The JSONL is read twice: once to find ids that occur more than once, and once, in parts, to migrate.
+It is replaced in one step at the end, so a run that was killed is simply run again: the arrays it
+has written are found, compared and kept.
 """
 
 from __future__ import annotations
 
 import filecmp
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from pathlib import Path
 from shardwright.engine import Engine
 from shardwright.errors import StorageError
 from shardwright.interrupts import check
-from shardwright.migrating.summary import MigrateSummary
+from shardwright.migrating import MigrateSummary
 from shardwright.progress import Progress, quantity
 from shardwright.recipe import Component
 from shardwright.storage import files, locks
@@ -38,125 +38,78 @@ _NOTE_EVERY = 5000  # lines
 def run(
     store: Store, backup: bool, dry_run: bool, engine: Engine, progress: Progress
 ) -> MigrateSummary:
-    """Migrate, or only look what that would do."""
-    migration = _Migration(store, dry_run, engine, progress)
+    """Migrate, or only report what that would do."""
+    summary = MigrateSummary(str(store.jsonl), dry_run)
     if dry_run:
         if store.journal.exists():
-            progress.warn(f"{store.journal}: not counted here; it is merged first")
-        return migration.run(backup)
+            progress.warn(f"{store.journal}: not counted; a migration merges it first")
+        _migrate(store, backup, summary, engine, progress)
+        return summary
     with locks.lock(store.folder):
         store.make_folders()
-        recovered = recover(store.jsonl)
+        summary.recovered = recover(store.jsonl)
         try:
-            summary = migration.run(backup)
-        except KeyboardInterrupt as interrupt:
-            interrupt.add_note("run the same command to continue")
+            _migrate(store, backup, summary, engine, progress)
+        except BaseException as error:
+            with suppress(StorageError):  # the first error is the one to report
+                for path in leftovers(store):  # of workers that were stopped
+                    if path.parent != store.folder:
+                        files.remove(path)
+            if isinstance(error, KeyboardInterrupt):
+                error.add_note("run the same command to continue")
             raise
-        summary.recovered = recovered
     return summary
 
 
-class _Migration:
-    """One run over a JSONL, and its books."""
-
-    def __init__(self, store: Store, dry_run: bool, engine: Engine, progress: Progress) -> None:
-        self.store, self.dry_run = store, dry_run
-        self.engine, self.progress = engine, progress
-        self.summary = MigrateSummary(str(store.jsonl), dry_run)
-
-    def run(self, backup: bool) -> MigrateSummary:
-        summary = self.summary
-        with Rewrite(self.store.jsonl) as rewrite:
-            summary.jsonl_bytes_before = summary.jsonl_bytes_after = rewrite.size
-            starts = [(0, 0)]
-            repeated = repeated_ids(self._read(rewrite, starts))
-            # Closed before anything else ends: no worker writes after we have let go of the lock.
-            with closing(self._migrate(rewrite, starts, repeated)) as fates:
-                for fate in fates:
-                    self._enter(fate)
-                    if fate.become is not None and not self.dry_run:
-                        rewrite.replace(fate.start, fate.end, fate.become)
-            if rewrite.changed:
-                if backup:
-                    summary.backup = str(_keep_original(self.store.jsonl))
-                rewrite.publish()
-        return summary
-
-    def _read(self, rewrite: Rewrite, starts: list[tuple[int, int]]) -> Iterator[Line]:
-        """Read the lines, and note where parts begin: how many lines and bytes lie before."""
-        self.progress.phase("read", rewrite.size, "B")
-        number = 0
-        for line in rewrite.lines():
-            if line.offset - starts[-1][1] >= _PART_BYTES:
-                self.progress.advance(line.offset - starts[-1][1])
-                starts.append((line.number - 1, line.offset))
-            yield line
-            number = line.number
-            if number % _NOTE_EVERY == 0:
-                self.progress.note(f"{number:,} lines")
-        self.progress.advance(rewrite.size - starts[-1][1])
-        self.progress.note(f"all {quantity(number, 'lines')}")
-
-    def _migrate(
-        self, rewrite: Rewrite, starts: list[tuple[int, int]], repeated: Repeated
-    ) -> Generator[_Fate, None, None]:
-        """Have the workers migrate one part each; tell of the lines in their order."""
-        self.progress.phase("migrate", rewrite.size, "B")
+def _migrate(
+    store: Store, backup: bool, summary: MigrateSummary, engine: Engine, progress: Progress
+) -> None:
+    with Rewrite(store.jsonl) as rewrite:
+        summary.jsonl_bytes_before = summary.jsonl_bytes_after = rewrite.size
+        starts = [(0, 0)]
+        repeated = repeated_ids(_read(rewrite, starts, progress))
         ends = [start for _, start in starts[1:]] + [rewrite.size]
         parts = [rewrite.part(*start, end) for start, end in zip(starts, ends, strict=True)]
-        work = partial(_migrate_part, self.store, self.dry_run, repeated)
+        progress.phase("migrate", rewrite.size, "B")
         done: dict[int, list[_Fate]] = {}
-        number = noted = 0
-        try:
-            with closing(self.engine.run(work, parts)) as results:
-                for part in parts:
-                    while part.start not in done:
-                        start, fates = next(results)
-                        done[start] = fates
-                    yield from (fates := done.pop(part.start))
-                    self.progress.advance(part.end - part.start)
-                    number = fates[-1].number if fates else number
-                    if number - noted >= _NOTE_EVERY:
-                        self.progress.note(f"{number:,} lines")
-                        noted = number
-        except BaseException:
-            self._remove_unfinished()
-            raise
-        self.progress.note(f"all {quantity(number, 'lines')}")
+        noted = 0
+        work = partial(_migrate_part, store, summary.dry_run, repeated)
+        # Closed before anything else ends, so that no worker writes after the lock is released.
+        with closing(engine.run(work, parts)) as results:
+            for part in parts:
+                while part.start not in done:
+                    done.update([next(results)])
+                for fate in done.pop(part.start):
+                    _count(fate, summary)
+                    if fate.become is not None and not summary.dry_run:
+                        rewrite.replace(fate.start, fate.end, fate.become)
+                progress.advance(part.end - part.start)
+                if summary.total_records - noted >= _NOTE_EVERY:
+                    noted = summary.total_records
+                    progress.note(f"{noted:,} lines")
+        progress.note(f"all {quantity(summary.total_records, 'lines')}")
+        if rewrite.changed:
+            if backup:
+                summary.backup = str(_keep_original(store.jsonl))
+            rewrite.publish()
 
-    def _remove_unfinished(self) -> None:
-        """Remove what workers that were stopped have left; we hold the store's lock."""
-        if not self.dry_run:
-            with suppress(StorageError):  # the error that brought us here is the one to report
-                for path in leftovers(self.store):
-                    if path.parent != self.store.folder:
-                        files.remove(path)
 
-    def _enter(self, fate: _Fate) -> None:
-        """Enter in the books what became of a line."""
-        summary = self.summary
-        summary.total_records += 1
-        if fate.reason is not None:
-            summary.unmigrated_records += 1
-            summary.unmigrated_by_reason.setdefault(fate.reason, []).append(fate.number)
-        elif fate.become is None:
-            summary.already_migrated += 1
-        else:
-            summary.migrated_records += 1
-            summary.jsonl_bytes_after += len(fate.become) - (fate.end - fate.start)
-        for counts, names in (
-            (summary.arrays_written, fate.written),
-            (summary.arrays_found, fate.found),
-        ):
-            for name in names:
-                counts[name] = counts.get(name, 0) + 1
-        for name in fate.differing:
-            summary.arrays_differing.setdefault(name, []).append(fate.number)
+def _read(rewrite: Rewrite, starts: list[tuple[int, int]], progress: Progress) -> Iterator[Line]:
+    """Read the lines, and list where parts begin: the number of lines and bytes before each."""
+    progress.phase("read", rewrite.size, "B")
+    for line in rewrite.lines():
+        if line.offset - starts[-1][1] >= _PART_BYTES:
+            progress.advance(line.offset - starts[-1][1])
+            starts.append((line.number - 1, line.offset))
+        yield line
+        if line.number % _NOTE_EVERY == 0:
+            progress.note(f"{line.number:,} lines")
+    progress.advance(rewrite.size - starts[-1][1])
 
 
 @dataclass
 class _Fate:
-    """What becomes of a line: a record, or nothing, for a reason or as it is one already."""
+    """The result for a line: a new record, or a reason; neither if it is a record already."""
 
     number: int
     start: int
@@ -168,10 +121,31 @@ class _Fate:
     differing: list[str] = field(default_factory=list)
 
 
+def _count(fate: _Fate, summary: MigrateSummary) -> None:
+    """Add the result for a line to the summary."""
+    summary.total_records += 1
+    if fate.reason is not None:
+        summary.unmigrated_records += 1
+        summary.unmigrated_by_reason.setdefault(fate.reason, []).append(fate.number)
+    elif fate.become is None:
+        summary.already_migrated += 1
+    else:
+        summary.migrated_records += 1
+        summary.jsonl_bytes_after += len(fate.become) - (fate.end - fate.start)
+    for counts, names in (
+        (summary.arrays_written, fate.written),
+        (summary.arrays_found, fate.found),
+    ):
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+    for name in fate.differing:
+        summary.arrays_differing.setdefault(name, []).append(fate.number)
+
+
 def _migrate_part(
     store: Store, dry_run: bool, repeated: Repeated, part: Part
 ) -> Iterator[tuple[int, list[_Fate]]]:
-    """Write the arrays of a part; when they are on the disk, say what becomes of its lines."""
+    """Migrate the lines of a part; the result comes when their arrays are on the disk."""
     fates: list[_Fate] = []
     waiting: list[tuple[Path, Array]] = []
     for line in part.lines():
@@ -191,16 +165,14 @@ def _migrate_part(
 
 
 def _missing(store: Store, become: Stage2, fate: _Fate) -> list[tuple[Path, Array]]:
-    """Find which arrays are to be written; one that is there is compared and never replaced."""
-    there = [
-        (component, array, path, _existing(path, component))
-        for component, array in become.arrays.items()
-        for path in [store.array(component, become.image_id)]
-    ]
+    """Find the arrays to write; one that exists is compared and never replaced."""
+    paths = {component: store.array(component, become.image_id) for component in become.arrays}
+    there = {component: _existing(path, component) for component, path in paths.items()}
     missing = []
-    for component, array, path, existing in there:
+    for component, array in become.arrays.items():
+        existing = there[component]
         if existing is None:
-            missing.append((path, array))
+            missing.append((paths[component], array))
             fate.written.append(component.name)
         elif existing.shape == array.shape and (existing == array).all():
             fate.found.append(component.name)
@@ -219,7 +191,7 @@ def _existing(path: Path, component: Component) -> Array | None:
 
 
 def _keep_original(jsonl: Path) -> Path:
-    """Keep the file as it is now under another name; never replace one that is kept already."""
+    """Keep the present file under another name, without replacing one that was kept before."""
     jsonl = target(jsonl)
     number = 1
     while True:

@@ -1,19 +1,85 @@
-"""What a store holds, what it lacks, how large its shards will be, and what to do next."""
+"""The status of a store: what is ready, what is missing, and what to do next."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from shardwright.engine.local import Local
 from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
+from shardwright.packing.summary import SkippedReason
 from shardwright.progress import Progress
-from shardwright.reporting.summary import BucketStatus, ComponentStatus, PackedStatus, StoreStatus
+from shardwright.summary import Summary
 from shardwright.validate import place, place_or_none
+
+if TYPE_CHECKING:
+    from shardwright.store.facts import Truncated
 
 __all__ = ["BucketStatus", "ComponentStatus", "PackedStatus", "StoreStatus", "status"]
 
 StrPath = str | os.PathLike[str]
+
+
+@dataclass
+class ComponentStatus:
+    """The arrays of one component; the first three count images that have a record."""
+
+    complete: int = 0
+    missing: int = 0
+    invalid: int = 0
+    orphaned: int = 0  # arrays without a record
+    bytes: int = 0  # of all its arrays, valid or not
+
+
+@dataclass
+class BucketStatus:
+    """The samples of one bucket."""
+
+    ready: int = 0
+    not_ready: int = 0
+    shard_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class PackedStatus:
+    """What one shard folder holds."""
+
+    samples: int
+    ready: int  # of the samples, those that are ready in the store
+    unfinished: bool  # whether its last run has not ended
+
+
+@dataclass(frozen=True)
+class StoreStatus(Summary):
+    """What ``status`` found."""
+
+    derived_dir: str
+    jsonl: str
+    total_records: int
+    ready_records: int
+    skipped_incomplete: int
+    skipped_by_reason: dict[str, SkippedReason]
+    stage1_records: int
+    components: dict[str, ComponentStatus]
+    buckets: dict[str, BucketStatus]
+    jsonl_bytes: int
+    store_bytes: int
+    shards: int  # that packing would write
+    shard_bytes: int  # of these, exactly
+    leftovers: list[str]
+    packed: dict[str, PackedStatus]  # by folder
+    unfinished: dict[str, int]  # components of a recompute that is not in use yet: images so far
+    failures: int  # images that could not be derived
+    failures_file: str | None  # where they are listed, if there are any
+    changed_images: list[str]  # since they were encoded; their arrays are from the old ones
+    gone_images: list[str]
+    unknown_images: int  # whose file is not on record, so that changes go unnoticed
+    truncated: dict[str, Truncated]  # captions that were cut, by component
+    next_command: str | None  # None where it is the user's choice
+    next_reason: str
+    seconds: float
 
 
 @entry
@@ -25,13 +91,13 @@ def status(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> StoreStatus:
-    """Say what a store holds and lacks, as ``pack`` would see it, and what to do next.
+    """Report what is ready in a store, what is missing, and what to do next.
 
-    Arguments are named as the flags of ``shardwright status``. Reads the metadata and the header of
+    Arguments are named like the flags of ``shardwright status``. Reads the metadata, the header of
     every array, and the indexes of the shards in ``output_dir`` and in the folders directly below
-    it; changes nothing.
+    it. Changes nothing.
     """
-    # Here, because the package and its --help are to be imported quickly.
+    # Here, so that importing the package and printing --help are quick.
     from shardwright.reporting.run import look
     from shardwright.store import commands
     from shardwright.store.folders import holds_shards
@@ -41,15 +107,11 @@ def status(
     derived = place("--derived-dir", derived_dir)
     store = Store.at(derived, place_or_none("--jsonl", jsonl))
     if not derived.exists():
-        raise InputMissingError(
-            f"{derived}: no such folder; give another --derived-dir, or make it with "
-            f"{commands.derive(store)}"
-        )
+        fix = f"give another --derived-dir, or make it with {commands.derive(store)}"
+        raise InputMissingError("no such folder", path=derived, fix=fix)
     if not derived.is_dir():
-        raise UsageError(f"{derived}: is a file; give the folder of a store")
+        raise UsageError("is a file", path=derived, fix="give the folder of a store")
     if holds_shards(derived):
-        raise UsageError(
-            f"{derived}: is a shard folder; give the store it was packed from, or run shardwright "
-            "verify on it"
-        )
+        fix = "give the store it was packed from, or run shardwright verify on it"
+        raise UsageError("is a shard folder", path=derived, fix=fix)
     return look(store, place("--output-dir", output_dir), engine, progress or Progress())

@@ -1,4 +1,4 @@
-"""Which of a store's samples are in shards already, and so what to do with those that are ready."""
+"""Which samples of a store are packed already, and what to do with the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME, STATE_FOLDER
 from shardwright.progress import quantity
-from shardwright.reporting.summary import PackedStatus
+from shardwright.reporting import PackedStatus
 from shardwright.shards.format import consistency, index, manifest
 from shardwright.shards.format.manifest import Run, Unfinished
 from shardwright.store import commands, provenance
@@ -21,18 +21,18 @@ from shardwright.store.store import Store
 
 @dataclass
 class _Packing:
-    """A shard folder, as its manifest and indexes have it."""
+    """A shard folder, as its manifest and indexes describe it."""
 
     folder: Path
     runs: list[Run]
     unfinished: Unfinished | None = None
     samples: int = 0
     ready: int = 0  # of them, those whose id is ready in the store
-    other: str = ""  # how the store was made otherwise: it is another one, or was recomputed
+    other: str = ""  # settings of the store that differ: it is another one, or was recomputed
     damaged: bool = False
 
     def holds_all_of(self, jsonl: str) -> bool:
-        """Whether it is known to take whatever is ready: or it may be kept apart on purpose."""
+        """Whether its runs packed all that was ready, and not only a chosen part."""
         return all(
             run.jsonl == jsonl and run.settings.limit is None and not run.settings.buckets
             for run in self.runs
@@ -40,13 +40,13 @@ class _Packing:
 
 
 class Packings:
-    """The packings in a folder and directly below it, beside the ready samples of a store."""
+    """The shard folders in a folder and directly below it, compared with a store."""
 
     def __init__(self, output_dir: Path, ready: Set[str], store: Store) -> None:
         self.output_dir = output_dir
         self._entries = provenance.readable(store.folder)
         self._count = len(ready)
-        self._left = set(ready)  # of the ready samples, those that no packing has
+        self._left = set(ready)  # ready samples that are in no folder
         self._packings = [self._read(folder, ready) for folder in _folders(output_dir)]
 
     def summary(self) -> dict[str, PackedStatus]:
@@ -59,7 +59,7 @@ class Packings:
         }
 
     def next(self, store: Store) -> tuple[str | None, str]:
-        """Choose what to do with a store of which every record is ready, and say why."""
+        """Choose the next command if every record is ready, and give the reason."""
         for one in self._packings:
             where, note = str(one.folder), one.unfinished
             if one.damaged:
@@ -69,7 +69,7 @@ class Packings:
                 other = ["--other-jsonl"] if before and note.jsonl not in (None, *before) else []
                 packed_from = store if note.jsonl is None else store.of(note.jsonl)
                 flags = ["--resume", *note.settings.flags(), *other]
-                why = f"a run that packs into {where} was interrupted, or is still under way"
+                why = f"a run that packs into {where} was interrupted, or is still running"
                 return commands.pack(packed_from, one.folder, *flags), why
         alike = [one for one in self._packings if one.ready]
         mine = [one for one in alike if not one.other]
@@ -114,13 +114,13 @@ class Packings:
                     found.samples += len(ids)
                     found.ready += sum(image_id in ready for image_id in ids)
                     self._left.difference_update(() if found.other else ids)
-        except ShardwrightError:  # verify says what it is
+        except ShardwrightError:  # verify reports it
             found.damaged = True
         return found
 
 
 def _folders(output_dir: Path) -> list[Path]:
-    """Find the shard folders that packing has begun."""
+    """Find the shard folders, finished or not."""
     names = sorted(os.listdir(output_dir)) if output_dir.is_dir() else []
     notes = (manifest.MANIFEST_NAME, manifest.UNFINISHED_NAME)
     return [

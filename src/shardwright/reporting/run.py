@@ -1,4 +1,4 @@
-"""A look at a store: its records, its arrays, its shards to be, and what to do next."""
+"""The status of a store: its records, its arrays, its future shards, and what to do next."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from shardwright.packing.check import check
 from shardwright.packing.plan import Plan, plan, select
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
+from shardwright.reporting import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.reporting.packed import Packings
-from shardwright.reporting.summary import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.store import commands, facts, folders, provenance, records
 from shardwright.store.array_faults import check_all
@@ -30,18 +30,19 @@ from shardwright.store.rules import is_stage1
 from shardwright.store.store import Store
 
 _NOTE_EVERY = 100_000  # ready records between two lines of a log
-_SHARD_SIZE = 1000  # what pack takes by default, since every shard adds a few bytes
+_SHARD_SIZE = 1000  # pack's default, because every shard adds a few bytes
 
 
 def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> StoreStatus:
-    """Scan and check as packing would, then look at what it leaves out."""
+    """Scan and check as packing does, then count what it leaves out."""
     started = time.monotonic()
     if store.jsonl.is_file():
         found = scan(store, progress, _NOTE_EVERY)
     elif store.jsonl == store.folder / JSONL_NAME:  # nothing derived yet, or nothing merged
         found = Scan(store, (0, 0))
     else:
-        raise InputMissingError(f"{store.jsonl}: no such file; give the metadata with --jsonl")
+        fix = "give the metadata with --jsonl"
+        raise InputMissingError("no such file", path=store.jsonl, fix=fix)
     settings = PackSettings(
         buckets=[], shuffle=False, seed=None, limit=None, shard_size=_SHARD_SIZE
     )
@@ -58,7 +59,6 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
         for state, nbytes in zip(components.values(), checked.sizes(sample), strict=True):
             state.bytes += nbytes
     leftovers = folders.leftovers(store)
-    failures_file = store.state / FAILURES_NAME
     failures = len({failure.image_path for failure in read_failures(store)})
     known = facts.survey(store, ready | others.keys(), progress)
     packed = Packings(output_dir, ready, store)
@@ -84,7 +84,7 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
         packed=packed.summary(),
         unfinished=dict.fromkeys(begun, made),
         failures=failures,
-        failures_file=str(failures_file) if failures else None,
+        failures_file=str(store.state / FAILURES_NAME) if failures else None,
         changed_images=known.changed,
         gone_images=known.gone,
         unknown_images=len(ready) + len(others) - known.known,
@@ -96,7 +96,7 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
 
 
 def _others(store: Store, ready: Container[str]) -> tuple[dict[str, str], int]:
-    """Give the ids that are not ready, each with its bucket if it has one, and count Stage 1."""
+    """Give the ids that are not ready, with their buckets if valid, and count Stage 1 records."""
     others: dict[str, str] = {}
     stage1 = 0
     for _, record in records.walk(store.jsonl, records.parse):
@@ -128,10 +128,10 @@ def _component(
     engine: Engine,
     progress: Progress,
 ) -> ComponentStatus:
-    """Count a component's arrays, and the bytes of those that the plan has not seen."""
+    """Count a component's arrays, and the bytes of those that are not ready."""
     component = store.recipe.components[row]
     state = ComponentStatus()
-    there: list[str] = []  # arrays of images that are not ready, for lack of something else or not
+    there: list[str] = []  # arrays of images that are not ready
     for image_id in folders.array_ids(store, component):
         if image_id in ready:
             continue
@@ -160,19 +160,16 @@ def _next(
     packed: Packings,
     begun: dict[str, Entry],
 ) -> tuple[str | None, str]:
-    """Choose the command that brings the store forward, and say why."""
+    """Choose the next command, and give the reason."""
     missing = sum(state.missing for state in components.values())
     swapped = provenance.under_way(store.folder)
     if stage1:
-        why = (  # only migrate can tell which it cannot take
-            f"{quantity(stage1, 'records')} of Stage 1; what migrate cannot take, fix or delete "
-            "its lines"
-        )
+        why = f"{quantity(stage1, 'records')} in Stage 1 format; fix or delete what it reports"
         return commands.command("migrate", *commands.store_flags(store)), why
     if store.journal in leftovers:
-        why = "an interrupted run left records to be merged"
+        why = "an interrupted run left records to merge"
     elif not layout.scan.total_records:
-        why = "there is no record yet"
+        why = "there are no records yet"
     elif missing:
         why = f"{quantity(missing, 'arrays')} missing"
     elif swapped:
@@ -182,7 +179,7 @@ def _next(
         return commands.derive(store, recompute=begun), why
     elif layout.skipped:
         wrong = quantity(layout.skipped.total, "records")
-        why = f"it names what is wrong with {wrong}, and the cure"
+        why = f"{wrong} not ready; verify names each fault and its fix"
         return commands.command("verify", str(store.folder)), why
     else:
         return packed.next(store)

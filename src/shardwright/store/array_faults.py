@@ -1,4 +1,4 @@
-"""What can be wrong with an array of a store, each fault with its fix, and how it is found."""
+"""The faults that an array of a store can have, with their fixes, and the checks that find them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ _REMAKE = "delete the file and run {run.derive}"
 
 # What is wrong, and the fix, in which ``run`` is a Commands.
 FAULTS = {
-    "missing": ("not there, but a record needs it", _MAKE),
+    "missing": ("missing, but a record needs it", _MAKE),
     "unreadable": ("cannot be read", "make it readable, or delete it and run {run.derive}"),
     "not_a_file": ("not a regular file", _REMAKE),
     "empty": ("empty", _REMAKE),
@@ -33,7 +33,7 @@ FAULTS = {
     "truncated": ("shorter than its header says", _REMAKE),
     "trailing_bytes": ("longer than its header says", _REMAKE),
     "wrong_dtype": ("its dtype is not {component.dtype}", _REMAKE),
-    "wrong_shape": ("its shape cannot be that of {component.name}", _REMAKE),
+    "wrong_shape": ("its shape is not one of {component.name}", _REMAKE),
     "wrong_size": ("its shape {shape} fits neither its picture nor its bucket", _REMAKE),
     "fortran_order": ("in Fortran order", _REMAKE),
     "pickled": ("holds pickled objects, which are never loaded", _REMAKE),
@@ -43,21 +43,22 @@ FAULTS = {
 }
 
 Sizes = tuple[tuple[int, int], ...]  # width and height of each picture that an array may be of
+_Sample = tuple[str, Sizes]
 
 
 class Look(NamedTuple):
-    """What a look at an array file shows."""
+    """The result for one array file; size, shape and time are known if its header is valid."""
 
     fault: str | None
-    size: int = 0  # where its header is valid, as for the others
+    size: int = 0
     shape: Shape = ()
-    time: int = 0  # when it came or changed last
+    time: int = 0  # when it was created or last changed
 
 
 def look(
     image_id: str, folder: int, component: Component, sizes: Sizes = (), *, read_data: bool = False
 ) -> Look:
-    """Check an array in an open folder: its header and size, and if asked all its values."""
+    """Check an array in an open folder: header, size and, with ``read_data``, all values."""
     size = time = 0
     shape: Shape = ()
     try:
@@ -68,7 +69,7 @@ def look(
             if sizes and shape not in _shapes(component, sizes):
                 raise BadArrayError("wrong_size")
             if read_data:
-                from shardwright.store import arrays  # here, because it alone needs NumPy
+                from shardwright.store import arrays  # here, because only this needs NumPy
 
                 nbytes = component.nbytes(shape)
                 arrays.check_values(fd, size - nbytes, nbytes, component.dtype)
@@ -85,7 +86,7 @@ def _shapes(component: Component, sizes: Sizes) -> tuple[Shape, ...]:
 
 
 class ArrayFault(NamedTuple):
-    """An array that is not as it should be; sorts by sample and component."""
+    """An invalid array; sorts by sample and component."""
 
     sample: int
     component: int  # its place in the recipe
@@ -100,29 +101,17 @@ class ArrayFault(NamedTuple):
         return what.format(component=component, shape=self.shape), fix.format(run=run)
 
 
-@dataclass(frozen=True)
-class ArraysToCheck:
-    """Samples for a worker to check, the first of them being number ``first``."""
-
-    store: Store
-    components: tuple[int, ...]  # their places in the recipe
-    first: int
-    ids: list[str]
-    sizes: list[Sizes]
-    read_data: bool
-
-
 @dataclass
 class ArrayCounts:
-    """What was seen of some samples."""
+    """The result for some samples."""
 
     samples: int = 0
-    arrays: int = 0  # that were there
+    arrays: int = 0  # that exist
     bytes: int = 0  # of those with a valid header
     faults: list[ArrayFault] = field(default_factory=list)
 
     def add(self, other: ArrayCounts) -> None:
-        """Add what was seen of other samples."""
+        """Add the result for other samples."""
         self.samples += other.samples
         self.arrays += other.arrays
         self.bytes += other.bytes
@@ -138,41 +127,37 @@ def check_all(
     *,
     read_data: bool = False,
 ) -> Generator[ArrayCounts, None, None]:
-    """Check the arrays of samples on all cores; what is found comes in no order."""
-    each = iter(ids)
-    tasks = (
-        ArraysToCheck(
-            store,
-            components,
-            first,
-            list(islice(each, _BATCH)),
-            list(sizes[first : first + _BATCH]),
-            read_data,
-        )
-        for first in range(0, len(ids), _BATCH)
-    )
-    with closing(engine.run(_check, tasks)) as batches:
-        yield from batches
+    """Check the arrays of samples on all cores; results come in any order.
+
+    ``components`` are places in the recipe.
+    """
+    samples = zip(ids, sizes, strict=True)
+    firsts = range(0, len(ids), _BATCH)
+    batches = ((first, list(islice(samples, _BATCH))) for first in firsts)
+    with closing(engine.run(partial(_check, store, components, read_data), batches)) as results:
+        yield from results
 
 
-def _check(task: ArraysToCheck) -> Iterator[ArrayCounts]:
-    seen = ArrayCounts(len(task.ids))
-    rows = task.store.recipe.components
+def _check(
+    store: Store, components: tuple[int, ...], read_data: bool, batch: tuple[int, list[_Sample]]
+) -> Iterator[ArrayCounts]:
+    """Check some samples, the first of which has the given number."""
+    first, samples = batch
+    seen = ArrayCounts(len(samples))
     with ExitStack() as stack:
         folders = []
-        for row in task.components:
-            path = task.store.arrays(rows[row])
+        for row in components:
+            path = store.arrays(store.recipe.components[row])
             with explained(path):
                 fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, fd)
-            folders.append((row, fd))
-        samples = zip(task.ids, task.sizes, strict=True)
-        for sample, (image_id, sizes) in enumerate(samples, task.first):
+            folders.append((row, store.recipe.components[row], fd))
+        for number, (image_id, sizes) in enumerate(samples, first):
             check()
-            for row, folder in folders:
-                found = look(image_id, folder, rows[row], sizes, read_data=task.read_data)
+            for row, component, folder in folders:
+                found = look(image_id, folder, component, sizes, read_data=read_data)
                 seen.arrays += found.fault != "missing"
                 seen.bytes += found.size
                 if found.fault is not None:
-                    seen.faults.append(ArrayFault(sample, row, image_id, found.fault, found.shape))
+                    seen.faults.append(ArrayFault(number, row, image_id, found.fault, found.shape))
     yield seen

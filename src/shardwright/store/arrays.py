@@ -1,4 +1,4 @@
-"""The arrays of a store: a ``.npy`` that exists is whole, and only a recipe's are read."""
+"""Reading and writing the arrays of a store; a ``.npy`` file that exists is complete."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,47 +17,43 @@ from shardwright.recipe import Component
 from shardwright.storage import files
 from shardwright.store import npy
 from shardwright.store.npy import BadArrayError
-from shardwright.store.store import ARRAY_SUFFIX
 
 Array = npt.NDArray[Any]
 
-SUFFIX = ARRAY_SUFFIX
 _CHUNK = 1 << 20  # bytes: stays in the processor's cache, and bounds our memory
-_THREADS = 16  # a disk commits what waits together in one go
+_THREADS = 16  # a disk commits in one go what waits together
 _SHARE = 8  # files a thread has open at most: macOS allows a process 256
 
 
-class _Item(NamedTuple):
-    path: Path
-    tmp: Path
-    array: Array
+_Item = tuple[Path, Path, Array]  # its name, its name while it is written, and what it holds
 
 
 def write_arrays(arrays: Iterable[tuple[Path, Array]]) -> None:
     """Publish a group of arrays, byte for byte as ``np.save`` would write them.
 
-    When this returns, all of them are on the disk under their names. If it fails, some may be; the
-    rest have left nothing behind.
+    When this returns, all of them are on the disk. If it fails, some may be, and no other files
+    are left.
     """
-    group = [_Item(path, _tmp(path), array) for path, array in arrays]
+    # ".tmp" is as long as ".npy", so the longest image_id fits too.
+    group = [(path, path.with_suffix(files.TMP_SUFFIX), array) for path, array in arrays]
     share = max(1, min(_SHARE, len(group) // _THREADS))
     shares = [group[first : first + share] for first in range(0, len(group), share)]
     try:
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(_write, shares))
-        for item in group:
-            files.publish(item.tmp, item.path)
+        for path, tmp, _ in group:
+            files.publish(tmp, path)
     except BaseException:
-        for item in group:
-            with suppress(StorageError):  # the error that brought us here is the one to report
-                files.remove(item.tmp)
+        for _, tmp, _ in group:
+            with suppress(StorageError):  # the first error is the one to report
+                files.remove(tmp)
         raise
-    for folder in dict.fromkeys(item.path.parent for item in group):
+    for folder in dict.fromkeys(path.parent for path, _, _ in group):
         files.sync_folder(folder)
 
 
 def read_array(path: Path, component: Component) -> Array:
-    """Read one array, or say by BadArrayError what is wrong with its file."""
+    """Read one array, or raise BadArrayError."""
     with open(npy.open_array(path), "rb", buffering=0) as file:
         size, shape = npy.check(file.fileno(), component)
         data_bytes = component.nbytes(shape)
@@ -72,10 +68,10 @@ def read_array(path: Path, component: Component) -> Array:
 
 
 def check_values(fd: int, offset: int, nbytes: int, dtype: str) -> None:
-    """Read all values of an array, which begin at an offset; say by BadArrayError what is wrong.
+    """Read all values of an array, or raise BadArrayError.
 
-    Floats are judged by their bits, several times faster than by their values: without its sign, a
-    number's bits are below those of infinity, and those of anything that is not a number above.
+    Floats are compared by their bits, which is several times faster: without the sign, the bits of
+    a number are below those of infinity, and those of NaN above.
     """
     kind = np.dtype(dtype)
     bits = np.dtype(f"<u{kind.itemsize}")
@@ -107,7 +103,7 @@ def check_values(fd: int, offset: int, nbytes: int, dtype: str) -> None:
 
 
 def _write(share: Sequence[_Item]) -> None:
-    """Write some files, and only then wait for the first, so that the disk has many to commit."""
+    """Write some files before waiting for the first, so that the disk commits many at once."""
     with ExitStack() as unsealed:
         written = []
         for path, tmp, array in share:
@@ -120,8 +116,3 @@ def _write(share: Sequence[_Item]) -> None:
             written.append((file, len(header) + len(data)))
         for file, length in written:
             file.seal(length)
-
-
-def _tmp(path: Path) -> Path:
-    """Name the unfinished file; ``.tmp`` is as long as ``.npy``, so every id has room for it."""
-    return path.with_name(path.name.removesuffix(SUFFIX) + files.TMP_SUFFIX)

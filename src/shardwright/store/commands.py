@@ -1,4 +1,4 @@
-"""Commands to recommend, spelt with the paths and flags in force, so that they can be pasted."""
+"""Commands to recommend, with the paths and flags in use, ready to paste."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the
 
 
 def command(*words: str) -> str:
-    """Spell a command for a shell."""
+    """Write a command for a shell."""
     return " ".join(["shardwright", *map(quoted, words)])
 
 
 def quoted(word: str) -> str:
-    """Quote a word for a shell, with escapes that it takes back for what no terminal can show."""
+    """Quote a word for a shell; what a terminal cannot show is escaped."""
     if word.isprintable():
         return shlex.quote(word)
     odd = (char for char in word if not char.isprintable() or char in "'\\")
@@ -32,23 +32,23 @@ def quoted(word: str) -> str:
 
 
 def store_flags(store: Store) -> list[str]:
-    """Say where a store is, as far as it is not where it is by default."""
+    """Give the flags that name a store; none for the default store."""
     words = [] if store.folder == Path(_STORE) else ["--derived-dir", _spelt(store.folder)]
     own = store.jsonl == store.folder / JSONL_NAME
     return words if own else [*words, "--jsonl", _spelt(store.jsonl)]
 
 
 def _spelt(path: Path) -> str:
-    """Spell a path so that it is not taken for a flag."""
+    """Write a path so that it does not look like a flag."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def derive(
     store: Store, *, recompute: Mapping[str, Entry] | None = None, fit_buckets: bool = False
 ) -> str:
-    """Spell derive as this store was made, or as it is recomputed.
+    """Write the derive command that made this store, or that recomputes parts of it.
 
-    With ``fit_buckets``, so that its latents become of their bucket's size.
+    With ``fit_buckets`` it recomputes the latents at the size of their bucket.
     """
     flags = provenance.flags({**provenance.readable(store.folder), **(recompute or {})})
     names = list(recompute or ())
@@ -62,30 +62,30 @@ def derive(
 
 
 def pack(store: Store, output_dir: Path, *flags: str) -> str:
-    """Spell pack from this store into this folder."""
+    """Write the pack command from this store into this folder."""
     where = [] if output_dir == Path(_SHARDS) else ["--output-dir", _spelt(output_dir)]
     return command("pack", *store_flags(store), *where, *flags)
 
 
 class Commands:
-    """The commands that fix a store, for the fixes of findings to name; spelt only if one does."""
+    """The commands that fix a store, written when a fix first needs them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @cached_property
     def derive(self) -> str:
-        """Spell derive; takes a look at every record."""
+        """Write derive, which reads every record."""
         return derive(self._store)
 
     @cached_property
     def migrate(self) -> str:
-        """Spell migrate."""
+        """Write migrate."""
         return command("migrate", *store_flags(self._store))
 
 
 def _images(store: Store) -> str:
-    """Name the folder that all images of the records are below, or a word in its place."""
+    """Find the folder that holds all images of the records; if there is none, a placeholder."""
     folders: set[str] = set()
     for path in (store.jsonl, store.journal):
         for _, names in records.walk(path, records.names):

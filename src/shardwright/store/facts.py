@@ -1,8 +1,8 @@
-"""What is known of each image beside its record: the file it was made from, and what was cut off.
+"""Facts about each image that are not in its record: its file, and what was cut off its caption.
 
 ``DERIVED_DIR/.shardwright/facts.jsonl``, written through a journal like the metadata. Records hold
-only what follows from content; a modification time would make them differ from machine to machine.
-No entry, or no ``image`` in it, means unknown, not changed.
+only what follows from content, because modification times differ between machines. No entry, or no
+``image`` in it, means unknown, not changed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class ImageFile(msgspec.Struct, frozen=True):
     xxh3: str
 
     def now(self, path: str) -> ImageFile | None:
-        """Give it with the time and place it has now, if it is still the same; None if not.
+        """Give it with its present time and path, or None if the file has changed.
 
-        Its bytes are read only where its time differs. One that cannot be read counts as the same:
-        derive reports it, if it is needed.
+        Its bytes are read only if its time differs. A file that cannot be read counts as unchanged;
+        derive reports it if it needs it.
         """
         try:
             found = os.stat(path)
@@ -57,8 +57,8 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     image_id: str
     image: ImageFile | None = None
     outdated: list[str] = []  # components that were made from the file as it was before
-    tokens_lost: dict[str, int] = {}  # of its caption, 0 where none was
-    cut_at: dict[str, int] = {}  # the characters of the caption that were kept, where it was cut
+    tokens_lost: dict[str, int] = {}  # of its caption, 0 for none
+    cut_at: dict[str, int] = {}  # characters of the caption that were kept, if it was cut
 
 
 _decode = msgspec.json.Decoder(Facts).decode
@@ -66,7 +66,7 @@ _decode = msgspec.json.Decoder(Facts).decode
 
 @dataclass
 class Truncated:
-    """Captions that are longer than their encoder takes."""
+    """Captions that are longer than their encoder accepts."""
 
     captions: int = 0
     tokens_lost: int = 0
@@ -82,7 +82,7 @@ class Truncated:
 
 @dataclass
 class Survey:
-    """What the facts say of a store as it is now."""
+    """How the images of a store compare with the facts."""
 
     known: int = 0  # images whose file is on record
     changed: list[str] = field(default_factory=list)  # paths
@@ -96,7 +96,7 @@ def path_of(store: Store) -> Path:
 
 
 def read(store: Store) -> Iterator[tuple[int, Facts]]:
-    """Read all facts, each with the offset of its line; a line that is none is no loss."""
+    """Read all facts, each with the offset of its line; invalid lines are skipped."""
     for line, facts in records.walk(path_of(store), _parse):
         check()  # whoever looks at the image may read all of it
         yield line.offset, facts
@@ -138,16 +138,16 @@ def survey(store: Store, ids: Collection[str], progress: Progress) -> Survey:
 
 
 def image_file(path: str) -> ImageFile:
-    """Note which file is about to be encoded.
+    """Record which file is about to be encoded.
 
-    Before it is decoded: if it is replaced meanwhile, it counts as changed at the next look.
+    Call it before decoding: if the file is replaced meanwhile, it counts as changed later.
     """
     found = os.stat(path)
     return ImageFile(absolute(path), found.st_size, found.st_mtime_ns, _xxh3(path))
 
 
 def is_gone(path: str) -> bool:
-    """Whether there is no such file; one in a folder that cannot be read may be there."""
+    """Whether the file is missing; in a folder that cannot be read it may exist."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -158,7 +158,7 @@ def is_gone(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Spell a path for any working folder; a name that is not Unicode as well as JSON can."""
+    """Make a path absolute; bytes that are not Unicode are replaced, for JSON."""
     return os.fsencode(os.path.abspath(path)).decode(errors="replace")
 
 

@@ -1,14 +1,12 @@
-"""What verifying reports: each thing that is wrong, where it is, and its cure.
-
-A fault is what a tar or a sample is found to have; a finding says in which file, and what to do.
-"""
+"""What verifying reports: a fault is what is wrong; a finding adds the file and the fix."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from shardwright.summary import Summary
 from shardwright.text import shown
 
 PASS, NEEDS_INDEX, FAIL = "pass", "needs index", "fail"  # the verdicts on a loader
@@ -16,13 +14,13 @@ PASS, NEEDS_INDEX, FAIL = "pass", "needs index", "fail"  # the verdicts on a loa
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong; without ``damage`` it is only a note, and nothing is lost by it."""
+    """One thing that is wrong; without ``damage`` it is only a warning, and no data is lost."""
 
     kind: str
     file: str
     line: int | None  # where the file is the JSONL
     what: str
-    cure: str
+    fix: str
     damage: bool = True
     sample: str | None = None  # where the file is a shard
     member: str | None = None
@@ -33,7 +31,7 @@ class Finding:
             place += f", sample {self.sample}"
         if self.member is not None:
             place += f", member {self.member}"
-        return shown(f"{place}: {self.what}; {self.cure}")  # names may hold anything
+        return shown(f"{place}: {self.what}; {self.fix}")  # names may hold anything
 
 
 class Fault(NamedTuple):
@@ -44,29 +42,29 @@ class Fault(NamedTuple):
     member: str | None = None
     sample: str | None = None
     damage: bool = True
-    cure: str | None = None  # where it is not that of the file
+    fix: str | None = None  # if it differs from the file's
 
-    def finding(self, file: str, cure: str) -> Finding:
-        """Say it of a file."""
+    def finding(self, file: str, fix: str) -> Finding:
+        """Name the file, and its fix."""
         kind, what, member, sample, damage, own = self
-        return Finding(kind, file, None, what, own or cure, damage, sample, member)
+        return Finding(kind, file, None, what, own or fix, damage, sample, member)
 
 
 @dataclass(frozen=True)
-class VerifyReport:
-    """What ``verify`` looked at, and all it found."""
+class VerifyReport(Summary):
+    """What ``verify`` checked and found."""
 
     path: str
     read_data: bool
     checked: dict[str, int]  # how many of what: records and arrays, or shards and samples
-    bytes: int  # of the arrays or shards that were there to be checked
+    bytes: int  # of the arrays or shards that were checked
     findings: list[Finding]
     seconds: float
     loaders: dict[str, str] | None = None  # pass, needs index or fail, by loader, if asked for
 
     @property
     def damaged(self) -> bool:
-        """Whether any finding is more than a note."""
+        """Whether any finding is damage."""
         return any(finding.damage for finding in self.findings)
 
     @property
@@ -75,5 +73,5 @@ class VerifyReport:
         return dict(Counter(finding.kind for finding in self.findings))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as plain dicts and numbers, ready for JSON."""
-        return {"damaged": self.damaged, "counts": self.counts, **asdict(self)}
+        """Give it as plain dicts, lists and numbers, with what follows from them."""
+        return {"damaged": self.damaged, "counts": self.counts, **super().to_dict()}

@@ -1,4 +1,4 @@
-"""The folders of a store, and what lies in them."""
+"""The folders of a store, and the files in them."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from shardwright.store.store import ARRAY_SUFFIX, Store
 
 
 def is_store(folder: Path) -> bool:
-    """Whether a folder holds a store's metadata, merged or not."""
+    """Whether a folder holds the metadata of a store, merged or in a journal."""
     store = Store(folder, folder / JSONL_NAME)
     return store.jsonl.is_file() or store.journal.is_file()
 
 
 def holds_shards(folder: Path) -> bool:
-    """Whether a folder is one that shards were packed to, where no store can be."""
+    """Whether shards were packed into a folder, so that no store may use it."""
     manifest = folder / STATE_FOLDER / "manifest.json"
     return manifest.exists() or any(folder.glob("bucket_*/*.tar"))
 
 
 def require_merged(store: Store) -> None:
-    """Raise if there is a journal and no JSONL yet, as after a first run that was killed."""
+    """Raise if there is a journal but no JSONL, as after a first run that was killed."""
     if store.journal.is_file() and not store.jsonl.exists():
         raise InputMissingError(
-            f"{store.jsonl}: not there yet, but {store.journal.name} is: an interrupted derive "
-            f"left its records in that journal; to merge it, run {commands.derive(store)}"
+            f"no such file yet; an interrupted derive left its records in {store.journal.name}",
+            path=store.jsonl,
+            fix=f"to merge them, run {commands.derive(store)}",
         )
 
 
 def array_ids(store: Store, component: Component) -> Iterator[str]:
-    """List the ids that have an array of a component, in no order and without holding them."""
+    """List the ids that have an array of a component, in any order, one at a time."""
     return (
         name.removesuffix(ARRAY_SUFFIX)
         for name in _names(store.arrays(component))

@@ -1,7 +1,7 @@
-"""The journal: new and updated records of a run, beside the JSONL until the run ends.
+"""The journal: new and updated records, in ``<jsonl>.tmp`` until the run ends.
 
-Records are appended to ``<jsonl>.tmp`` and merged into the JSONL at the end of the run, or, if the
-run was killed, at the start of the next. The JSONL itself changes in one step, by the merge.
+They are merged into the JSONL in one step at the end of the run or, if it was killed, at the start
+of the next.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Combine = Callable[[bytes | None, bytes], bytes | None]
 
 @dataclass(frozen=True)
 class Recovered:
-    """What a run that was killed left behind, and this one has merged."""
+    """What this run merged from the journal of a run that was killed."""
 
     records: int
-    torn_lines: int  # that were not written to their end, and are dropped
+    torn_lines: int  # incomplete, and dropped
 
 
 def journal_path(jsonl: Path) -> Path:
@@ -35,10 +35,10 @@ def journal_path(jsonl: Path) -> Path:
 
 
 class Journal:
-    """Collects the records of a run; however the block is left, they are merged.
+    """Collects the records of a run, and merges them however the block ends.
 
-    ``append`` queues a record, ``commit`` makes what is queued durable: call it when the records'
-    arrays are on the disk, and for many records at once. The caller holds the store's lock.
+    ``append`` queues a record; ``commit`` writes the queue to the disk: call it for many records at
+    once, after their arrays are on the disk. The caller holds the store's lock.
     """
 
     def __init__(self, jsonl: Path) -> None:
@@ -54,7 +54,7 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         try:
-            # After a failed write nobody knows what the disk holds: the next run reads and judges.
+            # After a failed write the state of the disk is unknown: the next run reads it.
             if not self._failed:
                 self.commit()
                 if journal_path(self.jsonl).exists():
@@ -65,11 +65,11 @@ class Journal:
                 self._file.close()
 
     def append(self, record: Record) -> None:
-        """Queue a record, to be added to the JSONL or to take its old place there."""
+        """Queue a record, which is added to the JSONL or replaces the one of its id."""
         self._queued.append(records.line(record) + b"\n")
 
     def commit(self) -> None:
-        """Make the queued records durable."""
+        """Write the queued records to the disk."""
         if not self._queued:
             return
         try:
@@ -89,7 +89,7 @@ def recover(jsonl: Path) -> Recovered | None:
 
 
 def merge(jsonl: Path) -> Recovered:
-    """Bring the journal's records into the JSONL and remove the journal."""
+    """Merge the journal into the JSONL, and remove it."""
     path = journal_path(jsonl)
     recovered = apply(path, jsonl)
     files.withdraw(path)
@@ -102,10 +102,10 @@ def apply(
     ids: Container[str] | None = None,
     combine: Combine = lambda _, record: record,
 ) -> Recovered:
-    """Bring the records of another file into a JSONL, all or those with some ids.
+    """Merge the records of another file into a JSONL: all, or those with the given ids.
 
-    What ``combine`` makes of the old one and the other takes the old place, or goes to the end if
-    there is none; None leaves it. Of both files only ids and offsets are held in memory.
+    ``combine`` gets the old line (None if there is none) and the new one. Its result replaces the
+    old line, or is added at the end; None changes nothing. Only ids and offsets are held in memory.
     """
     if not path.is_file():
         return Recovered(0, 0)
@@ -121,14 +121,14 @@ def apply(
 
 
 def _index(journal: IO[bytes]) -> tuple[dict[str, int], int]:
-    """Find where the latest record of each id begins; count the lines that are no records."""
+    """Find the last record of each id; count the lines that are not records."""
     offsets: dict[str, int] = {}
     torn_lines = 0
     size = files.state(journal.fileno())[0]
     for line in records.lines(journal):
         image_id = _image_id(line)
-        whole = line.data is not None and line.offset + len(line.data) < size
-        if image_id is None or not whole:
+        # Without its line end, the last line may be cut off.
+        if image_id is None or line.offset + len(line.data or b"") == size:
             torn_lines += 1
         else:
             offsets[image_id] = line.offset
@@ -155,7 +155,7 @@ def _apply(journal: IO[bytes], offsets: dict[str, int], rewrite: Rewrite, combin
 
 
 def _image_id(line: Line) -> str | None:
-    """Read the id of a record; None if the line has none that can be one."""
+    """Read the id of a record; None if it is missing or invalid."""
     with suppress(BadRecordError):
         image_id = records.names(line.data).image_id
         if records.is_image_id(image_id):

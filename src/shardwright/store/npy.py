@@ -1,7 +1,7 @@
-"""What a ``.npy`` file must look like, judged from its header and size before NumPy sees it.
+"""Checks of a ``.npy`` file's header and size, before NumPy reads it.
 
-``np.load`` accepts trailing bytes, big-endian and structured arrays, and would unpickle on request;
-a store holds none of these. Nothing here allocates by what a header claims.
+``np.load`` accepts trailing bytes, big-endian, structured and pickled arrays; a store holds none of
+these. No memory is allocated by what a header claims.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_HEADER = 4096  # other writers pad differently, but none of ours needs 
 
 
 class BadArrayError(ValueError):
-    """An array that is not what the recipe says; ``args[0]`` is the reason's name."""
+    """An array that the recipe does not allow; ``args[0]`` names the reason."""
 
     @property
     def reason(self) -> str:
@@ -32,7 +32,7 @@ class BadArrayError(ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """What a ``.npy`` file says of itself, and where its data begins."""
+    """The header of a ``.npy`` file, and where its data begins."""
 
     dtype: str
     fortran_order: bool
@@ -48,24 +48,20 @@ def header_bytes(dtype: str, shape: Shape) -> bytes:
 
 
 def check(fd: int, component: Component) -> tuple[int, Shape]:
-    """Give the size and shape of an open array file, or say by BadArrayError what is wrong."""
+    """Give the size and shape of an open array file, or raise BadArrayError."""
     try:
-        return _check(fd, component)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise BadArrayError("not_a_file")  # a folder, a pipe, a device
+        return check_part(lambda count: os.pread(fd, count, 0), found.st_size, component)
     except OSError:
         raise BadArrayError("unreadable") from None
 
 
-def _check(fd: int, component: Component) -> tuple[int, Shape]:
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
-        raise BadArrayError("not_a_file")  # a folder, a pipe, a device
-    return check_part(lambda count: os.pread(fd, count, 0), found.st_size, component)
-
-
 def check_part(first: Callable[[int], bytes], size: int, component: Component) -> tuple[int, Shape]:
-    """Do the same for a part of a file, given what reads its first bytes."""
+    """Check a part of a file in the same way; ``first`` reads its first bytes."""
     shape, expected = _judge(first(min(HEADER_BYTES, size)), component)
-    if shape is None:  # another writer's longer header
+    if shape is None:  # a longer header, by another writer
         shape, expected = _judge(first(min(expected, size)), component)
         if shape is None:
             raise BadArrayError("truncated")
@@ -76,9 +72,9 @@ def check_part(first: Callable[[int], bytes], size: int, component: Component) -
 
 @lru_cache(maxsize=1024)  # a store has few different headers and very many files
 def _judge(start: bytes, component: Component) -> tuple[Shape | None, int]:
-    """Hold a header against a component: give the shape, and what the file's size must be.
+    """Check a header against a component: give the shape, and the size that the file must have.
 
-    Where the header goes on beyond these bytes, give None, and how many bytes it has.
+    If the header is longer than these bytes, give None and its length.
     """
     length = header_length(start)
     if length > len(start):
@@ -94,7 +90,7 @@ def _judge(start: bytes, component: Component) -> tuple[Shape | None, int]:
 
 
 def open_array(path: Path | str, folder_fd: int | None = None) -> int:
-    """Open an array file for reading; a pipe in its place cannot make this wait."""
+    """Open an array file for reading; a pipe does not block this."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         return os.open(path, flags, dir_fd=folder_fd)
@@ -105,29 +101,25 @@ def open_array(path: Path | str, folder_fd: int | None = None) -> int:
 
 
 def header_length(start: bytes) -> int:
-    """Count the bytes of the header that begins so."""
+    """Give the length of the header that starts with these bytes."""
     if not start:
         raise BadArrayError("empty")
     if len(start) < 12 or start[:6] != MAGIC or start[6] not in (1, 2, 3) or start[7] != 0:
         raise BadArrayError("not_npy")
-    if start[6] == 1:
-        length = 10 + int.from_bytes(start[8:10], "little")
-    else:
-        length = 12 + int.from_bytes(start[8:12], "little")
+    data = 10 if start[6] == 1 else 12
+    length = data + int.from_bytes(start[8:data], "little")
     if length > _LONGEST_HEADER:
         raise BadArrayError("not_npy")
     return length
 
 
 def parse(start: bytes) -> Header:
-    """Read a whole header."""
+    """Read a complete header."""
     length = header_length(start)
     if len(start) < length:
         raise BadArrayError("truncated")
     try:
-        text = start[10 if start[6] == 1 else 12 :].strip(
-            b" \n"
-        )  # str.strip() takes more for blanks
+        text = start[10 if start[6] == 1 else 12 :].strip(b" \n")  # str.strip() removes more
         fields = ast.literal_eval(text.decode("latin-1"))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise BadArrayError("not_npy") from None
@@ -138,8 +130,7 @@ def parse(start: bytes) -> Header:
         raise BadArrayError("wrong_dtype")  # a structured array
     if "O" in dtype:
         raise BadArrayError("pickled")
-    if not isinstance(fortran_order, bool) or not isinstance(shape, tuple):
-        raise BadArrayError("not_npy")
-    if not all(type(side) is int and side >= 0 for side in shape):
+    is_shape = isinstance(shape, tuple) and all(type(side) is int and side >= 0 for side in shape)
+    if not is_shape or not isinstance(fortran_order, bool):
         raise BadArrayError("not_npy")
     return Header(dtype, fortran_order, shape, length)

@@ -1,8 +1,8 @@
-"""What each component of a store was made with, so that no folder ever holds two kinds of arrays.
+"""How each component of a store was made, so that no folder ever holds two kinds of arrays.
 
-``DERIVED_DIR/.shardwright/provenance.json``; it is written before the first array that it speaks
-of. A component that is recomputed has an entry of its own until its new arrays are put in the place
-of the old ones; while that lasts, the entry here says so ("swapping").
+``DERIVED_DIR/.shardwright/provenance.json``, written before the first array of a component. A
+component that is recomputed has another entry, in its generation, until its new arrays replace the
+old ones; while they do, the entry here is "swapping".
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ NAME = "provenance.json"
 TOOL = f"shardwright {__version__}"
 
 _MODEL = ("model", "revision", "sha256")  # the settings that name the weights
-_GIVEN = "given"  # for encoders of the caller's own, which no flag can name
+_GIVEN = "given"  # for a caller's own encoders, which no flag can name
 
-SRGB = "srgb"  # by the profiles in the image files, the colours were brought to sRGB
-# What an absent setting means. The first stores know no colour: profiles were ignored.
+SRGB = "srgb"  # colours were converted to sRGB, by the profiles in the image files
+# What a missing setting means. Early versions ignored profiles and recorded no colour.
 _ABSENT = {"colour": "as_stored"}
 
 Settings = dict[str, Any]
@@ -37,9 +37,9 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     settings: Settings  # the encoder's own description, and the fit
     tool: str
-    unknown_arrays: int = 0  # that were there before, made elsewhere
-    model: str | None = None  # as the user named it, if it is not the default
-    # Being swapped in, or in one of the states in which an earlier version recomputed.
+    unknown_arrays: int = 0  # that existed before, made elsewhere
+    model: str | None = None  # as the user gave it, if not the default
+    # Being swapped in, or one of the states in which an earlier version recomputed.
     recompute: Literal["swapping", "removing", "making", "replacing"] | None = None
 
 
@@ -48,23 +48,21 @@ class _Document(msgspec.Struct):
 
 
 def read(derived_dir: Path) -> dict[str, Entry]:
-    """Read the entries of a store, by component; none if nobody has written any."""
+    """Read the entries of a store, by component."""
     path = derived_dir / STATE_FOLDER / NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Document).components
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise ProvenanceError(f"{path}: {error.strerror}") from error
+        raise ProvenanceError(str(error.strerror), path=path) from error
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise ProvenanceError(
-            f"{path}: cannot be read; restore it, or remove it to go on with arrays of unknown "
-            "origin"
-        ) from None
+        fix = "restore it, or delete it to continue with arrays of unknown origin"
+        raise ProvenanceError("cannot be read", path=path, fix=fix) from None
 
 
 def readable(derived_dir: Path) -> dict[str, Entry]:
-    """Read the entries, or none if they cannot be read: derive and pack say what is wrong."""
+    """Read the entries, or give none if they cannot be read; derive and pack report that."""
     try:
         return read(derived_dir)
     except ProvenanceError:
@@ -72,9 +70,9 @@ def readable(derived_dir: Path) -> dict[str, Entry]:
 
 
 def under_way(derived_dir: Path) -> list[str]:
-    """Name the components whose arrays are being replaced, or were when a run was interrupted.
+    """Name the components whose arrays a run is replacing, or was when it was interrupted.
 
-    Until that is done, an array need not be the one of its record.
+    Until that is done, an array may not belong to its record.
     """
     return [name for name, entry in readable(derived_dir).items() if entry.recompute]
 
@@ -87,13 +85,13 @@ def write(derived_dir: Path, entries: dict[str, Entry]) -> None:
 
 
 def plain(settings: Settings) -> Settings:
-    """Give settings as they will be read back, so that they compare equal to themselves."""
+    """Give settings as JSON gives them back, so that they compare equal."""
     read_back: Settings = msgspec.json.decode(msgspec.json.encode(settings))
     return read_back
 
 
 def complete(settings: Settings) -> Settings:
-    """Fill in what earlier versions did not write, so that settings can be compared."""
+    """Add what earlier versions did not write, so that settings can be compared."""
     return _ABSENT | settings
 
 
@@ -104,9 +102,9 @@ def choices(encoders: object, fit: str | None) -> Settings:
 
 
 def settings_in(document: object) -> dict[str, Settings]:
-    """Give the settings by component that a document holds, for example a manifest's copy of one.
+    """Read the settings by component from a document, for example a manifest's copy.
 
-    Empty if it holds none: another tool may have written it.
+    Empty if there are none: another tool may have written it.
     """
     try:
         entries = msgspec.convert(document, _Document).components
@@ -118,40 +116,39 @@ def settings_in(document: object) -> dict[str, Settings]:
 def differences(
     old: Mapping[str, Settings], new: Mapping[str, Settings]
 ) -> tuple[dict[str, list[str]], str]:
-    """Give the settings that differ, by component, and all of that in words.
+    """Give the settings that differ, by component, and a text that lists them.
 
-    A component that only one side knows is no difference.
+    Only components that both sides have are compared.
     """
-    changed = {
-        name: keys
-        for name, settings in new.items()
-        if name in old and (keys := _changed(old[name], settings))
-    }
-    names: dict[str, list[str]] = {}  # by what differs, as it is mostly the same for several
-    for name, keys in changed.items():
+    changed: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}  # by what differs, which is often the same for several
+    for name in (name for name in new if name in old):
         before, now = complete(old[name]), complete(new[name])
-        what = (f"{key} was {_shown(before.get(key))}, now {_shown(now.get(key))}" for key in keys)
-        names.setdefault(", ".join(what), []).append(name)
+        keys = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
+        if keys:
+            changed[name] = keys
+            what = (f"{k} was {_shown(before.get(k))}, now {_shown(now.get(k))}" for k in keys)
+            names.setdefault(", ".join(what), []).append(name)
     return changed, "; ".join(f"{', '.join(those)}: {what}" for what, those in names.items())
 
 
 def require_same(
     entries: Mapping[str, Entry], wanted: Mapping[str, Settings], derived_dir: Path
 ) -> None:
-    """Raise if components would now be made with other settings than before; name them all."""
+    """Raise if components would be made with other settings than before; name them all."""
     old = {name: entry.settings for name, entry in entries.items()}
     changed, listed = differences(old, wanted)
-    if not changed:
-        return
-    raise ProvenanceError(
-        f"{derived_dir}: was made with other settings, and nothing was written ({listed})\n"
-        f"to go on as before, give {flags_before(entries, changed)}; to recompute all of it, "
-        f"--recompute {','.join(changed)}; or give another --derived-dir"
-    )
+    if changed:
+        raise ProvenanceError(
+            f"was made with other settings, and nothing was written ({listed})",
+            path=derived_dir,
+            fix=f"to go on as before, give {flags_before(entries, changed)}; to recompute all of "
+            f"it, --recompute {','.join(changed)}; or give another --derived-dir",
+        )
 
 
 def flags(entries: Mapping[str, Entry]) -> list[str]:
-    """Spell the flags that a store was made with, as far as they are not the defaults."""
+    """Give the flags that a store was made with, without the defaults."""
     words: list[str] = []
     for key, default in (("encoders", "pretrained"), ("fit", "original"), ("dtype", None)):
         values = {e.settings[key] for e in entries.values() if key in e.settings}
@@ -164,7 +161,7 @@ def flags(entries: Mapping[str, Entry]) -> list[str]:
 
 
 def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]) -> str:
-    """Spell the flags that give changed settings their old values again."""
+    """Give the flags that restore the old values of changed settings."""
     words: list[str] = []
     for key in ("encoders", "fit", "dtype"):
         old = {entries[name].settings.get(key) for name, keys in changed.items() if key in keys}
@@ -178,11 +175,6 @@ def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]])
             model = f"{was['model']}@{was['revision']}" if "revision" in was else was["model"]
             words += ["--model", f"{name}={entries[name].model or model}"]
     return shlex.join(words) if words else "the settings it was made with"
-
-
-def _changed(old: Settings, new: Settings) -> list[str]:
-    old, new = complete(old), complete(new)
-    return [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
 
 
 def _shown(value: object) -> str:

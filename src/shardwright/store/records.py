@@ -1,4 +1,4 @@
-"""The metadata JSONL: its lines, and the records in them."""
+"""The metadata JSONL: its lines and records."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from shardwright.storage.files import explained
 Record = dict[str, Any]
 T = TypeVar("T")
 
-CROP = "crop"  # the part of the picture that a fitted array shows: left, top, right, bottom
-LONGEST_LINE = 1 << 26  # 64 MiB: beyond any record, even with inline arrays; bounds our memory
-_DEEPEST = 100  # lists and objects in one another: what we read here we can write anywhere
-_LONGEST_NAME = 255 - len(".npy")  # what a file system lets an image_id be
+CROP = "crop"  # what a fitted array shows of the picture: left, top, right, bottom
+LONGEST_LINE = 1 << 26  # 64 MiB: more than any record with inline arrays; limits our memory
+_DEEPEST = 100  # levels of lists and objects: what is read can also be written
+_LONGEST_NAME = 255 - len(".npy")  # of an image_id, as file systems limit names
 _NO_NAMES = frozenset({"", ".", ".."})
 _BOM = b"\xef\xbb\xbf"
 _READ_AHEAD = 1 << 20
-_TELL_EVERY = 256  # lines; to tell of each would cost more than to read it
+_REPORT_EVERY = 256  # lines; reporting each would take longer than reading it
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -35,7 +35,7 @@ NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class BadRecordError(ValueError):
-    """A line that is not a usable record; ``args[0]`` is the reason's name."""
+    """A line that is not a usable record; ``args[0]`` names the reason."""
 
     @property
     def reason(self) -> str:
@@ -43,8 +43,8 @@ class BadRecordError(ValueError):
         return str(self.args[0])
 
 
-class Line(msgspec.Struct, frozen=True, gc=False):  # which is made faster than any other class
-    """One line of a JSONL file, without its line end; ``data`` is None where it is too long."""
+class Line(msgspec.Struct, frozen=True, gc=False):  # faster to create than any other class
+    """One line of a JSONL file, without its line end; ``data`` is None if it is too long."""
 
     number: int
     offset: int
@@ -52,7 +52,7 @@ class Line(msgspec.Struct, frozen=True, gc=False):  # which is made faster than 
 
 
 class Names(msgspec.Struct, gc=False):
-    """Whose record a line is; neither name need be one."""
+    """The names in a record, which may be anything."""
 
     image_id: Any = None
     image_path: Any = None
@@ -62,10 +62,10 @@ _decode_names = msgspec.json.Decoder(Names).decode
 
 
 def lines(file: IO[bytes], number: int = 0, offset: int = 0) -> Iterator[Line]:
-    """Read the lines of a JSONL file; blank ones are passed over.
+    """Read the lines of a JSONL file, without the blank ones.
 
-    A line ends at a line feed and at nothing else, and no line costs more than LONGEST_LINE. Where
-    it is not read from its start, say how many lines and bytes lie before.
+    Only a line feed ends a line, and no line takes more memory than LONGEST_LINE. ``number`` and
+    ``offset`` are the lines and bytes before the file's position.
     """
     read = partial(file.readline, LONGEST_LINE)
     for data in iter(read, b""):
@@ -95,9 +95,9 @@ def walk(
     progress: Progress | None = None,
     phase: str = "records",
 ) -> Iterator[tuple[Line, T]]:
-    """Read a JSONL from its first line to its last; one that is not there has no lines.
+    """Read all records of a JSONL; a missing file has none.
 
-    Of a line that is no record, which ``read`` says by BadRecordError, ``bad`` is told the reason.
+    A line for which ``read`` raises BadRecordError goes to ``bad``, with the reason.
     """
     progress = progress or Progress()
     with explained(path):
@@ -110,7 +110,7 @@ def walk(
             progress.phase(phase, size, "B")
             position = 0
             for line in lines(file):
-                if line.number % _TELL_EVERY == 0:
+                if line.number % _REPORT_EVERY == 0:
                     check()
                     progress.advance(line.offset - position)
                     position = line.offset
@@ -124,7 +124,7 @@ def walk(
 
 
 def parse(line: bytes | None) -> Record:
-    """Read one record, or say by BadRecordError what is wrong with the line."""
+    """Read one record, or raise BadRecordError."""
     if line is None:
         raise BadRecordError("line_too_long")
     try:
@@ -139,7 +139,7 @@ def parse(line: bytes | None) -> Record:
 
 
 def names(line: bytes | None) -> Names:
-    """Read whose record a line is; faster than ``parse``, which may still refuse the line."""
+    """Read only the names in a record; faster than ``parse``, which may still refuse it."""
     try:
         return _decode_names(line or b"")
     except NOT_JSON:
@@ -169,7 +169,7 @@ def image_id_of(image_path: str) -> str:
 
 
 def is_image_id(value: object) -> TypeGuard[str]:
-    """Whether a value can be an image_id: it must be a plain file name."""
+    """Whether a value is a valid image_id: a plain file name."""
     return (
         type(value) is str
         and value not in _NO_NAMES
@@ -180,27 +180,24 @@ def is_image_id(value: object) -> TypeGuard[str]:
 
 
 def image_id_problem(image_id: object) -> str | None:
-    """Say why a value cannot be an image_id."""
+    """Name why a value is not a valid image_id."""
     if image_id is None:
         return "image_id_missing"
     return None if is_image_id(image_id) else "image_id_invalid"
 
 
 def is_mask(value: object, mask: Mask) -> bool:
-    """Whether a value is a list of exactly the integers 0 and 1; true, 1.0 and "1" are not.
+    """Whether a value is a list of the integers 0 and 1; true, 1.0 and "1" are not.
 
-    In Python those all equal 1, and to ask each element for its type is the slowest part of a scan.
-    Written as JSON they differ: every element is one character, and that character 0 or 1.
+    In Python all of these equal 1, and checking the type of each element is slow. As JSON they
+    differ: every element must be the one character 0 or 1.
     """
     return _is_mask_text(_encode(value), mask.length)
 
 
-@lru_cache(maxsize=4096)  # most captions are of one of a few lengths
+@lru_cache(maxsize=4096)  # captions have few different lengths
 def _is_mask_text(text: bytes, length: int) -> bool:
-    """Whether valid JSON is a mask.
-
-    One list, and one comma fewer than digits, so that no number has two of them.
-    """
+    """Whether valid JSON is a mask: one list, with a comma between any two digits."""
     digits = text.count(b"0") + text.count(b"1")
     return (
         text.count(b"[") == 1

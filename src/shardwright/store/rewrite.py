@@ -1,4 +1,4 @@
-"""A new version of a JSONL: some lines replaced, some added, every other byte as it was."""
+"""A new version of a JSONL: some lines replaced or added, every other byte unchanged."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from shardwright.storage.files import GatheredFile
 from shardwright.store import records
 from shardwright.store.records import Line
 
-_SUFFIX = ".merge" + files.TMP_SUFFIX  # the plain one is the journal's
+_SUFFIX = ".merge" + files.TMP_SUFFIX  # the journal has the plain one
 
 _PIECE = 1 << 20
 _READ_AHEAD = 1 << 18  # lines with arrays inline are long
 
 
 def target(jsonl: Path) -> Path:
-    """Say which file is to be replaced: where the path is a link, the one it leads to."""
+    """Give the file to replace: for a link, the one it leads to."""
     return jsonl.resolve() if jsonl.is_symlink() else jsonl
 
 
@@ -34,7 +34,7 @@ def unfinished(jsonl: Path) -> Path:
 
 @dataclass(frozen=True)
 class Part:
-    """Some lines of a JSONL, for any process to read while the file stays as it was."""
+    """Some lines of a JSONL that any process can read, as long as the file does not change."""
 
     jsonl: Path
     state: tuple[int, int]  # of the file
@@ -55,14 +55,14 @@ class Part:
 
 
 def _changed(jsonl: Path) -> SourceChangedError:
-    return SourceChangedError(f"{jsonl}: changed meanwhile; run the same command again")
+    return SourceChangedError("changed meanwhile", path=jsonl, fix="run the same command again")
 
 
 class Rewrite:
-    """Replaces lines from first to last, then adds some; nothing is written before the first.
+    """Replaces lines in their order, then adds some.
 
-    The file changes only by ``publish``, in one step; leaving the block without it leaves the file
-    as it was. A file that is not there counts as empty.
+    The file changes only by ``publish``, in one step; a block that ends without it changes nothing.
+    A missing file counts as empty.
     """
 
     def __init__(self, jsonl: Path) -> None:
@@ -73,7 +73,7 @@ class Rewrite:
         self._state = files.state(self._fd)
         self.size = self._state[0]  # of the old version
         self._open_end = self.size and os.pread(self._fd, 1, self.size - 1) != b"\n"
-        self._position = 0  # up to here the old version is dealt with
+        self._position = 0  # up to here the old version is copied or replaced
         self._length = 0  # of the new one
         self._file: GatheredFile | None = None
 
@@ -97,17 +97,17 @@ class Rewrite:
             yield from records.lines(file)
 
     def part(self, lines_before: int, start: int, end: int) -> Part:
-        """Give some lines of the old version away to be read elsewhere."""
+        """Give some lines of the old version, to be read by another process."""
         return Part(self.jsonl, self._state, lines_before, start, end)
 
     def replace(self, start: int, end: int, data: bytes) -> None:
-        """Put other bytes in the place of some, for example of a line; its line end stays."""
+        """Replace some bytes, for example a line without its line end."""
         self._copy(start)
         self._put(data)
         self._position = end
 
     def add(self, data: bytes) -> None:
-        """Append a line after all that was there."""
+        """Append a line at the end."""
         self._copy(self.size)
         if self._open_end:
             self._put(b"\n")
@@ -115,7 +115,7 @@ class Rewrite:
         self._put(data + b"\n")
 
     def publish(self) -> None:
-        """Put the new version in the old one's place."""
+        """Replace the old version by the new one."""
         self._copy(self.size)
         assert self._file is not None
         if self._there and files.state(self._fd) != self._state:
@@ -125,14 +125,14 @@ class Rewrite:
         files.sync_folder(self.jsonl.parent)
 
     def _copy(self, end: int) -> None:
-        """Take over the old version up to here."""
+        """Copy the old version up to here."""
         if self._file is None:
             self._file = GatheredFile(self.jsonl, tmp=unfinished(self.jsonl))
         while self._position < end:
             check()
             with files.explained(self.jsonl):
                 piece = os.pread(self._fd, min(end - self._position, _PIECE), self._position)
-            if not piece:  # cut off by somebody else, as ``publish`` finds
+            if not piece:  # somebody has truncated it, which ``publish`` notices
                 break
             self._put(piece)
             self._position += len(piece)

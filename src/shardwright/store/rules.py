@@ -1,4 +1,4 @@
-"""What makes a record valid: the rules, and each fault with its fix."""
+"""The rules for a valid record, and each fault with its fix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAULTS = {
     "not_an_object": ("not a JSON object", _DELETE),
     "line_too_long": (f"longer than {records.LONGEST_LINE >> 20} MiB", _DELETE),
     "nested_too_deep": ("lists and objects are nested too deep", _DELETE),
-    "torn_line": ("the last line is cut off, as by a crash", _DELETE),
+    "torn_line": ("the last line is cut off, for example by a crash", _DELETE),
     "stage1_record": ("a Stage 1 record, which holds its arrays itself", _MIGRATE),
     "inline_array": ("the record holds an array itself", _MIGRATE),
     "image_id_missing": ("no image_id", _FIX),
@@ -41,12 +41,12 @@ FAULTS = {
     "mask_all_zero": ("there is a caption, but {mask} is all zeros", _FIX),
     "mask_without_caption": ("{mask} has ones, but there is no caption", _FIX),
     "size_missing": ("no height or no width", _FIX),
-    "size_invalid": ("height or width is not that of a picture", _FIX),
+    "size_invalid": ("height or width is not the size of a picture", _FIX),
     "format_version_missing": ("no format_version", _FIX),
     "format_version_invalid": (f"format_version is not {FORMAT_VERSION}", _FIX),
 }
 
-# With these a record is packed all the same: no trainer misses anything.
+# A record with these is packed all the same, because training does not need them.
 HARMLESS = frozenset(
     {
         *("inline_array", "mask_all_zero", "image_path_missing", "size_missing"),
@@ -58,7 +58,7 @@ Side = Annotated[int, msgspec.Meta(ge=1, le=999_999)]  # of a picture, as of a b
 
 
 class Essentials(msgspec.Struct, gc=False):
-    """What packing asks of a record, beside what it only checks."""
+    """The fields of a record that packing uses."""
 
     image_id: str
     aspect_bucket: str
@@ -66,13 +66,13 @@ class Essentials(msgspec.Struct, gc=False):
 
 
 class _Rule(NamedTuple):
-    """What one field must be, if it is there."""
+    """What one field must be, if it has a value."""
 
     field: str
     name: str  # its faults are NAME_missing and NAME_invalid
     kind: Any  # its type
-    check: Callable[[Any], bool] = lambda value: True  # and what that does not say
-    missing: tuple[object, ...] = (None,)  # the values that say nothing
+    check: Callable[[Any], bool] = lambda value: True  # what the type does not cover
+    missing: tuple[object, ...] = (None,)  # values that count as missing
 
     def fault(self, value: object) -> str | None:
         """Name what is wrong with a value."""
@@ -82,7 +82,7 @@ class _Rule(NamedTuple):
 
 
 class Rules:
-    """What makes a record of a recipe valid, its arrays aside."""
+    """The rules for records of a recipe; arrays are checked elsewhere."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -107,10 +107,10 @@ class Rules:
         self._masks = list(zip(map(attrgetter, masks), recipe.masks, strict=True))
 
     def essentials(self, line: bytes | None) -> Essentials | None:
-        """Read what packing asks of a record, if it is ready, else give None.
+        """Read the fields that packing uses, or give None if the record is not ready.
 
         Several times faster than ``parse`` and ``faults``, which name what is wrong. A user's own
-        fields are passed over, so that ``parse`` may still refuse a number or a depth in them.
+        fields are not read, so ``parse`` may still refuse a number or the depth of one.
         """
         if line is None:
             return None
@@ -120,7 +120,7 @@ class Rules:
             found: Essentials = self._decode(line)
         except records.NOT_JSON:
             return None
-        # As in the rules: to go through their checks would take twice as long as these lines.
+        # The same as the rules, because calling them would take twice as long.
         if not _is_caption(found.caption) or not is_bucket(found.aspect_bucket):
             return None
         for get, mask in self._masks:
@@ -133,11 +133,11 @@ class Rules:
         return next((fault for fault in self.faults(record) if fault not in HARMLESS), None)
 
     def faults(self, record: Record) -> Iterator[str]:
-        """Name everything that is wrong with a record."""
+        """Name all faults of a record."""
         if is_stage1(record, self.recipe):
             if "image_id" not in record:
                 yield "stage1_record"
-                return  # what else is missing, migrating adds
+                return  # migrating adds what else is missing
             yield "inline_array"
         found = {rule.field: rule.fault(record.get(rule.field)) for rule in self._rules}
         captioned = found["caption"] is None
@@ -148,17 +148,17 @@ class Rules:
 
 
 def is_stage1(record: Record, recipe: Recipe) -> bool:
-    """Whether a record still holds arrays itself."""
+    """Whether a record holds arrays inline."""
     return not recipe.inline.keys().isdisjoint(record)
 
 
 def is_side(value: object) -> TypeGuard[int]:
-    """Whether a value can be a picture's height or width."""
+    """Whether a value is a valid height or width."""
     return _is_a(Side, value)
 
 
 def _is_a(kind: Any, value: object) -> bool:  # noqa: ANN401 - a type
-    """Whether a value from JSON is of a type; 1, 1.0 and true are of three."""
+    """Whether a value from JSON is of a type; 1, 1.0 and true have three types."""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:

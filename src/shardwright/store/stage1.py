@@ -1,4 +1,4 @@
-"""The Stage 1 format, a JSONL with its arrays inline, and what becomes of each of its lines."""
+"""The Stage 1 format, a JSONL with inline arrays, and its conversion to Stage 2 line by line."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _KNOWN_VERSIONS = (None, 1, FORMAT_VERSION)
 _OWN_FIELDS = ("image_id", "image_path", "height", "width", "aspect_bucket", "format_version")
 _TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
-# Fields are kept as they are written, so that those which are not ours lose nothing on the way.
+# Fields stay as they are written, so that a user's own fields lose nothing.
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode = msgspec.json.Decoder().decode
 
 
 @dataclass(frozen=True)
 class Stage2:
-    """What a line becomes: a record of the store, and the arrays it held."""
+    """A migrated line: a record of the store, and the arrays it held."""
 
     image_id: str
     line: bytes
@@ -41,10 +41,10 @@ class Stage2:
 
 @dataclass(frozen=True)
 class Repeated:
-    """The ids that are met more than once."""
+    """The ids that occur more than once."""
 
     shared: set[str]  # by more than one image
-    last: dict[str, int]  # the number of the last line of each, which is the one that counts
+    last: dict[str, int]  # the number of the last line of each, which counts
 
 
 def repeated_ids(lines: Iterable[Line]) -> Repeated:
@@ -56,7 +56,7 @@ def repeated_ids(lines: Iterable[Line]) -> Repeated:
             names = records.names(line.data)
             image_id = _image_id(names.image_id, names.image_path)
         except BadRecordError:
-            continue  # it stays as it is, for the reason that ``to_stage2`` gives
+            continue  # ``to_stage2`` gives the reason
         # A hash, because paths are long and there may be millions of them.
         image = hash(posixpath.normpath(names.image_path))
         if image_id not in images:
@@ -69,10 +69,10 @@ def repeated_ids(lines: Iterable[Line]) -> Repeated:
 
 
 def to_stage2(line: Line, repeated: Repeated, recipe: Recipe) -> Stage2 | None:
-    """Say what a line becomes: None if it is a Stage 2 record already.
+    """Migrate a line; None if it is a Stage 2 record already.
 
-    Raises BadRecordError if it cannot be migrated. Of the lines of one image only the last can be:
-    the arrays of another may belong to another caption.
+    Raises BadRecordError if it cannot be migrated. Of several lines of one image only the last is
+    migrated, because the arrays of another may belong to another caption.
     """
     fields, own = _fields(line.data, recipe)
     inline = [name for name in recipe.inline if name in fields]
@@ -97,21 +97,17 @@ def to_stage2(line: Line, repeated: Repeated, recipe: Recipe) -> Stage2 | None:
             raise BadRecordError(f"{component.name}_repeated")
         arrays[component] = _array(raw, component, name)
     height, width = _size(own)
-    additions: Record = {
-        "image_id": image_id,
-        "height": height,
-        "width": width,
-        "aspect_bucket": str(recipe.bucket_for(width, height)),
-    }
+    additions: Record = {"image_id": image_id, "height": height, "width": width}
+    additions["aspect_bucket"] = str(recipe.bucket_for(width, height))
     fields |= {name: value for name, value in additions.items() if own.get(name) is None}
     fields["format_version"] = FORMAT_VERSION
     written = records.line(records.ordered(fields, recipe))
-    records.parse(written)  # what we write can be read: not every field has been looked at yet
+    records.parse(written)  # to be sure that it can be read: not every field was checked
     return Stage2(image_id, msgspec.json.format(written, indent=-1), arrays)
 
 
 def _fields(data: bytes | None, recipe: Recipe) -> tuple[Record, Record]:
-    """Split a line into its fields as they are written; give the values of our own, too."""
+    """Split a line into its fields as they are written, and read the values of our own."""
     try:
         fields: Record = _decode_fields(data or b"")
         return fields, {name: _decode(fields[name]) for name in _OWN_FIELDS if name in fields}
@@ -120,7 +116,7 @@ def _fields(data: bytes | None, recipe: Recipe) -> tuple[Record, Record]:
 
 
 def _why_not_json(data: bytes | None, recipe: Recipe) -> str:
-    """Name the reason; Python's own ``json`` writes NaN, which JSON does not have."""
+    """Name the reason; Python's ``json`` writes NaN, which is not JSON."""
     try:
         records.parse(data)
     except BadRecordError as error:
@@ -137,7 +133,7 @@ def _why_not_json(data: bytes | None, recipe: Recipe) -> str:
 
 
 def _image_id(image_id: object, image_path: object) -> str:
-    """Give the id a record has, or else the one that its image's path gives it."""
+    """Give the id of a record, or else the one that follows from its image's path."""
     if image_path is None:
         raise BadRecordError("image_path_missing")
     if type(image_path) is not str or not image_path:
@@ -149,8 +145,8 @@ def _image_id(image_id: object, image_path: object) -> str:
 
 
 def _array(raw: bytes, component: Component, name: str) -> Array:
-    """Read an inline array: lists of numbers, nested as the component has axes."""
-    import numpy as np  # here, because `import shardwright` does without
+    """Read an inline array: lists of numbers, nested once per axis."""
+    import numpy as np  # here, because `import shardwright` must not need it
 
     try:
         values = _nested(len(component.shape)).decode(raw)
@@ -177,20 +173,19 @@ def _nested(axes: int) -> msgspec.json.Decoder[Any]:
 
 
 def _size(own: Record) -> tuple[int, int]:
-    """Give height and width, from the image where the record lacks one."""
+    """Give height and width, from the image if the record has none."""
     height, width = own.get("height"), own.get("width")
     if height is None or width is None:
-        found_height, found_width = _image_size(own["image_path"])
-        height = found_height if height is None else height
-        width = found_width if width is None else width
-    for side in (height, width):
-        if type(side) is not int or side < 1:
-            raise BadRecordError("size_invalid")
+        found = _image_size(own["image_path"])
+        height = found[0] if height is None else height
+        width = found[1] if width is None else width
+    if any(type(side) is not int or side < 1 for side in (height, width)):
+        raise BadRecordError("size_invalid")
     return height, width
 
 
 def _image_size(path: str) -> tuple[int, int]:
-    """Read height and width of an image as it is meant to be seen."""
+    """Read height and width of an image, after its EXIF orientation."""
     if not os.path.isfile(path):
         raise BadRecordError("size_missing")
     from PIL import ExifTags, Image  # here, because few records need it

@@ -1,4 +1,4 @@
-"""A store as one value: where its parts are, and what its samples consist of."""
+"""A store as one value: its paths and its recipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RECIPE = "recipe.json"
 
 @dataclass(frozen=True)
 class Store:
-    """A Stage 2 folder."""
+    """A Stage 2 store: a folder of records and arrays."""
 
     folder: Path
     jsonl: Path
@@ -29,7 +29,7 @@ class Store:
 
     @classmethod
     def at(cls, folder: Path, jsonl: Path | None = None) -> Self:
-        """Find the store in a folder, with the recipe that it was begun with."""
+        """Find the store in a folder, and its recipe."""
         path = folder / STATE_FOLDER / _RECIPE
         recipe = SPECIFICATION
         if path.exists():
@@ -38,21 +38,22 @@ class Store:
             try:
                 recipe = msgspec.json.decode(data, type=Recipe)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise DamageError(f"{path}: is not a recipe ({error}); restore it") from None
+                what = f"is not a recipe ({error})"
+                raise DamageError(what, path=path, fix="restore it") from None
         return cls(folder, jsonl or folder / JSONL_NAME, recipe)
 
     def of(self, jsonl: str) -> Store:
-        """Give the part of the store that another JSONL, named from its folder, speaks of."""
+        """Give the store with another JSONL, whose path is relative to the folder."""
         return replace(self, jsonl=Path(os.path.normpath(self.folder / jsonl)))
 
     @property
     def state(self) -> Path:
-        """Give the folder of what is neither records nor arrays."""
+        """Give the folder of everything but records and arrays."""
         return self.folder / STATE_FOLDER
 
     @property
     def journal(self) -> Path:
-        """Give the file that collects the records of a run."""
+        """Give the file for the records of an unfinished run."""
         return journal_path(self.jsonl)
 
     def arrays(self, component: Component) -> Path:
@@ -64,9 +65,9 @@ class Store:
         return self.folder / component.folder / (image_id + ARRAY_SUFFIX)
 
     def make_folders(self) -> None:
-        """Make the folders, and durable what a killed run has left in them to be synced.
+        """Make the folders, and sync them: a killed run may have left files that were not.
 
-        This run will build on it, and syncs nothing that it finds. The caller holds the lock.
+        The caller holds the lock.
         """
         arrays = [self.arrays(component) for component in self.recipe.components]
         for folder in (self.jsonl.parent, *arrays):

@@ -114,12 +114,12 @@ class Checker:
         size = stated.bytes if stated else seen.bytes
         if shard is not None:
             for what in _differences(entry, shard.head):
-                yield Fault("manifest_wrong", what, cure=_RESTORE)
+                yield Fault("manifest_wrong", what, fix=_RESTORE)
             seen.keys = list(keys(shard.head.ids, shard.head.longest_key))
             fits = _outline(shard).fits(file)
             if not fits and (other := self._other(file)) is not None:
                 what = f"is {other} under another name"
-                yield Fault("renamed", what, cure=f"rename it to {other}")
+                yield Fault("renamed", what, fix=f"rename it to {other}")
                 return
         if seen.bytes != size:
             short = "short" if seen.bytes < size else "long"
@@ -139,7 +139,7 @@ class Checker:
                     return
             elif recorded and secure.hexdigest() != recorded:
                 what = f"its sha256 is {secure.hexdigest()}, and {recorded} is recorded"
-                yield Fault("sha256_differs", what, cure=_RESTORE)
+                yield Fault("sha256_differs", what, fix=_RESTORE)
         bucket, names = entry.bucket if entry else None, seen.keys
         samples = indexed(file, shard, names) if shard else walked(file, names, self.recipe)
         with ExitStack() as stack:
@@ -152,16 +152,16 @@ class Checker:
                 name, places = found
                 image_id, faults = check_sample(places, bucket, self.recipe)
                 for fault in faults:  # if ours, it is as it was packed: the store has it too
-                    yield fault._replace(sample=name, cure=_MEND if shard else None)
+                    yield fault._replace(sample=name, fix=_MEND if shard else None)
                 if self.source and jsonl and image_id is not None:
                     for fault in self.source.faults(image_id, places, jsonl):
-                        yield fault._replace(sample=name, cure=_ANEW)
+                        yield fault._replace(sample=name, fix=_ANEW)
 
     def _own_size(self, owned: list[Fault]) -> Fault:
         """Sum up the arrays that follow their picture and not their bucket, in one note."""
         count = quantity(len(owned), "such arrays")
         what = f"{owned[0].what} ({count} in this shard), so they do not stack in a batch"
-        return owned[0]._replace(what=what, cure=self._stacking)
+        return owned[0]._replace(what=what, fix=self._stacking)
 
     @cached_property
     def _stacking(self) -> str:

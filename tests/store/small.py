@@ -1,4 +1,4 @@
-"""A small store that is whole in every respect, and the means to damage it."""
+"""A small valid store, and the means to damage it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class WholeStore:
+class SmallStore:
     """A store on disk."""
 
     root: Path
@@ -78,9 +78,9 @@ def record(image_id: str, width: int, height: int) -> dict[str, Any]:
     }
 
 
-def whole_store(root: Path, samples: int = 4) -> WholeStore:
+def small_store(root: Path, samples: int = 4) -> SmallStore:
     """Write a store of samples ``img0``, ``img1``, ... in two buckets that take turns."""
-    store = WholeStore(root)
+    store = SmallStore(root)
     for folder in FOLDERS.values():
         (root / folder).mkdir(parents=True)
     records = []
