@@ -708,7 +708,7 @@ def test_the_command_exits_3_and_names_the_lines_that_stay(derived: Path) -> Non
     assert done.returncode == 3
     listed = ", ".join(str(number) for number in range(2, 12))
     assert f"  not_json: 12 (lines {listed} and 2 more; --json lists all)" in done.stdout
-    assert done.stdout.endswith("as they were; fix or delete them, then run migrate again\n")
+    assert done.stdout.endswith("are unchanged; fix or delete them, then run migrate again\n")
     again = run(derived, "--json")
     assert again.returncode == 3
     assert json.loads(again.stdout)["unmigrated_by_reason"] == {"not_json": list(range(2, 14))}

@@ -57,32 +57,22 @@ def demo(
     require_writable(root)
     if root.exists() and not (root / _MARKER).exists() and any(root.iterdir()):
         raise UsageError("is not empty", path=root, fix="give a new folder")
-    files.make_folder(root / "images")
+    images, store, shards = root / "images", root / "derived", root / "shards"
+    files.make_folder(images)
     files.write_whole(root / _MARKER, b"shardwright demo may overwrite everything in this folder\n")
     for number in range(_PICTURES):
-        bucket = SPECIFICATION.buckets[number % 4]
-        _make_picture(root / "images" / f"demo{number:03}", bucket, number)
-    derived = derive(
-        root / "images",
-        derived_dir=root / "derived",
-        encoders="sketch",
-        fit="bucket",
-        progress=progress,
-    )
+        _make_picture(images / f"demo{number:03}", SPECIFICATION.buckets[number % 4], number)
+    derived = derive(images, derived_dir=store, encoders="sketch", fit="bucket", progress=progress)
     packed = pack(
-        derived_dir=root / "derived",
-        output_dir=root / "shards",
-        shard_size=5,
-        overwrite=True,
-        progress=progress,
+        derived_dir=store, output_dir=shards, shard_size=5, overwrite=True, progress=progress
     )
     verified = [
-        verify(root / "derived", read_data=True, progress=progress),
-        verify(root / "shards", read_data=True, against=root / "derived", progress=progress),
+        verify(store, read_data=True, progress=progress),
+        verify(shards, read_data=True, against=store, progress=progress),
     ]
     preview = root / "preview.jpg"
-    first, count = _read_back(root / "shards", preview)
-    tree = _tree(root / "shards")
+    first, count = _read_back(shards, preview)
+    tree = _tree(shards)
     return DemoSummary(str(root), derived, packed, verified, first, count, tree, str(preview))
 
 

@@ -161,35 +161,22 @@ class Recipe:
                 yield component.mask
 
 
+_BUCKETS = "1024x1024 832x1216 1216x832 768x1280 1280x768 704x1344 1344x704"
 SPECIFICATION = Recipe(
     components=(
         Component("dinov3", "dinov3", "dinov3.npy", "<f4", (1024,), ("dinov3_embedding",)),
         Component(
-            "vae",
-            "vae_latents",
-            "vae.npy",
-            "<f2",
-            (16, Side("height", 8), Side("width", 8)),
-            ("vae_latent", "vae_latents", "vae_embedding"),
+            *("vae", "vae_latents", "vae.npy", "<f2"),
+            shape=(16, Side("height", 8), Side("width", 8)),
+            inline=("vae_latent", "vae_latents", "vae_embedding"),
         ),
         Component(
-            "t5",
-            "t5_hidden",
-            "t5h.npy",
-            "<f2",
-            (77, 1024),
-            ("t5_hidden", "t5_hidden_state", "t5_hidden_states", "t5_embedding"),
+            *("t5", "t5_hidden", "t5h.npy", "<f2"),
+            shape=(77, 1024),
+            inline=("t5_hidden", "t5_hidden_state", "t5_hidden_states", "t5_embedding"),
             source="caption",
             mask=Mask("t5_attention_mask", "t5m.npy", 77),
         ),
     ),
-    buckets=(
-        Bucket(1024, 1024),
-        Bucket(832, 1216),
-        Bucket(1216, 832),
-        Bucket(768, 1280),
-        Bucket(1280, 768),
-        Bucket(704, 1344),
-        Bucket(1344, 704),
-    ),
+    buckets=tuple(map(Bucket.parse, _BUCKETS.split())),
 )

@@ -61,23 +61,18 @@ def run(options: argparse.Namespace) -> int:
 def describe(summary: MigrateSummary) -> str:
     """Write for people what was migrated, what was not, and what to do about it."""
     lines = []
-    if summary.recovered is not None:
+    if (recovered := summary.recovered) is not None:
         lines.append(
-            f"merged {quantity(summary.recovered.records, 'records')} of a run that was killed; "
-            f"dropped {quantity(summary.recovered.torn_lines, 'incomplete lines')}"
+            f"merged {quantity(recovered.records, 'records')} of a run that was killed; dropped "
+            f"{quantity(recovered.torn_lines, 'incomplete lines')}"
         )
-    lines += [
-        _headline(summary),
-        f"total_records: {summary.total_records}",
-        f"migrated_records: {summary.migrated_records}",
-        f"already_migrated: {summary.already_migrated}",
-        f"unmigrated_records: {summary.unmigrated_records}",
-    ]
+    counts = ("total_records", "migrated_records", "already_migrated", "unmigrated_records")
+    lines += [_headline(summary), *(f"{name}: {getattr(summary, name)}" for name in counts)]
     for reason, numbers in summary.unmigrated_by_reason.items():
         lines.append(f"  {reason}: {len(numbers)} ({_listed(numbers)})")
     for title in ("arrays_written", "arrays_found"):
-        counts = getattr(summary, title).items()
-        lines.append(f"{title}: {', '.join(f'{name} {count}' for name, count in counts) or 0}")
+        arrays = (f"{name} {count}" for name, count in getattr(summary, title).items())
+        lines.append(f"{title}: {', '.join(arrays) or 0}")
     for name, numbers in summary.arrays_differing.items():
         lines.append(
             f"note: kept {quantity(len(numbers), f'{name} arrays')} with other values "

@@ -51,7 +51,7 @@ class PackedStatus:
     unfinished: bool  # whether its last run has not ended
 
 
-@dataclass(frozen=True)
+@dataclass
 class StoreStatus(Summary):
     """What ``status`` found."""
 
@@ -77,9 +77,9 @@ class StoreStatus(Summary):
     gone_images: list[str]
     unknown_images: int  # whose file is not on record, so that changes go unnoticed
     truncated: dict[str, Truncated]  # captions that were cut, by component
-    next_command: str | None  # None where it is the user's choice
-    next_reason: str
     seconds: float
+    next_command: str | None = None  # None where it is the user's choice
+    next_reason: str = ""
 
 
 @entry

@@ -58,15 +58,11 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
         interrupts.check()
         for state, nbytes in zip(components.values(), checked.sizes(sample), strict=True):
             state.bytes += nbytes
-    leftovers = folders.leftovers(store)
     failures = len({failure.image_path for failure in read_failures(store)})
     known = facts.survey(store, ready | others.keys(), progress)
     packed = Packings(output_dir, ready, store)
     begun, made = generations.unfinished(store)
-    command, reason = _next(store, layout, stage1, components, leftovers, packed, begun)
-    if failures:
-        reason += f"; but {quantity(failures, 'images')} could not be derived"
-    return StoreStatus(
+    status = StoreStatus(
         derived_dir=str(store.folder),
         jsonl=str(store.jsonl),
         total_records=found.total_records,
@@ -80,7 +76,7 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
         store_bytes=found.jsonl_state[0] + sum(state.bytes for state in components.values()),
         shards=len(layout.shards),
         shard_bytes=layout.bytes,
-        leftovers=[str(path) for path in leftovers],
+        leftovers=list(map(str, folders.leftovers(store))),
         packed=packed.summary(),
         unfinished=dict.fromkeys(begun, made),
         failures=failures,
@@ -89,10 +85,12 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
         gone_images=known.gone,
         unknown_images=len(ready) + len(others) - known.known,
         truncated=known.truncated,
-        next_command=command,
-        next_reason=reason,
         seconds=round(time.monotonic() - started, 3),
     )
+    status.next_command, status.next_reason = _next(store, status, begun) or packed.next(store)
+    if failures:
+        status.next_reason += f"; but {quantity(failures, 'images')} could not be derived"
+    return status
 
 
 def _others(store: Store, ready: Container[str]) -> tuple[dict[str, str], int]:
@@ -151,24 +149,16 @@ def _component(
     return state
 
 
-def _next(
-    store: Store,
-    layout: Plan,
-    stage1: int,
-    components: dict[str, ComponentStatus],
-    leftovers: list[Path],
-    packed: Packings,
-    begun: dict[str, Entry],
-) -> tuple[str | None, str]:
-    """Choose the next command, and give the reason."""
-    missing = sum(state.missing for state in components.values())
+def _next(store: Store, status: StoreStatus, begun: dict[str, Entry]) -> tuple[str, str] | None:
+    """Choose the command that makes every record ready, with the reason; None if all are."""
+    missing = sum(state.missing for state in status.components.values())
     swapped = provenance.under_way(store.folder)
-    if stage1:
+    if stage1 := status.stage1_records:
         why = f"{quantity(stage1, 'records')} in Stage 1 format; fix or delete what it reports"
         return commands.command("migrate", *commands.store_flags(store)), why
-    if store.journal in leftovers:
+    if str(store.journal) in status.leftovers:
         why = "an interrupted run left records to merge"
-    elif not layout.scan.total_records:
+    elif not status.total_records:
         why = "there are no records yet"
     elif missing:
         why = f"{quantity(missing, 'arrays')} missing"
@@ -177,10 +167,10 @@ def _next(
     elif begun:
         why = f"a recompute of {' and '.join(begun)} is unfinished; --recompute none discards it"
         return commands.derive(store, recompute=begun), why
-    elif layout.skipped:
-        wrong = quantity(layout.skipped.total, "records")
+    elif status.skipped_incomplete:
+        wrong = quantity(status.skipped_incomplete, "records")
         why = f"{wrong} not ready; verify names each fault and its fix"
         return commands.command("verify", str(store.folder)), why
     else:
-        return packed.next(store)
+        return None
     return commands.derive(store), why

@@ -92,9 +92,8 @@ class Rewrite:
 
     def lines(self) -> Iterator[Line]:
         """Read the lines of the old version."""
-        with files.explained(self.jsonl), open(self._fd, "rb", _READ_AHEAD, closefd=False) as file:
-            file.seek(0)
-            yield from records.lines(file)
+        if self._there:
+            yield from self.part(0, 0, self.size).lines()
 
     def part(self, lines_before: int, start: int, end: int) -> Part:
         """Give some lines of the old version, to be read by another process."""
