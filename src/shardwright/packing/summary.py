@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from shardwright.summary import Count
 
-@dataclass
-class SkippedReason:
-    """How many records were skipped for one reason, and one of them to look at."""
-
-    count: int
-    example: str
+SkippedReason = Count
 
 
 class Skipped(dict[str, SkippedReason]):

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from shardwright.engine.local import Local
 from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.packing.summary import SkippedReason
 from shardwright.progress import Progress
-from shardwright.summary import Summary
+from shardwright.summary import Count, Summary
 from shardwright.validate import place, place_or_none
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class StoreStatus(Summary):
     total_records: int
     ready_records: int
     skipped_incomplete: int
-    skipped_by_reason: dict[str, SkippedReason]
+    skipped_by_reason: dict[str, Count]
     stage1_records: int
     components: dict[str, ComponentStatus]
     buckets: dict[str, BucketStatus]
