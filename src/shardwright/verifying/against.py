@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from shardwright.errors import InputMissingError
 from shardwright.progress import Progress
@@ -30,16 +29,15 @@ class Source:
     store: Store
     lines: Mapping[str, int]  # offset by image_id; the latest if one id has several records
 
-    def faults(
-        self, image_id: str, places: Mapping[str, Place], jsonl: IO[bytes]
-    ) -> Iterator[Fault]:
+    def faults(self, image_id: str, places: Mapping[str, Place]) -> Iterator[Fault]:
         """Find differences between a sample and the store."""
         if image_id not in self.lines:
             yield Fault("record_gone", f"has no record in {self.store.jsonl}")
             return
         recipe = self.store.recipe
-        jsonl.seek(self.lines[image_id])
-        line = jsonl.readline(records.LONGEST_LINE).rstrip(b"\r\n")
+        with self.store.jsonl.open("rb") as jsonl:
+            jsonl.seek(self.lines[image_id])
+            line = jsonl.readline(records.LONGEST_LINE).rstrip(b"\r\n")
         with suppress(BadRecordError):  # valid a moment ago; if it changed, the arrays still count
             record = records.parse(line)
             expected: dict[str, bytes | None] = {JSON_SUFFIX: json_member(record, recipe)}

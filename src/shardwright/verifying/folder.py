@@ -22,14 +22,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipe import SPECIFICATION
 from shardwright.shards.format import consistency, keys, manifest
 from shardwright.shards.format.index import INDEX_FOLDER
-from shardwright.shards.format.manifest import (
-    MANIFEST_NAME,
-    SHA256_NAME,
-    UNFINISHED_NAME,
-    Manifest,
-    ShardEntry,
-    Unfinished,
-)
+from shardwright.shards.format.manifest import MANIFEST_NAME, SHA256_NAME, UNFINISHED_NAME, Manifest
 from shardwright.shards.format.names import bucket_folder, existing_buckets, is_shard_path
 from shardwright.storage.files import TMP_SUFFIX, explained
 from shardwright.storage.local import LocalStorage
@@ -37,7 +30,7 @@ from shardwright.store import commands, provenance
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
-from shardwright.verifying.shard import Checker, Seen, ShardToCheck, file_digest
+from shardwright.verifying.shard import Checker, Seen, ShardToCheck
 
 _TAR = ".tar"
 _PACK_AGAIN = "pack again with --overwrite"
@@ -61,11 +54,12 @@ def verify_shards(
     shards = LocalStorage(folder)
     sizes = dict(sorted(shards.list(_TAR)))
     packed, unfinished, findings = _documents(folder)
-    tasks, misplaced = _compare(shards, sizes, packed, unfinished)
-    findings += misplaced
     listed = packed or (unfinished.base if unfinished else None)
     recipe = listed.samples_of() if listed else SPECIFICATION
-    seen = _check(Checker(shards, recipe, read_data, source), tasks, sizes, engine, progress)
+    checker = Checker(shards, recipe, read_data, source)
+    tasks, misplaced = _compare(checker, sizes, packed, unfinished)
+    findings += misplaced
+    seen = _check(checker, tasks, sizes, engine, progress)
     for shard in seen:
         findings += shard.findings
     findings += _repeated_keys(seen)
@@ -84,7 +78,7 @@ def verify_shards(
     )
 
 
-def _documents(folder: Path) -> tuple[Manifest | None, Unfinished | None, list[Finding]]:
+def _documents(folder: Path) -> tuple[Manifest | None, manifest.Unfinished | None, list[Finding]]:
     """Read the manifest and the note of an unfinished run, and check them."""
     packed, unfinished, findings = None, None, list[Finding]()
     try:
@@ -142,10 +136,10 @@ def _finding(kind: str, name: str, what: str, fix: str) -> Finding:
 
 
 def _compare(
-    shards: LocalStorage,
+    checker: Checker,
     sizes: Mapping[str, int],
     packed: Manifest | None,
-    unfinished: Unfinished | None,
+    unfinished: manifest.Unfinished | None,
 ) -> tuple[list[ShardToCheck], list[Finding]]:
     """Compare the shards that are there with the manifest: what to check, and what is wrong."""
     listed = unfinished.base if unfinished else packed
@@ -160,7 +154,7 @@ def _compare(
     missing = {path: entry for path, entry in entries.items() if path not in sizes}
     last = len(listed.runs) - 1 if listed and unfinished is None else None
     tasks = []
-    for path, size in sizes.items():
+    for path in sizes:
         if path in entries:
             again = f"delete it and {_RESUME}" if entries[path].run == last else _PACK_AGAIN
             tasks.append(ShardToCheck(path, entries[path], f"restore it from a copy, or {again}"))
@@ -168,7 +162,7 @@ def _compare(
             tasks.append(ShardToCheck(path, None, f"delete it and {_RESUME}"))
         elif packed is None:
             tasks.append(ShardToCheck(path, None, "pack the samples again with shardwright pack"))
-        elif (name := _renamed(shards, path, size, missing)) is not None:
+        elif missing and (name := checker.find(path)) in missing:
             what = f"is {name} under another name"
             findings.append(Finding("renamed", path, None, what, f"rename it to {name}"))
             del missing[name]
@@ -180,18 +174,6 @@ def _compare(
         fix = f"restore it from a copy, or {_RESUME if entry.run == last else _PACK_AGAIN}"
         findings.append(Finding("missing", path, None, what, fix))
     return tasks, findings
-
-
-def _renamed(
-    shards: LocalStorage, path: str, size: int, missing: Mapping[str, ShardEntry]
-) -> str | None:
-    """Find the missing shard that a file is, if any; read it only if a size matches."""
-    alike = [entry for entry in missing.values() if entry.bytes == size]
-    if not alike:
-        return None
-    with shards.open(path) as file:
-        digest = file_digest(file)
-    return next((entry.path for entry in alike if entry.xxh3 == digest), None)
 
 
 def _check(

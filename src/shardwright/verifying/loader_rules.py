@@ -131,7 +131,7 @@ def findings_of(checks: Iterable[LoaderCheck], folder: Path) -> Iterator[Finding
         who = ", ".join(check.loader for check in fails)
         index = command("index", str(folder), "--for", who.replace(" ", ""))
         fix = _FIXES.get(name, "pack the samples again with shardwright pack").format(index=index)
-        what = f"{FAULTS[name]}{total}; fails {who}"
+        what = f"{FAULTS[name]}{total}: fails {who}"
         yield Finding(f"loader_{name}", example, None, what, fix)
 
 

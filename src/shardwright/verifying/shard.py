@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -111,8 +111,7 @@ class Checker:
                 yield Fault("manifest_wrong", what, fix=_RESTORE)
             seen.keys = list(keys(shard.head.ids, shard.head.longest_key))
             fits = _fits(file, _outline(shard))
-            other = None if fits else self._find(file)
-            if other is not None:
+            if not fits and (other := self.find(task.path)) is not None:
                 what = f"is {other} under another name"
                 yield Fault("renamed", what, fix=f"rename it to {other}")
                 return
@@ -137,20 +136,18 @@ class Checker:
                 yield Fault("sha256_differs", what, fix=_RESTORE)
         bucket, names = entry.bucket if entry else None, seen.keys
         samples = indexed(file, shard, names) if shard else walked(file, names, self.recipe)
-        with ExitStack() as stack:
-            jsonl = stack.enter_context(self.source.store.jsonl.open("rb")) if self.source else None
-            for found in samples:
-                check()
-                if isinstance(found, Fault):
-                    yield found
-                    continue
-                name, places = found
-                image_id, faults = check_sample(places, bucket, self.recipe)
-                for fault in faults:  # our own shard is as it was packed, so the store has it too
-                    yield fault._replace(sample=name, fix=_FIX_SAMPLE if shard else None)
-                if self.source and jsonl and image_id is not None:
-                    for fault in self.source.faults(image_id, places, jsonl):
-                        yield fault._replace(sample=name, fix=_PACK_AGAIN)
+        for found in samples:
+            check()
+            if isinstance(found, Fault):
+                yield found
+                continue
+            name, places = found
+            image_id, faults = check_sample(places, bucket, self.recipe)
+            for fault in faults:  # our own shard is as it was packed, so the store has it too
+                yield fault._replace(sample=name, fix=_FIX_SAMPLE if shard else None)
+            if self.source and image_id is not None:
+                for fault in self.source.faults(image_id, places):
+                    yield fault._replace(sample=name, fix=_PACK_AGAIN)
 
     @cached_property
     def _how_to_stack(self) -> str:
@@ -162,9 +159,11 @@ class Checker:
         fix = commands.derive(self.source.store, fit_buckets=True)
         return f"to make them stack: run the same pack with --overwrite after {fix}"
 
-    def _find(self, file: Readable) -> str | None:
-        """Find the shard that a file is, by its outline."""
-        return next((path for path, outline in self._outlines if _fits(file, outline)), None)
+    def find(self, path: str) -> str | None:
+        """Find the shard that a file is, by its size and its first and last header."""
+        with suppress(OSError), self.shards.open(path) as file:
+            return next((name for name, outline in self._outlines if _fits(file, outline)), None)
+        return None
 
     @cached_property
     def _outlines(self) -> list[tuple[str, Outline]]:
@@ -206,14 +205,6 @@ def _differences(entry: ShardEntry | None, head: Head) -> Iterator[str]:
     for name, (listed, found) in both.items():
         if listed != found:
             yield f"the manifest says {name} {listed}, but its index says {found}"
-
-
-def file_digest(file: Readable) -> str:
-    """Compute the checksum of a shard, as in a manifest."""
-    hasher = xxhash.xxh3_128()
-    for _ in _read(file, [hasher]):
-        pass
-    return hasher.hexdigest()
 
 
 def _read(file: Readable, hashers: Sequence[Hasher]) -> Iterator[int]:

@@ -7,6 +7,7 @@ killed, an ``Unfinished`` note beside it holds what is needed to resume.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,7 +15,7 @@ import msgspec
 import xxhash
 from msgspec import UNSET, UnsetType
 
-from shardwright.errors import DamageError, StorageError
+from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipe import SPECIFICATION, Recipe
 from shardwright.storage import files
@@ -190,12 +191,9 @@ def _encode(document: Manifest | Unfinished) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    try:
+    with files.explained(path), suppress(FileNotFoundError, NotADirectoryError):
         return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise StorageError(f"cannot be read ({error.strerror})", path=path) from None
+    return None
 
 
 def _decode(data: bytes, path: Path | str, kind: type[Document]) -> Document:

@@ -117,7 +117,8 @@ def entries(tar: Readable) -> Iterator[Entry]:
             raise _truncated(position + len(header))
         if not any(header):
             break
-        _require_checksum(header, position)
+        if _number(header[148:156], position) != sum(header) - sum(header[148:156]) + 8 * ord(" "):
+            raise _damaged(position)
         kind = header[156:157]
         length = _number(header[124:136], position)
         if kind in (_PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK):
@@ -147,11 +148,8 @@ def _truncated(size: int) -> BadTarError:
     return BadTarError(f"truncated at byte {size}: end-of-archive blocks are missing")
 
 
-def _require_checksum(header: bytes, position: int) -> None:
-    found = sum(header) - sum(header[148:156]) + 8 * ord(" ")
-    match = _OCTAL.fullmatch(header[148:156])
-    if match is None or int(match[1], 8) != found:
-        raise BadTarError(f"damaged header at byte {position}" if position else "is not a tar")
+def _damaged(position: int) -> BadTarError:
+    return BadTarError(f"damaged header at byte {position}" if position else "is not a tar")
 
 
 def _number(field: bytes, position: int) -> int:
@@ -159,7 +157,7 @@ def _number(field: bytes, position: int) -> int:
         return int.from_bytes(field[1:], "big")
     match = _OCTAL.fullmatch(field)
     if match is None:
-        raise BadTarError(f"damaged header at byte {position}")
+        raise _damaged(position)
     return int(match[1], 8)
 
 
