@@ -164,9 +164,7 @@ def test_latents_of_one_size_and_two_shapes_are_refused(tmp_path: Path) -> None:
     store.change(1, aspect_bucket="64x64")
     store.save("vae", "img0", arrays(64, 96, 2)["vae"])
     shardwright.pack(derived_dir=store.root, output_dir=tmp_path / "shards", workers=1)
-    with pytest.raises(
-        shardwright.UsageError, match=r"vae\.npy of the same bucket is float16 \(16, "
-    ):
+    with pytest.raises(shardwright.UsageError, match=r"vae\.npy of the same bucket is float16"):
         list(shardwright.open(tmp_path / "shards").batches(2))
 
 

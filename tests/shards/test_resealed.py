@@ -145,7 +145,8 @@ def test_counts_that_do_not_add_up_are_told_with_both_values(folder: Path) -> No
     reseal(folder, put("runs.0.samples", 5))
     (finding,) = shardwright.verify(folder, workers=1).findings
     assert finding.what == (
-        "run 1 says that it packed 5 samples in 4 shards, but the manifest lists 6 samples in 4 shards"
+        "run 1 says that it packed 5 samples in 4 shards, but the manifest lists 6 samples in 4 "
+        "shards"
     )
     assert "--overwrite" in finding.fix
 

@@ -13,6 +13,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,12 @@ import xxhash
 
 import shardwright
 from shardwright import InputMissingError, Progress, UsageError, pack
+from shardwright.engine.local import Local
 from shardwright.progress import Lines
 from shardwright.storage.files import using
 from shardwright.verifying import Finding
+from shardwright.verifying.folder import verify_shards
+from shardwright.verifying.shard import ShardToCheck
 from tests import commands
 from tests.faults import Killed, KillingDisk, contents
 from tests.stores import Record, Store, line, make_store, npy, record
@@ -467,6 +471,30 @@ def test_what_differs_from_its_source_is_named(
     change(sound)
     assert places(folder, read_data=True) == []
     assert places(folder, against=sound.root) == [found]
+
+
+def test_against_sends_a_worker_only_the_records_of_its_shard(folder: Path, sound: Store) -> None:
+    sent: list[ShardToCheck] = []
+
+    class Recording(Local):
+        def run(self, function: Any, tasks: Any) -> Any:  # noqa: ANN401 - see Engine
+            sent.extend(tasks)
+            return super().run(function, sent)
+
+    engine, progress = Recording(1), Progress()
+    report = verify_shards(
+        folder, read_data=False, against=sound.root, engine=engine, progress=progress
+    )
+    assert report.findings == []
+    found = [sorted(task.source.lines) for task in sent if task.source]
+    assert found == [["img0", "img2"], ["img4"], ["img1", "img3"], ["img5"]]
+
+
+def test_against_compares_all_records_where_an_index_is_of_another_shard(
+    folder: Path, sound: Store
+) -> None:
+    index_of_another_shard(folder)
+    assert places(folder, against=sound.root) == [("index_damaged", FIRST)]
 
 
 def test_against_works_without_a_manifest_too(folder: Path, sound: Store) -> None:

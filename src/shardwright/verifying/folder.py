@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from shardwright.engine import Engine
-from shardwright.errors import DamageError
+from shardwright.errors import DamageError, ShardwrightError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import Progress, quantity
@@ -30,7 +31,7 @@ from shardwright.store import commands, provenance
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
-from shardwright.verifying.shard import Checker, Seen, ShardToCheck
+from shardwright.verifying.shard import Checker, Outlines, Seen, ShardToCheck
 
 _TAR = ".tar"
 _PACK_AGAIN = "pack again with --overwrite"
@@ -56,12 +57,14 @@ def verify_shards(
     packed, unfinished, findings = _documents(folder)
     listed = packed or (unfinished.base if unfinished else None)
     recipe = listed.samples_of() if listed else SPECIFICATION
-    checker = Checker(shards, recipe, read_data, source)
-    tasks, misplaced = _compare(checker, sizes, packed, unfinished)
+    checker, outlines = Checker(shards, recipe, read_data), Outlines(shards)
+    tasks, misplaced = _compare(outlines, sizes, packed, unfinished)
     findings += misplaced
-    seen = _check(checker, tasks, sizes, engine, progress)
+    seen = _check(checker, tasks, sizes, source, engine, progress)
     for shard in seen:
-        findings += shard.findings
+        other = None if shard.fits else outlines.find(shard.path)
+        findings += shard.findings if other is None else [_renamed(shard.path, other)]
+    findings += _own_sizes(seen, source)
     findings += _repeated_keys(seen)
     for path, _ in sorted(shards.list(_TAR + TMP_SUFFIX)):
         what, fix = "partly written by an interrupted run", "the next pack removes it"
@@ -136,7 +139,7 @@ def _finding(kind: str, name: str, what: str, fix: str) -> Finding:
 
 
 def _compare(
-    checker: Checker,
+    outlines: Outlines,
     sizes: Mapping[str, int],
     packed: Manifest | None,
     unfinished: manifest.Unfinished | None,
@@ -162,9 +165,8 @@ def _compare(
             tasks.append(ShardToCheck(path, None, f"delete it and {_RESUME}"))
         elif packed is None:
             tasks.append(ShardToCheck(path, None, "pack the samples again with shardwright pack"))
-        elif missing and (name := checker.find(path)) in missing:
-            what = f"is {name} under another name"
-            findings.append(Finding("renamed", path, None, what, f"rename it to {name}"))
+        elif missing and (name := outlines.find(path)) in missing:
+            findings.append(_renamed(path, name))
             del missing[name]
         else:
             what = "is not in the manifest, but loaders would read it"
@@ -176,10 +178,25 @@ def _compare(
     return tasks, findings
 
 
+def _renamed(path: str, name: str) -> Finding:
+    what, fix = f"is {name} under another name", f"rename it to {name}"
+    return Finding("renamed", path, None, what, fix)
+
+
+def _with_source(task: ShardToCheck, source: Source | None, checker: Checker) -> ShardToCheck:
+    """Give a task the records of its samples; without an index, all records."""
+    with suppress(ShardwrightError):  # reported by the worker
+        if source and (shard := checker.index(task)):
+            lines = {i: source.lines[i] for i in shard.head.ids if i in source.lines}
+            source = replace(source, lines=lines)
+    return replace(task, source=source)
+
+
 def _check(
     checker: Checker,
     tasks: list[ShardToCheck],
     sizes: Mapping[str, int],
+    source: Source | None,
     engine: Engine,
     progress: Progress,
 ) -> list[Seen]:
@@ -188,7 +205,8 @@ def _check(
     else:
         progress.phase("verify", len(tasks), "shards")
     seen: list[Seen] = []
-    with closing(engine.run(checker.check, tasks)) as messages:
+    sent = (_with_source(task, source, checker) for task in tasks)
+    with closing(engine.run(checker.check, sent)) as messages:
         for message in messages:
             if isinstance(message, int):
                 progress.advance(message)
@@ -198,6 +216,21 @@ def _check(
             state = "damaged" if any(f.damage for f in message.findings) else "OK"
             progress.note(f"{message.path} {state}, {len(seen)}/{quantity(len(tasks), 'shards')}")
     return sorted(seen, key=lambda shard: shard.path)  # the same report for any workers
+
+
+def _own_sizes(seen: list[Seen], source: Source | None) -> Iterator[Finding]:
+    """Report arrays that have their picture's size and not their bucket's, once per shard."""
+    found = [(shard, shard.own_size) for shard in seen if shard.own_size]
+    fix = "derive with --fit bucket and --recompute, then pack with --overwrite"
+    if source is None:
+        fix += "; verify --against DERIVED_DIR prints the command"
+    elif found:
+        derive = commands.derive(source.store, fit_buckets=True)
+        fix = f"run the same pack with --overwrite after {derive}"
+    for shard, fault in found:
+        count = quantity(shard.own_sizes, "such arrays")
+        what = f"{fault.what} ({count} in this shard), so they do not stack in a batch"
+        yield fault._replace(what=what).finding(shard.path, f"to make them stack: {fix}")
 
 
 def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:

@@ -16,7 +16,6 @@ import xxhash
 
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import check
-from shardwright.progress import quantity
 from shardwright.recipe import Recipe
 from shardwright.shards.format import index, tar
 from shardwright.shards.format.index import Head, ShardIndex
@@ -25,7 +24,6 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.tarread import Fault
 from shardwright.storage.files import Hasher
 from shardwright.storage.local import LocalStorage, Readable
-from shardwright.store import commands
 from shardwright.store.findings import Finding
 from shardwright.verifying.against import Source
 from shardwright.verifying.sample import OWN_SIZE, check_sample, header, indexed, walked
@@ -47,6 +45,7 @@ class ShardToCheck:
     path: str  # below the folder
     entry: ShardEntry | None  # in the manifest
     fix: str
+    source: Source | None = None  # the records of its samples, to compare with
 
 
 @dataclass
@@ -56,40 +55,37 @@ class Seen:
     path: str
     bytes: int = 0
     keys: list[str] = field(default_factory=list)  # of its samples
+    fits: bool = True  # whether size, first and last header are those of its index
+    own_size: Fault | None = None  # the first array of its picture's size, not its bucket's
+    own_sizes: int = 0
     findings: list[Finding] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Checker:
-    """Checks shards of a folder; forked workers share it, fresh ones get a copy."""
+    """Checks shards of a folder."""
 
     shards: LocalStorage
     recipe: Recipe
     read_data: bool
-    source: Source | None
 
     def check(self, task: ShardToCheck) -> Iterator[int | Seen]:
         """Check one shard; give the bytes read from time to time, and the result at the end."""
         seen = Seen(task.path)
         try:
             with self.shards.open(task.path) as file:
-                own_size: list[Fault] = []
                 for fault in self._faults(file, task, seen):
                     if isinstance(fault, int):
                         yield fault
                     elif fault.kind == OWN_SIZE:
-                        own_size.append(fault)
+                        seen.own_size = seen.own_size or fault
+                        seen.own_sizes += 1
                     elif len(seen.findings) < _MOST:
                         seen.findings.append(fault.finding(task.path, task.fix))
                     else:
                         more = Fault("more", "has more faults than are listed")
                         seen.findings.append(more.finding(task.path, task.fix))
                         break
-                if own_size:
-                    first, count = own_size[0], quantity(len(own_size), "such arrays")
-                    what = f"{first.what} ({count} in this shard), so they do not stack in a batch"
-                    summed = first._replace(what=what)
-                    seen.findings.append(summed.finding(task.path, self._how_to_stack))
         except OSError as error:
             fault = Fault("unreadable", str(error.strerror))
             seen.findings.append(fault.finding(task.path, f"make it readable, or {task.fix}"))
@@ -98,9 +94,9 @@ class Checker:
     def _faults(self, file: Readable, task: ShardToCheck, seen: Seen) -> Iterator[int | Fault]:
         """Give the bytes read from time to time, and each fault."""
         seen.bytes = file.size
-        shard, entry, fits = None, task.entry, True
+        shard, entry = None, task.entry
         try:
-            shard = self._index(task)
+            shard = self.index(task)
         except ShardwrightError as error:
             what = f"its index cannot be used ({error.path}: {error.what})"
             yield Fault("index_damaged", what)
@@ -110,16 +106,12 @@ class Checker:
             for what in _differences(entry, shard.head):
                 yield Fault("manifest_wrong", what, fix=_RESTORE)
             seen.keys = list(keys(shard.head.ids, shard.head.longest_key))
-            fits = _fits(file, _outline(shard))
-            if not fits and (other := self.find(task.path)) is not None:
-                what = f"is {other} under another name"
-                yield Fault("renamed", what, fix=f"rename it to {other}")
-                return
+            seen.fits = _fits(file, _outline(shard))
         if seen.bytes != size:
             kind = "short" if seen.bytes < size else "long"
             yield Fault(kind, f"has {seen.bytes:,} bytes and should have {size:,}")
         if shard is not None and not self.read_data:
-            if not fits and seen.bytes == size:
+            if not seen.fits and seen.bytes == size:
                 yield Fault("header_differs", "its first or last header is damaged")
             return
         recorded = (stated and stated.sha256) or (entry and entry.sha256)
@@ -145,38 +137,12 @@ class Checker:
             image_id, faults = check_sample(places, bucket, self.recipe)
             for fault in faults:  # our own shard is as it was packed, so the store has it too
                 yield fault._replace(sample=name, fix=_FIX_SAMPLE if shard else None)
-            if self.source and image_id is not None:
-                for fault in self.source.faults(image_id, places):
+            if task.source and image_id is not None:
+                for fault in task.source.faults(image_id, places):
                     yield fault._replace(sample=name, fix=_PACK_AGAIN)
 
-    @cached_property
-    def _how_to_stack(self) -> str:
-        if self.source is None:
-            return (
-                "to make them stack: derive with --fit bucket and --recompute, then pack with "
-                "--overwrite; verify --against DERIVED_DIR prints the command"
-            )
-        fix = commands.derive(self.source.store, fit_buckets=True)
-        return f"to make them stack: run the same pack with --overwrite after {fix}"
-
-    def find(self, path: str) -> str | None:
-        """Find the shard that a file is, by its size and its first and last header."""
-        with suppress(OSError), self.shards.open(path) as file:
-            return next((name for name, outline in self._outlines if _fits(file, outline)), None)
-        return None
-
-    @cached_property
-    def _outlines(self) -> list[tuple[str, Outline]]:
-        """Outline all shards of the folder; read only if one is not what its name says."""
-        outlines = []
-        for path in index.shards(self.shards.folder):
-            check()
-            with suppress(ShardwrightError):  # a damaged index is reported with its own shard
-                shard = index.load(self.shards.folder, path)
-                outlines += [(path, _outline(shard))] if _is_consecutive(shard) else []
-        return outlines
-
-    def _index(self, task: ShardToCheck) -> ShardIndex | None:
+    def index(self, task: ShardToCheck) -> ShardIndex | None:
+        """Read the index of a shard, if it must have one or has one; raise if it is unusable."""
         path, entry = self.shards.folder / index.index_name(task.path), task.entry
         if entry is None and not path.exists():
             return None
@@ -189,6 +155,29 @@ class Checker:
             what = "is not the index of this shard" if other else "is not the one in the manifest"
             raise ShardwrightError(what, path=path)
         return shard
+
+
+class Outlines:
+    """Recognises the shards of a folder by their size and their first and last header."""
+
+    def __init__(self, shards: LocalStorage) -> None:
+        self._shards = shards
+
+    def find(self, path: str) -> str | None:
+        """Find the shard that a file is, whatever its name."""
+        with suppress(OSError), self._shards.open(path) as file:
+            return next((name for name, outline in self._known if _fits(file, outline)), None)
+        return None
+
+    @cached_property
+    def _known(self) -> list[tuple[str, Outline]]:
+        known = []
+        for path in index.shards(self._shards.folder):
+            check()
+            with suppress(ShardwrightError):  # a damaged index is reported with its own shard
+                shard = index.load(self._shards.folder, path)
+                known += [(path, _outline(shard))] if _is_consecutive(shard) else []
+        return known
 
 
 def _differences(entry: ShardEntry | None, head: Head) -> Iterator[str]:
