@@ -285,14 +285,14 @@ def test_shards_of_another_packing_are_refused(shards: Path) -> None:
 def test_a_damaged_index_is_refused_when_the_folder_is_opened(shards: Path) -> None:
     path = shards / index.index_name("bucket_96x64/shard-000001.tar")
     overwrite(path, path.stat().st_size - 20, b"\xff")
-    with pytest.raises(shardwright.DamageError, match=r"shard-000001\.idx: is damaged or not"):
+    with pytest.raises(shardwright.DamageError, match=r"shard-000001\.idx: is damaged, or not"):
         shardwright.open(shards)
 
 
 def test_an_index_of_other_shards_is_refused(shards: Path) -> None:
     one, two = ((shards / index.index_name(f"bucket_64x64/shard-00000{n}.tar")) for n in (0, 1))
     shutil.copy(one, two)
-    with pytest.raises(shardwright.DamageError, match="not the one the manifest names"):
+    with pytest.raises(shardwright.DamageError, match="not the one in the manifest"):
         shardwright.open(shards)
 
 

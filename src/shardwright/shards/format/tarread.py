@@ -98,7 +98,7 @@ def samples(tar: Readable) -> Iterator[Sample | Fault]:
                 yield Fault("repeated_member", "appears twice", field, key)
             current.members[field] = entry
         if current is None:
-            yield Fault("no_samples", "has no samples; some loaders fail on that")
+            yield Fault("no_samples", "has no samples, so some loaders fail")
     except BadTarError as error:
         yield Fault("not_a_tar", error.args[0])
     if current is not None:
@@ -114,7 +114,7 @@ def entries(tar: Readable) -> Iterator[Entry]:
     while True:
         header = tar.pread(position, BLOCK)
         if len(header) < BLOCK:
-            raise _truncated(position + len(header))
+            raise _truncated(tar)
         if not any(header):
             break
         if _number(header[148:156], position) != sum(header) - sum(header[148:156]) + 8 * ord(" "):
@@ -137,15 +137,15 @@ def entries(tar: Readable) -> Iterator[Entry]:
             kind_name = _KINDS.get(kind, f"member of unknown type {kind!r}")
             length = length if kind_name == FILE else 0
             if position + BLOCK + length > tar.size:
-                raise _truncated(tar.size)
+                raise _truncated(tar)
             yield Entry(name or _name(header), kind_name, position + BLOCK, length, extended)
             name, data_size, extended = None, None, False
         position += member_bytes(length)
     _require_zeros(tar, position)
 
 
-def _truncated(size: int) -> BadTarError:
-    return BadTarError(f"truncated at byte {size}: end-of-archive blocks are missing")
+def _truncated(tar: Readable) -> BadTarError:
+    return BadTarError(f"truncated at byte {tar.size}: end-of-archive blocks are missing")
 
 
 def _damaged(position: int) -> BadTarError:
@@ -194,7 +194,7 @@ def _pax(data: bytes, position: int) -> dict[str, str]:
 
 def _require_zeros(tar: Readable, position: int) -> None:
     if tar.size < position + len(END):
-        raise _truncated(tar.size)
+        raise _truncated(tar)
     while position < tar.size:
         data = tar.pread(position, _ZEROS_AT_ONCE)
         if not data or data.count(0) != len(data):

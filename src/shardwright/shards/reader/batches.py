@@ -253,8 +253,8 @@ def _settle_small(buckets: dict[str, Numbers], settings: BatchSettings) -> dict[
         raise UsageError(what)
     if not settings.drop_last:
         return buckets
-    fix = "never used; small_buckets='keep' makes short batches of them"
-    warnings.warn(f"{what}; {fix}", stacklevel=4)  # points at the caller of batches
+    what = f"never used: {what}; small_buckets='keep' makes short batches of them"
+    warnings.warn(what, stacklevel=4)  # points at the caller of batches
     return {name: numbers for name, numbers in buckets.items() if name not in small}
 
 
