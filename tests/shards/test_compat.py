@@ -133,7 +133,7 @@ def test_a_key_in_two_shards_fails_energon(tmp_path: Path) -> None:
     checks = check_loaders(tmp_path)
     assert failing(checks) == {"repeated_key": {"energon"}}
     (fault,) = next(check for check in checks if check.loader == "energon").faults.values()
-    assert fault == (1, "bucket_64x64/shard-000001.tar: a.json")
+    assert fault.example == "bucket_64x64/shard-000001.tar: a.json"
 
 
 def records(first: Any, **others: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - any JSON

@@ -163,7 +163,7 @@ def test_fields_leave_the_others_unread(shards: Path) -> None:
 
 
 def test_shards_without_a_manifest_are_scanned_and_that_is_said(shards: Path) -> None:
-    with pytest.warns(UserWarning, match="has no manifest, so the headers of its 4 shards") as said:
+    with pytest.warns(UserWarning, match="has no manifest; read the headers of 4 shards") as said:
         dataset = shardwright.open(without_manifest(shards))
     assert said[0].filename == __file__
     for sample, image_id in zip(dataset, file_order(SAMPLES), strict=True):
@@ -241,7 +241,11 @@ def test_shards_of_another_writer_that_make_no_sense_are_errors_of_ours(tmp_path
 
 @pytest.mark.parametrize(
     ("cut", "reason"),
-    [(700, "byte 700"), (512, "byte 512"), (-1024, "end-of-archive blocks are missing")],
+    [
+        (700, "truncated at byte 700"),
+        (512, "byte 512"),
+        (-1024, "end-of-archive blocks are missing"),
+    ],
 )
 def test_a_shard_that_is_cut_off_is_refused(shards: Path, cut: int, reason: str) -> None:
     path = first_shard(shards)

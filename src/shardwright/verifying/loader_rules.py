@@ -24,6 +24,7 @@ from shardwright.storage.files import explained
 from shardwright.storage.local import LocalFile, Readable
 from shardwright.store.commands import command
 from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding
+from shardwright.summary import Count
 
 FAULTS = {
     "not_a_tar": "the tar cannot be read",
@@ -75,7 +76,7 @@ Steps = tuple[str | int, ...]
 Types = dict[Steps, str]  # of all that is in a JSON object and not null
 
 
-Faults = dict[str, tuple[int, str]]  # how often each was found, and where first
+Faults = dict[str, Count]  # with the place of the first of each
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def check_loaders(folder: Path, progress: Progress) -> list[LoaderCheck]:
             index = sorted(loader_indexes.present(folder, loader))
             there = bool(index) if loader != "hf" else None  # which needs no card
             if stale := _stale(folder, loader, index):
-                found["stale"] = len(stale), stale[0]
+                found["stale"] = Count(len(stale), stale[0])
         checks.append(LoaderCheck(loader, found, there))
     return checks
 
@@ -126,13 +127,13 @@ def findings_of(checks: Iterable[LoaderCheck], folder: Path) -> Iterator[Finding
         for name in check.faults:
             failed.setdefault(name, []).append(check)
     for name, fails in failed.items():
-        count, example = fails[0].faults[name]
-        total = f" ({count:,} in total)" if count > 1 else ""
+        found = fails[0].faults[name]
+        total = f" ({found.count:,} in total)" if found.count > 1 else ""
         who = ", ".join(check.loader for check in fails)
         index = command("index", str(folder), "--for", who.replace(" ", ""))
         fix = _FIXES.get(name, "pack the samples again with shardwright pack").format(index=index)
         what = f"{FAULTS[name]}{total}: fails {who}"
-        yield Finding(f"loader_{name}", example, None, what, fix)
+        yield Finding(f"loader_{name}", found.example, None, what, fix)
 
 
 @dataclass
@@ -147,8 +148,7 @@ class Check:
 
     def add(self, fault: str, place: str) -> None:
         """Count a fault."""
-        count, first = self.faults.get(fault, (0, place))
-        self.faults[fault] = count + 1, first
+        self.faults.setdefault(fault, Count(0, place)).count += 1
 
     def shard(self, file: Readable, path: str) -> None:
         """Check the samples of one shard."""

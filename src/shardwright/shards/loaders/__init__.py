@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from shardwright.entry import entry
+from shardwright.summary import Summary
 from shardwright.validate import names, place, require_switches
 
 
 @dataclass(frozen=True)
-class IndexSummary:
+class IndexSummary(Summary):
     """What ``index`` did."""
 
     shards: str
     loaders: list[str]
     written: list[str]  # paths below the shard folder
     removed: list[str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give it as plain dicts and lists, ready for JSON."""
-        return asdict(self)
 
 
 @entry
