@@ -35,10 +35,10 @@ if TYPE_CHECKING:
         StoreStatus,
         status,
     )
-    from shardwright.shards.loaders.indexing import IndexSummary, index
+    from shardwright.shards.loaders import IndexSummary, index
+    from shardwright.shards.reader import open  # noqa: A004 - for shardwright.open, as gzip.open
     from shardwright.shards.reader.batches import Batches
     from shardwright.shards.reader.dataset import Dataset
-    from shardwright.shards.reader.opening import open  # noqa: A004 - for shardwright.open, as gzip.open
     from shardwright.verifying import Finding, VerifyReport, verify
     from shardwright.version import __version__
 
@@ -103,10 +103,10 @@ _MODULES = {
     "packing": "BucketSummary PackSummary SkippedReason pack",
     "progress": "Progress",
     "reporting": "BucketStatus ComponentStatus PackedStatus StoreStatus status",
-    "shards.loaders.indexing": "IndexSummary index",
+    "shards.loaders": "IndexSummary index",
     "shards.reader.batches": "Batches",
     "shards.reader.dataset": "Dataset",
-    "shards.reader.opening": "open",
+    "shards.reader": "open",
     "verifying": "Finding VerifyReport verify",
     "version": "__version__",
 }

@@ -99,7 +99,7 @@ def test_verify_of_a_damaged_store_exits_12_and_names_file_and_fix(store: SmallS
         f"vae_truncated: 1\n  {path}: shorter than its header says; delete the file and run "
         f"shardwright derive IMAGES --derived-dir {store.root}\n"
     ) in done.stdout
-    assert f"t5_orphaned: 1 (a warning)\n  {orphan}: no record speaks of it; " in done.stdout
+    assert f"t5_orphaned: 1 (warning)\n  {orphan}: no record uses it; " in done.stdout
     assert f"{store.root}: DAMAGED: 1 finding, 1 warning" in done.stdout
 
 
@@ -149,7 +149,7 @@ def test_verify_of_a_folder_of_neither_says_so(tmp_path: Path) -> None:
 def test_verify_reports_to_a_log_with_rate_and_time_left(store: SmallStore) -> None:
     done = run("verify", store.root)
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("arrays: 4/4 samples, 0 arrays at fault (")
+    assert last.startswith("arrays: 4/4 samples, 0 damaged arrays (")
     assert "samples/s" in last
     assert last.endswith("left)")
 

@@ -83,7 +83,7 @@ def test_every_flip_in_a_shard_is_found_and_placed(shard_folder: Path, tally: Ta
     listed = manifest.load_manifest(shard_folder)
     assert listed is not None
     task = ShardToCheck(SHARD, listed.shards[0], "")
-    checker = Checker(LocalStorage(shard_folder), SPECIFICATION, True, None)
+    checker = Checker(LocalStorage(shard_folder), SPECIFICATION, True)
     parts = regions(shard_folder / SHARD)
     starts = [part[0] for part in parts]
     file = Flipped(shard_folder / SHARD)

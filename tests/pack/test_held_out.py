@@ -72,7 +72,7 @@ def test_following_what_is_said_of_a_split_does_not_leak_the_validation_set(
     looked = ("verify", "data/shards/train", "--against", "data/derived")
     done = commands.run(*looked, cwd=tmp_path)
     assert done.returncode == 0
-    assert "has 2 records of which no shard holds a sample, for example img3" in done.stdout
+    assert "has 2 records without a sample in the shards, for example img3" in done.stdout
     assert "the shards were packed from data/derived/train.jsonl" in done.stdout
     assert "--append" not in done.stdout
 
@@ -261,7 +261,7 @@ def test_a_manifest_that_does_not_name_its_file_is_appended_to_with_a_warning(
     old = msgspec.convert(made, manifest.Manifest)
     manifest.save_manifest(output, old)
     note = left_out(output, store)
-    assert "which JSONL was packed is not recorded" in note.fix
+    assert "the packed JSONL is not recorded" in note.fix
     assert "--append" not in str(note)
     packed(store, output, append=True, progress=(progress := Warned()))
     assert progress.warnings == [

@@ -154,7 +154,7 @@ def test_latents_of_several_shapes_are_refused_at_once(tmp_path: Path) -> None:
     store.save("vae", "img2", arrays(64, 72, 2)["vae"])
     shardwright.pack(derived_dir=store.root, output_dir=tmp_path / "shards", workers=1)
     dataset = shardwright.open(tmp_path / "shards")
-    with pytest.raises(shardwright.UsageError, match=r"64x64: 1 of its 3 vae.npy differ .*--fit b"):
+    with pytest.raises(shardwright.UsageError, match=r"64x64: 1 of 3 vae.npy differ .*--fit b"):
         dataset.batches(2)
     assert len(list(dataset.fields("t5h.npy").batches(3))) == 2
 
@@ -164,7 +164,7 @@ def test_latents_of_one_size_and_two_shapes_are_refused(tmp_path: Path) -> None:
     store.change(1, aspect_bucket="64x64")
     store.save("vae", "img0", arrays(64, 96, 2)["vae"])
     shardwright.pack(derived_dir=store.root, output_dir=tmp_path / "shards", workers=1)
-    with pytest.raises(shardwright.UsageError, match=r"vae\.npy of the same bucket float16 \(16, "):
+    with pytest.raises(shardwright.UsageError, match=r"vae\.npy of the same bucket is float16"):
         list(shardwright.open(tmp_path / "shards").batches(2))
 
 
@@ -172,12 +172,12 @@ def test_senseless_arguments_are_refused(shards: Path) -> None:
     dataset = shardwright.open(shards)
     for arguments, message in (
         ({"batch_size": 0}, "batch_size is 0; give 1 or more"),
-        ({"batch_size": 2, "rank": 2, "world_size": 2}, "rank 2 of world_size 2: ranks count from"),
+        ({"batch_size": 2, "rank": 2, "world_size": 2}, "rank 2 of world_size 2; ranks count from"),
         ({"batch_size": 2, "seed": -1}, "seed is -1; give 0 or more"),
         ({"batch_size": "2"}, "batch_size is '2'; give an integer"),
         ({"batch_size": 2, "epoch": 1.5}, "epoch is 1.5; give an integer"),
-        ({"batch_size": 2, "small_buckets": "lose"}, "say drop, keep or refuse"),
-        ({"batch_size": 8, "world_size": 4}, "not even one batch of 8 for each of 4 ranks"),
+        ({"batch_size": 2, "small_buckets": "lose"}, "give drop, keep or refuse"),
+        ({"batch_size": 8, "world_size": 4}, "too few samples for a batch of 8 on 4 ranks"),
     ):
         with pytest.raises(shardwright.UsageError, match=message):
             dataset.batches(**arguments)

@@ -83,8 +83,8 @@ def test_the_command_shows_a_matrix_and_the_cure(tmp_path: Path) -> None:
     done = run("verify", shards, "--loaders")
     assert done.returncode == 12
     assert (
-        "bucket_64x64/shard-000000.json: is visible, so load_dataset would open it as a tar (as 4 "
-        "in all), which fails hf; remove it, or write a card with shardwright "
+        "bucket_64x64/shard-000000.json: is visible, so load_dataset would open it as a tar (4 in "
+        "total): fails hf; remove it, or write a card with shardwright "
         f"index {shards} --for hf\n"
     ) in done.stdout
     lines = done.stdout.split("loaders:\n")[1].splitlines()[:7]

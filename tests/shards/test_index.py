@@ -88,7 +88,7 @@ def test_any_bytes_as_an_index_raise_only_our_errors(body: bytes) -> None:
 def test_an_index_of_another_kind_is_refused(change: tuple[bytes, bytes]) -> None:
     body = encode(["a"], list(range(6)))[:-8]
     assert change[0] in body
-    with pytest.raises(DamageError, match="is not an index"):
+    with pytest.raises(DamageError, match=r"is not an index|this version cannot read it"):
         index.decode(signed_index(body.replace(*change)), PATH)
 
 

@@ -216,7 +216,7 @@ def test_what_somebody_wrote_into_the_card_stays(shards: Path) -> None:
     fresh = path.read_text().replace("- text-to-image\n", f"- text-to-image\n{CONFIG}")
     assert renewed == fresh.replace(title, "# Cats\n\nBy me.\n") + "\nThanks to all.\n"
     path.write_text(renewed)
-    with pytest.raises(shardwright.UsageError, match=r"README\.md: .* or was changed since; move"):
+    with pytest.raises(shardwright.UsageError, match=r"README\.md: .* or was edited since; move"):
         shardwright.index(shards, for_="hf", remove=True)
     assert path.read_text() == renewed
 
@@ -227,7 +227,7 @@ def test_a_card_whose_own_part_was_edited_is_left_alone(shards: Path) -> None:
     path.write_text(path.read_text().replace("12 samples", "A dozen samples"))
     before = tree(shards)
     for remove in (False, True):
-        with pytest.raises(shardwright.UsageError, match=r"README\.md: .* or was changed since"):
+        with pytest.raises(shardwright.UsageError, match=r"README\.md: .* or was edited since"):
             shardwright.index(shards, for_=["hf", "wids"], remove=remove)
     assert tree(shards) == before
 
@@ -256,7 +256,7 @@ def test_files_of_somebody_else_are_neither_replaced_nor_removed(
     path = shards / name
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text("mine")
-    refused = f"{path.name}: was not written by shardwright index, or was changed since; move it"
+    refused = f"{path.name}: was not written by shardwright index, or was edited since; move it"
     with pytest.raises(shardwright.UsageError, match=refused):
         shardwright.index(shards, for_=loader)
     shardwright.index(shards, for_=loader, remove=True)
@@ -380,12 +380,12 @@ def test_unknown_loaders_and_folders_without_a_manifest_are_refused(
 ) -> None:
     with pytest.raises(shardwright.UsageError, match="--for spark: no such loader; there are ener"):
         shardwright.index(shards, for_=["spark"])
-    with pytest.raises(shardwright.UsageError, match="--for: name at least one loader"):
+    with pytest.raises(shardwright.UsageError, match="--for: no loader given; there are energon"):
         shardwright.index(shards)
     with pytest.raises(shardwright.InputMissingError, match="no such folder"):
         shardwright.index(tmp_path / "nowhere", for_=["hf"])
     shutil.rmtree(shards / ".shardwright")
-    with pytest.raises(shardwright.InputMissingError, match="has no manifest to make indexes from"):
+    with pytest.raises(shardwright.InputMissingError, match="has no manifest; pack it"):
         shardwright.index(shards, for_=["hf"])
 
 

@@ -145,7 +145,7 @@ def test_counts_that_do_not_add_up_are_told_with_both_values(folder: Path) -> No
     reseal(folder, put("runs.0.samples", 5))
     (finding,) = shardwright.verify(folder, workers=1).findings
     assert finding.what == (
-        "run 1 says that it packed 5 samples into 4 shards, and the manifest lists 6 samples in 4 "
+        "run 1 says that it packed 5 samples in 4 shards, but the manifest lists 6 samples in 4 "
         "shards"
     )
     assert "--overwrite" in finding.fix
@@ -164,7 +164,7 @@ def test_the_manifest_is_blamed_and_not_the_index_that_it_names(
         f for f in shardwright.verify(folder, read_data=True, workers=1).findings if f.file == FIRST
     )
     assert finding.kind == "manifest_wrong"
-    assert finding.what == f"the manifest says {field} {value}, and its index {right}"
+    assert finding.what == f"the manifest says {field} {value}, but its index says {right}"
 
 
 def test_a_sha256_that_is_made_up_in_index_and_manifest_is_found_by_reading(folder: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_sha256_that_is_made_up_in_index_and_manifest_is_found_by_reading(fold
     assert damage(folder) == []
     (finding,) = shardwright.verify(folder, read_data=True, workers=1).findings
     assert (finding.kind, finding.file) == ("sha256_differs", FIRST)
-    assert finding.what == f"its sha256 is {right}, and {'0' * 64} is recorded"
+    assert finding.what == f"its sha256 is {right}, but {'0' * 64} is recorded"
 
 
 def test_a_sha256_that_only_the_manifest_has_is_held_against_the_bytes(

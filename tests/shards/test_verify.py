@@ -13,6 +13,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,12 @@ import xxhash
 
 import shardwright
 from shardwright import InputMissingError, Progress, UsageError, pack
+from shardwright.engine.local import Local
 from shardwright.progress import Lines
 from shardwright.storage.files import using
 from shardwright.verifying import Finding
+from shardwright.verifying.folder import verify_shards
+from shardwright.verifying.shard import ShardToCheck
 from tests import commands
 from tests.faults import Killed, KillingDisk, contents
 from tests.stores import Record, Store, line, make_store, npy, record
@@ -216,7 +220,7 @@ def test_a_damaged_index_is_told_with_one_cure(folder: Path) -> None:
     (finding,) = shardwright.verify(folder, workers=1).findings
     index = f"{folder}/.shardwright/index/bucket_24x16/shard-000000.idx"
     assert finding.what == f"its index cannot be used ({index}: is damaged)"
-    assert finding.fix.startswith("bring back a sound copy, or delete it and run the same pack")
+    assert finding.fix.startswith("restore it from a copy, or delete it and run the same pack")
 
 
 def test_a_missing_shard_says_how_many_samples_went_and_how_to_get_them_back(
@@ -224,8 +228,8 @@ def test_a_missing_shard_says_how_many_samples_went_and_how_to_get_them_back(
 ) -> None:
     missing(folder)
     (finding,) = shardwright.verify(folder, workers=1).findings
-    assert finding.what == "is missing, and with it 2 samples"
-    assert finding.fix == "bring it back, or run the same pack with --resume"
+    assert finding.what == "is missing, with 2 samples"
+    assert finding.fix == "restore it from a copy, or run the same pack with --resume"
     pack(derived_dir=sound.root, output_dir=folder, shard_size=2, workers=1, resume=True)
     assert places(folder, read_data=True) == []
 
@@ -338,8 +342,8 @@ def test_verify_of_damage_exits_12_and_names_shard_sample_member_and_fix(folder:
     done = commands.run("verify", folder, "--read-data")
     assert done.returncode == 12
     assert (
-        f"{FIRST}, sample img2, member t5h.npy: its data is damaged; bring back a sound copy, or "
-        "delete it and run the same pack with --resume"
+        f"{FIRST}, sample img2, member t5h.npy: its data is damaged; restore it from a copy, "
+        "or delete it and run the same pack with --resume"
     ) in done.stdout
     report = json.loads(commands.run("verify", folder, "--read-data", "--json").stdout)
     assert report["damaged"] is True
@@ -391,7 +395,7 @@ def test_progress_has_a_rate_and_the_time_left(folder: Path) -> None:
     stream = io.StringIO()
     shardwright.verify(folder, read_data=True, workers=1, progress=Lines(stream))
     last = stream.getvalue().splitlines()[-1]
-    assert last.startswith("verify: bucket_32x16/shard-000001.tar sound, 4/4 shards (")
+    assert last.startswith("verify: bucket_32x16/shard-000001.tar OK, 4/4 shards (")
     assert last.endswith("B/s, 0s left)")
 
 
@@ -467,6 +471,30 @@ def test_what_differs_from_its_source_is_named(
     change(sound)
     assert places(folder, read_data=True) == []
     assert places(folder, against=sound.root) == [found]
+
+
+def test_against_sends_a_worker_only_the_records_of_its_shard(folder: Path, sound: Store) -> None:
+    sent: list[ShardToCheck] = []
+
+    class Recording(Local):
+        def run(self, function: Any, tasks: Any) -> Any:  # noqa: ANN401 - see Engine
+            sent.extend(tasks)
+            return super().run(function, sent)
+
+    engine, progress = Recording(1), Progress()
+    report = verify_shards(
+        folder, read_data=False, against=sound.root, engine=engine, progress=progress
+    )
+    assert report.findings == []
+    found = [sorted(task.source.lines) for task in sent if task.source]
+    assert found == [["img0", "img2"], ["img4"], ["img1", "img3"], ["img5"]]
+
+
+def test_against_compares_all_records_where_an_index_is_of_another_shard(
+    folder: Path, sound: Store
+) -> None:
+    index_of_another_shard(folder)
+    assert places(folder, against=sound.root) == [("index_damaged", FIRST)]
 
 
 def test_against_works_without_a_manifest_too(folder: Path, sound: Store) -> None:
@@ -569,10 +597,10 @@ def test_shards_without_their_manifest_are_not_called_whole(folder: Path) -> Non
     in_data(folder)
     done = commands.run("verify", folder, "--read-data")
     assert done.returncode == 0
-    assert "no manifest: whether shards are missing" in done.stdout
+    assert "has no manifest, so missing shards and changed bytes cannot be detected" in done.stdout
     assert "copy .shardwright along with the shards, or pack again" in done.stdout
     assert "whole" not in done.stdout
-    verdict = "OK, as far as can be told without a manifest, 1 warning"
+    verdict = "OK, as far as can be checked without a manifest, 1 warning"
     assert f"{folder}: {verdict}" in done.stdout
 
 

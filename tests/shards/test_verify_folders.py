@@ -20,7 +20,7 @@ def test_verify_against_notes_what_was_left_out(store: Store, output: Path) -> N
     (note,) = findings(output, against=store.root)
     assert (note.kind, note.damage) == ("left_out", False)
     count = len(store.records) - 1
-    assert note.what.startswith(f"has {count} records of which no shard holds a sample")
+    assert note.what.startswith(f"has {count} records without a sample in the shards")
 
 
 def test_a_lost_manifest_is_damage(store: Store, output: Path) -> None:

@@ -522,7 +522,7 @@ def test_a_repeated_record_is_found(store: SmallStore) -> None:
         str(store.jsonl),
         5,
         "the same image_id and image as line 2",
-        "delete one of the two lines; pack takes the later",
+        "delete one of the two lines; pack uses the later one",
     )
 
 
@@ -559,8 +559,8 @@ def test_an_array_without_a_record_is_noted(store: SmallStore) -> None:
         "t5_orphaned",
         str(path),
         None,
-        "no record speaks of it",
-        "delete it, or to give its image a record run shardwright derive",
+        "no record uses it",
+        "delete it, or run shardwright derive to give its image a record",
         damage=False,
     )
 
@@ -573,8 +573,8 @@ def test_a_leftover_is_noted(store: SmallStore, place: str) -> None:
         "leftover",
         str(store.root / place),
         None,
-        "left half written by an interrupted run",
-        "delete it when no run is under way",
+        "partly written by an interrupted run",
+        "delete it when no run is active",
         damage=False,
     )
 
@@ -607,7 +607,7 @@ def test_a_missing_folder_is_one_finding(store: SmallStore) -> None:
         "t5_folder_missing",
         str(store.root / "t5_hidden"),
         None,
-        "not there, but every record needs it",
+        "is missing, but every record needs it",
         DERIVE,
     )
 
@@ -674,9 +674,7 @@ def test_what_is_not_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputMissingError, match="nothing: no such folder"):
         shardwright.verify(tmp_path / "nothing")
     (tmp_path / "bucket_64x64").mkdir()
-    with pytest.raises(
-        UsageError, match=r"not a store, for it has no approved_image_dataset\.jsonl"
-    ):
+    with pytest.raises(UsageError, match=r"is not a store \(no approved_image_dataset\.jsonl\)"):
         shardwright.verify(tmp_path)
     with pytest.raises(UsageError, match="--workers is 0; give 1 or more"):
         shardwright.verify(small_store(tmp_path / "derived").root, workers=0)

@@ -7,25 +7,25 @@ import argparse
 import shardwright
 from shardwright.cli.options import declare, names, path, switch
 from shardwright.cli.printing import call
-from shardwright.shards.loaders.indexing import IndexSummary
+from shardwright.shards.loaders import IndexSummary
 from shardwright.text import shown
 
-HELP = "write the index files that other loaders want, or remove them"
+HELP = "write the index files that other loaders need, or remove them"
 DESCRIPTION = """\
-Writes beside the shards what a loader needs to read them, from the index that pack wrote: no shard
-is read. Plain webdataset and Ray Data need nothing. For the others, --for
+Writes the files that a loader needs beside the shards. They are made from the index of pack; no
+shard is read. Plain webdataset and Ray Data need nothing. For the others, --for
 
   energon   .nv-meta/ and a .tar.idx beside each shard: Megatron-Energon
   dali      .dali/BUCKET/SHARD.idx, for index_paths of fn.readers.webdataset: NVIDIA DALI
-  wids      .wids.json, for ShardListDataset: webdataset 0.2; give it WIDS_CACHE, not
-            cache_dir=, which knows shards by file name alone and mixes up the buckets
+  wids      .wids.json, for ShardListDataset: webdataset 0.2; set WIDS_CACHE, not cache_dir=,
+            which goes by file name alone and mixes up the buckets
   webshart  a .json beside each shard; give webshart one bucket's folder
   hf        README.md, a dataset card that makes load_dataset(SHARDS) work: Hugging Face
 
-After packing again, run it again; files left from shards that are gone are removed. A file that is
-not as index wrote it is never replaced or removed; in the card, add what you like outside the two
-marked parts. Visible files of one loader can confuse another (Hugging Face's data_dir= opens each
-as a tar), so write only what you use; --remove takes them away again."""
+Run it again after every pack; files of shards that are gone are removed. A file that index did not
+write, or that you edited, is never replaced or removed. In the card, write your own text outside
+the two marked parts. Visible files of one loader can confuse another (Hugging Face's data_dir=
+opens each as a tar), so write only what you use; --remove removes them."""
 EXAMPLE = """\
   shardwright index data/shards --for hf
   shardwright index data/shards --for energon,wids
@@ -38,7 +38,7 @@ exit status:
   2    wrong usage, or there are no packed shards
   11   another run is writing there
   12   the manifest or an index is damaged
-  130  interrupted (terminated: 143, hung up: 129); the same command goes on
+  130  interrupted (terminated: 143, hung up: 129); the same command continues
 """
 
 
@@ -53,13 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write or remove, then say what."""
+    """Write or remove, then print which files."""
     call(shardwright.index, options, describe)
     return 0
 
 
 def describe(summary: IndexSummary) -> str:
-    """Tell a person which files came and went."""
+    """List the files that were written and removed."""
     lines = [f"{shown(summary.shards)}: index files for {', '.join(summary.loaders)}"]
     for verb, paths in (("wrote", summary.written), ("removed", summary.removed)):
         lines += [f"  {verb} {_listed(paths)}"] if paths else []

@@ -1,4 +1,4 @@
-"""``shardwright verify``: proof that a store or a shard folder is whole."""
+"""``shardwright verify``: check a store or a shard folder."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from shardwright.store.findings import FAIL, NEEDS_INDEX
 from shardwright.text import shown
 from shardwright.verifying import Finding, VerifyReport
 
-HELP = "prove that a store or a shard folder is whole, or list what is not"
+HELP = "prove that a store or a shard folder is undamaged, or list what is wrong"
 DESCRIPTION = """\
-Checks a Stage 2 store: every record has its fields, rightly spelt, and a mask of zeros and ones,
-with ones where there is a caption, and only there; no image and no image_id is there twice; every
-array is there with the dtype and shape that the recipe, the picture and the bucket demand. With
---read-data every value is read as well, to find NaN, infinities and arrays of one value. Arrays
-without a record are only noted.
+A store (Stage 2: JSONL and arrays): every record has valid fields and a mask of zeros and ones,
+with ones only if there is a caption. No image and no image_id appears twice. Every array exists,
+with the dtype and shape that the recipe, the picture and the bucket require. With --read-data every
+value is read too, to find NaN, infinities and arrays of one value. An array without a record is
+only a warning.
 
-Checks a shard folder: every shard of the manifest is there under its name and of its size, with its
-index, and no other; the first and last header of each are looked at. With --read-data every byte is
-held against its checksum, and what differs is named down to the member. --against also holds each
-member against the store, byte for byte. Shards without a manifest, such as another tool's, are
-checked as loaders would read them. --loaders says which loaders can read the folder, by running
-their own splitting and grouping rules over all headers and JSON members.
+A shard folder: every shard of the manifest exists with its name, size and index, and no other; the
+first and last header of each are read. With --read-data every byte is compared with its checksum,
+and damage is located down to the member. --against also compares each member with the store, byte
+for byte. Shards without a manifest, for example another tool's, are checked as loaders would read
+them. --loaders lists the loaders that can read the folder, by applying their own splitting and
+grouping rules to all headers and JSON members.
 
-Each finding names the file and the cure. Nothing is changed."""
+Each finding names the file and the fix. Nothing is changed."""
 EXAMPLE = """\
   shardwright verify data/derived
   shardwright verify data/shards --read-data
@@ -45,7 +45,7 @@ exit status:
 """
 _LISTED = 20  # findings of each kind
 DAMAGED = 12  # the exit code
-_UNPROVEN = {"no_manifest", "part"}  # notes with which nobody knows what should be there
+_UNPROVEN = {"no_manifest", "part"}  # warnings that the expected contents are unknown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,21 +53,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = {
         "path": path("PATH", "what to check (%(default)s)"),
         "--read-data": switch("read every byte too"),
-        "--against": path("DERIVED_DIR", "hold shards against this store; reads every byte"),
-        "--loaders": switch("also say which loaders can read the shards"),
+        "--against": path("DERIVED_DIR", "compare shards with this store; reads every byte"),
+        "--loaders": switch("also list the loaders that can read the shards"),
         **WORKERS,
     }
     declare(parser, shardwright.verify, flags)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Verify, then print what was found."""
+    """Verify, then print the findings."""
     report = call(shardwright.verify, options, describe)
     return DAMAGED if report.damaged else 0
 
 
 def describe(report: VerifyReport) -> str:
-    """Tell a person what was found: the notes, then the damage, then the verdict."""
+    """List the warnings, then the damage, then the verdict."""
     kinds: dict[str, list[Finding]] = {}
     for finding in sorted(report.findings, key=lambda finding: finding.damage):
         kinds.setdefault(finding.kind, []).append(finding)
@@ -79,13 +79,12 @@ def describe(report: VerifyReport) -> str:
 
 
 def _kind(kind: str, findings: list[Finding]) -> str:
-    note = "" if findings[0].damage else " (a warning)"
-    head = f"{kind}: {len(findings):,}{note}"
-    return "\n".join([head, *listed(findings, _LISTED)])
+    warning = "" if findings[0].damage else " (warning)"
+    return "\n".join([f"{kind}: {len(findings):,}{warning}", *listed(findings, _LISTED)])
 
 
 def _loaders(report: VerifyReport) -> Iterator[str]:
-    from shardwright.store.commands import command  # here, because --help is to be quick
+    from shardwright.store.commands import command  # here, for a quick --help
 
     for loader, verdict in (report.loaders or {}).items():
         if verdict == NEEDS_INDEX:
@@ -95,12 +94,12 @@ def _loaders(report: VerifyReport) -> Iterator[str]:
 
 def _verdict(report: VerifyReport) -> str:
     damage = sum(finding.damage for finding in report.findings)
-    notes = len(report.findings) - damage
-    warnings = f", {quantity(notes, 'warnings')}" if notes else ""
+    others = len(report.findings) - damage
+    warnings = f", {quantity(others, 'warnings')}" if others else ""
     verdict = f"DAMAGED: {quantity(damage, 'findings')}" if damage else "OK: no damage"
     unproven = _UNPROVEN & report.counts.keys()
     if unproven and not damage:
-        verdict = "OK, as far as can be told without a manifest"
+        verdict = "OK, as far as can be checked without a manifest"
     checked = ", ".join(quantity(count, what) for what, count in report.checked.items())
     read = "every byte read" if report.read_data else "only headers and sizes read"
     if not (report.read_data or unproven) and "shards" in report.checked:

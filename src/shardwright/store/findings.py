@@ -1,10 +1,10 @@
-"""What verifying reports: a fault is what is wrong; a finding adds the file and the fix."""
+"""What verifying reports: each finding is one thing that is wrong, with its file and fix."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardwright.summary import Summary
 from shardwright.text import shown
@@ -32,22 +32,6 @@ class Finding:
         if self.member is not None:
             place += f", member {self.member}"
         return shown(f"{place}: {self.what}; {self.fix}")  # names may hold anything
-
-
-class Fault(NamedTuple):
-    """One thing that is wrong with a tar, with a sample of it, or with a member of that."""
-
-    kind: str
-    what: str
-    member: str | None = None
-    sample: str | None = None
-    damage: bool = True
-    fix: str | None = None  # if it differs from the file's
-
-    def finding(self, file: str, fix: str) -> Finding:
-        """Name the file, and its fix."""
-        kind, what, member, sample, damage, own = self
-        return Finding(kind, file, None, what, own or fix, damage, sample, member)
 
 
 @dataclass(frozen=True)

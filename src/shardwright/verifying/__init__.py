@@ -1,4 +1,4 @@
-"""Verifying: proof that what is on the disk is whole, or a list of what is not.
+"""``shardwright.verify``: checks a store or a shard folder, and lists what is wrong.
 
 Shards: ``folder`` → ``shard`` → ``sample`` → ``against`` the store, and ``loader_rules``.
 A store: ``store``.
@@ -32,55 +32,49 @@ def verify(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Check a store or a shard folder, and list all that is wrong with its cure.
+    """Check a store or a shard folder, and list what is wrong with its fix.
 
-    Without ``read_data``, a store's records and array headers and sizes are checked, and a shard
-    folder's names, sizes and indexes, and the first and last header of each shard; with it every
-    byte. ``against`` names the store that shards were packed from, and each member is held against
-    its source. ``loaders`` runs the rules of every loader over the shards. Nothing is changed, and
-    damage is reported, not raised: look at ``damaged`` and ``findings``.
+    Without ``read_data`` this checks the records, array headers and sizes of a store, or the names,
+    sizes and indexes of a shard folder and the first and last header of each shard; with it, every
+    byte. ``against`` names the store that shards were packed from, to compare each member with its
+    source. ``loaders`` applies the rules of every loader to the shards. Nothing is changed. Damage
+    is reported, not raised: see ``damaged`` and ``findings``.
     """
-    # Here, and each where it is needed, because a start is to be quick.
+    # Imported where they are needed, for a quick start.
     from shardwright.store.folders import is_store
     from shardwright.verifying.folder import is_shard_folder, verify_shards
 
     require_switches(read_data=read_data, loaders=loaders)
     target = place("path", path)
     source = place_or_none("--against", against)
-    report = progress or Progress()
+    engine, report = Local.of(workers), progress or Progress()
     if not target.exists():
-        raise InputMissingError(f"{target}: no such folder; give a store or a shard folder")
+        raise InputMissingError("no such folder", path=target, fix="give a store or a shard folder")
     if not target.is_dir():
-        raise UsageError(f"{target}: is a file; give the store or the shard folder that it is in")
+        fix = "give the store or the shard folder that it is in"
+        raise UsageError("is a file", path=target, fix=fix)
     if is_store(target):
         if against is not None or loaders:
             flag = "--loaders" if against is None else "--against"
-            raise UsageError(f"{target}: is a store; {flag} is for a shard folder")
+            raise UsageError("is a store", path=target, fix=f"{flag} is for a shard folder")
         from shardwright.store.store import Store
         from shardwright.verifying.store import verify_store
 
-        return verify_store(
-            Store.at(target), read_data=read_data, engine=Local.of(workers), progress=report
-        )
-    if is_shard_folder(target):
-        found = verify_shards(
-            target,
-            read_data=read_data,
-            against=source,
-            engine=Local.of(workers),
-            progress=report,
-        )
-        if not loaders:
-            return found
-        from shardwright.verifying.loader_rules import check_loaders, findings_of
+        return verify_store(Store.at(target), read_data=read_data, engine=engine, progress=report)
+    if not is_shard_folder(target):
+        what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
+        fix = "give the folder that derive, migrate or pack wrote"
+        raise UsageError(what, path=target, fix=fix)
+    found = verify_shards(
+        target, read_data=read_data, against=source, engine=engine, progress=report
+    )
+    if not loaders:
+        return found
+    from shardwright.verifying.loader_rules import check_loaders, findings_of
 
-        checks = check_loaders(target, report)
-        return replace(
-            found,
-            findings=[*found.findings, *findings_of(checks, target)],
-            loaders={check.loader: check.verdict for check in checks},
-        )
-    raise UsageError(
-        f"{target}: not a store, for it has no {JSONL_NAME}, and not a shard folder, for it has no "
-        ".tar; give the folder that derive, migrate or pack wrote"
+    checks = check_loaders(target, report)
+    return replace(
+        found,
+        findings=[*found.findings, *findings_of(checks, target)],
+        loaders={check.loader: check.verdict for check in checks},
     )

@@ -1,4 +1,4 @@
-"""Holding shards against the store they were packed from, byte for byte."""
+"""Compares shards with the store they were packed from, byte for byte."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from shardwright.errors import InputMissingError
 from shardwright.progress import Progress
 from shardwright.recipe import JSON_SUFFIX
 from shardwright.shards.format.record_members import json_member, mask_member
+from shardwright.shards.format.tarread import Fault
 from shardwright.store import npy, records
-from shardwright.store.findings import Fault
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 from shardwright.store.store import Store
@@ -25,52 +24,47 @@ _CHUNK = 1 << 20  # bytes compared at a time
 
 @dataclass(frozen=True)
 class Source:
-    """A store, and where in its JSONL the record of each image_id is."""
+    """A store, and the place of every record in its JSONL."""
 
     store: Store
-    lines: Mapping[str, int]  # the offsets of the records; the latest where one id has several
+    lines: Mapping[str, int]  # offset by image_id; the latest if one id has several records
 
-    def open_jsonl(self) -> IO[bytes]:
-        """Open the metadata for ``faults``."""
-        return self.store.jsonl.open("rb")
-
-    def faults(
-        self, image_id: str, places: Mapping[str, Place], jsonl: IO[bytes]
-    ) -> Iterator[Fault]:
-        """Find what is not in a shard as it is in the store."""
+    def faults(self, image_id: str, places: Mapping[str, Place]) -> Iterator[Fault]:
+        """Find differences between a sample and the store."""
         if image_id not in self.lines:
             yield Fault("record_gone", f"has no record in {self.store.jsonl}")
             return
-        jsonl.seek(self.lines[image_id])
-        line = jsonl.readline(records.LONGEST_LINE).rstrip(b"\r\n")
-        with suppress(BadRecordError):  # it was sound a moment ago; if not now, nothing equals it
+        recipe = self.store.recipe
+        with self.store.jsonl.open("rb") as jsonl:
+            jsonl.seek(self.lines[image_id])
+            line = jsonl.readline(records.LONGEST_LINE).rstrip(b"\r\n")
+        with suppress(BadRecordError):  # valid a moment ago; if it changed, the arrays still count
             record = records.parse(line)
-            recipe = self.store.recipe
-            made: dict[str, bytes | None] = {JSON_SUFFIX: json_member(record, recipe)}
+            expected: dict[str, bytes | None] = {JSON_SUFFIX: json_member(record, recipe)}
             for mask in recipe.masks:
-                sound = records.is_mask(record.get(mask.field), mask)
-                made[mask.suffix] = mask_member(record, mask) if sound else None
-            for suffix, data in made.items():
+                valid = records.is_mask(record.get(mask.field), mask)
+                expected[mask.suffix] = mask_member(record, mask) if valid else None
+            for suffix, data in expected.items():
                 place = places.get(suffix)
                 if place and data != place.first(place.size):
                     what = f"differs from the record in {self.store.jsonl}"
                     yield Fault("record_differs", what, suffix)
-        for component in self.store.recipe.components:
+        for component in recipe.components:
             path = self.store.array(component, image_id)
             place = places.get(component.suffix)
             if place and not _equal(place, path):
-                what = f"differs from {path}" if path.exists() else f"its source {path} is gone"
+                what = f"differs from {path}" if path.exists() else f"its source {path} is missing"
                 yield Fault("source_differs", what, component.suffix)
 
 
 def read_source(store: Store, progress: Progress) -> Source:
     """Find the record of every id in a store."""
-    jsonl = store.jsonl
-    if not jsonl.is_file():
-        raise InputMissingError(f"{jsonl}: no such file; give the folder of a store to --against")
+    if not store.jsonl.is_file():
+        fix = "give the folder of a store to --against"
+        raise InputMissingError("no such file", path=store.jsonl, fix=fix)
     lines: dict[str, int] = {}
-    # What is no record, pack skips, so no shard can hold it.
-    for line, record in records.walk(jsonl, records.parse, progress=progress):
+    # pack skips a line that is not a record, so no shard holds it.
+    for line, record in records.walk(store.jsonl, records.parse, progress=progress):
         if records.is_image_id(image_id := record.get("image_id")):
             lines[image_id] = line.offset
     return Source(store, lines)

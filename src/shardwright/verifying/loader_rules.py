@@ -1,7 +1,7 @@
-"""Which loaders can read a shard folder: their own splitting and grouping rules, on the headers.
+"""Which loaders can read a shard folder: applies their own rules to all headers.
 
-The rules were read from the loaders' sources. ``FAULTS`` says what each fault means, ``RULES``
-which of them matter to whom; the shards themselves are asked, not our index.
+The rules come from the source code of the loaders. ``FAULTS`` describes each fault, ``RULES`` lists
+the faults that matter to each loader. The shards themselves are read, not our index.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,33 +17,34 @@ from shardwright.errors import DamageError, InputMissingError
 from shardwright.progress import Progress
 from shardwright.recipe import JSON_SUFFIX, LONGEST_NAME
 from shardwright.shards.format import manifest, tarread
-from shardwright.shards.format.tarread import Entry
+from shardwright.shards.format.tarread import Entry, Fault
 from shardwright.shards.loaders import indexes as loader_indexes
 from shardwright.shards.loaders.indexes import CARD_NAME, LOADERS, Packed
 from shardwright.storage.files import explained
 from shardwright.storage.local import LocalFile, Readable
 from shardwright.store.commands import command
-from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Fault, Finding
+from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding
+from shardwright.summary import Count
 
 FAULTS = {
     "not_a_tar": "the tar cannot be read",
     "no_samples": "has no samples",
-    "not_a_file": "is a link, a device or the like",
-    "no_key": "has no key or no field, so it is passed over in silence",
-    "reserved": "has a key that starts with __, which is kept for the loader itself",
-    "repeated_member": "comes twice in one sample",
-    "key_apart": "has members that do not stand together",
+    "not_a_file": "is a link, a device or similar",
+    "no_key": "has no key or no field, so loaders skip it",
+    "reserved": "has a key that starts with __, which the loader reserves",
+    "repeated_member": "appears twice in one sample",
+    "key_apart": "has members that are not next to each other",
     "upper_case": "has a field that is not lower-case",
     "not_alike": "has other fields than the first sample",
     "json_differs": "has other JSON types than the first five samples",
-    "json_new": "has JSON that the first five samples have not, or only as null, so it is dropped",
-    "json_large": "has a number in its JSON that 64 bits cannot hold",
-    "repeated_key": "has a key that another sample has too",
+    "json_new": "has JSON that is missing or null in the first five samples, so it is dropped",
+    "json_large": "has a number in its JSON that does not fit in 64 bits",
+    "repeated_key": "has the same key as another sample",
     "extended_headers": "has a PAX or GNU header",
     "long": f"has a name longer than {LONGEST_NAME} bytes",
     "space": "has white space in its name",
     "visible": "is visible, so load_dataset would open it as a tar",
-    "stale": "is not of these shards",
+    "stale": "is out of date",
 }
 
 _JSON = ("json_differs", "json_new", "json_large")
@@ -61,10 +61,10 @@ RULES: dict[str, tuple[str, ...]] = {
 _SAME_FIELDS = (
     "give all records of the store the same fields, each of one type, then pack with --overwrite"
 )
-_CURES = {
+_FIXES = {
     "json_differs": _SAME_FIELDS,
     "json_new": _SAME_FIELDS,
-    "json_large": "write such numbers as text in all records, then pack with --overwrite",
+    "json_large": "write these numbers as text in all records, then pack with --overwrite",
     "visible": "remove it, or write a card with {index}",
     "stale": "run {index}",
 }
@@ -76,29 +76,25 @@ Steps = tuple[str | int, ...]
 Types = dict[Steps, str]  # of all that is in a JSON object and not null
 
 
-class Met(NamedTuple):
-    """How often a fault was met, and where first."""
-
-    times: int
-    example: str
+Faults = dict[str, Count]  # with the place of the first of each
 
 
 @dataclass(frozen=True)
 class LoaderCheck:
-    """Whether one loader reads the folder as it is meant."""
+    """Whether one loader can read the folder."""
 
     loader: str
-    faults: dict[str, Met]
-    index: bool | None  # whether its index files are there; None where it needs none
+    faults: Faults
+    index: bool | None  # whether its index files are there; None if it needs none
 
     @property
     def verdict(self) -> str:
-        """Say it in a word or two."""
+        """Sum it up."""
         return FAIL if self.faults else NEEDS_INDEX if self.index is False else PASS
 
 
 def check_loaders(folder: Path, progress: Progress) -> list[LoaderCheck]:
-    """Run the rules of every loader over the headers and JSON members of all shards."""
+    """Apply the rules of every loader to the headers and JSON members of all shards."""
     visible = [path for path in sorted(folder.rglob("*")) if _is_visible_file(path, folder)]
     shards = [path for path in visible if path.suffix == ".tar"]
     progress.phase("loaders", len(shards), "shards")
@@ -110,106 +106,105 @@ def check_loaders(folder: Path, progress: Progress) -> list[LoaderCheck]:
     if not _has_card(folder):
         for path in visible:
             if path.suffix != ".tar":
-                check.met("visible", path.relative_to(folder).as_posix())
+                check.add("visible", path.relative_to(folder).as_posix())
     checks = []
     for loader, rules in RULES.items():
         found = {name: check.faults[name] for name in rules if name in check.faults}
         there = None
         if "stale" in rules:
             index = sorted(loader_indexes.present(folder, loader))
-            there = bool(index) if loader != "hf" else None  # which can do without a card
+            there = bool(index) if loader != "hf" else None  # which needs no card
             if stale := _stale(folder, loader, index):
-                found["stale"] = Met(len(stale), stale[0])
+                found["stale"] = Count(len(stale), stale[0])
         checks.append(LoaderCheck(loader, found, there))
     return checks
 
 
 def findings_of(checks: Iterable[LoaderCheck], folder: Path) -> Iterator[Finding]:
-    """Tell every fault once, with all loaders that it fails."""
+    """Report every fault once, with all loaders that fail on it."""
     failed: dict[str, list[LoaderCheck]] = {}
     for check in checks:
         for name in check.faults:
             failed.setdefault(name, []).append(check)
     for name, fails in failed.items():
-        fault = fails[0].faults[name]
-        times = f" (as {fault.times:,} in all)" if fault.times > 1 else ""
+        found = fails[0].faults[name]
+        total = f" ({found.count:,} in total)" if found.count > 1 else ""
         who = ", ".join(check.loader for check in fails)
         index = command("index", str(folder), "--for", who.replace(" ", ""))
-        cure = _CURES.get(name, "pack the samples again with shardwright pack").format(index=index)
-        what = f"{FAULTS[name]}{times}, which fails {who}"
-        yield Finding(f"loader_{name}", fault.example, None, what, cure)
+        fix = _FIXES.get(name, "pack the samples again with shardwright pack").format(index=index)
+        what = f"{FAULTS[name]}{total}: fails {who}"
+        yield Finding(f"loader_{name}", found.example, None, what, fix)
 
 
 @dataclass
 class Check:
-    """Looks at shard after shard; what one sample is held against comes from those before it."""
+    """Checks shard after shard, each sample against those before it."""
 
-    faults: dict[str, Met] = field(default_factory=dict)
+    faults: Faults = field(default_factory=dict)
     fields: set[str] | None = None  # of the first sample
     types: Types = field(default_factory=dict)  # of the first samples' JSON
-    keys: dict[str, str] = field(default_factory=dict)  # with the shard in which each came first
+    keys: dict[str, str] = field(default_factory=dict)  # with the first shard of each
     samples: int = 0  # of the shards before
 
-    def met(self, fault: str, place: str) -> None:
+    def add(self, fault: str, place: str) -> None:
         """Count a fault."""
-        times, example = self.faults.get(fault, (0, place))
-        self.faults[fault] = Met(times + 1, example)
+        self.faults.setdefault(fault, Count(0, place)).count += 1
 
     def shard(self, file: Readable, path: str) -> None:
-        """Look at the samples of one shard."""
+        """Check the samples of one shard."""
         for sample in tarread.samples(file):
             interrupts.check()
             if isinstance(sample, Fault):
-                if sample.damage:  # all pass over a folder
+                if sample.damage:  # all loaders skip a folder
                     names = ".".join(filter(None, (sample.sample, sample.member)))
-                    self.met(sample.kind, f"{path}: {names or sample.what}")
+                    self.add(sample.kind, f"{path}: {names or sample.what}")
                 continue
             entries = list(sample.members.values())
             if self.keys.setdefault(sample.key, path) != path:
-                self.met("repeated_key", f"{path}: {entries[0].name}")
+                self.add("repeated_key", f"{path}: {entries[0].name}")
             for entry in entries:
                 self._name(entry, f"{path}: {entry.name}")
             self.fields = self.fields or set(sample.members)
             if self.fields != sample.members.keys():
-                self.met("not_alike", f"{path}: {sample.key}")
+                self.add("not_alike", f"{path}: {sample.key}")
             if record := sample.members.get(JSON_SUFFIX):
                 self.json(f"{path}: {record.name}", file.pread(record.offset, record.size))
         self.samples = len(self.keys)
 
     def json(self, place: str, data: bytes) -> None:
-        """Look at a JSON member."""
+        """Check a JSON member."""
         types = _types(data)
         if types is None:
-            self.met("json_differs", place)
+            self.add("json_differs", place)
             return
         if not self.samples and len(self.keys) <= _FIRST:
             self.types = types | self.types
-        else:  # from now on an int is taken for a float
+        else:  # from now on an int is accepted as a float
             ints = [path for path, kind in types.items() if kind == "int"]
             types |= {path: "float" for path in ints if self.types.get(path) == "float"}
-        for fault, met in (
+        for fault, found in (
             ("json_large", "large" in types.values()),
             ("json_new", not types.keys() <= self.types.keys()),
             ("json_differs", any(self.types.get(p, kind) != kind for p, kind in types.items())),
         ):
-            if met:
-                self.met(fault, place)
+            if found:
+                self.add(fault, place)
 
     def _name(self, entry: Entry, place: str) -> None:
         base = entry.name.rpartition("/")[2]
-        for fault, met in (
+        for fault, found in (
             ("reserved", base.startswith("__")),
             ("upper_case", base.partition(".")[2] != base.partition(".")[2].lower()),
             ("extended_headers", entry.extended),
             ("long", len(entry.name.encode()) > LONGEST_NAME),
             ("space", any(map(str.isspace, entry.name))),
         ):
-            if met:
-                self.met(fault, place)
+            if found:
+                self.add(fault, place)
 
 
 def _types(data: bytes) -> Types | None:
-    """Name the types in a JSON object; None where it is none, or has lists of unlike items."""
+    """List the types in a JSON object; None if it is not one, or if a list mixes types."""
     types: Types = {}
     try:
         value = msgspec.json.decode(data)
@@ -225,7 +220,7 @@ def _types(data: bytes) -> Types | None:
 
 
 def _typed(value: object, path: Steps = ()) -> Iterator[tuple[Steps, str]]:
-    """Name the type of a JSON value and of all that is in it; a null is as good as nothing."""
+    """List the types of a JSON value and of everything in it; nulls are skipped."""
     if value is None:
         return
     large = isinstance(value, int) and not -(2**63) <= value < 2**63
@@ -244,28 +239,25 @@ def _is_visible_file(path: Path, folder: Path) -> bool:
 
 
 def _has_card(folder: Path) -> bool:
-    """Whether a card tells Hugging Face which files are shards."""
+    """Whether a card lists the shards for Hugging Face."""
     card = folder / CARD_NAME
     return card.is_file() and b"configs:" in card.read_bytes()
 
 
 def _stale(folder: Path, loader: str, there: list[str]) -> list[str]:
-    """Find the index files of a loader that are not what would be written now."""
+    """Find the index files of a loader that ``index`` would write, change or remove now."""
     try:
         listed = manifest.load_manifest(folder) if there else None
         if listed is None or not listed.shards:
-            return []  # there is nothing to hold them against
+            return []  # there is nothing to compare with
         wanted = dict(LOADERS[loader].write(Packed(folder, listed)))
-    except (DamageError, InputMissingError):  # of our own index, and for verify to tell
+    except (DamageError, InputMissingError):  # of our own index, which verify reports
         return []
-    missing = [name for name in wanted if name not in there]
-    old = [
-        name for name in loader_indexes.read_record(folder).get(loader, {}) if name not in wanted
-    ]
-    other = [
+    old = loader_indexes.read_record(folder).get(loader, {}).keys() - wanted.keys()
+    differ = [
         name
         for name, data in wanted.items()
-        if name in there
-        and loader_indexes.renewed(folder / name, data) != (folder / name).read_bytes()
+        if name not in there
+        or loader_indexes.renewed(folder / name, data) != (folder / name).read_bytes()
     ]
-    return missing + other + [name for name in old if name in there]
+    return differ + sorted(old.intersection(there))

@@ -1,1 +1,1 @@
-"""What is in a shard folder, byte for byte: names, tars, indexes and the manifest."""
+"""The files of a shard folder, byte for byte: names, tars, indexes and the manifest."""

@@ -1,4 +1,4 @@
-"""What a member of a shard holds: a JSON object, an array without a copy, or else bytes."""
+"""Decodes a member of a shard: a JSON object, an array without a copy, or bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _decode_json = msgspec.json.Decoder().decode
 
 
 class BadMemberError(ValueError):
-    """A member that is not what the index says; ``args[0]`` is what is wrong."""
+    """A member that cannot be decoded; ``args[0]`` says why."""
 
 
 def is_array(field: str) -> bool:
@@ -27,8 +27,8 @@ def is_array(field: str) -> bool:
     return field.endswith(".npy")
 
 
-def value(member: memoryview, field: str) -> Any:  # noqa: ANN401 - by the field: dict, array, bytes
-    """Decode a member, which starts at its tar header; an array maps the shard and is read-only."""
+def value(member: memoryview, field: str) -> Any:  # noqa: ANN401 - dict, array or bytes
+    """Decode a member that starts at its tar header; an array maps the shard, read-only."""
     data = member[BLOCK:]
     if is_array(field):
         return array(data)
@@ -44,7 +44,7 @@ def value(member: memoryview, field: str) -> Any:  # noqa: ANN401 - by the field
 
 
 def array(data: memoryview) -> NDArray[Any]:
-    """View the bytes of a ``.npy`` file as the array it holds."""
+    """View the bytes of a ``.npy`` file as an array."""
     try:
         length = npy.header_length(bytes(data[:12]))
         dtype, shape, end = _layout(bytes(data[:length]))
@@ -57,7 +57,7 @@ def array(data: memoryview) -> NDArray[Any]:
 
 @lru_cache(maxsize=1024)  # shards have few different headers and very many arrays
 def _layout(start: bytes) -> tuple[np.dtype[Any], Shape, int]:
-    """Read a header: give the dtype, the shape, and where the data must end."""
+    """Read a header: the dtype, the shape, and where the data ends."""
     header = npy.parse(start)
     try:
         dtype = np.dtype(header.dtype)

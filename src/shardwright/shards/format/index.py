@@ -1,8 +1,8 @@
-"""The index of one shard: its samples, and where each member is, how long, and its checksum.
+"""The index of one shard: its samples, and the offset, size and checksum of each member.
 
-A file is one line of JSON, then the table (little-endian uint64: for each sample and member its
-data's offset, size and xxh3), then the xxh3 of all that. It is written beside the shard while the
-bytes pass, so nobody ever needs to read a shard to index it.
+A file is one line of JSON, then the table (little-endian uint64: for each sample and member the
+offset, size and xxh3 of its data), then the xxh3 of everything before. ``pack`` writes it together
+with the shard, so no shard needs to be read to index it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ INDEX_FOLDER = "index"
 INDEX_SUFFIX = ".idx"
 VERSION = 1
 _WORD = 8
+_FIX = "pack again with --overwrite"
 
 
 class Member(NamedTuple):
-    """Where the data of one member is in its shard, and its checksum."""
+    """The place of a member's data in its shard, and its checksum."""
 
     offset: int
     size: int
@@ -42,7 +43,7 @@ class Head(
     version: int
     shard: str  # its path below the output folder
     bytes: int
-    xxh3: str  # of the whole shard, 128 bits
+    xxh3: str  # of the shard, 128 bits
     sha256: str | None = None
     members: tuple[str, ...]  # the suffixes, in the order of a sample's members
     longest_key: int = 89  # bytes that a key may have; longer ids are cut to that
@@ -50,18 +51,18 @@ class Head(
 
 
 class ShardIndex(msgspec.Struct, frozen=True):
-    """An index as it is in memory."""
+    """An index in memory."""
 
     head: Head
     table: array[int]
 
     def member(self, sample: int, column: int) -> Member:
-        """Give one member of one sample."""
+        """Look up one member of one sample."""
         start = (sample * len(self.head.members) + column) * len(Member._fields)
         return Member(*self.table[start : start + len(Member._fields)])
 
     def spots(self) -> Iterator[tuple[int, int]]:
-        """Give the offset and size of every member, in the order of the shard."""
+        """List the offset and size of every member, in shard order."""
         columns = len(Member._fields)
         return zip(self.table[::columns], self.table[1::columns], strict=True)
 
@@ -72,7 +73,7 @@ def index_name(shard: str) -> str:
 
 
 def shards(output_dir: Path) -> list[str]:
-    """List the shards that have an index, as their paths below the output folder."""
+    """List the shards that have an index, as paths below the output folder."""
     root = output_dir / STATE_FOLDER / INDEX_FOLDER
     found = sorted(root.rglob(f"*{INDEX_SUFFIX}"))
     return [path.relative_to(root).with_suffix(".tar").as_posix() for path in found]
@@ -85,20 +86,20 @@ def encode(found: ShardIndex) -> bytes:
 
 
 def decode(data: bytes, path: Path | str) -> ShardIndex:
-    """Read an index, or say by DamageError that it is not whole."""
+    """Read an index; raise DamageError if it is damaged."""
     body, checksum = data[:-_WORD], data[-_WORD:]
     if xxhash.xxh3_64_digest(body)[::-1] != checksum:
-        raise DamageError("is damaged", path=path, fix="pack again with --overwrite")
+        raise DamageError("is damaged", path=path, fix=_FIX)
     line, _, rest = body.partition(b"\n")
     table = array("Q")
     try:
         head = msgspec.json.decode(line, type=Head)
         table.frombytes(rest)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise DamageError(f"is not an index ({error})", path=path) from None
+        raise DamageError(f"is not an index ({error})", path=path, fix=_FIX) from None
     expected = len(head.ids) * len(head.members) * len(Member._fields)
     if head.version != VERSION or len(table) != expected:
-        raise DamageError("is not an index this version can read", path=path)
+        raise DamageError("this version cannot read it", path=path, fix=_FIX)
     return ShardIndex(head, _little_endian(table))
 
 
@@ -107,8 +108,7 @@ def read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        fix = "pack again with --overwrite"
-        raise InputMissingError(str(error.strerror), path=path, fix=fix) from None
+        raise InputMissingError(str(error.strerror), path=path, fix=_FIX) from None
 
 
 def load(output_dir: Path, shard: str) -> ShardIndex:

@@ -1,12 +1,13 @@
-"""The manifest of a shard folder: what was packed, by which settings, and why not the rest.
+"""The manifest of a shard folder: what was packed, with which settings, and what was skipped.
 
-It is published last, so a manifest speaks only of shards that are whole. While a run is under way
-(or after it was killed) an ``Unfinished`` note stands beside it, with all that is needed to go on.
+It is published last, so it lists only complete shards. While a run is active, or after it was
+killed, an ``Unfinished`` note beside it holds what is needed to resume.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,7 +15,7 @@ import msgspec
 import xxhash
 from msgspec import UNSET, UnsetType
 
-from shardwright.errors import DamageError, StorageError
+from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipe import SPECIFICATION, Recipe
 from shardwright.storage import files
@@ -22,6 +23,7 @@ from shardwright.storage import files
 MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
 SHA256_NAME = "SHA256SUMS"
+_FIX = "pack again with --overwrite"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -40,7 +42,7 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides which samples go where."""
+    """The settings that decide which samples go into which shard."""
 
     buckets: list[str]  # empty for all
     shuffle: bool
@@ -49,7 +51,7 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True):
     shard_size: Count
 
     def flags(self) -> list[str]:
-        """Spell the flags of pack that make these settings, as far as they are not the defaults."""
+        """Spell these settings as flags of pack, leaving out defaults."""
         words = ["--bucket", ",".join(self.buckets)] if self.buckets else []
         if self.shuffle:
             words += ["--shuffle", *(["--seed", str(self.seed)] if self.seed else [])]
@@ -59,12 +61,12 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One packing: its settings, its books, and what the store said of its own making."""
+    """One run of pack: its settings, its counts, and the provenance of the store."""
 
     tool: str
     append: bool
     settings: PackSettings
-    plan: str  # a digest of the settings and of every sample chosen, in order
+    plan: str  # a digest of the settings and of the chosen samples, in order
     total_records: Count
     ready_records: Count
     skipped_incomplete: Count
@@ -72,7 +74,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     samples: Count
     shards: Count
     provenance: Any = None
-    jsonl: str | None = None  # the metadata that was packed, from the store's folder; None: unknown
+    jsonl: str | None = None  # that was packed, relative to the store's folder; None: unknown
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,19 +84,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     version: Literal[1] = 1
     runs: list[Run]
     shards: list[ShardEntry]
-    recipe: Recipe | UnsetType = UNSET  # what a sample consists of; absent: the specification's
+    recipe: Recipe | UnsetType = UNSET  # of the samples; absent: the specification's
 
     def samples_of(self) -> Recipe:
-        """Say what the samples consist of."""
+        """Give the recipe of the samples."""
         return SPECIFICATION if isinstance(self.recipe, UnsetType) else self.recipe
 
     def jsonls(self) -> list[str]:
-        """Name the JSONLs that the shards were packed from, as far as they are known."""
+        """Name the known JSONLs that the shards were packed from."""
         names = {self.runs[number].jsonl for number in self.by_run()}
         return sorted(name for name in names if name is not None)
 
     def by_run(self) -> dict[int, list[ShardEntry]]:
-        """Give the shards of each run that has some left, the runs in order."""
+        """Group the shards by run, in run order."""
         found: dict[int, list[ShardEntry]] = {}
         for entry in sorted(self.shards, key=lambda entry: entry.run):
             found.setdefault(entry.run, []).append(entry)
@@ -102,22 +104,22 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that has begun."""
+    """A run that has started and not finished."""
 
     append: bool
     plan: str
     settings: PackSettings
     replaces: list[str]  # buckets whose old shards are being replaced
-    base: Manifest | None  # what stays as it is
-    store: str | None = None  # that is packed, from the shard folder; None: unknown
-    jsonl: str | None = None  # and its metadata, from the store's folder
+    base: Manifest | None  # of the shards that stay
+    store: str | None = None  # that is packed, relative to the shard folder; None: unknown
+    jsonl: str | None = None  # and its metadata, relative to the store's folder
 
 
 Document = TypeVar("Document", Manifest, Unfinished)
 
 
 def relative_name(path: Path, folder: Path) -> str:
-    """Spell a path as a run records it: the same wherever a tree was moved to."""
+    """Make a path relative, as a run records it, so that the tree can be moved."""
     name = os.path.relpath(path.resolve(), folder.resolve())
     return os.fsencode(name).decode(errors="backslashreplace")
 
@@ -130,17 +132,16 @@ def load_manifest(output_dir: Path) -> Manifest | None:
 
 
 def decode_manifest(data: bytes, path: Path | str) -> Manifest:
-    """Read a manifest from its bytes, or say by DamageError that it is not whole."""
+    """Read a manifest from its bytes; raise DamageError if it is damaged."""
     found = _decode(data, path, Manifest)
     runs, paths = range(len(found.runs)), {entry.path for entry in found.shards}
     if not runs or len(paths) < len(found.shards) or any(e.run not in runs for e in found.shards):
-        what = "speaks of a shard twice or of no run"
-        raise DamageError(what, path=path, fix="pack with --overwrite")
+        raise DamageError("lists a shard twice or without its run", path=path, fix=_FIX)
     return found
 
 
 def load_unfinished(output_dir: Path) -> Unfinished | None:
-    """Read the note of a run that has not ended, if there is one."""
+    """Read the note of an unfinished run, if there is one."""
     path = output_dir / STATE_FOLDER / UNFINISHED_NAME
     data = _read(path)
     return None if data is None else _decode(data, path, Unfinished)
@@ -152,22 +153,22 @@ def save_manifest(output_dir: Path, manifest: Manifest) -> None:
 
 
 def save_unfinished(output_dir: Path, unfinished: Unfinished) -> None:
-    """Note that a run has begun."""
+    """Record that a run has started."""
     files.write_whole(output_dir / STATE_FOLDER / UNFINISHED_NAME, _encode(unfinished))
 
 
 def remove_manifest(output_dir: Path) -> None:
-    """Withdraw the manifest, because shards it speaks of are about to be replaced."""
+    """Remove the manifest, because shards it lists are about to be replaced."""
     files.withdraw(output_dir / STATE_FOLDER / MANIFEST_NAME)
 
 
 def remove_unfinished(output_dir: Path) -> None:
-    """Note that the run has ended."""
+    """Record that the run has finished."""
     files.withdraw(output_dir / STATE_FOLDER / UNFINISHED_NAME)
 
 
 def save_sha256(output_dir: Path, manifest: Manifest) -> None:
-    """Write what ``sha256sum -c`` reads in the output folder, if the digest of each is known."""
+    """Write the file for ``sha256sum -c``, or remove it if a digest is unknown."""
     path = output_dir / STATE_FOLDER / SHA256_NAME
     data = sha256_sums(manifest)
     if data is None:
@@ -177,32 +178,29 @@ def save_sha256(output_dir: Path, manifest: Manifest) -> None:
 
 
 def sha256_sums(manifest: Manifest) -> bytes | None:
-    """Give what ``sha256sum -c`` reads; None if a digest is not known."""
+    """List the digests as ``sha256sum -c`` reads them; None if one is unknown."""
     if any(entry.sha256 is None for entry in manifest.shards):
         return None
     return "".join(f"{entry.sha256}  {entry.path}\n" for entry in manifest.shards).encode()
 
 
 def _encode(document: Manifest | Unfinished) -> bytes:
-    """Write a document as JSON that ends with the xxh3 of all before it, as its last field."""
+    """Encode a document as JSON whose last field is the xxh3 of everything before it."""
     body = msgspec.json.format(msgspec.json.encode(document), indent=2)[: -len("\n}")]
     return body + b',\n  "xxh3": "' + xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n'
 
 
 def _read(path: Path) -> bytes | None:
-    try:
+    with files.explained(path), suppress(FileNotFoundError, NotADirectoryError):
         return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise StorageError(f"cannot be read ({error.strerror})", path=path) from None
+    return None
 
 
 def _decode(data: bytes, path: Path | str, kind: type[Document]) -> Document:
     body, comma, checksum = data.rpartition(b',\n  "xxh3": "')
     if not comma or checksum != xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n':
-        raise DamageError("is damaged", path=path, fix="pack again with --overwrite")
+        raise DamageError("is damaged", path=path, fix=_FIX)
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DamageError(f"this version cannot read it ({error})", path=path) from None
+        raise DamageError(f"this version cannot read it ({error})", path=path, fix=_FIX) from None

@@ -1,4 +1,4 @@
-"""Where shards are: ``bucket_WIDTHxHEIGHT/shard-NNNNNN.tar``."""
+"""Paths of shards: ``bucket_WIDTHxHEIGHT/shard-NNNNNN.tar``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bucket_folder(bucket: str) -> str:
 
 
 def shard_name(number: int) -> str:
-    """Name a shard, so that the order of names is the order of numbers."""
+    """Name a shard; names sort like numbers."""
     return f"shard-{number:06}.tar"
 
 
@@ -33,7 +33,7 @@ def shard_number(path: str) -> int:
 
 
 def is_shard_path(path: str) -> bool:
-    """Whether a path is spelt as that of a shard in an output folder, and leads nowhere else."""
+    """Whether a path is that of a shard below an output folder, and leads nowhere else."""
     folder, _, name = path.partition("/")
     bucket = folder.removeprefix(_BUCKET_PREFIX)
     return folder != bucket and is_bucket(bucket) and _SHARD.fullmatch(name) is not None
@@ -52,7 +52,7 @@ def existing_shards(folder: Path) -> dict[int, Path]:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Find what a killed run left half written in a bucket's folder."""
+    """Find the partly written files of a killed run in a bucket's folder."""
     return [folder / name for name in _names(folder) if _LEFTOVER.fullmatch(name)]
 
 

@@ -1,4 +1,4 @@
-"""The members of a sample that are made from its record: the metadata, and the masks."""
+"""The members of a sample that come from its record: the metadata and the masks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mask_member(record: Record, mask: Mask) -> bytes:
 
 
 def mask_bytes(mask: Mask) -> int:
-    """Count the bytes of such a file."""
+    """Count the bytes of that file."""
     return len(_header(mask)) + mask.length
 
 

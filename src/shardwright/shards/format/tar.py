@@ -1,7 +1,6 @@
 """USTAR, byte for byte: the headers and padding of a shard.
 
-All that a header could take from the machine or the moment is fixed (time 0, owner 0, mode 0644),
-so the same input gives the same bytes anywhere.
+Time, owner and mode are fixed (0, 0, 0644), so the same input gives the same bytes anywhere.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from functools import lru_cache
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
-LARGEST_MEMBER = 8**11 - 1  # what the size field of a plain header can say
+LARGEST_MEMBER = 8**11 - 1  # the most that the size field of a plain header can hold
 
 _NAME = 100
 _SIZE_AT, _CHECKSUM_AT = 124, 148
@@ -41,9 +40,9 @@ def header(name: str, size: int) -> bytes:
     return raw.ljust(_NAME, b"\0") + middle + _end(checksum + sum(raw))
 
 
-@lru_cache(maxsize=1024)  # nearly all arrays of a bucket are of one size
+@lru_cache(maxsize=1024)  # nearly all arrays of a bucket have one size
 def _middle(size: int) -> tuple[bytes, int]:
-    """Give what stands between name and checksum, and the sum of all but the name."""
+    """Give the bytes between name and checksum, and the sum of all but the name."""
     digits = b"%011o\0" % size
     return _BEFORE_SIZE + digits + _AFTER_SIZE, sum(_TEMPLATE) + sum(digits)
 

@@ -1,8 +1,7 @@
-"""The dataset card for Hugging Face: two parts that are ours, and around them the owner's text.
+"""The dataset card for Hugging Face: two parts of ours, and the owner's text around them.
 
-Each part stands between two marks, and the first has the checksum of what we wrote. So a card can
-be renewed without touching what somebody wrote around the parts, and never when the parts
-themselves were edited.
+Each part is between two marks, the first with the checksum of the part. So a card can be updated
+without touching the text around the parts, and is not if somebody edited the parts themselves.
 """
 
 from __future__ import annotations
@@ -63,19 +62,19 @@ def make(name: str, packed: Manifest, members: tuple[str, ...]) -> bytes:
 
 
 def is_ours(card: bytes) -> bool:
-    """Whether a card has our parts, and they are as we wrote them."""
+    """Whether a card has our parts, unedited."""
     parts = _PART.findall(card)
-    whole = all(xxhash.xxh3_64_hexdigest(body) == checksum.decode() for checksum, body in parts)
-    return len(parts) == _PARTS and whole
+    intact = all(xxhash.xxh3_64_hexdigest(body) == checksum.decode() for checksum, body in parts)
+    return len(parts) == _PARTS and intact
 
 
 def is_untouched(card: bytes) -> bool:
-    """Whether nobody has added anything to our parts."""
+    """Whether a card is exactly as we wrote it."""
     return is_ours(card) and _AS_MADE.fullmatch(_PART.sub(b"\0", card)) is not None
 
 
 def renewed(card: bytes, new: bytes) -> bytes:
-    """Put the parts of a new card in the place of those of an old one, which must be ours."""
+    """Replace the parts of a card of ours by those of a new one."""
     parts = _PART.finditer(new)
     return _PART.sub(lambda _: next(parts)[0], card)
 

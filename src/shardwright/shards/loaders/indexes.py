@@ -1,8 +1,8 @@
 """Index files for other loaders, made from our own index without reading a shard.
 
-Each function gives the files that one loader wants, as paths below the shard folder and their
-bytes, the file that makes the loader take notice last. Where the loader lets us choose the place it
-is a hidden one, because others open every visible file of a shard folder as a tar.
+Each function gives the files of one loader: paths below the shard folder, and their bytes. The file
+that the loader looks for comes last. Files are hidden where the loader allows it, because others
+open every visible file of a shard folder as a tar.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import xxhash
@@ -25,8 +24,7 @@ from shardwright.shards.format.index import Member, ShardIndex, load
 from shardwright.shards.format.keys import key
 from shardwright.shards.format.manifest import Manifest, ShardEntry
 from shardwright.shards.format.tar import BLOCK, member_bytes
-from shardwright.shards.loaders import card
-from shardwright.shards.loaders.indexing import IndexSummary
+from shardwright.shards.loaders import IndexSummary, card
 from shardwright.storage import files
 from shardwright.storage.local import LocalStorage
 from shardwright.text import shown
@@ -36,23 +34,16 @@ DALI_FOLDER = ".dali"
 WIDS_NAME = ".wids.json"
 CARD_NAME = "README.md"
 _RECORD = f"{STATE_FOLDER}/loaders.json"
-_ENERGON_VERSION = "7.4.1"  # whose layout this is
+_ENERGON_VERSION = "7.4.1"  # that has this layout
 
 File = tuple[str, bytes]
-# By loader and path: the xxh3 of what we wrote; while a file is replaced, those of old and new.
+# By loader and path: the xxh3 of what we wrote; while a file is replaced, of the old and the new.
 Record = dict[str, dict[str, str]]
-
-
-class _Member(NamedTuple):
-    suffix: str
-    name: str
-    offset: int  # of its data
-    size: int
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A shard folder and what its manifest says."""
+    """A shard folder with its manifest."""
 
     folder: Path
     manifest: Manifest
@@ -66,10 +57,10 @@ class Packed:
 
 @dataclass(frozen=True)
 class Loader:
-    """What we write for a loader, and which files are its own."""
+    """The files that we write for a loader."""
 
     write: Callable[[Packed], Iterator[File]]
-    owns: tuple[str, ...]  # patterns, of the path below the shard folder
+    owns: tuple[str, ...]  # patterns of their paths below the shard folder
 
 
 def energon(packed: Packed) -> Iterator[File]:
@@ -96,7 +87,7 @@ def dali(packed: Packed) -> Iterator[File]:
     """NVIDIA DALI: a text file for each shard, for ``index_paths``."""
     for entry, found in packed.indexes():
         lines = [
-            " ".join(f"{m.suffix} {m.offset} {m.size} {m.name}" for m in sample)
+            " ".join(f"{suffix} {at} {size} {name}" for suffix, name, at, size in sample)
             for sample in _samples(found)
         ]
         path = Path(DALI_FOLDER, entry.path).with_suffix(".idx").as_posix()
@@ -119,12 +110,12 @@ def wids(packed: Packed) -> Iterator[File]:
 
 
 def webshart(packed: Packed) -> Iterator[File]:
-    """Webshart: beside each shard where its members are."""
+    """Webshart: beside each shard, the places of its members."""
     for entry, found in packed.indexes():
         members = {
-            member.name: {"offset": member.offset, "length": member.size}
+            name: {"offset": offset, "length": size}
             for sample in _samples(found)
-            for member in sample
+            for _, name, offset, size in sample
         }
         body = {"filesize": entry.bytes, "files": members}
         yield Path(entry.path).with_suffix(".json").as_posix(), msgspec.json.encode(body)
@@ -146,23 +137,24 @@ LOADERS: dict[str, Loader] = {
 
 
 def write_indexes(folder: Path, chosen: list[str], remove: bool) -> IndexSummary:
-    """Write the files of some loaders, or remove them; those of an earlier packing go as well.
+    """Write the files of some loaders, or remove them; those of an earlier packing are removed too.
 
-    What we wrote is on record with its checksum, before it appears, so that a run that is killed
-    leaves nothing that the next does not know. No other file is replaced or removed, nor one of
-    these that somebody has changed since.
+    The checksum of each file is recorded before the file appears, so a killed run leaves nothing
+    that the next one does not know. Other files and edited files are never touched.
     """
     if not chosen:
-        raise UsageError(f"--for: name at least one loader of {', '.join(LOADERS)}")
+        raise UsageError("--for: no loader given", fix=f"there are {', '.join(LOADERS)}")
     for name in chosen:
         if name not in LOADERS:
-            raise UsageError(f"--for {name}: no such loader; there are {', '.join(LOADERS)}")
+            fix = f"there are {', '.join(LOADERS)}"
+            raise UsageError(f"--for {name}: no such loader", fix=fix)
     packed = _packed(folder, needed=not remove)
     written: list[str] = []
     removed: list[str] = []
     with LocalStorage(folder).lease():
-        if "hf" in chosen and not remove:
-            _require_card_of_ours(folder)
+        there = _content(folder / CARD_NAME) if "hf" in chosen and not remove else None
+        if there is not None and not card.is_ours(there):
+            raise _not_ours(folder / CARD_NAME)
         record = read_record(folder)
         try:
             for name in chosen:
@@ -193,11 +185,11 @@ def _packed(folder: Path, needed: bool) -> Packed | None:
     if not needed:
         return None
     fix = "pack it, or finish its packing with --resume"
-    raise InputMissingError("has no manifest to make indexes from", path=folder, fix=fix)
+    raise InputMissingError("has no manifest", path=folder, fix=fix)
 
 
 def present(folder: Path, loader: str) -> Iterator[str]:
-    """Find the files that a loader would take for its own; a card only if it is ours."""
+    """Find the files that a loader would use; a card only if it is ours."""
     for pattern in LOADERS[loader].owns:
         for path in folder.glob(pattern):
             if path.name != CARD_NAME or card.is_ours(path.read_bytes()):
@@ -210,11 +202,11 @@ def read_record(folder: Path) -> Record:
         data = (folder / _RECORD).read_bytes()
         return msgspec.json.decode(data, type=Record)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return {}  # then we touch nothing
+        return {}  # so no file counts as ours
 
 
 def renewed(path: Path, data: bytes) -> bytes:
-    """Give what a file is to hold now: of a card only our parts change."""
+    """Give the new contents of a file; in a card only our parts change."""
     if path.name != CARD_NAME or (there := _content(path)) is None:
         return data
     return card.renewed(there, data)
@@ -230,14 +222,8 @@ def _save_record(folder: Path, record: Record) -> None:
         files.withdraw(folder / _RECORD)
 
 
-def _require_card_of_ours(folder: Path) -> None:
-    there = _content(folder / CARD_NAME)
-    if there is not None and not card.is_ours(there):
-        raise _not_ours(folder / CARD_NAME)
-
-
 def _content(path: Path) -> bytes | None:
-    """Give what a file holds, if there is one. A link to nowhere is somebody's, and not ours."""
+    """Read a file, if there is one; a broken link is not ours."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -247,12 +233,12 @@ def _content(path: Path) -> bytes | None:
 
 
 def _not_ours(path: Path) -> UsageError:
-    what = "was not written by shardwright index, or was changed since"
+    what = "was not written by shardwright index, or was edited since"
     return UsageError(what, path=path, fix="move it away first")
 
 
 def _write(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
-    """Write the files of a loader under temporary names, and give their checksums."""
+    """Write the files of a loader under temporary names; give their checksums."""
     folder, sealed = packed.folder, dict[str, str]()
     try:
         for name, new in LOADERS[loader].write(packed):
@@ -283,7 +269,7 @@ def _publish(folder: Path, sealed: dict[str, str], known: dict[str, str]) -> Non
 
 
 def _remove_half_written(folder: Path, loader: str) -> None:
-    """Remove what a run that was killed left under temporary names."""
+    """Remove the temporary files of a killed run."""
     for pattern in (_RECORD, *LOADERS[loader].owns):
         for path in list(folder.glob(pattern + files.TMP_SUFFIX)):
             files.remove(path)
@@ -311,12 +297,12 @@ def _remove(folder: Path, names: Iterable[str], known: dict[str, str]) -> list[s
     return removed
 
 
-def _samples(found: ShardIndex) -> Iterator[list[_Member]]:
-    """Give the members of each sample."""
+def _samples(found: ShardIndex) -> Iterator[list[tuple[str, str, int, int]]]:
+    """List the members of each sample: suffix, name, offset and size of the data."""
     spots = found.spots()
     for image_id in found.head.ids:
         name = key(image_id, found.head.longest_key)
-        yield [_Member(suffix, f"{name}.{suffix}", *next(spots)) for suffix in found.head.members]
+        yield [(suffix, f"{name}.{suffix}", *next(spots)) for suffix in found.head.members]
 
 
 def _json(value: object) -> bytes:

@@ -1,7 +1,7 @@
-"""Where every member of every sample is, for a reader: from the indexes, or from the tar headers.
+"""The place of every member of every sample, from the indexes or from the tar headers.
 
-Two numbers a member and one to know the sample by are held in memory, 88 bytes a sample, so that a
-million samples open in about a second. Image ids are looked up only when somebody asks for one.
+Memory holds two numbers per member and one per sample, 88 bytes per sample, so a million samples
+open in about a second. Image ids are read only when somebody asks for one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from shardwright.shards.format import index, manifest, tarread
 from shardwright.shards.format.index import Member, ShardIndex
 from shardwright.shards.format.keys import keys
 from shardwright.shards.format.names import bucket_folder, existing_buckets, existing_shards
+from shardwright.shards.format.tarread import Fault
 from shardwright.shards.reader.folder import COPY, Folder, LocalFolder, Shard
 from shardwright.storage.files import explained
 from shardwright.storage.local import LocalStorage
-from shardwright.store.findings import Fault
 
 _MANIFEST = f"{STATE_FOLDER}/{manifest.MANIFEST_NAME}"
 _UNFINISHED = f"{STATE_FOLDER}/{manifest.UNFINISHED_NAME}"
+_GIVE = "give the --output-dir of a pack"
 
 Numbers = NDArray[np.int64]  # of samples
 Places = NDArray[np.int64]
@@ -46,8 +47,8 @@ class Catalog:
     firsts: list[int]  # the number of each shard's first sample
     members: tuple[str, ...]
     places: Places  # by sample and member: the offset of its data, and its size
-    marks: Marks  # by sample: the mark of its key
-    keys: list[str] | None = None  # where they were scanned: not every header has the whole of it
+    marks: Marks  # by sample: the hash of its key
+    keys: list[str] | None = None  # if scanned: a long key is not complete in its header
     arrays: Mapping[str, Component] = field(default_factory=dict)  # by field; unknown if scanned
 
     def shard_of(self, number: int) -> Shard:
@@ -55,7 +56,7 @@ class Catalog:
         return self.shards[bisect_right(self.firsts, number) - 1]
 
     def by_bucket(self, numbers: Numbers) -> dict[str, Numbers]:
-        """Sort samples by their bucket."""
+        """Group samples by bucket."""
         names = list(dict.fromkeys(shard.bucket for shard in self.shards))
         codes = np.array([names.index(shard.bucket) for shard in self.shards])
         found = codes[np.searchsorted(self.firsts, numbers, side="right") - 1]
@@ -63,7 +64,7 @@ class Catalog:
         return {name: part for name, part in split.items() if len(part)}
 
     def digest(self) -> str:
-        """Sum up which samples there are, in which order."""
+        """Hash which samples there are, in which order."""
         named = [f"{shard.path} {shard.samples} {shard.bytes}\n" for shard in self.shards]
         hasher = xxhash.xxh3_64("".join(named).encode())
         hasher.update(self.marks.tobytes())
@@ -71,12 +72,12 @@ class Catalog:
 
 
 def mark(key: bytes) -> int:
-    """Give a number to know a key by."""
+    """Hash a key."""
     return xxhash.xxh3_64_intdigest(key)
 
 
 def open_catalog(folder: Folder) -> Catalog:
-    """Read the indexes of a shard folder; where it has no manifest, scan the shards and say so."""
+    """Read the indexes of a shard folder; without a manifest, scan the shards and warn."""
     listed, unfinished = folder.read_files([_MANIFEST, _UNFINISHED])
     if listed is None:
         if unfinished is not None:
@@ -84,14 +85,14 @@ def open_catalog(folder: Folder) -> Catalog:
             raise InputMissingError("packing was interrupted", path=folder.name, fix=fix)
         if isinstance(folder, LocalFolder):
             return _scan(folder)
-        fix = f"a remote folder is read through its index, so copy {STATE_FOLDER} along with the "
-        raise InputMissingError(f"no {_MANIFEST} there", path=folder.name, fix=f"{fix}shards")
+        fix = f"a URL is read through its index, so copy {STATE_FOLDER} along with the shards"
+        raise InputMissingError(f"has no {_MANIFEST}", path=folder.name, fix=fix)
     found = manifest.decode_manifest(listed, f"{folder.name}/{_MANIFEST}")
     shards = []
     for entry in found.shards:
         stamp = folder.stamp(entry.path)
         if stamp is not None and stamp[2] != entry.bytes:
-            what = f"has {stamp[2]} bytes where the manifest says {entry.bytes}"
+            what = f"has {stamp[2]:,} bytes, but the manifest says {entry.bytes:,}"
             raise DamageError(what, path=f"{folder.name}/{entry.path}", fix=COPY)
         shards.append(
             Shard(entry.path, entry.bucket, entry.samples, entry.bytes, entry.index_xxh3, stamp)
@@ -101,7 +102,7 @@ def open_catalog(folder: Folder) -> Catalog:
 
 
 def read_ids(folder: Folder, catalog: Catalog) -> list[str] | None:
-    """Read the image ids of all samples from the indexes; None where there are none."""
+    """Read the image ids of all samples from the indexes; None if there are no indexes."""
     if any(shard.index_xxh3 is None for shard in catalog.shards):
         return None
     return [i for _, found in _indexes(folder, catalog.shards) for i in found.head.ids]
@@ -112,10 +113,10 @@ def _indexes(folder: Folder, shards: Sequence[Shard]) -> Iterator[tuple[Shard, S
     for shard, name, data in zip(shards, names, folder.read_files(names), strict=True):
         path = f"{folder.name}/{name}"
         if data is None:
-            what = "no such file, but the manifest names its shard"
+            what = "no such file, but the manifest lists its shard"
             raise InputMissingError(what, path=path, fix=COPY)
         if xxhash.xxh3_64_hexdigest(data) != shard.index_xxh3:
-            what = "is damaged or not the one the manifest names"
+            what = "is damaged, or not the one in the manifest"
             raise DamageError(what, path=path, fix=COPY)
         yield shard, index.decode(data, path)
 
@@ -134,47 +135,43 @@ def _catalog(folder: Folder, found: Iterable[Contents]) -> Catalog:
     for shard, names, places, known_as in found:
         members = members or names
         if names != members:
-            what = f"its samples consist of {', '.join(names)}, and those of {shards[0].path} of "
-            path, what = f"{folder.name}/{shard.path}", what + ", ".join(members)
-            raise DamageError(what, path=path, fix="pack all of them alike")
+            what = f"has {', '.join(names)}, but {shards[0].path} has {', '.join(members)}"
+            path, fix = f"{folder.name}/{shard.path}", "pack all with the same members"
+            raise DamageError(what, path=path, fix=fix)
         shards.append(shard)
         firsts.append(samples)
         tables.append(places)
         marks.append(np.fromiter(map(mark, map(str.encode, known_as)), np.uint64))
         samples += shard.samples
     if not samples:
-        what = "no shards there, neither bucket_WIDTHxHEIGHT/shard-NNNNNN.tar nor *.tar"
-        raise InputMissingError(what, path=folder.name, fix="give the --output-dir of a pack")
+        what = "has no shards (bucket_WIDTHxHEIGHT/shard-NNNNNN.tar or *.tar)"
+        raise InputMissingError(what, path=folder.name, fix=_GIVE)
     return Catalog(tuple(shards), firsts, members, np.concatenate(tables), np.concatenate(marks))
 
 
 def _scan(folder: LocalFolder) -> Catalog:
-    """Make a catalog from nothing but the tar headers."""
+    """Make a catalog from the tar headers alone."""
     if not folder.path.is_dir():
-        fix = "give the --output-dir of a pack"
-        raise InputMissingError("no such folder", path=folder.name, fix=fix)
+        raise InputMissingError("no such folder", path=folder.name, fix=_GIVE)
     shards = [
         (bucket, f"{bucket_folder(bucket)}/{path.name}")
         for bucket in existing_buckets(folder.path)
         for path in existing_shards(folder.path / bucket_folder(bucket)).values()
     ]
-    if not shards:  # one bucket's folder, or tars that nobody sorted
+    if not shards:  # one bucket's folder, or tars without buckets
         bucket = folder.path.name.removeprefix(bucket_folder(""))
         paths = [path for path in sorted(folder.path.glob("[!.]*.tar")) if path.is_file()]
         shards = [(bucket, path.name) for path in paths]
     found = [_scan_shard(folder, *shard) for shard in shards]
     catalog = replace(_catalog(folder, found), keys=[key for *_, keys in found for key in keys])
     count = quantity(len(shards), "shards")
-    warnings.warn(
-        f"{folder.name}: has no manifest, so the headers of its {count} were "
-        "scanned; shards packed by shardwright open at once and are checked against their index",
-        stacklevel=4,  # whoever called shardwright.open
-    )
+    what = f"{folder.name}: has no manifest; read the headers of {count} instead of their indexes"
+    warnings.warn(what, stacklevel=4)  # points at the caller of shardwright.open
     return catalog
 
 
 def _scan_shard(folder: LocalFolder, bucket: str, path: str) -> Contents:
-    """Find the samples of one shard; refuse what no loader would read as it was meant."""
+    """Find the samples of one shard; raise if loaders would misread it."""
     members: tuple[str, ...] = ()
     places: list[list[tuple[int, int]]] = []
     found: list[str] = []
@@ -190,9 +187,12 @@ def _scan_shard(folder: LocalFolder, bucket: str, path: str) -> Contents:
                     places.append([(entry.offset, entry.size) for entry in entries])
                     found.append(sample.key)
                     continue
-                fault = Fault("not_alike", "has other members than the first", sample=sample.key)
+                what = "has other members than the first sample"
+                fault = Fault("not_alike", what, sample=sample.key)
             if fault.damage:
-                finding = fault.finding(f"{folder.name}/{path}", "pack it again, or remove it")
-                raise DamageError(str(finding))
+                place = ".".join(filter(None, (fault.sample, fault.member)))
+                what = f"{place}: {fault.what}" if place else fault.what
+                fix = "pack it again, or remove it"
+                raise DamageError(what, path=f"{folder.name}/{path}", fix=fix)
         shard = Shard(path, bucket, len(found), file.size, None, stamp)
     return shard, members, np.array(places, np.int64), found

@@ -1,4 +1,4 @@
-"""Reading shards back: a dataset that maps the files and decodes only what is asked for."""
+"""A dataset of samples: it maps the shards and decodes only what is asked for."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from shardwright.shards.reader.view import Sample, View
 from shardwright.validate import whole
 
 _GROUP = 16  # samples read at a time when all are read in order
-_SEVERAL = -1  # the number for an id of more than one sample
+_SEVERAL = -1  # the number of an id that several samples have
 
 
 class Dataset:
-    """The samples of a shard folder, in file order, as ``shardwright.open`` gives them.
+    """The samples of a shard folder, in file order, as ``shardwright.open`` returns them.
 
     ``dataset[i]`` is a dict: ``json`` (a dict), every array under its suffix (``NAME.npy``) and
-    ``__key__``. Arrays map the shard: nothing is copied, and nobody can write to them. A
-    dataset can be pickled and forked; every process maps the shards for itself.
+    ``__key__``. Arrays map the shard: they are read-only and not copied. A dataset can be pickled
+    and forked; every process maps the shards for itself.
 
-    Every sample that is read is the one the index names. A local shard that is replaced or written
-    to while the dataset is in use is an error at the next read of it; at a URL only if it no longer
-    has this sample at this place. Shards must not be cut short in place while arrays map them: to
-    touch such an array ends the process, as with any mapped file.
+    Every sample that is read is the one the index names. If a local shard is replaced or written
+    to while the dataset is in use, the next read of it is an error; at a URL only if this sample
+    is no longer at this place. Do not truncate a shard in place while arrays map it: touching such
+    an array ends the process, as with any mapped file.
     """
 
     def __init__(self, view: View) -> None:
@@ -69,24 +69,25 @@ class Dataset:
         """View the samples of one bucket."""
         view, found = self._view, self._view.by_bucket()
         if name not in found:
-            raise UsageError(f"bucket {name}: not here; there are {', '.join(found)}")
+            raise UsageError(f"bucket {name}: not here", fix=f"there are {', '.join(found)}")
         return Dataset(View(view.folder, view.catalog, found[name], view.fields))
 
     def fields(self, *names: str) -> Dataset:
         """View some members of every sample, so that the others are never read."""
         view, known = self._view, ", ".join(self.field_names)
         if not names:
-            raise UsageError(f"fields: name at least one of {known}")
+            raise UsageError("fields: no name given", fix=f"there are {known}")
         for name in names:
             if name not in self.field_names:
-                raise UsageError(f"field {name}: not here; there are {known}")
+                raise UsageError(f"field {name}: not here", fix=f"there are {known}")
         return Dataset(View(view.folder, view.catalog, view.numbers, names))
 
     def by_id(self, image_id: str) -> Sample:
         """Read the sample of an image; KeyError if there is none."""
         number = self._number_by_id[image_id]
         if number == _SEVERAL:
-            raise UsageError(f"{self._view.folder.name}: several samples have the id {image_id!r}")
+            what = f"several samples have the id {image_id!r}"
+            raise UsageError(what, path=self._view.folder.name)
         position = int(np.searchsorted(self._view.numbers, number))
         if position == len(self) or self._view.numbers[position] != number:  # in another bucket
             raise KeyError(image_id)
@@ -103,7 +104,7 @@ class Dataset:
         drop_last: bool = True,
         small_buckets: SmallBuckets = "drop",
     ) -> Batches:
-        """Give shuffled batches, each of one bucket, its arrays stacked; see ``Batches``."""
+        """Make shuffled batches, each of one bucket, with stacked arrays; see ``Batches``."""
         settings = BatchSettings(
             batch_size=whole("batch_size", batch_size),
             seed=whole("seed", seed),
@@ -119,9 +120,9 @@ class Dataset:
     def _number_by_id(self) -> dict[str, int]:
         view = self._view
         ids = read_ids(view.folder, view.catalog)
-        if ids is None:  # no index: the samples themselves must be asked
+        if ids is None:  # no index, so every sample is read
             if JSON_SUFFIX not in view.catalog.members:
-                raise UsageError(f"{view.folder.name}: its samples have no JSON to tell their id")
+                raise UsageError("samples have no JSON member with an id", path=view.folder.name)
             everything = Dataset(View(view.folder, view.catalog, fields=(JSON_SUFFIX,)))
             ids = [_id_of(sample) for sample in everything]
         numbers: dict[str, int] = {}
@@ -133,5 +134,5 @@ class Dataset:
 def _id_of(sample: Sample) -> str:
     image_id = sample[JSON_SUFFIX].get("image_id")
     if not isinstance(image_id, str):
-        raise UsageError(f"{sample['__key__']}.{JSON_SUFFIX}: names no image_id to find it by")
+        raise UsageError(f"{sample['__key__']}.{JSON_SUFFIX} has no image_id")
     return image_id

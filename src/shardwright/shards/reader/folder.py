@@ -1,7 +1,7 @@
-"""A shard folder as a reader sees it: small files read whole, and pieces of shards.
+"""A shard folder as a reader sees it: small files, and pieces of shards.
 
 ``LocalFolder`` maps shards into memory, so a piece is never copied; ``remote.RemoteFolder`` fetches
-ranges. Either can be pickled and forked: what is open belongs to one process and stays there.
+ranges. Both can be pickled and forked: every process opens the files for itself.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any, NamedTuple, Protocol
 from shardwright.errors import InputMissingError, SourceChangedError, StorageError
 
 Stamp = tuple[int, int, int, int]
-COPY = "copy it here again, or pack again"  # what helps where a file is lost or damaged
+COPY = "copy it here again, or pack again"  # the fix for a lost or damaged file
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard as it was when the folder was opened."""
+    """A shard when the folder was opened."""
 
     path: str  # below the folder
     bucket: str
     samples: int
     bytes: int
     index_xxh3: str | None = None  # None where it has no index
-    stamp: Stamp | None = None  # what changes when it is replaced or written to; None if unknown
+    stamp: Stamp | None = None  # changes when it is replaced or written to; None if unknown
 
 
 class Piece(NamedTuple):
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 
 def merge(pieces: Iterable[Piece], gap: int) -> Iterator[Piece]:
-    """Join pieces that follow one another in a shard with at most a small gap between them."""
+    """Join pieces of a shard that follow each other with at most this gap."""
     shard: Shard | None = None
     start = end = 0
     for piece in pieces:
@@ -61,26 +61,26 @@ class Folder(Protocol):
     name: str
 
     def read_files(self, paths: Sequence[str]) -> Iterator[bytes | None]:
-        """Read small files whole; None for one that is not there."""
+        """Read small files; None for a missing one."""
 
     def stamp(self, path: str) -> Stamp | None:
-        """Give what changes when a shard is replaced or written to, if anything tells."""
+        """Give a value that changes when a shard is replaced or written to, if there is one."""
 
     def views(self, pieces: Sequence[Piece]) -> list[memoryview]:
-        """Give pieces of shards, if those are still as they were when the folder was opened."""
+        """Give pieces of shards; raise if a shard has changed since the folder was opened."""
 
     def will_need(self, pieces: Sequence[Piece]) -> None:
-        """Say which pieces are asked for soon."""
+        """Announce pieces that will be read soon."""
 
 
 class LocalFolder:
     """A folder on a local file system."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()  # so that the process may go elsewhere, or a worker start there
+        self.path = path.absolute()  # so that a process may change its working folder
         self.name = str(self.path)
         self._maps: OrderedDict[str, mmap.mmap] = OrderedDict()
-        # Each mapped shard holds a file descriptor; half of those we may have are left to others.
+        # Each mapped shard holds a file descriptor; half of the limit is left to others.
         self._most = max(16, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 15) // 2)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -107,12 +107,11 @@ class LocalFolder:
         maps: dict[str, memoryview] = {}
         views = []
         for shard, offset, size in pieces:
-            whole = maps.get(shard.path)
-            if whole is None:  # one look at each shard, however many pieces are wanted of it
+            if shard.path not in maps:  # each shard is checked once per call
                 if self.stamp(shard.path) != shard.stamp:
                     raise self._changed(shard)
-                whole = maps[shard.path] = memoryview(self._map(shard))
-            views.append(whole[offset : offset + size])
+                maps[shard.path] = memoryview(self._map(shard))
+            views.append(maps[shard.path][offset : offset + size])
         return views
 
     def will_need(self, pieces: Sequence[Piece]) -> None:
@@ -135,9 +134,9 @@ class LocalFolder:
             raise self._changed(shard)
         self._maps[shard.path] = mapped
         if len(self._maps) > self._most:
-            self._maps.popitem(last=False)  # it is unmapped once no array uses it any more
+            self._maps.popitem(last=False)  # unmapped when no array uses it any more
         return mapped
 
     def _changed(self, shard: Shard) -> SourceChangedError:
-        what, path = "was replaced or written to since it was opened", f"{self.name}/{shard.path}"
+        what, path = "changed since the folder was opened", f"{self.name}/{shard.path}"
         return SourceChangedError(what, path=path, fix="open the folder again")

@@ -17,21 +17,20 @@ _ALIGNED = 64
 
 
 class TorchBatches(IterableDataset[Batch]):
-    """The batches with tensors for arrays; give it to a ``DataLoader`` with ``batch_size=None``.
+    """The batches with tensors for arrays; pass it to a ``DataLoader`` with ``batch_size=None``.
 
-    With several workers every batch comes once, and in the same order as without; its tensors then
-    lie in one piece of memory, which is freed when the last of them is. The workers read
-    ahead of the training loop, so only a batch itself knows where the loop is: to resume after a
-    batch, keep its ``__state__`` and give it to ``load_state_dict`` before iterating again.
-    ``state_dict`` says how far this very process has read, which is what torchdata's
-    ``StatefulDataLoader`` asks of each worker.
+    With several workers every batch comes once, in the same order as without; its tensors share
+    one piece of memory, which is freed with the last of them. Workers read ahead of the training
+    loop, so only a batch knows where the loop is: to resume after a batch, keep its ``__state__``
+    and pass it to ``load_state_dict`` before iterating again. ``state_dict`` says how far this
+    process has read, as torchdata's ``StatefulDataLoader`` asks each worker.
     """
 
     def __init__(self, epochs: Epochs, epoch: int, start: int) -> None:
         self._epochs = epochs
-        # Shared, so that workers that persist learn of another epoch.
+        # Shared, so that persistent workers see another epoch.
         self._place = torch.tensor([epoch, start]).share_memory_()
-        self._own: tuple[int, int] | None = None  # the place of one worker, where it was given one
+        self._own: tuple[int, int] | None = None  # the place of one worker, if it has its own
         self._read: tuple[int, int] | None = None
 
     def __len__(self) -> int:
@@ -42,11 +41,11 @@ class TorchBatches(IterableDataset[Batch]):
         first, step = (worker.id, worker.num_workers) if worker else (0, 1)
         epoch, start = self._own or self._place.tolist()
         self._own = None
-        # Without memfd_create torch itself copies what a worker gives into shared memory.
+        # Without memfd_create torch itself copies the batches of a worker into shared memory.
         stack = _shared if worker and hasattr(os, "memfd_create") else _tensors
         self._read = epoch, start
         for after, batch in self._epochs.iterate(epoch, start + first, step, stack):
-            # All workers count from the same start, so that each finds its own batches again.
+            # All workers count from the same start, so each finds its own batches again.
             self._read = epoch, after - first - 1 + step
             yield batch
 
@@ -56,17 +55,17 @@ class TorchBatches(IterableDataset[Batch]):
         return int(self._place[0])
 
     def set_epoch(self, epoch: int) -> None:
-        """Go on to an epoch; nothing changes if it is the present one."""
+        """Start an epoch; nothing changes if it is the current one."""
         epoch = whole("epoch", epoch)
         if epoch != self.epoch:
             self._go(epoch, 0)
 
     def state_dict(self) -> State:
-        """Give the place this process has read up to."""
+        """Give the place up to which this process has read."""
         return self._epochs.state(*(self._read or self._place.tolist()))
 
     def load_state_dict(self, state: State) -> None:
-        """Go to the place in an epoch that a state tells."""
+        """Continue at the place of a state."""
         worker = get_worker_info()
         if worker is None:
             self._go(*self._epochs.place(state))
@@ -85,9 +84,8 @@ def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
 def _shared(arrays: Arrays) -> dict[str, torch.Tensor]:
     """Stack all fields in one piece of shared memory, which the trainer maps without a copy.
 
-    It is written as a file, because filling fresh memory page by page takes twice as long; and it
-    is no file of /dev/shm, which is very small in many containers. One piece for all fields means
-    one file descriptor to hand over.
+    It is written as a file, because filling fresh memory page by page takes twice as long, and not
+    in /dev/shm, which is small in many containers. One piece needs one file descriptor.
     """
     if not arrays:
         return {}
@@ -99,7 +97,8 @@ def _shared(arrays: Arrays) -> dict[str, torch.Tensor]:
             places[field] = end = -(-end // _ALIGNED) * _ALIGNED
             for array in found:
                 if os.pwrite(fd, array.data, end) != array.nbytes:
-                    raise StorageError("no memory left to share a batch; take smaller batches")
+                    what = "no memory left to share a batch"
+                    raise StorageError(what, fix="use smaller batches")
                 end += array.nbytes
         storage = torch.UntypedStorage._new_shared_fd_cpu(fd, end)
     finally:

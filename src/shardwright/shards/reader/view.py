@@ -1,4 +1,4 @@
-"""A part of a shard folder: some of its samples, and the members of them that are read."""
+"""A part of a shard folder: some samples, and some members of each."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from shardwright.shards.format import decode
 from shardwright.shards.format.decode import BadMemberError
 from shardwright.shards.format.tar import BLOCK
 from shardwright.shards.reader.catalog import Catalog, Numbers, mark
-from shardwright.shards.reader.folder import Folder, Piece
+from shardwright.shards.reader.folder import COPY, Folder, Piece
 
 Sample = dict[str, Any]
 
-_AHEAD = 2  # groups or batches that are on their way while one is used
+_AHEAD = 2  # groups or batches to read ahead
 
 
 class View:
@@ -41,11 +41,11 @@ class View:
         self._suffixes = [f".{field}".encode() for field in self.fields]
 
     def by_bucket(self) -> dict[str, Numbers]:
-        """Give the numbers of the samples of each bucket that has any."""
+        """Group the numbers of the samples by bucket."""
         return self.catalog.by_bucket(self.numbers)
 
     def sizes(self, numbers: Numbers) -> dict[str, Numbers]:
-        """Give the sizes of some samples' arrays, by field."""
+        """Look up the array sizes of some samples, by field."""
         return {
             field: self.catalog.places[numbers, column, 1]
             for field, column in zip(self.fields, self._columns, strict=True)
@@ -53,13 +53,13 @@ class View:
         }
 
     def digest(self) -> str:
-        """Sum up which samples these are, in which order."""
+        """Hash which samples these are, in which order."""
         hasher = xxhash.xxh3_64(self.catalog.digest().encode())
         hasher.update(self.numbers.tobytes())
         return hasher.hexdigest()
 
     def ahead(self, groups: Iterable[Numbers]) -> Iterator[Numbers]:
-        """Pass groups of samples on, and have the disk read each a little before it is used."""
+        """Pass groups of samples on, after telling the disk to read a few ahead."""
         waiting: deque[Numbers] = deque()
         for group in groups:
             self.folder.will_need(self._pieces(group.tolist()))
@@ -69,7 +69,7 @@ class View:
         yield from waiting
 
     def samples(self, numbers: Sequence[int]) -> Iterator[Sample]:
-        """Read samples, and make sure that they are the right ones; arrays map the shard."""
+        """Read samples and check that they are the right ones; arrays map the shard."""
         pieces = self._pieces(numbers)
         views = self.folder.views(pieces)
         width = len(self.fields)
@@ -80,14 +80,13 @@ class View:
                 try:
                     sample[field] = decode.value(member, field)
                 except BadMemberError as error:
-                    raise DamageError(
-                        f"{self.folder.name}/{pieces[start].shard.path}: {sample['__key__']}."
-                        f"{field} is damaged ({error}); copy the shard here again, or pack again"
-                    ) from None
+                    what = f"{sample['__key__']}.{field} is damaged ({error})"
+                    path = f"{self.folder.name}/{pieces[start].shard.path}"
+                    raise DamageError(what, path=path, fix=COPY) from None
             yield sample
 
     def _key(self, number: int, place: Piece, members: list[memoryview]) -> str:
-        """Give the key of a sample, if its tar headers are those the index names."""
+        """Read the key of a sample; raise if its tar headers are not those of the index."""
         if self.catalog.keys is not None:  # the headers themselves were scanned
             return self.catalog.keys[number]
         names = [bytes(member[:LONGEST_NAME]).rstrip(b"\0").lower() for member in members]
@@ -95,10 +94,10 @@ class View:
         expected = [key.lower() + suffix for suffix in self._suffixes]
         if names != expected or mark(key) != self.catalog.marks.item(number):
             raise DamageError(
-                f"{self.folder.name}/{place.shard.path}: does not hold at byte {place.offset} what "
-                "its index says, so it is damaged or of another packing; copy the shards and their "
-                f"{STATE_FOLDER} here again together, or pack again with --overwrite (shardwright "
-                "verify finds all such shards)"
+                f"differs from its index at byte {place.offset}: damaged, or of another packing",
+                path=f"{self.folder.name}/{place.shard.path}",
+                fix=f"copy the shards and their {STATE_FOLDER} here again together, or pack again "
+                "with --overwrite (shardwright verify lists all damaged shards)",
             )
         return key.decode(errors="backslashreplace")
 
