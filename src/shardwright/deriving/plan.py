@@ -19,25 +19,25 @@ from shardwright.store.facts import Facts
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import Record
 
-_MEASURED = 256  # images that are looked at to tell the room, or the profiles, of all
+_MEASURED = 256  # images that are opened to estimate the room, or the profiles, of all
 
 
 @dataclass(frozen=True)
 class ImageToDerive:
-    """One image for which something is to be done."""
+    """One image for which something is missing."""
 
     source: Source
     make: tuple[Component, ...]  # the arrays that are missing
     record: Record | None  # as it stands in the store
     wants_text: bool  # whether its caption is to be tokenized
-    caption: str | None  # None if it is to be read beside the image, or else in the record
+    caption: str | None  # None if it is read beside the image, or else in the record
     facts: Facts | None  # what is known of its file and caption
     kept: list[str]  # the arrays of its picture that are there and stay
 
 
 @dataclass
 class Plan:
-    """The images for which something is to be done, by number."""
+    """The images for which something is missing, by number."""
 
     inventory: Inventory
     components: tuple[Component, ...]
@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def work(self) -> list[Component]:
-        """Name the components of which something is to be made."""
+        """Name the components of which arrays are missing."""
         return [c for c in self.components if self.to_make[c]]
 
     def tasks(self) -> Iterator[ImageToDerive]:
@@ -73,7 +73,7 @@ class Plan:
     def wants_text(self, number: int, make: Collection[Component]) -> bool:
         """Whether an image's caption is to be tokenized: for an array, or for its record."""
         return any(
-            c in make or not self.inventory.has_sound_record(number)
+            c in make or not self.inventory.valid[number]
             for c in self.components
             if c.source == "caption"
         )
@@ -85,9 +85,9 @@ class Plan:
         return sum(1 for number in others if self.inventory.missing(number, recomputed))
 
     def count_profiles(self, stored: Collection[Component], outcomes: Outcomes) -> bool:
-        """Count the images there whose arrays were made without regard to their colour profile.
+        """Count the images whose arrays were made without their colour profile.
 
-        Of many images only some are opened, to save time; say whether the count is an estimate.
+        Of many images only some are opened; give whether the count is an estimate.
         """
         found = enumerate(self.inventory.sources) if stored else ()
         there = [source.path for n, source in found if not self.inventory.missing(n, stored)]
@@ -125,7 +125,7 @@ def plan(
     recomputed: Set[Component],
     outcomes: Outcomes,
 ) -> Plan:
-    """Sort the images into failed, complete and to be worked on."""
+    """Sort the images into failed, complete and incomplete."""
     layout = Plan(inventory, components, recomputed, to_make=dict.fromkeys(components, 0))
     names = [component.name for component in components]
     for number, source in enumerate(inventory.sources):
@@ -137,8 +137,13 @@ def plan(
         wants_text = layout.wants_text(number, make)
         if inventory.is_outdated(number, make):
             layout.changed.append(source.path)
-        if wants_text and not inventory.has_caption(number):
-            outcomes.fail(source, "no_caption", "neither given, recorded nor beside it", names)
+        if wants_text and not inventory.captioned[number]:
+            outcomes.fail(
+                source,
+                "no_caption",
+                "not in --captions, the record, or a .txt file beside it",
+                names,
+            )
         elif not (make or wants_text):
             outcomes.complete += 1
         else:
@@ -146,15 +151,11 @@ def plan(
             layout.texts += wants_text
             for component in make:
                 layout.to_make[component] += 1
-    if not layout.numbers and not outcomes.complete:
-        _require_captions(outcomes)
-    return layout
-
-
-def _require_captions(outcomes: Outcomes) -> None:
-    if all(failure.reason == "no_caption" for failure in outcomes.failures):
+    failures = [failure for failure in outcomes.failures if failure.reason == "no_caption"]
+    if len(failures) == len(inventory.sources):
         raise InputMissingError(
-            f"{outcomes.failures[0].image_path}: has no caption, nor has any other image; give "
-            "them with --captions FILE, or write each beside its image in a .txt file of the same "
-            "name"
+            "has no caption, and no other image has one",
+            path=failures[0].image_path,
+            fix="give --captions FILE, or write name.txt beside name.jpg",
         )
+    return layout
