@@ -52,7 +52,8 @@ def work(summary: DeriveSummary, layout: Plan, settings: InForce, progress: Prog
     for component in layout.components:
         if unknown := settings.unknown_arrays(component):
             arrays = quantity(unknown, f"{component.name} arrays")
-            progress.warn(f"{arrays} made elsewhere; keeping them")
+            them = "it" if unknown == 1 else "them"
+            progress.warn(f"{arrays} made elsewhere; keeping {them}")
     recipe = settings.store.recipe
     if kept := summary.kept_captions:
         progress.warn(

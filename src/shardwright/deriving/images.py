@@ -52,6 +52,13 @@ class Size(NamedTuple):
     height: int
 
 
+class Pictures(NamedTuple):
+    """One picture by each colour rule, and why its profile was not applied, if it was not."""
+
+    by_colour: dict[str, Picture]
+    unapplied: str | None
+
+
 @dataclass(frozen=True)
 class Frame:
     """The part of a picture that an array shows, and the size it is resized to."""
@@ -85,12 +92,8 @@ def measure(path: str) -> Size:
         return Size(image.height, image.width) if turned else Size(*image.size)
 
 
-def read(path: str, colours: Collection[str]) -> tuple[dict[str, Picture], str | None]:
-    """Read a picture: orientation applied, any mode to RGB, alpha over white.
-
-    It is decoded once, and given by each colour rule: in sRGB, or as it is stored. Also gives why
-    its profile was not applied, if it was not.
-    """
+def read(path: str, colours: Collection[str]) -> Pictures:
+    """Read a picture: orientation applied, any mode to RGB, alpha over white."""
     with _opened(path) as image:
         _require_white(image)
         image.load()
@@ -102,10 +105,10 @@ def read(path: str, colours: Collection[str]) -> tuple[dict[str, Picture], str |
         if convert.apply is None:
             one = np.array(_rgb(upright, convert))
             unapplied = None if convert.usable else "profile_not_usable"
-            return dict.fromkeys(colours, one), unapplied
+            return Pictures(dict.fromkeys(colours, one), unapplied)
         rules = {colour: convert if colour == SRGB else Conversion() for colour in colours}
         found = {colour: np.array(_rgb(upright, rule)) for colour, rule in rules.items()}
-        return found, None if set(colours) == {SRGB} else "profile_ignored"
+        return Pictures(found, None if set(colours) == {SRGB} else "profile_ignored")
 
 
 def has_other_colours(path: str) -> bool:
