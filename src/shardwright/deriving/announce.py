@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from shardwright.deriving import generations, machine
 from shardwright.deriving.captions import Captions
 from shardwright.deriving.plan import Plan
-from shardwright.deriving.settings import InForce
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress, quantity, size
 from shardwright.recipe import Component
@@ -22,8 +21,9 @@ _UNUSED = {
 }
 
 
-def work(summary: DeriveSummary, layout: Plan, settings: InForce, progress: Progress) -> None:
+def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
     """Say what is about to be done, and what may be wrong."""
+    settings = layout.settings
     progress.say(
         f"{quantity(summary.images_found, 'images')}: {summary.derived:,} to derive, "
         f"{summary.already_complete:,} already complete, {summary.failed:,} cannot be derived"

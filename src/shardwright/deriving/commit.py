@@ -49,7 +49,7 @@ class Committer:
             arrays = self._checked(sample)
             self._note(sample, arrays)
             for component, array in arrays.items():
-                group.append((self.store.array(component, sample.task.source.image_id), array))
+                group.append((self.store.array(component, sample.source.image_id), array))
                 part = self.summary.components[component.name]
                 part.made += 1
                 part.bytes_written += HEADER_BYTES + array.nbytes
@@ -60,9 +60,9 @@ class Committer:
         new: list[Record] = []
         for sample, record in zip(samples, records, strict=True):
             if self.generation is not None and not sample.failure:
-                new.append(record or {"image_id": sample.task.source.image_id})
-            elif record is not None and record != sample.task.record:
-                (new if sample.task.record is None else changed).append(record)
+                new.append(record or {"image_id": sample.source.image_id})
+            elif record is not None and record != sample.record:
+                (new if sample.record is None else changed).append(record)
         # The facts first: arrays that are missing then are made again, and so are their facts.
         self.facts.commit()
         self._journal(changed)
@@ -73,14 +73,14 @@ class Committer:
             if sample.failure:
                 self._fail(sample, *sample.failure)
             else:
-                self.outcomes.succeed(bool(sample.task.make) or record != sample.task.record)
+                self.outcomes.succeed(bool(sample.make) or record != sample.record)
                 if sample.unapplied:
-                    self.outcomes.leave_profile(sample.task.source, sample.unapplied)
+                    self.outcomes.leave_profile(sample.source, sample.unapplied)
 
     def _note(self, sample: Sample, arrays: Collection[Component]) -> None:
         """Journal what is newly known of an image's file and caption, and count what was cut."""
-        image_id = sample.task.source.image_id
-        old = known = sample.task.facts or Facts(image_id)
+        image_id = sample.source.image_id
+        old = known = sample.facts or Facts(image_id)
         if any(component.source == "image" for component in arrays):
             known = replace(known, image=sample.image, outdated=_outdated(sample, arrays))
         if sample.tokens_lost and not sample.failure:
@@ -122,27 +122,26 @@ class Committer:
 
     def _fail(self, sample: Sample, reason: str, detail: str) -> None:
         """Count a sample that failed, and say which arrays in use a recompute keeps."""
-        task, generation = sample.task, self.generation
+        generation, image_id = self.generation, sample.source.image_id
         if generation is not None:
-            there = (c for c in task.make if c in generation.kept)
-            image_id = task.source.image_id
+            there = (c for c in sample.make if c in generation.kept)
             kept = [c.name for c in there if generation.used.array(c, image_id).exists()]
             detail += f"; kept as it was: {', '.join(kept)}" if kept else ""
-        self.outcomes.fail_at_work(task.source, reason, detail, [c.name for c in task.make])
+        self.outcomes.fail_at_work(sample.source, reason, detail, [c.name for c in sample.make])
 
     def _record(self, sample: Sample) -> Record | None:
         """Write the record of a sample; None while its mask is missing."""
-        task, size = sample.task, _known(sample.size)
-        record: Record = {"image_id": task.source.image_id, "image_path": task.source.path}
-        record |= task.record or {}
+        source, size = sample.source, _known(sample.size)
+        record: Record = {"image_id": source.image_id, "image_path": source.path}
+        record |= sample.record or {}
         record["height"], record["width"] = size.height, size.width
         record["aspect_bucket"] = str(self.store.recipe.bucket_for(*size))
         record["format_version"] = FORMAT_VERSION
-        if sample.caption is not None:
+        if sample.wants_text:
             record["caption"] = sample.caption
             record |= sample.masks
         for component, fit in self.fits.items():
-            if component in task.make or task.record is None:
+            if component in sample.make or sample.record is None:
                 record.pop(CROP, None)
                 if fit == "bucket":
                     record[CROP] = list(images.frame(fit, size, component, self.store.recipe).box)
@@ -153,12 +152,12 @@ class Committer:
 
 def _outdated(sample: Sample, arrays: Collection[Component]) -> list[str]:
     """Name the arrays of an image that show an earlier file than those made now."""
-    before = sample.task.facts
+    before = sample.facts
     if before is None or before.image is None or sample.image is None:
         return []
     made = [component.name for component in arrays]
     same = before.image.xxh3 == sample.image.xxh3
-    return [name for name in (before.outdated if same else sample.task.kept) if name not in made]
+    return [name for name in (before.outdated if same else sample.kept) if name not in made]
 
 
 def _known(size: Size | None) -> Size:

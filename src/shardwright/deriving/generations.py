@@ -12,7 +12,6 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -101,12 +100,9 @@ def beside(store: Store) -> Store:
 
 def made_in(new: Store) -> Iterator[Record]:
     """Read the records of the images that are recomputed."""
-    for path in filter(Path.is_file, (new.jsonl, new.journal)):
-        with files.explained(path), path.open("rb", buffering=1 << 20) as file:
-            for line in records.lines(file):
-                check()
-                with suppress(BadRecordError):  # cut short by a kill; it is written again
-                    yield records.parse(line.data)
+    for path in (new.jsonl, new.journal):
+        for _, record in records.walk(path, records.parse):
+            yield record
 
 
 def unfinished(store: Store) -> tuple[dict[str, Entry], int]:

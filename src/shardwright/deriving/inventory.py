@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -21,7 +22,7 @@ from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts
 from shardwright.store.folders import array_ids
-from shardwright.store.records import Record
+from shardwright.store.records import Line, Record
 from shardwright.store.rules import Rules, is_side, is_stage1
 from shardwright.store.store import ARRAY_SUFFIX, Store
 
@@ -47,11 +48,8 @@ class Inventory:
         self.gone: dict[str, str] = {}  # the paths of images on record that do not exist, by id
         self._text_folders = [str(store.arrays(c)) for c in store.recipe.captions]
         self._read_texts = any(component.source == "caption" for component in recompute)
-        self._numbers = {
-            source.image_id: number
-            for number, source in enumerate(sources)
-            if number not in self.problems
-        }
+        usable = (n for n in range(len(sources)) if n not in self.problems)
+        self._numbers = {sources[number].image_id: number for number in usable}
         self.stored = dict.fromkeys(store.recipe.components, 0)  # arrays, also of other images
         self._there = {c: bytearray(len(sources)) for c in store.recipe.components}
         self._line = array("Q", bytes(8 * len(sources)))  # where its record begins, plus one; or 0
@@ -59,7 +57,11 @@ class Inventory:
         self.valid = bytearray(len(sources))  # whether that record is valid
         # Whether there is a caption; a text beside the image may turn out to be blank.
         self.captioned = bytearray(source.has_sidecar for source in sources)
-        self._list_arrays()
+        for component, there in self._there.items():
+            for image_id in array_ids(store, component):
+                self.stored[component] += 1
+                if image_id in self._numbers:
+                    there[self._numbers[image_id]] = 1
         gone = self._read_facts(progress)
         recorded = self._read_records(progress, gone)
         for number, has_caption in enumerate(recorded):
@@ -125,14 +127,6 @@ class Inventory:
         """Find an image's caption in the file that the user gave."""
         return self.captions.of(self.sources[number]) if self.captions else None
 
-    def _list_arrays(self) -> None:
-        for component, there in self._there.items():
-            for image_id in array_ids(self.store, component):
-                self.stored[component] += 1
-                number = self._numbers.get(image_id)
-                if number is not None:
-                    there[number] = 1
-
     def _read_facts(self, progress: Progress) -> dict[str, str]:
         """Compare the images with the files that were encoded; give those that are gone."""
         gone = {}
@@ -176,9 +170,9 @@ class Inventory:
                     given[number] = caption
                     self.captioned[number] = 1
         jsonl, rules = self.store.jsonl, Rules(self.store.recipe)
-        malformed: list[int] = []  # the numbers of lines
+        malformed: list[Line] = []
         for line, record in records.walk(
-            jsonl, records.parse, bad=lambda line, _: malformed.append(line.number)
+            jsonl, records.parse, bad=lambda line, _: malformed.append(line)
         ):
             image_id = record.get("image_id")
             if isinstance(image_id, str) and image_id in gone:
@@ -225,18 +219,15 @@ class Inventory:
         do, opening them all would take longer than everything else.
         """
         source = self.sources[number]
-        made = self._has_texts(number) and not self._read_texts
-        try:
-            if source.has_sidecar and not (made and self._is_older(source)):
-                return beside(source)
-        except (CaptionError, OSError):
-            pass  # it is reported as a failure if it is needed
+        with suppress(CaptionError, OSError):  # reported as a failure if it is needed
+            if source.has_sidecar and self._has_texts(number) and not self._read_texts:
+                written = os.stat(source.sidecar).st_mtime_ns
+                name = f"/{source.image_id}{ARRAY_SUFFIX}"  # a Path would be slow for all images
+                arrays = (folder + name for folder in self._text_folders)
+                if all(written < os.stat(array).st_mtime_ns for array in arrays):
+                    return None
+            return beside(source)
         return None
-
-    def _is_older(self, source: Source) -> bool:
-        written = os.stat(source.sidecar).st_mtime_ns
-        name = f"/{source.image_id}{ARRAY_SUFFIX}"  # no Path, which would be slow for all images
-        return all(written < os.stat(folder + name).st_mtime_ns for folder in self._text_folders)
 
 
 def recorded_caption(record: Record | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -40,18 +40,16 @@ class Outcomes:
     profiles: dict[str, FailedReason] = field(default_factory=dict)  # of colour, not applied
     _row: int = 0
 
-    def fail(self, source: Source, reason: str, detail: str, components: Iterable[str]) -> None:
+    def fail(self, source: Source, reason: str, detail: str, components: list[str]) -> None:
         """Count an image that failed before the work began."""
         # JSON cannot hold the bytes of a name that is not Unicode.
         image_id, path = (
             text.encode(errors="surrogateescape").decode(errors="replace")
             for text in (source.image_id, source.path)
         )
-        self.failures.append(Failure(image_id, path, reason, detail, list(components)))
+        self.failures.append(Failure(image_id, path, reason, detail, components))
 
-    def fail_at_work(
-        self, source: Source, reason: str, detail: str, components: Iterable[str]
-    ) -> None:
+    def fail_at_work(self, source: Source, reason: str, detail: str, components: list[str]) -> None:
         """Count an image that failed at work; raise if too many fail in a row."""
         self.fail(source, reason, detail, components)
         self._row += reason != "format_not_readable"  # nothing is wrong with those images

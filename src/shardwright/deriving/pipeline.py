@@ -18,7 +18,6 @@ from typing import TypeVar
 from shardwright.deriving import images
 from shardwright.deriving.batches import Batch, Batcher
 from shardwright.deriving.commit import Committer
-from shardwright.deriving.plan import ImageToDerive
 from shardwright.deriving.prepare import Sample
 from shardwright.engine.local import cores
 from shardwright.interrupts import POLL, check
@@ -33,11 +32,11 @@ _NOTE_EVERY = 10  # seconds
 
 
 class Pipeline:
-    """Runs tasks through the four stages."""
+    """Runs samples through the four stages."""
 
     def __init__(
         self,
-        read: Callable[[ImageToDerive], Sample],
+        read: Callable[[Sample], Sample],
         batcher: Batcher,
         committer: Committer,
         progress: Progress,
@@ -48,8 +47,8 @@ class Pipeline:
         self._group_size = batcher.batch_size
         self._idle = False  # whether the encoders wait for the next group
 
-    def run(self, tasks: Iterator[ImageToDerive], total: int) -> None:
-        """Do all tasks. However this ends, what was handed to the last stage is committed."""
+    def run(self, samples: Iterator[Sample], total: int) -> None:
+        """Make all samples. However this ends, what was handed to the last stage is committed."""
         started = noted = now = time.monotonic()
         done = 0
         # Left in the opposite order: the readers stop first, and the committer is waited for.
@@ -59,25 +58,25 @@ class Pipeline:
             _pool(1) as stacking,
             _pool(cores()) as reading,
         ):
-            ahead = _Ahead(reading, self.read, tasks)
+            ahead = _Ahead(reading, self.read, samples)
             coming = stacking.submit(self._next, ahead)
             committed: Future[None] | None = None
             while True:
                 self._idle = True
-                samples, batches = self._wait(coming)
+                group, batches = self._wait(coming)
                 self._idle = False
-                if not samples:
+                if not group:
                     break
                 coming = stacking.submit(self._next, ahead)
                 for batch in batches:
                     self.batcher.encode(batch)
                 if committed is not None:
                     self._wait(committed)
-                committed = committing.submit(self.committer.commit, samples)
-                done += len(samples)
+                committed = committing.submit(self.committer.commit, group)
+                done += len(group)
                 last, now = now, time.monotonic()
                 self.seconds = now - started
-                self._adapt(len(samples), now - last)
+                self._adapt(len(group), now - last)
                 idle = f"encoder idle {self.waited_part:.0%}"
                 self.progress.aside(idle)
                 if now - noted >= _NOTE_EVERY:
@@ -128,10 +127,10 @@ class _Ahead:
     def __init__(
         self,
         pool: ThreadPoolExecutor,
-        read: Callable[[ImageToDerive], Sample],
-        tasks: Iterator[ImageToDerive],
+        read: Callable[[Sample], Sample],
+        samples: Iterator[Sample],
     ) -> None:
-        self._pool, self._read, self._tasks = pool, read, tasks
+        self._pool, self._read, self._samples = pool, read, samples
         self._futures: deque[Future[Sample]] = deque()
         self._typical = 1 << 24  # bytes of a sample that is still being read: a first guess
 
@@ -150,10 +149,10 @@ class _Ahead:
             future.result().nbytes if future.done() else self._typical for future in self._futures
         )
         while len(self._futures) < count and (waiting < _GROUP_BYTES or not self._futures):
-            task = next(self._tasks, None)
-            if task is None:
+            sample = next(self._samples, None)
+            if sample is None:
                 return
-            self._futures.append(self._pool.submit(self._read, task))
+            self._futures.append(self._pool.submit(self._read, sample))
             waiting += self._typical
 
 

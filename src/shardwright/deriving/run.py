@@ -16,7 +16,7 @@ from shardwright.deriving.commit import Committer
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.pipeline import Pipeline
-from shardwright.deriving.plan import Plan, plan
+from shardwright.deriving.plan import Plan
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
@@ -52,14 +52,22 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         inventory = Inventory(found, store, given, progress, recompute=request.recompute)
         settings = InForce(request, inventory)
         announce.unused_rows(given, progress)
+        settings.compare()
         outcomes = Outcomes()
-        layout = _plan(settings, outcomes)
+        layout = Plan(settings, outcomes)
+        if settings.generation is not None:
+            settings.generation.require_given({source.image_id for source in found})
+        settings.load(
+            component
+            for component in request.components
+            if component in layout.work or (component.source == "caption" and layout.texts)
+        )
         colours = settings.colours()
         stored = [c for c in request.components if colours.get(c, SRGB) != SRGB]
         with images.strict():
-            summary = _outlook(layout, settings, outcomes)
+            summary = _outlook(layout, outcomes)
             summary.profiles_estimated = layout.count_profiles(stored, outcomes)
-        announce.work(summary, layout, settings, progress)
+        announce.work(summary, layout, progress)
         if not request.ignore_space:
             try:
                 _require_room(settings, summary.bytes_needed)
@@ -77,7 +85,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                 )
             journals = journals or opened.enter_context(_opened(request, progress))
             assert journals is not None
-            _work(layout, settings, outcomes, journals, summary, progress)
+            _work(layout, outcomes, journals, summary, progress)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
     summary.unapplied_profiles = outcomes.profiles
     announce.profiles(summary, stored, progress)
@@ -121,24 +129,10 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
             yield Journals(journal, known)
 
 
-def _plan(settings: InForce, outcomes: Outcomes) -> Plan:
-    """Decide what is to be done, and load the encoders for it."""
-    settings.compare()
-    layout = plan(settings.inventory, settings.request.components, settings.recomputed, outcomes)
-    if settings.generation is not None:
-        settings.generation.require_given({s.image_id for s in settings.inventory.sources})
-    settings.load(
-        component
-        for component in settings.request.components
-        if component in layout.work or (component.source == "caption" and layout.texts)
-    )
-    return layout
-
-
-def _outlook(layout: Plan, settings: InForce, outcomes: Outcomes) -> DeriveSummary:
+def _outlook(layout: Plan, outcomes: Outcomes) -> DeriveSummary:
     """Sum up what is about to be done."""
-    request, inventory = settings.request, settings.inventory
-    needed = layout.bytes_needed(request.fit)
+    settings, inventory = layout.settings, layout.inventory
+    request, needed = settings.request, layout.bytes_needed()
     replaced = layout.replaced_captions()
     return DeriveSummary(
         images_found=len(inventory.sources),
@@ -176,19 +170,19 @@ def _require_room(settings: InForce, needed: int) -> None:
 
 
 def _work(
-    layout: Plan,
-    settings: InForce,
-    outcomes: Outcomes,
-    journals: Journals,
-    summary: DeriveSummary,
-    progress: Progress,
+    layout: Plan, outcomes: Outcomes, journals: Journals, summary: DeriveSummary, progress: Progress
 ) -> None:
     """Make what is missing, and put what was recomputed in use."""
+    settings, inventory = layout.settings, layout.inventory
     request, generation = settings.request, settings.generation
     if journals.records.recovered is not None:
         summary.recovered_records = journals.records.recovered.records
     if generation is None:
-        _note_touched(settings.inventory, journals.facts)
+        # The new time and place of unchanged files, so that they are not read again.
+        for number in sorted(inventory.touched.keys() - inventory.problems.keys()):
+            check()
+            journals.facts.append(to_builtins(inventory.facts(number)))
+        journals.facts.commit()
         if request.discard:
             generations.discard(request.store)
     settings.begin(layout.work)
@@ -202,7 +196,7 @@ def _work(
             Committer(settings, target.records, target.facts, outcomes, summary, progress),
             progress,
         )
-        pipeline.run(layout.tasks(), len(layout.numbers))
+        pipeline.run(layout.samples(), len(layout.numbers))
     summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
     summary.encoder_waited = round(pipeline.waited_part, 4)
     if generation is not None:
@@ -213,14 +207,6 @@ def _work(
             generation.swap()
         else:
             summary.unfinished = [component.name for component in generation.entries]
-
-
-def _note_touched(inventory: Inventory, journal: Journal) -> None:
-    """Note the new time and place of unchanged files, so that they are not read again."""
-    for number in sorted(inventory.touched.keys() - inventory.problems.keys()):
-        check()
-        journal.append(to_builtins(inventory.facts(number)))
-    journal.commit()
 
 
 @contextmanager
