@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from shardwright.summary import Summary
 
 if TYPE_CHECKING:
     from shardwright.store.facts import Truncated
@@ -37,7 +39,7 @@ class ComponentSummary:
 
 
 @dataclass(kw_only=True)
-class DeriveSummary:
+class DeriveSummary(Summary):
     """What ``derive`` did, or under ``dry_run`` would do."""
 
     images_found: int
@@ -70,7 +72,3 @@ class DeriveSummary:
         """Say how the latents fit their bucket, and what that means for batches."""
         settings = [part.settings for part in self.components.values() if part.settings]
         return next((_FITS[each["fit"]] for each in settings if "fit" in each), None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give plain dicts and numbers, ready for JSON."""
-        return asdict(self)
