@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.cli.derive import describe
-from shardwright.deriving.summary import FailedReason, UnusedRows
+from shardwright.deriving.summary import FailedReason
 from tests.commands import run
 from tests.derive.pictures import make_images, sketch, store_records
 from tests.faults import contents
@@ -109,12 +109,12 @@ def test_an_edited_caption_is_counted_in_the_summary(images: Path, tmp_path: Pat
     run("derive", images, *store)
     (images / "img001.txt").write_text("edited")
     done = run("derive", images, *store, "--dry-run")
-    assert "kept_captions: 1 (the new ones are not encoded)" in done.stdout
+    assert "kept_captions: 1 (the new text is not encoded)" in done.stdout
     done = run("derive", images, *store, "--recompute", "t5")
     assert "replaced_captions: 1\n" in done.stdout
 
 
-def test_a_recompute_that_lacks_images_says_how_to_end_it(images: Path, tmp_path: Path) -> None:
+def test_a_recompute_with_missing_images_says_how_to_end_it(images: Path, tmp_path: Path) -> None:
     store = ("--derived-dir", tmp_path / "d", "--encoders", "sketch")
     run("derive", images, *store)
     (images / "img001.png").write_bytes(b"broken")
@@ -122,12 +122,12 @@ def test_a_recompute_that_lacks_images_says_how_to_end_it(images: Path, tmp_path
     done = run(*again)
     assert done.returncode == 3
     assert (
-        "1 image has no new vae array, so the old ones stay in use; fix it and run the same "
-        "command again, or add --drop-failed to go on without it\n"
+        "1 image has no new vae array, so the old ones stay in use. Fix it and rerun, or add "
+        "--drop-failed to continue without it\n"
     ) in done.stdout
-    told = run("status", "--derived-dir", tmp_path / "d").stdout
-    assert "recompute of vae: 2 images so far, not in use yet\n" in told
-    assert "a recompute of vae is unfinished; --recompute none discards it" in told
+    status = run("status", "--derived-dir", tmp_path / "d").stdout
+    assert "recompute of vae: 2 images so far, not in use yet\n" in status
+    assert "a recompute of vae is unfinished; --recompute none discards it" in status
     done = run("derive", images, *store, "--recompute", "none")
     assert "unfinished recompute of vae (2 images): discarded\n" in done.stderr
     run(*again)
@@ -137,7 +137,7 @@ def test_a_recompute_that_lacks_images_says_how_to_end_it(images: Path, tmp_path
     assert len(list((tmp_path / "d/vae_latents").iterdir())) == 2
 
 
-def test_rows_of_captions_that_come_to_nothing_are_told(images: Path, tmp_path: Path) -> None:
+def test_unused_rows_of_captions_are_reported(images: Path, tmp_path: Path) -> None:
     captions = tmp_path / "captions.jsonl"
     captions.write_text(
         '{"file_name": "nope.png", "caption": "of nothing"}\n'
@@ -155,14 +155,14 @@ def test_rows_of_captions_that_come_to_nothing_are_told(images: Path, tmp_path: 
         "caption_not_string": {"count": 1, "example": "img001.png"},
         "repeated": {"count": 1, "example": "img000.png"},
     }
-    assert f"{captions}: 1 row of no image here, for example nope.png\n" in done.stderr
+    assert f"{captions}: 1 row without an image here, for example nope.png\n" in done.stderr
     assert "1 row without a caption, for example img002.png\n" in done.stderr
-    assert "1 row whose caption is not a string; give one string, for example" in done.stderr
-    assert "1 row replaced by a later one of the same image, for example img000.png" in done.stderr
+    assert "1 row with a caption that is not a string; give one string, for example" in done.stderr
+    assert "1 row replaced by a later row of the same image, for example img000.png" in done.stderr
     assert store_records(tmp_path / "d")[0]["caption"] == "the last"
     captions.write_text("")
     done = run("derive", images, *words)
-    assert f"{captions}: holds no caption\n" in done.stderr
+    assert f"{captions}: no captions in this file\n" in done.stderr
 
 
 def test_captions_that_are_all_lists_are_the_reason_that_images_have_none(
@@ -175,7 +175,7 @@ def test_captions_that_are_all_lists_are_the_reason_that_images_have_none(
     words = ("--derived-dir", tmp_path / "d", "--encoders", "sketch", "--captions", captions)
     done = run("derive", images, *words)
     assert done.returncode == 2
-    assert f"{captions}: 1 row whose caption is a list; give one string, for example" in done.stderr
+    assert f"{captions}: 1 row with a list as caption; give one string, for example" in done.stderr
 
 
 PLUG_IN = """
@@ -229,11 +229,11 @@ def test_an_installed_plug_in_is_used(
     [
         (["nowhere"], 2, "nowhere: no such folder"),
         (["data/approved/img000.png"], 2, "img000.png: is a file; give the folder"),
-        (["data/approved", "--captions", "data"], 2, "data: is a folder; --captions is a JSONL"),
-        (["data/approved", "--model", "vae"], 2, "--model vae: write COMPONENT=ID"),
+        (["data/approved", "--captions", "data"], 2, "data: is a folder; give --captions a JSONL"),
+        (["data/approved", "--model", "vae"], 2, "--model vae: no model; write COMPONENT=ID"),
         (["data/approved", "--components", "clip"], 2, "no such component; choose from dinov3"),
         (["data/approved", "--recompute", "t5,clip"], 2, "--recompute clip: no such component"),
-        (["data/approved", "--device", "gpu"], 2, "--device gpu: choose from auto, cpu"),
+        (["data/approved", "--device", "gpu"], 2, "--device gpu: unknown; choose from auto, cpu"),
         (["data/approved", "--captions", "gone.csv"], 2, "gone.csv: no such file"),
         (["data/approved", "--batch-size", "0"], 2, "--batch-size is 0"),
     ],
@@ -259,9 +259,9 @@ def test_a_place_where_no_store_can_be_is_refused_before_any_work(
     (tmp_path / "file").write_text("")
     before = contents(tmp_path)
     for flag, path, message in (
-        ("--derived-dir", shards, f"--derived-dir {shards}: holds shards; give the store"),
+        ("--derived-dir", shards, f"{shards}: holds shards; give --derived-dir the store"),
         ("--derived-dir", tmp_path / "file", "file: is not a folder; give another to write to"),
-        ("--jsonl", tmp_path, f"--jsonl {tmp_path}: is a folder; give the metadata file"),
+        ("--jsonl", tmp_path, f"{tmp_path}: is a folder; give --jsonl the metadata file"),
     ):
         done = run("derive", images, *store, flag, path)
         assert done.returncode == 2
@@ -312,7 +312,7 @@ def test_misspelt_encoders_are_answered_with_the_choices(
     )
 
 
-def test_one_image_is_spoken_of_in_the_singular(tmp_path: Path) -> None:
+def test_messages_about_one_image_are_in_the_singular(tmp_path: Path) -> None:
     images = make_images(tmp_path / "images", 1)
     store = ("--derived-dir", tmp_path / "d", "--encoders", "sketch")
     done = run("derive", images, *store)
@@ -323,9 +323,9 @@ def test_one_image_is_spoken_of_in_the_singular(tmp_path: Path) -> None:
     )
     (images / "img000.txt").write_text("edited")
     done = run("derive", images, *store)
-    assert "1 caption changed after encoding; keeping the old" in done.stderr
+    assert "1 caption changed since it was encoded; keeping the old embedding." in done.stderr
     done = run("derive", images, *store, "--recompute", "t5")
-    assert "1 caption changed after encoding; taking the new" in done.stderr
+    assert "1 caption changed since it was encoded; encoding the new text" in done.stderr
 
 
 def test_counts_of_derive_have_thousands_separators(images: Path, tmp_path: Path) -> None:
@@ -339,6 +339,6 @@ def test_counts_of_derive_have_thousands_separators(images: Path, tmp_path: Path
         replaced_captions=12345,
         failed_by_reason={"broken_image": FailedReason(12345, "a.jpg")},
         unapplied_profiles={"profile_not_usable": FailedReason(12345, "b.jpg")},
-        unused_rows={"repeated": UnusedRows(12345, "c.jpg")},
+        unused_rows={"repeated": FailedReason(12345, "c.jpg")},
     )
     assert describe(many).count(": 12,345") == 9

@@ -1,4 +1,4 @@
-"""How the command ends: at once, with its exit code, and all that it said."""
+"""How the command ends: at once, with its exit code, and all its output."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_the_process_ends_before_libraries_count_what_they_take_for_leaks(tmp_pa
     done = derive(tmp_path, COUNTS_AT_THE_END)
     assert done.returncode == 3, done.stderr
     assert done.stdout.startswith("derived 2 images")
-    assert done.stdout.endswith("run the same command again\n")
+    assert done.stdout.endswith("Fix it and rerun\n")
 
 
 def test_libraries_may_tidy_up_before_the_process_ends(tmp_path: Path) -> None:
     done = derive(tmp_path, TIDIES_UP)
     assert done.returncode == 3, done.stderr
-    assert done.stdout.endswith("run the same command again\ntidied up\n")
+    assert done.stdout.endswith("Fix it and rerun\ntidied up\n")
 
 
 def test_the_entry_point_ends_the_process_itself_and_not_later_what_others_do() -> None:

@@ -220,9 +220,9 @@ def test_an_old_store_keeps_its_rule_until_a_component_is_recomputed(
     assert (summary.derived, summary.already_complete, summary.failed) == (1, 2, 0)
     ignored = summary.unapplied_profiles["profile_ignored"]
     assert (ignored.count, ignored.example) == (1, str(folder / "wide.png"))
-    told = capsys.readouterr().err
-    assert f"colour profile ignored in 1 image, for example {folder}/wide.png: " in told
-    assert "--recompute dinov3,vae converts all images to sRGB\n" in told
+    err = capsys.readouterr().err
+    assert f"colour profile ignored in 1 image, for example {folder}/wide.png: " in err
+    assert "Use --recompute dinov3,vae to convert all images to sRGB\n" in err
     assert "colour" not in provenance(derived)["vae"]["settings"]
     for component in ("dinov3", "vae"):
         assert made(derived, component) == made(stored, component)
@@ -240,7 +240,7 @@ def test_an_old_store_keeps_its_rule_until_a_component_is_recomputed(
     capsys.readouterr()
     summary = sketch(folder, derived, progress=Lines())
     assert summary.unapplied_profiles["profile_ignored"].count == 1
-    assert "--recompute dinov3 converts all images to sRGB\n" in capsys.readouterr().err
+    assert "Use --recompute dinov3 to convert all images to sRGB\n" in capsys.readouterr().err
     assert made(derived, "vae") == made(converted, "vae")
     assert made(derived, "dinov3") == made(stored, "dinov3")
 
@@ -263,9 +263,9 @@ def test_images_that_an_older_version_derived_are_counted(
         assert (summary.already_complete, summary.failed) == (4, 0)
         assert summary.unapplied_profiles["profile_ignored"].count == 2
         assert not summary.profiles_estimated
-        told = capsys.readouterr().err
-        assert "colour profile ignored in 2 images, for example" in told
-        assert "the dinov3,vae arrays of this store were made without colour profiles; " in told
+        err = capsys.readouterr().err
+        assert "colour profile ignored in 2 images, for example" in err
+        assert "the dinov3,vae arrays of this store were made without colour profiles. " in err
 
 
 def test_of_many_images_the_profiles_are_estimated_from_some(

@@ -87,7 +87,7 @@ def test_a_latent_is_of_the_upright_picture(tmp_path: Path) -> None:
     assert np.abs(back.astype(int) - upright).mean() < 3
 
 
-def test_original_fit_cuts_sides_down_to_whole_blocks(tmp_path: Path) -> None:
+def test_original_fit_cuts_sides_down_to_full_blocks(tmp_path: Path) -> None:
     images = make_images(tmp_path / "images", 1, sizes=((101, 63),))
     sketch(images, tmp_path / "derived")
     record = store_records(tmp_path / "derived")[0]
@@ -226,14 +226,14 @@ def test_pipes_and_devices_are_failures_and_not_waited_for(tmp_path: Path) -> No
 
 def test_failures_are_cleared_when_the_image_is_fixed(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
-    whole = (images / "img001.png").read_bytes()
-    (images / "img001.png").write_bytes(whole[:100])
+    full = (images / "img001.png").read_bytes()
+    (images / "img001.png").write_bytes(full[:100])
     other = flat(tmp_path / "other", 1)
     save(other / "img009.png", gradient(32, 32))
     assert sketch(other, derived).failed_by_reason["no_caption"].count == 1
     assert sketch(images, derived).failed == 1
     assert [f["reason"] for f in failures(derived)] == ["no_caption", "broken_image"]
-    (images / "img001.png").write_bytes(whole)
+    (images / "img001.png").write_bytes(full)
     assert sketch(images, derived, components=["vae"]).failed == 0
     assert [f["components"] for f in failures(derived)] == [
         ["dinov3", "vae", "t5"],
@@ -340,12 +340,12 @@ def test_components_can_be_made_one_at_a_time(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
     for name in ("vae", "dinov3"):
         assert sketch(images, derived, components=[name], fit="bucket").derived == 3
-        assert not (derived / JSONL_NAME).exists(), "without the mask there is no whole record"
+        assert not (derived / JSONL_NAME).exists(), "without the mask there is no full record"
         assert sketch(images, derived, components=[name], fit="bucket").already_complete == 3
     sketch(images, derived, components=["t5"])
-    whole = tmp_path / "whole"
-    sketch(images, whole, fit="bucket")
-    assert contents(derived) == contents(whole)
+    full = tmp_path / "full"
+    sketch(images, full, fit="bucket")
+    assert contents(derived) == contents(full)
 
 
 def test_a_model_is_loaded_only_if_something_needs_it(tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ def test_what_is_not_finite_is_a_failure_of_that_image_only(
     assert summary.failed_by_reason["not_finite"].example == str(images / "003.png")
     assert words in failures(derived)[0]["detail"]
     assert not array_path(derived, "dinov3", "003").exists()
-    assert array_path(derived, "vae", "003").exists(), "what is sound need not be made again"
+    assert array_path(derived, "vae", "003").exists(), "what is valid need not be made again"
     assert [r["image_id"] for r in store_records(derived)] == ["000", "001", "002", "004"]
 
 
@@ -458,7 +458,7 @@ def test_100_failures_in_a_row_stop_the_run_and_keep_what_was_made(tmp_path: Pat
     for number in range(150):
         (images / f"bad{number:03}.jpg").write_bytes(b"no picture")
         (images / f"bad{number:03}.txt").write_text("bad")
-    with pytest.raises(TooManyFailuresError, match=r"broken image .* like 100 images in a row"):
+    with pytest.raises(TooManyFailuresError, match=r"broken image .* as with 100 images in a row"):
         sketch(images, derived)
     assert [r["image_id"] for r in store_records(derived)] == ["000", "001", "002"]
     assert len(failures(derived)) == 100
@@ -486,7 +486,7 @@ def test_other_settings_stop_the_run_before_any_work(tmp_path: Path) -> None:
     assert contents(derived) == before
 
 
-def test_all_other_settings_are_told_and_first_how_to_go_on_as_before(tmp_path: Path) -> None:
+def test_all_other_settings_are_named_and_first_how_to_continue_as_before(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
     sketch(images, derived, fit="bucket")
     with pytest.raises(ProvenanceError) as caught:
@@ -572,9 +572,9 @@ def test_recompute_replaces_all_arrays_and_what_records_say_of_them(tmp_path: Pa
     summary = sketch(images, derived, fit="bucket", recompute=["vae"])
     assert (summary.derived, summary.components["vae"].made) == (4, 4)
     assert summary.components["t5"].made == 0
-    whole = tmp_path / "whole"
-    sketch(images, whole, fit="bucket")
-    assert contents(derived) == contents(whole)
+    full = tmp_path / "full"
+    sketch(images, full, fit="bucket")
+    assert contents(derived) == contents(full)
     sketch(images, derived, fit="original", recompute=["vae"])
     assert all("crop" not in record for record in store_records(derived))
 
@@ -584,7 +584,9 @@ def test_recompute_refuses_to_leave_arrays_of_the_old_make(tmp_path: Path) -> No
     sketch(images, derived)
     (images / "img002.png").unlink()
     before = contents(derived)
-    with pytest.raises(ProvenanceError, match=r"vae_latents/img002\.npy: its image was not given"):
+    with pytest.raises(
+        ProvenanceError, match=r"vae_latents/img002\.npy: its image is not in the folder given"
+    ):
         sketch(images, derived, fit="bucket", recompute=["vae"])
     assert contents(derived) == before
     sketch(images, derived, recompute=["vae"])  # with the same settings there is no mixture
@@ -622,7 +624,7 @@ def test_arrays_made_elsewhere_are_accepted_and_noted(
     np.save(path, np.ones(1024, np.float32))
     summary = sketch(images, derived, progress=Lines())
     assert (summary.derived, summary.components["dinov3"].made) == (2, 1)
-    assert "1 dinov3 array made elsewhere, and kept" in capsys.readouterr().err
+    assert "1 dinov3 array made elsewhere; keeping it" in capsys.readouterr().err
     assert provenance(derived)["dinov3"]["unknown_arrays"] == 1
     assert (np.load(path) == 1).all()
 
@@ -675,13 +677,11 @@ def test_the_derive_summary_is_json(tmp_path: Path) -> None:
     assert 0 <= again["encoder_waited"] <= 1
 
 
-def test_no_captions_at_all_is_an_error_that_names_the_cure(tmp_path: Path) -> None:
+def test_no_captions_at_all_is_an_error_that_names_the_fix(tmp_path: Path) -> None:
     images = make_images(tmp_path / "images", 2)
     for path in images.glob("*.txt"):
         path.unlink()
-    with pytest.raises(
-        InputMissingError, match="nor has any other image; give them with --captions"
-    ):
+    with pytest.raises(InputMissingError, match="no other image has one; give --captions"):
         sketch(images, tmp_path / "derived")
     assert sketch(images, tmp_path / "derived", components=["vae", "dinov3"]).derived == 2
 
@@ -689,7 +689,7 @@ def test_no_captions_at_all_is_an_error_that_names_the_cure(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fit": "stretch"}, "--fit stretch: choose from original, bucket"),
+        ({"fit": "stretch"}, "--fit stretch: unknown; choose from original, bucket"),
         ({"batch_size": 0}, "--batch-size is 0"),
         ({"components": ["clip"]}, "--components clip: no such component"),
         ({"recompute": ["clip"]}, "--recompute clip: no such component"),
@@ -697,9 +697,9 @@ def test_no_captions_at_all_is_an_error_that_names_the_cure(tmp_path: Path) -> N
         ({"model": {"clip": "x"}}, "--model clip: no such component"),
         ({"model": {"vae": "x"}}, "a sketch has no model"),
         ({"encoders": "best"}, "choose from pretrained, sketch"),
-        ({"device": "gpu"}, "--device gpu: choose from auto, cpu, cuda, cuda:N and mps"),
+        ({"device": "gpu"}, "--device gpu: unknown; choose from auto, cpu, cuda, cuda:N and mps"),
         ({"dtype": "float16"}, "--dtype float16: overflows in these models"),
-        ({"dtype": "int8"}, "--dtype int8: is not offered; choose from bfloat16 and float32"),
+        ({"dtype": "int8"}, "--dtype int8: not supported; choose from bfloat16 and float32"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(
@@ -710,7 +710,7 @@ def test_arguments_that_make_no_sense_are_refused(
         sketch(images, tmp_path / "derived", **options)
 
 
-def test_a_second_writer_is_told_who_holds_the_store(tmp_path: Path) -> None:
+def test_a_second_writer_sees_who_holds_the_store(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 1), tmp_path / "derived"
     with lock(derived), pytest.raises(LockedError, match="is writing here"):
         sketch(images, derived)

@@ -44,8 +44,11 @@ def test_an_edited_caption_is_reported_with_the_fix_and_the_old_one_is_kept(
     summary = sketch(images, derived, dry_run=dry_run, progress=Lines())
     assert (summary.already_complete, summary.kept_captions) == (3, 1)
     assert summary.replaced_captions == 0
-    told = "1 caption changed after encoding; keeping the old. Use --recompute t5 to update"
-    assert told in capsys.readouterr().err
+    line = (
+        "1 caption changed since it was encoded; keeping the old embedding. Use --recompute t5 to "
+        "update"
+    )
+    assert line in capsys.readouterr().err
     assert contents(derived) == before
 
 
@@ -65,7 +68,10 @@ def test_recompute_takes_an_edited_caption(
     for dry_run in (True, False):
         summary = sketch(images, derived, recompute=["t5"], dry_run=dry_run, progress=Lines())
         assert (summary.kept_captions, summary.replaced_captions) == (0, 1)
-        assert "1 caption changed after encoding; taking the new" in capsys.readouterr().err
+        assert (
+            "1 caption changed since it was encoded; encoding the new text"
+            in capsys.readouterr().err
+        )
     assert captions(derived) == [
         "a soft gradient, number 0",
         "edited since",
@@ -156,13 +162,13 @@ def test_an_array_whose_caption_is_not_on_record_is_made_again(
 def test_a_caption_edited_after_a_kill_at_any_call_is_that_of_its_array(tmp_path: Path) -> None:
     images = make_images(tmp_path / "images", 2, ((16, 16),))
     with using(watched := WatchedDisk()):
-        sketch(images, tmp_path / "whole")
+        sketch(images, tmp_path / "full")
     (images / "img001.txt").write_text("edited after the kill")
     fresh = tmp_path / "fresh"
     sketch(images, fresh)
     old, new = (
         dict(zip(captions(store), _texts(store), strict=True))
-        for store in (tmp_path / "whole", fresh)
+        for store in (tmp_path / "full", fresh)
     )
     for nth in range(1, len(watched.calls) + 1):
         (images / "img001.txt").write_text("a soft gradient, number 1")
@@ -177,11 +183,11 @@ def test_a_caption_edited_after_a_kill_at_any_call_is_that_of_its_array(tmp_path
 
 def test_a_recompute_that_goes_on_counts_only_the_captions_it_takes(tmp_path: Path) -> None:
     images = make_images(tmp_path / "images", 4, ((16, 16),))
-    whole, derived = tmp_path / "whole", tmp_path / "derived"
-    for store in (whole, derived):
+    full, derived = tmp_path / "full", tmp_path / "derived"
+    for store in (full, derived):
         sketch(images, store)
     with using(watched := WatchedDisk()):
-        sketch(images, whole, recompute=["t5"], batch_size=1)
+        sketch(images, full, recompute=["t5"], batch_size=1)
     noted = [
         nth
         for nth, call in enumerate(watched.calls, 1)
@@ -202,7 +208,7 @@ def test_a_caption_edited_after_a_kill_of_a_recompute_with_other_settings(tmp_pa
     sketch(images, before)
     again = {"encoders": given(), "components": ["t5"], "recompute": ["t5"], "batch_size": 1}
     with using(watched := WatchedDisk()):
-        sketch(images, shutil.copytree(before, tmp_path / "whole"), **again)
+        sketch(images, shutil.copytree(before, tmp_path / "full"), **again)
     texts = dict(zip(captions(before), _texts(before), strict=True))
     for number in range(2):
         (images / f"img00{number}.txt").write_text(f"edited {number}")
@@ -235,21 +241,21 @@ def test_a_kill_at_any_call_leaves_no_array_with_a_record_of_what_was_before(
     else:
         save(images / "img001.png", gradient(32, 16))
     with using(watched := WatchedDisk()):
-        whole = shutil.copytree(before, tmp_path / "whole")
-        sketch(images, whole, **options)
-    assert contents(whole) != contents(before)
+        full = shutil.copytree(before, tmp_path / "full")
+        sketch(images, full, **options)
+    assert contents(full) != contents(before)
     for nth in range(1, len(watched.calls) + 1):
         derived = shutil.copytree(before, tmp_path / f"killed{nth}")
         with using(KillingDisk(nth)), pytest.raises(Killed):
             sketch(images, derived, **options)
         if lost == "t5":  # without the file: what is made must be of the caption on record
             sketch(images, copy := shutil.copytree(derived, tmp_path / f"without{nth}"))
-            here = whole if "from the file" in captions(copy) else tmp_path / "unedited"
+            here = full if "from the file" in captions(copy) else tmp_path / "unedited"
             if not here.exists():
                 sketch(images, here)
             assert _texts(copy) == _texts(here), f"killed at call {nth}"
         sketch(images, derived, **options)
-        assert contents(derived) == contents(whole), f"killed at call {nth}"
+        assert contents(derived) == contents(full), f"killed at call {nth}"
 
 
 def _texts(derived: Path) -> list[bytes]:

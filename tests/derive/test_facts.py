@@ -80,7 +80,7 @@ def test_a_replaced_image_is_counted_and_named_by_derive_status_and_verify(
     assert arrays(derived) == before, "reporting changes nothing"
     done = run("derive", images, "--derived-dir", derived, "--encoders", "sketch")
     assert f"changed_images: 1 (for example {replaced})" in done.stdout
-    assert f"1 image changed after encoding, for example {replaced}" in done.stderr
+    assert f"1 image changed since it was encoded, for example {replaced}" in done.stderr
     assert sketch(images, derived, recompute=["dinov3", "vae"]).changed_images == []
     assert notes(derived) == {}
 
@@ -148,7 +148,7 @@ def test_an_image_that_was_replaced_by_one_of_another_format_is_gone(
     summary = sketch(images, derived)
     assert (summary.gone_images, summary.changed_images) == ([str(images / "img001.png")], [])
     assert failures(derived)[0]["detail"].endswith(
-        "img001.png; that is gone: remove its record and arrays first"
+        "img001.png; it does not exist: remove its record and arrays"
     )
 
 
@@ -181,8 +181,8 @@ def test_without_facts_nothing_is_said_to_have_changed(images: Path, derived: Pa
     assert (summary.changed_images, summary.gone_images) == ([], [])
     assert notes(derived) == {}
     assert status(derived_dir=derived).unknown_images == 3
-    told = run("status", "--derived-dir", derived).stdout
-    assert "unknown: 3 images encoded by an earlier version, or elsewhere" in told
+    text = run("status", "--derived-dir", derived).stdout
+    assert "unknown: 3 images encoded by an earlier version, or elsewhere" in text
 
 
 def test_an_array_of_the_old_picture_beside_one_of_the_new_stays_reported(

@@ -282,7 +282,7 @@ def jpeg() -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_no_whole_picture_is_broken(
+def test_what_is_no_full_picture_is_broken(
     tmp_path: Path, name: str, data: bytes, reason: str
 ) -> None:
     (tmp_path / name).write_bytes(data)
@@ -354,7 +354,7 @@ def test_a_bucket_s_frame_lies_within_and_has_its_shape(width: int, height: int)
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(8, 5000), st.integers(8, 5000))
-def test_the_original_frame_is_the_picture_in_whole_blocks(width: int, height: int) -> None:
+def test_the_original_frame_is_the_picture_in_full_blocks(width: int, height: int) -> None:
     found = frame("original", Size(width, height), VAE, SPECIFICATION)
     assert found.box == (0, 0, width // 8 * 8, height // 8 * 8)
     assert VAE.shape_for(*found.size) == (16, height // 8, width // 8)

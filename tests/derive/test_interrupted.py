@@ -70,8 +70,8 @@ def test_scenario_graceful_shutdown_merges_temporary_file(
     assert not list(derived.glob("*.tmp")), "merged and deleted"
     kept = store_records(derived)
     assert 0 < len(kept) < 59
-    told = f"Interrupted; {len(kept)} images saved. Run the same command to continue"
-    assert err.splitlines()[-1] == told
+    line = f"Interrupted; {len(kept)} images saved. Run the same command to continue"
+    assert err.splitlines()[-1] == line
     for record in kept:
         for folder in ("dinov3", "vae_latents", "t5_hidden"):
             assert (derived / folder / f"{record['image_id']}.npy").is_file()
@@ -106,8 +106,8 @@ def test_a_recompute_that_was_cut_short_goes_on_and_does_not_begin_again(tmp_pat
     images, before = make_images(tmp_path / "images", 8, SMALL), tmp_path / "before"
     sketch(images, before, fit="bucket")
     with using(watched := WatchedDisk()):
-        whole = shutil.copytree(before, tmp_path / "whole")
-        sketch(images, whole, recompute=["vae"], batch_size=1)
+        full = shutil.copytree(before, tmp_path / "full")
+        sketch(images, full, recompute=["vae"], batch_size=1)
     published = [
         nth
         for nth, call in enumerate(watched.calls, 1)
@@ -120,13 +120,13 @@ def test_a_recompute_that_was_cut_short_goes_on_and_does_not_begin_again(tmp_pat
     assert 0 < left < 8
     summary = sketch(images, derived, recompute=["vae"])
     assert summary.components["vae"].made == 8 - left
-    assert contents(derived) == contents(whole)
+    assert contents(derived) == contents(full)
 
 
-def test_a_first_run_that_was_killed_is_told_by_whoever_needs_its_records(tmp_path: Path) -> None:
+def test_a_killed_first_run_is_reported_by_what_needs_its_records(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 2, SMALL), tmp_path / "derived"
     with using(watched := WatchedDisk()):
-        sketch(images, tmp_path / "whole")
+        sketch(images, tmp_path / "full")
     merged = [call.path.endswith(JSONL_NAME) for call in watched.calls].index(True)
     with using(KillingDisk(merged + 1)), pytest.raises(Killed):
         sketch(images, derived)

@@ -78,7 +78,7 @@ def test_an_image_that_fails_with_other_settings_keeps_all_old_arrays_in_use_unt
     images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
     sketch(images, derived)
     before = contents(derived)
-    sound = (images / "img001.png").read_bytes()
+    valid = (images / "img001.png").read_bytes()
     cut(images / "img001.png")
     again: dict[str, Any] = {"fit": "bucket", "recompute": ["vae"]}
     summary = sketch(images, derived, **again)
@@ -94,7 +94,7 @@ def test_an_image_that_fails_with_other_settings_keeps_all_old_arrays_in_use_unt
         assert (summary.derived, summary.already_complete, summary.failed) == (0, 2, 1)
         left = ["img000", "img002"]
     else:
-        (images / "img001.png").write_bytes(sound)
+        (images / "img001.png").write_bytes(valid)
         summary = sketch(images, derived, **again)
         assert (summary.derived, summary.already_complete, summary.failed) == (1, 2, 0)
         left = ["img000", "img001", "img002"]
@@ -125,10 +125,10 @@ def test_a_kill_at_every_call_of_a_recompute_of_a_part_of_a_store(tmp_path: Path
     cut(images / "img002.png")
     (images / "img003.png").unlink()
     again = {"recompute": ["vae", "t5"], "batch_size": 2}
-    whole = shutil.copytree(before, tmp_path / "whole")
+    full = shutil.copytree(before, tmp_path / "full")
     with using(watched := WatchedDisk()):
-        sketch(images, whole, **again)
-    old, new = arrays(before), arrays(whole)
+        sketch(images, full, **again)
+    old, new = arrays(before), arrays(full)
     changed = {path for path in old if old[path] != new[path]}
     assert changed == {"vae_latents/img001.npy", "t5_hidden/img001.npy"}
     kills = 0
@@ -145,7 +145,7 @@ def test_a_kill_at_every_call_of_a_recompute_of_a_part_of_a_store(tmp_path: Path
             assert all(left[path] in (old[path], new[path]) for path in old)
         with using(WatchedDisk()):
             sketch(images, derived, **again)
-        assert contents(derived) == contents(whole), f"killed at call {nth}"
+        assert contents(derived) == contents(full), f"killed at call {nth}"
     assert kills > len(watched.calls)
 
 
@@ -225,8 +225,8 @@ def test_a_store_with_an_unfinished_recompute_is_what_it_was(
     (images / "new.txt").write_text("new")
     summary = sketch(images, derived, progress=Lines())
     assert (summary.derived, summary.already_complete, summary.kept_captions) == (1, 12, 12)
-    told = f"unfinished recompute of t5 ({len(done)} images): --recompute t5 continues it"
-    assert told in capsys.readouterr().err
+    line = f"unfinished recompute of t5 ({len(done)} images): --recompute t5 continues it"
+    assert line in capsys.readouterr().err
     assert [record["caption"] for record in store_records(derived)][::12] == [
         "a soft gradient, number 0",
         "new",
@@ -347,7 +347,7 @@ def test_arrays_made_elsewhere_are_of_other_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["fresh", "dry_run", "append", "resume"])
-def test_a_store_in_the_midst_of_a_swap_is_neither_packed_nor_called_sound(
+def test_a_store_in_the_middle_of_a_swap_is_neither_packed_nor_called_valid(
     tmp_path: Path, mode: str
 ) -> None:
     images, derived = make_images(tmp_path / "images", 3, SMALL), tmp_path / "derived"
@@ -355,8 +355,8 @@ def test_a_store_in_the_midst_of_a_swap_is_neither_packed_nor_called_sound(
     pack(derived_dir=derived, output_dir=tmp_path / "shards")
     (images / "img001.txt").write_text("edited")
     with using(watched := WatchedDisk()):
-        sketch(images, shutil.copytree(derived, tmp_path / "whole"), recompute=["t5"])
-    swapped = [n for n, c in enumerate(watched.calls, 1) if "whole/t5_hidden" in c.path]
+        sketch(images, shutil.copytree(derived, tmp_path / "full"), recompute=["t5"])
+    swapped = [n for n, c in enumerate(watched.calls, 1) if "full/t5_hidden" in c.path]
     with using(KillingDisk(swapped[2])), pytest.raises(Killed):
         sketch(images, derived, recompute=["t5"])
     (finding,) = [f for f in verify(derived).findings if f.damage]

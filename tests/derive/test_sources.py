@@ -93,7 +93,7 @@ def test_links_to_files_are_followed_and_links_to_folders_reported(
     (approved / "dangling.jpg").symlink_to(tmp_path / "gone.jpg")
     found = sources.find(approved, Lines())
     assert [s.image_id for s in found] == ["dangling", "y"]
-    assert f"{approved}/more: a link to a folder is not followed" in capsys.readouterr().err
+    assert f"{approved}/more: skipped, because it is a link to a folder" in capsys.readouterr().err
 
 
 def test_an_id_ends_at_the_last_dot(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_an_id_ends_at_the_last_dot(tmp_path: Path) -> None:
 
 def test_an_empty_folder_is_an_error_that_says_what_was_looked_for(tmp_path: Path) -> None:
     touch(tmp_path / "readme.md")
-    with pytest.raises(InputMissingError, match="holds no images; looked for jpg, jpeg, png"):
+    with pytest.raises(InputMissingError, match="no images; looked for jpg, jpeg, png"):
         find(tmp_path)
     with pytest.raises(InputMissingError, match="no such folder"):
         find(tmp_path / "gone")
@@ -137,9 +137,7 @@ def test_the_only_image_in_a_usual_format_keeps_its_id(tmp_path: Path) -> None:
 def test_a_name_that_is_not_unicode_is_a_problem(tmp_path: Path) -> None:
     with open(os.fsencode(tmp_path) + b"/\xff\xfe.jpg", "wb"):
         pass
-    assert problems(find(tmp_path)) == {
-        0: ("image_id_invalid", "its name cannot be written in a record")
-    }
+    assert problems(find(tmp_path)) == {0: ("image_id_invalid", "its name is not a valid image_id")}
 
 
 def write_jsonl(path: Path, rows: list[dict[str, object]]) -> Path:

@@ -15,18 +15,18 @@ from shardwright.text import shown
 
 HELP = "Stage 2: make the arrays and records of a folder of images and captions"
 DESCRIPTION = f"""\
-Makes what a store lacks of the images below a folder: an array of each component, and a record.
+Makes the missing arrays and records of the images below a folder, one array per component.
 
-Captions are taken from --captions, else from the record in the store, else from name.txt beside
-name.jpg; when --recompute encodes captions again, name.txt goes before the record. An image's
-id is its file name without the extension. What exists is neither made again nor touched, so run it
-again after an interruption, or when images were added. Hidden files and links to folders are passed
-over.
+Captions come from --captions, else from the record in the store, else from name.txt beside
+name.jpg; when --recompute encodes captions again, name.txt comes before the record. An image's id
+is its file name without the extension. Existing arrays and records are left as they are: after an
+interruption, or with new images, run the same command again. Hidden files and links to folders are
+skipped.
 
-Images that cannot be derived are listed with their reasons in failures.jsonl below
-DERIVED_DIR/{STATE_FOLDER}; what arrays were made with is in provenance.json beside it, and a run
-with other settings stops before any work. --recompute makes new arrays beside the old ones, which
-stay in use until all are made. For a first look without models: --encoders sketch."""
+Images that cannot be derived are listed with the reason in failures.jsonl below
+DERIVED_DIR/{STATE_FOLDER}. The settings that arrays were made with are in provenance.json beside
+it; a run with other settings stops before any work. --recompute makes new arrays beside the old
+ones, which stay in use until all are made. To try it without models: --encoders sketch."""
 EXAMPLE = """\
   shardwright derive data/approved --dry-run
   shardwright derive data/approved --captions captions.jsonl --fit bucket
@@ -36,12 +36,12 @@ EXIT_STATUS = """\
 exit status:
   0    done
   1    failed: other settings than before, the disk is full, 100 failures in a row
-  2    wrong usage, no images, no captions at all, or no such model
+  2    wrong usage, no images, no captions, or no such model
   3    done, but some images failed
   11   another run is writing to the same store
-  130  interrupted (terminated: 143, hung up: 129); what was made is kept, the same command goes on
+  130  interrupted (terminated: 143, hung up: 129); run the same command to continue
 """
-_IDLE = 0.5  # of the time: an encoder that waits longer is not what the run waits for
+_IDLE = 0.5  # the part of the time above which reading the images is the bottleneck
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,30 +54,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "FILE", "JSONL or CSV with image_path or file_name, and caption or text"
         ),
         "--encoders": text(
-            "SET", "pretrained, or sketch: without models, for trying things out (%(default)s)"
+            "SET", "pretrained, or sketch: no models, for trying things out (%(default)s)"
         ),
         "--model": {**model, "action": "append"},
-        "--components": names("COMPONENT", "make these only, for example vae"),
+        "--components": names("COMPONENT", "make only these, for example vae"),
         "--recompute": names(
-            "COMPONENT",
-            "recompute these, also what is there; none: discard what is unfinished and not in use",
+            "COMPONENT", "make all arrays of these again; none: discard an unfinished recompute"
         ),
         "--drop-failed": switch(
-            "end a recompute without the images that failed; their old arrays are deleted"
+            "finish a recompute without the images that failed; their old arrays are deleted"
         ),
         "--fit": text(
             "HOW",
-            "latents of the original size, or of the bucket's: resized to cover it and cut about "
-            "the centre (%(default)s)",
+            "original: latents of the picture's size; bucket: resized to cover the bucket, and "
+            "cropped at the centre (%(default)s)",
         ),
         "--device": text("DEVICE", "auto, cpu, cuda, cuda:N or mps (%(default)s)"),
-        "--dtype": text(
-            "DTYPE",
-            "to compute in, for example bfloat16 (what suits the device and the model)",
-        ),
+        "--dtype": text("DTYPE", "bfloat16 or float32 (what suits the device and the component)"),
         "--batch-size": number(
-            "images encoded at a time; halved when a device has no memory for them (8, or fewer "
-            "where memory is short)"
+            "images encoded at a time; halved when a device runs out of memory (8, or fewer where "
+            "memory is short)"
         ),
         **IGNORE_SPACE,
         "--dry-run": switch("say what would be made, and make nothing"),
@@ -93,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe(summary: DeriveSummary) -> str:
-    """Tell a person what was made, what was not, and what to do about it."""
+    """Say what was made, what failed, and what to do about it."""
     parts = [_headline(summary), _components(summary), _counts(summary)]
     if summary.dry_run and summary.bytes_needed:
         verdict = "enough" if summary.bytes_needed <= summary.free_bytes else "NOT ENOUGH"
@@ -102,32 +98,29 @@ def describe(summary: DeriveSummary) -> str:
             f"{verdict}"
         )
     if summary.obstacle is not None:
-        parts.append(f"the run itself would stop: {shown_lines(summary.obstacle)}")
+        parts.append(f"the run would stop: {shown_lines(summary.obstacle)}")
     if summary.unfinished:
-        parts.append(_unfinished(summary))
-    if summary.failed and not summary.dry_run:
+        count, name = max((p.not_recomputed, name) for name, p in summary.components.items())
+        have, array, them = ("has", "array", "it") if count == 1 else ("have", "arrays", "them")
         parts.append(
-            f"each failure with its reason: {shown(summary.derived_dir)}/{STATE_FOLDER}/"
-            "failures.jsonl; fix the images and run the same command again"
+            f"{quantity(count, 'images')} {have} no new {name} {array}, so the old ones stay in "
+            f"use. Fix {them} and rerun, or add --drop-failed to continue without {them}"
+        )
+    if summary.failed and not summary.dry_run:
+        log = f"{shown(summary.derived_dir)}/{STATE_FOLDER}/failures.jsonl"
+        images = quantity(summary.failed, "images")
+        parts.append(
+            f"{images} failed; see {log}. Fix {'it' if summary.failed == 1 else 'these'} and rerun"
         )
     return "\n\n".join(parts)
-
-
-def _unfinished(summary: DeriveSummary) -> str:
-    parts = summary.components.items()
-    missing = max((part.not_recomputed, name) for name, part in parts if part.not_recomputed)
-    have, array, them = ("has", "array", "it") if missing[0] == 1 else ("have", "arrays", "them")
-    return (
-        f"{quantity(missing[0], 'images')} {have} no new {missing[1]} {array}, so the old ones "
-        f"stay in use; fix {them} and run the same command again, or add --drop-failed to go on "
-        f"without {them}"
-    )
 
 
 def _model(text: str) -> tuple[str, str]:
     component, equals, model = text.partition("=")
     if not equals or not model:
-        raise UsageError(f"--model {text}: write COMPONENT=ID, for example dinov3=FOLDER")
+        raise UsageError(
+            f"--model {text}: no model", fix="write COMPONENT=ID, for example vae=FOLDER"
+        )
     return component, model
 
 
@@ -144,9 +137,8 @@ def _headline(summary: DeriveSummary) -> str:
     if summary.dry_run:
         return line
     pace = rate(summary.derived / max(summary.seconds, 1e-3), "images")
-    idle = f"encoder idle {summary.encoder_waited:.0%}"
-    if summary.encoder_waited > _IDLE:
-        idle += ": image decoding is the bottleneck"
+    bottleneck = ": image decoding is the bottleneck" * (summary.encoder_waited > _IDLE)
+    idle = f"encoder idle {summary.encoder_waited:.0%}{bottleneck}"
     return f"{line} [{summary.seconds:.1f} s, {pace}, {idle}]"
 
 
@@ -169,18 +161,20 @@ def _counts(summary: DeriveSummary) -> str:
         f"already_complete: {summary.already_complete:,}",
         f"failed: {summary.failed:,}",
     ]
-    if kept := summary.kept_captions:
-        lines.append(f"kept_captions: {kept:,} (the new ones are not encoded)")
+    if summary.kept_captions:
+        lines.append(f"kept_captions: {summary.kept_captions:,} (the new text is not encoded)")
     if summary.replaced_captions:
         lines.append(f"replaced_captions: {summary.replaced_captions:,}")
     lines += facts_lines(summary)
-    for reason, rows in summary.unused_rows.items():
-        lines.append(f"unused_rows, {reason}: {rows.count:,} (for example {shown(rows.example)})")
-    for reason, images in summary.unapplied_profiles.items():
-        about = "about " if summary.profiles_estimated and reason == "profile_ignored" else ""
-        lines.append(f"{reason}: {about}{images.count:,} (for example {shown(images.example)})")
-    for reason, failed in summary.failed_by_reason.items():
-        lines.append(f"  {reason}: {failed.count:,} (for example {shown(failed.example)})")
+    about = "about " if summary.profiles_estimated else ""
+    for reasons, before in (
+        (summary.unused_rows, "unused_rows, "),
+        (summary.unapplied_profiles, ""),
+        (summary.failed_by_reason, "  "),
+    ):
+        for reason, found in reasons.items():
+            count = f"{about if reason == 'profile_ignored' else ''}{found.count:,}"
+            lines.append(f"{before}{reason}: {count} (for example {shown(found.example)})")
     if summary.fit is not None:
         lines.append(f"fit {summary.fit}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Stage 2: images and captions to a store of arrays, by sources, images, encoders and pipeline."""
+"""Stage 2: from images and captions to a store of arrays and records."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.progress import Progress
 from shardwright.recipe import Component, Recipe
-from shardwright.validate import (
-    as_text,
-    place,
-    place_or_none,
-    require_mapping,
-    require_switches,
-    whole,
-)
+from shardwright.validate import as_text, place, place_or_none, whole
 
 if TYPE_CHECKING:
     from shardwright.encoders.base import Encoder
@@ -28,7 +21,7 @@ __all__ = ["ComponentSummary", "DeriveSummary", "FailedReason", "derive"]
 
 StrPath = str | os.PathLike[str]
 
-_DISCARD = "none"  # --recompute of it
+_DISCARD = "none"  # what --recompute takes to discard an unfinished one
 
 
 @entry
@@ -51,61 +44,58 @@ def derive(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> DeriveSummary:
-    """Make what a store lacks of the images below a folder: arrays, and a record for each image.
+    """Make the missing arrays and records of the images below a folder.
 
     Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
-    model ids or folders, and ``encoders`` may also map them to encoders of your own. What exists
-    is left as it is; ``recompute`` replaces it once all of it is made. An image that cannot be
-    derived is counted in the summary with its reason and does not stop the run. Raises
-    ProvenanceError if a component was made with other settings before, InputMissingError (a
-    FileNotFoundError) if there are no images or no captions at all, NoSpaceError if the arrays
-    cannot fit on the disk.
+    model ids or folders, and ``encoders`` may also map them to your own encoders. What exists is
+    left as it is; ``recompute`` replaces it once all of it is made. An image that cannot be derived
+    is counted in the summary with its reason and does not stop the run. Raises ProvenanceError if a
+    component was made with other settings before, InputMissingError (a FileNotFoundError) if there
+    are no images or no captions, NoSpaceError if the arrays do not fit on the disk.
     """
-    # Here, because the package and its --help are to be imported without NumPy and Pillow.
+    # Here, so that the package and its --help work without NumPy and Pillow.
     from shardwright.deriving.images import FITS
-    from shardwright.deriving.run import Request, run
+    from shardwright.deriving.run import run
+    from shardwright.deriving.settings import Request
     from shardwright.encoders import require_choice
     from shardwright.encoders.base import Options
     from shardwright.store.store import Store
 
-    require_switches(ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed)
+    validate.require_switches(ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed)
     if fit not in FITS:
-        raise UsageError(f"--fit {fit}: choose from {', '.join(FITS)}")
+        raise UsageError(f"--fit {fit}: unknown", fix=f"choose from {', '.join(FITS)}")
     require_choice(encoders)
-    require_mapping("--model", {} if model is None else model, "component names to models")
-    models = {
-        name: as_text(f"--model {name}", value, "a hub id or a folder")
-        for name, value in (model or {}).items()
-    }
+    model = {} if model is None else model
+    validate.require_mapping("--model", model, "component names to models")
     store = Store.at(place("--derived-dir", derived_dir), place_or_none("--jsonl", jsonl))
     chosen = _chosen(store.recipe, "--components", components) or store.recipe.components
-    named = tuple(validate.names("--recompute", recompute))
-    discard = named == (_DISCARD,)
-    recomputed = () if discard else _chosen(store.recipe, "--recompute", named)
-    _chosen(store.recipe, "--model", models)
+    names = validate.names("--recompute", recompute)
+    discard = names == [_DISCARD]
+    recomputed = () if discard else _chosen(store.recipe, "--recompute", names)
+    _chosen(store.recipe, "--model", model)
     for component in recomputed:
         if component not in chosen:
             raise UsageError(f"--recompute {component.name}: is not among --components")
-    return run(
-        Request(
-            images=place("images", images),
-            store=store,
-            captions=place_or_none("--captions", captions),
-            encoders=encoders,
-            options=Options(
-                as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype, models
-            ),
-            components=chosen,
-            recompute=frozenset(recomputed),
-            discard=discard,
-            drop_failed=drop_failed,
-            fit=fit,
-            batch_size=(None if batch_size is None else whole("--batch-size", batch_size, least=1)),
-            ignore_space=ignore_space,
-            dry_run=dry_run,
+    request = Request(
+        images=place("images", images),
+        store=store,
+        captions=place_or_none("--captions", captions),
+        encoders=encoders,
+        options=Options(
+            as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"),
+            dtype,
+            {n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()},
         ),
-        progress or Progress(),
+        components=chosen,
+        recompute=frozenset(recomputed),
+        discard=discard,
+        drop_failed=drop_failed,
+        fit=fit,
+        batch_size=None if batch_size is None else whole("--batch-size", batch_size, least=1),
+        ignore_space=ignore_space,
+        dry_run=dry_run,
     )
+    return run(request, progress or Progress())
 
 
 def _chosen(recipe: Recipe, flag: str, names: Iterable[str]) -> tuple[Component, ...]:
@@ -113,5 +103,5 @@ def _chosen(recipe: Recipe, flag: str, names: Iterable[str]) -> tuple[Component,
     wanted = set(validate.names(flag, names))
     for name in sorted(wanted - {component.name for component in recipe.components}):
         known = ", ".join(component.name for component in recipe.components)
-        raise UsageError(f"{flag} {name}: no such component; choose from {known}")
+        raise UsageError(f"{flag} {name}: no such component", fix=f"choose from {known}")
     return tuple(component for component in recipe.components if component.name in wanted)

@@ -1,4 +1,4 @@
-"""Batches of one shape, and encoding them in as many steps as the device has memory for."""
+"""Batches of one shape, encoded in steps that fit into the memory of the device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRIAL_SIDE = 64
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs of one shape for one encoder, and the samples that wait for what it makes."""
+    """Inputs of one shape for one encoder, and the samples that they belong to."""
 
     component: Component
     samples: list[Sample]
@@ -29,7 +29,7 @@ class Batch:
 
 
 class Batcher:
-    """Makes batches and has them encoded, in smaller ones once memory has run out."""
+    """Makes batches and encodes them; the batches get smaller when memory runs out."""
 
     def __init__(
         self,
@@ -38,10 +38,8 @@ class Batcher:
         progress: Progress,
         rooms: Mapping[Component, int],
     ) -> None:
-        self.encoders = encoders
-        self.batch_size = batch_size
-        self.progress = progress
-        self._room = dict(rooms)  # numbers that fit the device, where that is known
+        self.encoders, self.batch_size, self.progress = encoders, batch_size, progress
+        self._room = dict(rooms)  # numbers that fit on the device, where known
 
     def stack(self, samples: Iterable[Sample]) -> list[Batch]:
         """Stack the inputs of samples into batches, those of one shape together."""
@@ -56,7 +54,7 @@ class Batcher:
                 part = group[first : first + step]
                 columns = zip(*(sample.inputs.pop(component) for sample in part), strict=True)
                 batches.append(Batch(component, part, tuple(map(np.stack, columns))))
-        # One model after the other: to take turns would cost a device its caches.
+        # One model after the other, which keeps the caches of a device warm.
         order = list(self.encoders)
         return sorted(batches, key=lambda batch: order.index(batch.component))
 
@@ -75,8 +73,9 @@ class Batcher:
                 if len(part) > 1:
                     step = self._halve(batch, len(part))
                     continue
-                part[0].failure = ("out_of_memory", f"{batch.component.name}: too large for it")
-            except Exception as error:  # a model's own code: find the sample that it is about
+                detail = f"{batch.component.name}: not enough memory for it"
+                part[0].failure = ("out_of_memory", detail)
+            except Exception as error:  # a model's own code: find the sample that causes it
                 if len(part) > 1:
                     step = 1
                     continue
@@ -87,7 +86,7 @@ class Batcher:
             done += len(part)
 
     def _step(self, component: Component, inputs: tuple[Array, ...]) -> int:
-        """Say how many samples to encode at a time."""
+        """Choose how many samples to encode at a time."""
         room = self._room.get(component)
         numbers = sum(column.size for column in inputs)
         return self.batch_size if room is None else max(1, min(self.batch_size, room // numbers))
@@ -96,13 +95,13 @@ class Batcher:
         step = count // 2
         self._room[batch.component] = step * sum(column[0].size for column in batch.inputs)
         self.progress.warn(
-            f"{batch.component.name}: no memory for {count} images at a time; going on with {step}"
+            f"{batch.component.name}: no memory for {count} images at a time; trying {step}"
         )
         return step
 
 
 def try_out(encoder: Encoder) -> None:
-    """Encode something small, so that a model which cannot work stops the run before it begins."""
+    """Encode something small, so that a broken model stops the run before it begins."""
     component = encoder.component
     try:
         with at_once():
@@ -116,19 +115,16 @@ def try_out(encoder: Encoder) -> None:
     except ShardwrightError:
         raise
     except MemoryError:
-        raise ShardwrightError(
-            f"{component.name}: the device has no memory for even one small image; free some, or "
-            "give another --device"
-        ) from None
+        what = f"{component.name}: the device has no memory for even one small image"
+        raise ShardwrightError(what, fix="free some, or give another --device") from None
     except Exception as error:
-        raise ShardwrightError(f"{component.name}: the encoder does not work: {error}") from error
+        raise ShardwrightError(f"{component.name}: the encoder failed: {error}") from error
     require_shape(component, made[0], component.shape_for(_TRIAL_SIDE, _TRIAL_SIDE))
 
 
 def require_shape(component: Component, array: Array, shape: Shape) -> None:
-    """Raise if an encoder has made something that is not its component."""
+    """Raise if an array is not of its component's shape and kind."""
     if array.shape != shape or (array.dtype.kind == "f") is not component.is_float:
-        raise ShardwrightError(
-            f"{component.name}: the encoder gave {array.dtype} {array.shape} where "
-            f"{component.dtype} {shape} is due; it is not the right model"
-        )
+        expected = f"expected {component.dtype} {shape}"
+        what = f"{component.name}: the encoder gave {array.dtype} {array.shape}, {expected}"
+        raise ShardwrightError(what, fix="use the right model")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.deriving.sources import Source, is_regular
-from shardwright.deriving.summary import UnusedRows
+from shardwright.deriving.summary import FailedReason
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import check
 from shardwright.storage import files
@@ -22,66 +22,64 @@ _CAPTION_FIELDS = ("caption", "text")
 
 
 class CaptionError(ValueError):
-    """An image whose caption cannot be told; ``args`` are the reason's name and a detail."""
+    """An image without a usable caption; ``args`` are the reason's name and a detail."""
 
 
 @dataclass(frozen=True)
 class Captions:
-    """The captions of a file, by the name of the image file and then by its whole path."""
+    """The captions of a file, by the name of the image file and then by its path."""
 
     path: Path
     root: str  # the folder of the images
     by_name: dict[str, dict[str, str]]
     useless: dict[str, list[str]] = field(default_factory=dict)  # by reason, as rows name images
-    _met: set[str] = field(default_factory=set)  # the paths that some image could be
+    _met: set[str] = field(default_factory=set)  # paths in rows that match an image
 
     def of(self, source: Source) -> str | None:
         """Find the caption of an image.
 
         A row belongs to an image when the one path ends with the other: rows may be relative to
-        any folder above the image, and the whole tree may have moved since they were written.
+        any folder above the image, and the images may have moved since they were written.
         """
         rows = self.by_name.get(os.path.basename(source.path))
         if rows is None:
             return None
-        whole = os.path.abspath(source.path)
+        absolute = os.path.abspath(source.path)
         within = os.path.relpath(source.path, self.root)
-        near = [path for path in rows if _ends_with(whole, path)]
-        if near:  # the longest says most
+        near = [path for path in rows if _ends_with(absolute, path)]
+        if near:  # the longest path is the most exact
             self._met.update(near)
             return rows[max(near, key=len)]
         far = [path for path in rows if _ends_with(path, within)]
         self._met.update(far)
         different = {rows[path] for path in far}
         if len(different) > 1:
-            raise CaptionError("caption_ambiguous", "several rows of the captions could be its own")
+            raise CaptionError("caption_ambiguous", "several rows of the captions match it")
         return different.pop() if different else None
 
-    def unused(self) -> dict[str, UnusedRows]:
-        """Sum up the rows that came to nothing, once every image has been asked for."""
+    def unused(self) -> dict[str, FailedReason]:
+        """Count the rows that no image uses, after ``of`` was called for every image."""
         strange = [path for rows in self.by_name.values() for path in rows if path not in self._met]
         reasons = {"no_such_image": strange, **self.useless}
-        return {
-            reason: UnusedRows(len(paths), paths[0]) for reason, paths in reasons.items() if paths
-        }
+        return {why: FailedReason(len(paths), paths[0]) for why, paths in reasons.items() if paths}
 
 
 def read(path: Path, root: Path) -> Captions:
     """Read a JSONL or CSV of image paths and captions; of two rows for one path the later wins."""
+    fix = "give --captions a JSONL or CSV file"
     if path.is_dir():
-        raise UsageError(f"{path}: is a folder; --captions is a JSONL or CSV file")
+        raise UsageError("is a folder", path=path, fix=fix)
     if not path.is_file():
-        raise InputMissingError(f"{path}: no such file; --captions is a JSONL or CSV file")
+        raise InputMissingError("no such file", path=path, fix=fix)
     captions = Captions(path, str(root), {})
     rows = _csv_rows(path) if path.suffix.lower() == ".csv" else _jsonl_rows(path)
     for number, row in rows:
         check()
         image = _first(row, _PATH_FIELDS)
         if not isinstance(image, str) or not image:
-            raise UsageError(
-                f"{path}, line {number}: names no image; each row needs "
-                f"{' or '.join(_PATH_FIELDS)} and {' or '.join(_CAPTION_FIELDS)}"
-            )
+            needed = f"{' or '.join(_PATH_FIELDS)} and {' or '.join(_CAPTION_FIELDS)}"
+            what, fix = f"line {number}: names no image", f"each row needs {needed}"
+            raise UsageError(what, path=path, fix=fix)
         image = os.path.normpath(image)
         caption = _first(row, _CAPTION_FIELDS)
         if not isinstance(caption, str) or not caption.strip():
@@ -115,12 +113,12 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             try:
                 yield line.number, records.parse(line.data)
             except BadRecordError as error:
-                what = error.reason.replace("_", " ")
-                raise UsageError(f"{path}, line {line.number}: {what}; fix the line") from None
+                what = f"line {line.number}: {error.reason.replace('_', ' ')}"
+                raise UsageError(what, path=path, fix="fix the line") from None
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    ended = 0  # the line of the last whole row: a quote left open runs on from the next
+    ended = 0  # the last line of the last complete row: an unclosed quote begins on the next
     try:
         with files.explained(path), path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
@@ -128,20 +126,19 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 ended = reader.line_num
             for row in reader:
                 ended = reader.line_num
-                if None in row:  # where DictReader puts the cells that have no name
-                    raise UsageError(
-                        f"{path}, line {ended}: has more cells than the first line; put quotes "
-                        "around a caption with commas"
-                    )
+                if None in row:  # where DictReader puts the cells without a name
+                    what = f"line {ended}: has more cells than the first line"
+                    fix = "put quotes around a caption with commas"
+                    raise UsageError(what, path=path, fix=fix)
                 yield ended, row
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
+        raise UsageError("is not UTF-8 text", path=path, fix="save it as UTF-8") from None
     except csv.Error as error:
-        raise UsageError(f"{path}, line {ended + 1}: {error}; fix the line") from None
+        raise UsageError(f"line {ended + 1}: {error}", path=path, fix="fix the line") from None
 
 
 def _first(row: dict[str, Any], fields: Iterable[str]) -> object:
-    return next((row[field] for field in fields if row.get(field)), None)
+    return next((row[name] for name in fields if row.get(name)), None)
 
 
 def _fault(caption: object) -> str:

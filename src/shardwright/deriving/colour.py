@@ -1,4 +1,4 @@
-"""Colour: the values of a picture, brought to sRGB by the ICC profile in its file."""
+"""Colour: converts pictures to sRGB by the ICC profile in their file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from PIL import Image, ImageCms
 
 _GREY = ("1", "L", "LA", "La")
 _FLAGS = 0x2000 | 0x0040  # map black to black, and keep no state between calls, for the threads
-_EXACT = 0x0100  # compute each value, and not between a few of them; slow
-_NEAR = 1  # levels of 255: a profile that changes no colour by more is one of sRGB's many
+_EXACT = 0x0100  # compute each value instead of interpolating; slow
+_NEAR = 1  # levels of 255: a profile that changes no colour by more counts as sRGB
 
 
 @dataclass(frozen=True)
 class Conversion:
     """What a profile does to pictures of one mode."""
 
-    mode: str = "RGB"  # to which they are brought first
+    mode: str = "RGB"  # that they are converted to first
     apply: Callable[[Image.Image], Image.Image] | None = None  # None if it changes nothing
     usable: bool = True
 
@@ -30,19 +30,19 @@ class Conversion:
         return image if self.apply is None else self.apply(image)
 
 
-@lru_cache(maxsize=32)  # a folder of images has few, and a printer's takes a megabyte
+@lru_cache(maxsize=32)  # a folder has few, and one may take a megabyte
 def conversion(profile: bytes, mode: str) -> Conversion:
     """Find what a profile does to pictures of a mode.
 
-    One that is broken, or made for pictures of another kind, is not usable: as viewers do, such a
-    picture is taken for sRGB.
+    A profile that is broken, or made for pictures of another kind, is not usable: the picture is
+    treated as sRGB, as viewers do.
     """
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         space = source.profile.xcolor_space.strip()
         if space == "GRAY" and mode in _GREY:
             ramp = Image.fromarray(np.arange(256, dtype=np.uint8)[None])
-            # Of neutral greys, red is as good as green or blue.
+            # In a neutral grey, red equals green and blue.
             levels = np.array(_transform(source, "L", _FLAGS | _EXACT)(ramp))[0, :, 0].tolist()
             if max(abs(level - grey) for grey, level in enumerate(levels)) <= _NEAR:
                 return Conversion()
@@ -51,7 +51,7 @@ def conversion(profile: bytes, mode: str) -> Conversion:
             return Conversion(usable=False)
         found = Conversion(space, _transform(source, space, _FLAGS))
         return Conversion() if space == "RGB" and _is_srgb(found) else found
-    except Exception:  # Pillow and its library raise what they like at what they are given
+    except Exception:  # Pillow and its library may raise anything
         return Conversion(usable=False)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import numpy as np
 from msgspec import to_builtins
@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from shardwright.deriving import images
 from shardwright.deriving.batches import require_shape
-from shardwright.deriving.generations import Generation
 from shardwright.deriving.images import Size
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.prepare import Array, Sample
-from shardwright.deriving.summary import ComponentSummary
+from shardwright.deriving.settings import InForce
+from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress
 from shardwright.recipe import FORMAT_VERSION, Component
 from shardwright.store.arrays import write_arrays
@@ -22,34 +22,25 @@ from shardwright.store.facts import Facts, Truncated
 from shardwright.store.journal import Journal
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import CROP, Record, ordered
-from shardwright.store.store import Store
 
 
 class Committer:
-    """Brings groups of samples into the store and the outcomes."""
+    """Writes groups of samples to the store, or to its next generation, and counts them."""
 
     def __init__(
         self,
-        *,
-        store: Store,
-        journal: Journal,
+        settings: InForce,
+        records: Journal,
         facts: Journal,
-        fits: Mapping[Component, str],
-        generation: Generation | None,
         outcomes: Outcomes,
-        summaries: Mapping[Component, ComponentSummary],
-        truncated: dict[str, Truncated],
+        summary: DeriveSummary,
         progress: Progress,
     ) -> None:
-        self.store = store
-        self.journal = journal
-        self.facts = facts
-        self.fits = fits  # of the components that follow the picture, as far as it is known
-        self.generation = generation  # whose the store is, where components are recomputed
-        self.outcomes = outcomes
-        self.summaries = summaries
-        self.truncated = truncated
-        self.progress = progress
+        self.generation = settings.generation
+        self.store = self.generation.store if self.generation else settings.store
+        self.fits = settings.fits()
+        self.records, self.facts = records, facts
+        self.outcomes, self.summary, self.progress = outcomes, summary, progress
 
     def commit(self, samples: list[Sample]) -> None:
         """Make a group durable, and count each of its samples."""
@@ -58,21 +49,21 @@ class Committer:
             arrays = self._checked(sample)
             self._note(sample, arrays)
             for component, array in arrays.items():
-                group.append((self.store.array(component, sample.task.source.image_id), array))
-                self.summaries[component].made += 1
-                self.summaries[component].bytes_written += HEADER_BYTES + array.nbytes
+                group.append((self.store.array(component, sample.source.image_id), array))
+                part = self.summary.components[component.name]
+                part.made += 1
+                part.bytes_written += HEADER_BYTES + array.nbytes
         records = [None if sample.failure else self._record(sample) for sample in samples]
-        # An array is taken to be made of what the record says, so a record that is there changes
-        # first; a new one is the sign that its arrays are there, so it comes last. In a generation
-        # all are new.
+        # A record says what its arrays were made from, so a record that is there changes first; a
+        # new one says that its arrays are there, so it comes last. In a generation all are new.
         changed: list[Record] = []
         new: list[Record] = []
         for sample, record in zip(samples, records, strict=True):
             if self.generation is not None and not sample.failure:
-                new.append(record or {"image_id": sample.task.source.image_id})
-            elif record is not None and record != sample.task.record:
-                (new if sample.task.record is None else changed).append(record)
-        # The facts first: what is missing then is made again, with facts of its own.
+                new.append(record or {"image_id": sample.source.image_id})
+            elif record is not None and record != sample.record:
+                (new if sample.record is None else changed).append(record)
+        # The facts first: arrays that are missing then are made again, and so are their facts.
         self.facts.commit()
         self._journal(changed)
         write_arrays(group)
@@ -80,83 +71,77 @@ class Committer:
         self.progress.advance(len(samples))
         for sample, record in zip(samples, records, strict=True):
             if sample.failure:
-                reason, detail = sample.failure
-                names = [component.name for component in sample.task.make]
-                if kept := self._kept(sample):
-                    detail += f"; kept as it was: {', '.join(kept)}"
-                self.outcomes.fail_at_work(sample.task.source, reason, detail, names)
+                self._fail(sample, *sample.failure)
             else:
-                self.outcomes.succeed(bool(sample.task.make) or record != sample.task.record)
+                self.outcomes.succeed(bool(sample.make) or record != sample.record)
                 if sample.unapplied:
-                    self.outcomes.leave_profile(sample.task.source, sample.unapplied)
+                    self.outcomes.leave_profile(sample.source, sample.unapplied)
 
     def _note(self, sample: Sample, arrays: Collection[Component]) -> None:
         """Journal what is newly known of an image's file and caption, and count what was cut."""
-        image_id = sample.task.source.image_id
-        old = known = sample.task.facts or Facts(image_id)
+        image_id = sample.source.image_id
+        old = known = sample.facts or Facts(image_id)
         if any(component.source == "image" for component in arrays):
             known = replace(known, image=sample.image, outdated=_outdated(sample, arrays))
         if sample.tokens_lost and not sample.failure:
             known = replace(known, tokens_lost=sample.tokens_lost, cut_at=sample.cut_at)
             for name, lost in sample.tokens_lost.items():
-                self.truncated.setdefault(name, Truncated()).add(image_id, lost)
+                self.summary.truncated.setdefault(name, Truncated()).add(image_id, lost)
         if known != (Facts(image_id) if self.generation else old):
             self.facts.append(to_builtins(known))
 
     def _journal(self, records: list[Record]) -> None:
         for record in records:
-            self.journal.append(record)
-        self.journal.commit()
+            self.records.append(record)
+        self.records.commit()
 
     def _checked(self, sample: Sample) -> dict[Component, Array]:
         """Give the arrays of a sample in their components' dtypes; values must be finite there.
 
-        Of a sample that failed, what was missing and is sound now is kept and need not be made
-        again; but not in a generation, nor what is made of a caption that no record has.
+        Valid arrays of a sample that failed are kept, and not made again next time; except in a
+        generation, and those made from its caption, which no record has.
         """
-        sound = {}
+        valid = {}
         for component, array in sample.arrays.items():
-            require_shape(component, array, self._shape(sample, component))
+            size = _known(sample.size)
+            if component.follows_picture:
+                size = images.frame(self.fits[component], size, component, self.store.recipe).size
+            require_shape(component, array, component.shape_for(*size))
             with np.errstate(over="ignore"):
                 cast = array.astype(component.dtype)
             if np.isfinite(cast).all():
-                sound[component] = cast
+                valid[component] = cast
             else:
                 what = "too large a value" if np.isfinite(array).all() else "NaN or infinity"
                 detail = f"{component.name}: {what} for {component.dtype}"
                 sample.failure = sample.failure or ("not_finite", detail)
         if sample.failure:
             kept = self.generation is None
-            return {c: array for c, array in sound.items() if kept and c.source == "image"}
-        return sound
+            return {c: array for c, array in valid.items() if kept and c.source == "image"}
+        return valid
 
-    def _kept(self, sample: Sample) -> list[str]:
-        """Name the components of a sample that failed to be recomputed and are as they were."""
-        if self.generation is None:
-            return []
-        kept, image_id = self.generation.kept, sample.task.source.image_id
-        there = (c for c in sample.task.make if self.generation.used.array(c, image_id).exists())
-        return [component.name for component in there if component in kept]
-
-    def _shape(self, sample: Sample, component: Component) -> tuple[int, ...]:
-        size = _known(sample.size)
-        if component.follows_picture:
-            size = images.frame(self.fits[component], size, component, self.store.recipe).size
-        return component.shape_for(*size)
+    def _fail(self, sample: Sample, reason: str, detail: str) -> None:
+        """Count a sample that failed, and say which arrays in use a recompute keeps."""
+        generation, image_id = self.generation, sample.source.image_id
+        if generation is not None:
+            there = (c for c in sample.make if c in generation.kept)
+            kept = [c.name for c in there if generation.used.array(c, image_id).exists()]
+            detail += f"; kept as it was: {', '.join(kept)}" if kept else ""
+        self.outcomes.fail_at_work(sample.source, reason, detail, [c.name for c in sample.make])
 
     def _record(self, sample: Sample) -> Record | None:
-        """Write the record of a sample; None if it cannot be whole yet, for want of the mask."""
-        task, size = sample.task, _known(sample.size)
-        record: Record = {"image_id": task.source.image_id, "image_path": task.source.path}
-        record |= task.record or {}
+        """Write the record of a sample; None while its mask is missing."""
+        source, size = sample.source, _known(sample.size)
+        record: Record = {"image_id": source.image_id, "image_path": source.path}
+        record |= sample.record or {}
         record["height"], record["width"] = size.height, size.width
         record["aspect_bucket"] = str(self.store.recipe.bucket_for(*size))
         record["format_version"] = FORMAT_VERSION
-        if sample.caption is not None:
+        if sample.wants_text:
             record["caption"] = sample.caption
             record |= sample.masks
         for component, fit in self.fits.items():
-            if component in task.make or task.record is None:
+            if component in sample.make or sample.record is None:
                 record.pop(CROP, None)
                 if fit == "bucket":
                     record[CROP] = list(images.frame(fit, size, component, self.store.recipe).box)
@@ -166,13 +151,13 @@ class Committer:
 
 
 def _outdated(sample: Sample, arrays: Collection[Component]) -> list[str]:
-    """Name the arrays of an image that show an earlier file than those that are made now."""
-    before = sample.task.facts
+    """Name the arrays of an image that show an earlier file than those made now."""
+    before = sample.facts
     if before is None or before.image is None or sample.image is None:
         return []
     made = [component.name for component in arrays]
     same = before.image.xxh3 == sample.image.xxh3
-    return [name for name in (before.outdated if same else sample.task.kept) if name not in made]
+    return [name for name in (before.outdated if same else sample.kept) if name not in made]
 
 
 def _known(size: Size | None) -> Size:

@@ -1,9 +1,9 @@
-"""Recomputed components: a new generation beside the arrays in use, put in their place at the end.
+"""Recomputed components: a new generation beside the arrays in use, which replaces them at the end.
 
-A run that recomputes writes all that it makes to ``DERIVED_DIR/.shardwright/next``, which is laid
-out like a store; a record there comes after its arrays. Until the swap the store is what it was.
-Its provenance records the swap first, and every step can be repeated, so the next run finishes one
-that was cut short.
+A run that recomputes writes everything to ``DERIVED_DIR/.shardwright/next``, which is laid out like
+a store; a record there comes after its arrays. Until the swap the store does not change. The swap
+is recorded in its provenance first, and every step can be repeated, so the next run finishes a swap
+that was interrupted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -30,14 +29,13 @@ from shardwright.store.store import Store
 
 
 class Generation:
-    """New arrays of some components; where there is none, the old ones of the ``kept`` stay."""
+    """New arrays of some components; of those in ``kept``, old arrays without a new one stay."""
 
     def __init__(
         self, store: Store, entries: Mapping[Component, Entry], kept: Collection[Component]
     ) -> None:
         self.used, self.store = store, beside(store)
-        self.entries = entries
-        self.kept = kept
+        self.entries, self.kept = entries, kept
         self.records, self.facts = Journal(self.store.jsonl), Journal(facts.path_of(self.store))
         self._require_same(provenance.read(self.store.folder))
 
@@ -50,7 +48,7 @@ class Generation:
             yield
 
     def missing(self) -> dict[Component, list[str]]:
-        """Name the images whose arrays would be lost by the swap."""
+        """Name the images whose arrays the swap would delete."""
         made = {record["image_id"] for record in made_in(self.store)}
         lost = [component for component in self.entries if component not in self.kept]
         return {c: [i for i in array_ids(self.used, c) if i not in made] for c in lost}
@@ -61,13 +59,13 @@ class Generation:
             for image_id in missing:
                 if image_id not in image_ids:
                     raise ProvenanceError(
-                        "its image was not given, and arrays of two kinds must not mix",
+                        "its image is not in the folder given, so it cannot be recomputed",
                         path=self.used.array(component, image_id),
                         fix="give the folder of all images, or move this array away",
                     )
 
     def swap(self) -> None:
-        """Put the new arrays in use; those that are ``missing`` go."""
+        """Put the new arrays in use, and delete the old ones of images that are ``missing``."""
         for component, missing in self.missing().items():
             for image_id in missing:
                 files.remove(self.used.array(component, image_id))
@@ -76,52 +74,45 @@ class Generation:
         finish(self.used)
 
     def _require_same(self, begun: Mapping[str, Entry]) -> None:
-        """Raise if another recompute has been begun, or if this one cannot be swapped in."""
+        """Raise if another recompute is unfinished, or if this one cannot be swapped in."""
         before = {name: entry.settings for name, entry in begun.items()}
         now = {component.name: entry.settings for component, entry in self.entries.items()}
         changed, listed = provenance.differences(before, now)
         if changed or (begun and begun.keys() != now.keys()):
             names, flags = ",".join(begun), provenance.flags_before(begun, changed)
-            raise ProvenanceError(
-                f"a recompute of {names} is unfinished"
-                + f", with other settings ({listed})" * bool(changed),
-                path=self.used.folder,
-                fix=f"to continue it, give --recompute {names} and {flags}; to discard it, "
-                "--recompute none",
-            )
+            other = f", with other settings ({listed})" * bool(changed)
+            fix = f"to continue it, give --recompute {names} and {flags}; "
+            fix += "to discard it, --recompute none"
+            what = f"a recompute of {names} is unfinished{other}"
+            raise ProvenanceError(what, path=self.used.folder, fix=fix)
         for folder in map(self.used.arrays, self.entries):
             if folder.is_dir() and os.stat(folder).st_dev != os.stat(self.used.folder).st_dev:
-                raise StorageError(
-                    "is on another file system than the store, so no rename can replace its arrays",
-                    path=folder,
-                    fix="delete it and run the same command again",
-                )
+                what = "is on another file system than the store, so its arrays cannot be replaced"
+                fix = "delete it and run the same command again"
+                raise StorageError(what, path=folder, fix=fix)
 
 
 def beside(store: Store) -> Store:
-    """Give the place of a store's next generation."""
+    """Give the store of the next generation."""
     folder = store.state / "next"
     return Store(folder, folder / JSONL_NAME, store.recipe)
 
 
 def made_in(new: Store) -> Iterator[Record]:
     """Read the records of the images that are recomputed."""
-    for path in filter(Path.is_file, (new.jsonl, new.journal)):
-        with files.explained(path), path.open("rb", buffering=1 << 20) as file:
-            for line in records.lines(file):
-                check()
-                with suppress(BadRecordError):  # one that is torn is written again
-                    yield records.parse(line.data)
+    for path in (new.jsonl, new.journal):
+        for _, record in records.walk(path, records.parse):
+            yield record
 
 
 def unfinished(store: Store) -> tuple[dict[str, Entry], int]:
-    """Say what is being recomputed, and of how many images it has been."""
+    """Give what is being recomputed, and the number of images so far."""
     new = beside(store)
     return provenance.readable(new.folder), len({r["image_id"] for r in made_in(new)})
 
 
 def finish(store: Store) -> None:
-    """Complete what a run that was killed has left: its journal, and a swap that is recorded."""
+    """Finish what a killed run has left: its journal, and a swap that was begun."""
     entries, new = provenance.read(store.folder), beside(store)
     if new.journal.is_file():
         journal.merge(new.jsonl)
@@ -129,7 +120,7 @@ def finish(store: Store) -> None:
     if not swapped:
         return
     made = dict.fromkeys(record["image_id"] for record in made_in(new))
-    # Before the arrays, as they tell what is to be taken; to do it once more is no harm.
+    # Before the arrays, whose presence says which fields to take; it can be repeated.
     journal.apply(new.jsonl, store.jsonl, made, partial(_combined, new))
     journal.apply(facts.path_of(new), facts.path_of(store), made)
     for component in store.recipe.components:
@@ -146,7 +137,7 @@ def finish(store: Store) -> None:
 
 
 def discard(store: Store) -> None:
-    """Remove what is not in use; first the records, without which no array in there counts."""
+    """Remove the next generation; the records first, without which its arrays do not count."""
     new = beside(store)
     files.withdraw(new.jsonl)
     files.withdraw(new.journal)
@@ -158,7 +149,7 @@ def discard(store: Store) -> None:
 
 
 def _combined(new: Store, old: bytes | None, line: bytes) -> bytes | None:
-    """Give a record the fields that tell of its new arrays; the others are as they are in use."""
+    """Update the fields of a record that describe its new arrays, and keep the others."""
     record, used = records.parse(line), None
     with suppress(BadRecordError):
         used = None if old is None else records.parse(old)
@@ -172,7 +163,7 @@ def _combined(new: Store, old: bytes | None, line: bytes) -> bytes | None:
 
 
 def _fields(component: Component) -> list[str]:
-    """Name the fields of a record that tell of an array."""
+    """Name the fields of a record that describe an array."""
     if component.source == "caption":
         return ["caption", *([component.mask.field] if component.mask else [])]
     return ["height", "width", "aspect_bucket", *([CROP] if component.follows_picture else [])]

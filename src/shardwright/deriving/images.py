@@ -1,4 +1,4 @@
-"""Reading pictures: upright, in RGB, of a bounded size, and in the frame their arrays will show."""
+"""Reading pictures: upright, in RGB, of a bounded size, cut to the frame that their arrays show."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from shardwright.encoders.base import Picture
 from shardwright.recipe import Component, Recipe, Side
 from shardwright.store.provenance import SRGB
 
-PIXEL_LIMIT = 89_478_485  # where Pillow begins to suspect a bomb; 256 MiB in RGB
+PIXEL_LIMIT = 89_478_485  # above it, Pillow suspects a decompression bomb; 256 MiB in RGB
 FITS = ("original", "bucket")
-# By content, whatever the name says: Pillow knows others that start programs to read them.
+# By content, whatever the name says. Only these: for others, Pillow may start programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "QOI")
-_PLUGGED = ("HEIF", "JXL")  # by packages that the user may have installed
-_BY_NAME = "TGA"  # nothing in its content says that it is one
+_PLUGGED = ("HEIF", "JXL")  # with packages that the user may have installed
+_BY_NAME = "TGA"  # its content does not show that it is one
 _INSTEAD = {
     "HEIF": "HEIC and HEIF need a plug-in: pip install pillow-heif",
     "JXL": "JPEG XL needs a plug-in: pip install pillow-jxl-plugin",
     "AVIF": "AVIF needs Pillow 11.3 or later: pip install --upgrade pillow",
     "RAW": "the raw data of a camera; export it as TIFF or JPEG",
 }
-_BRANDS = {b"av": "AVIF", b"he": "HEIF", b"mi": "HEIF", b"ms": "HEIF"}  # how those of a file begin
+_BRANDS = {b"av": "AVIF", b"he": "HEIF", b"mi": "HEIF", b"ms": "HEIF"}  # first bytes
 _JXL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 _ORIENTATION = 0x0112
 _BITS = 258  # per sample, in a TIFF
-_PHOTOMETRIC = 262  # what its values mean: with 0, that white is zero
+_PHOTOMETRIC = 262  # what its values mean: 0 if white is zero
 _QUARTER_TURNS = (5, 6, 7, 8)  # the orientations that swap the sides
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 class BadImageError(ValueError):
-    """A file that gives no picture; ``args`` are the reason's name and a detail."""
+    """A file without a usable picture; ``args`` are the reason's name and a detail."""
 
 
 class Size(NamedTuple):
-    """The sides of a picture that stands upright."""
+    """The sides of an upright picture."""
 
     width: int
     height: int
 
 
 class Pictures(NamedTuple):
-    """One picture, by the rule of colour; and why its profile was not applied, if it was not."""
+    """One picture by each colour rule, and why its profile was not applied, if it was not."""
 
     by_colour: dict[str, Picture]
     unapplied: str | None
@@ -61,7 +61,7 @@ class Pictures(NamedTuple):
 
 @dataclass(frozen=True)
 class Frame:
-    """The part of a picture that an array shows, and the size it is brought to."""
+    """The part of a picture that an array shows, and the size it is resized to."""
 
     box: Box
     size: Size
@@ -69,9 +69,9 @@ class Frame:
 
 @contextmanager
 def strict() -> Iterator[None]:
-    """Have Pillow refuse bombs and truncated files, and keep its other doubts to itself.
+    """Have Pillow refuse bombs and truncated files, without its other warnings.
 
-    These are settings of the whole process, so they are made once, around the reading threads.
+    These settings are global to the process, so they are made once, around the reading threads.
     """
     truncated = ImageFile.LOAD_TRUNCATED_IMAGES
     ImageFile.LOAD_TRUNCATED_IMAGES = False
@@ -87,14 +87,13 @@ def strict() -> Iterator[None]:
 def measure(path: str) -> Size:
     """Give the size of a picture, upright, from the head of its file."""
     with _opened(path) as image:
-        return _upright_size(image)
+        # Of a TIFF, Pillow gives the size that it will have when it is upright.
+        turned = image.format != "TIFF" and image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
+        return Size(image.height, image.width) if turned else Size(*image.size)
 
 
 def read(path: str, colours: Collection[str]) -> Pictures:
-    """Read a picture: orientation applied, any mode to RGB, alpha over white.
-
-    Decoded once, it is given by each rule of colour: in sRGB, or as it is stored.
-    """
+    """Read a picture: orientation applied, any mode to RGB, alpha over white."""
     with _opened(path) as image:
         _require_white(image)
         image.load()
@@ -113,27 +112,27 @@ def read(path: str, colours: Collection[str]) -> Pictures:
 
 
 def has_other_colours(path: str) -> bool:
-    """Whether the profile of a picture, in the head of its file, changes its colours."""
+    """Whether a picture has a colour profile that changes its colours."""
     with suppress(BadImageError), _opened(path) as image:
         profile = image.info.get("icc_profile")
         mode = "L" if image.mode.startswith("I") else image.mode
         return bool(profile) and conversion(profile, mode).apply is not None
-    return False  # as good as none
+    return False
 
 
 def frame(fit: str, size: Size, component: Component, recipe: Recipe) -> Frame:
     """Choose the part of a picture for a component that follows its sides.
 
-    ``original`` keeps the picture, but for what is left over right and below when its sides are
-    divided. ``bucket`` takes the largest centred part of the bucket's shape, at the bucket's size.
+    ``original`` keeps the picture, except for the remainder at the right and bottom when its sides
+    are divided. ``bucket`` takes the largest centred part of the bucket's shape, at its size.
     """
     if fit == "original":
         divisors = {axis.of: axis.divisor for axis in component.shape if isinstance(axis, Side)}
         width = size.width - size.width % divisors.get("width", 1)
         height = size.height - size.height % divisors.get("height", 1)
         if not width or not height:
-            sides = f"{size.width}x{size.height} pixels"
-            raise BadImageError("too_small", f"{sides} are too few for {component.name}")
+            detail = f"{size.width}x{size.height} pixels are too few for {component.name}"
+            raise BadImageError("too_small", detail)
         return Frame((0, 0, width, height), Size(width, height))
     bucket = recipe.bucket_for(*size)
     scale = min(size.width / bucket.width, size.height / bucket.height)
@@ -144,7 +143,7 @@ def frame(fit: str, size: Size, component: Component, recipe: Recipe) -> Frame:
 
 
 def framed(picture: Picture, frame: Frame) -> Picture:
-    """Cut a picture to a frame and bring it to the frame's size."""
+    """Cut a picture to a frame, and resize it to the frame's size."""
     left, top, right, bottom = frame.box
     part = picture[top:bottom, left:right]
     if (right - left, bottom - top) == frame.size:
@@ -155,12 +154,12 @@ def framed(picture: Picture, frame: Frame) -> Picture:
 
 @contextmanager
 def _opened(path: str) -> Iterator[Image.Image]:
-    """Open a picture and turn whatever goes wrong with it into a reason."""
+    """Open a picture, and turn any error into a reason."""
     try:
         if not is_regular(path):
             raise BadImageError("unreadable", "not a regular file")
         named = _format_by_name(path)
-        if named == "RAW":  # most are TIFF files, of which Pillow would show a thumbnail
+        if named == "RAW":  # most are TIFF files, of which Pillow would read a thumbnail
             raise BadImageError("format_not_readable", _INSTEAD[named])
         formats = (*_READABLE, named) if named == _BY_NAME else _READABLE
         with Image.open(path, formats=formats) as image:
@@ -182,14 +181,14 @@ def _opened(path: str) -> Iterator[Image.Image]:
         raise BadImageError("too_large", "not enough memory to decode it") from None
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise BadImageError("unreadable", str(error.strerror)) from None
-    except Exception as error:  # decoders raise what they like at what they are given
+    except Exception as error:  # decoders may raise anything
         raise BadImageError("broken_image", str(error) or type(error).__name__) from None
 
 
 def _readable() -> tuple[str, ...]:
-    """Name the formats that can be read here, after what is installed for more has been loaded."""
+    """Name the formats that can be read here, with the plug-ins that are installed."""
     Image.init()
-    with suppress(Exception):  # a plug-in that does not load is none
+    with suppress(Exception):  # a plug-in may be missing or broken
         import_module("pillow_heif").register_heif_opener()
     with suppress(Exception):
         import_module("pillow_jxl")
@@ -204,7 +203,7 @@ def _format_by_name(path: str) -> str | None:
 
 
 def _format_by_content(path: str) -> str | None:
-    """Tell the formats that need more than any Pillow; they often go by the name of another."""
+    """Recognise the formats that need a plug-in; they often have the suffix of another."""
     try:
         with open(path, "rb") as file:
             head = file.read(12)
@@ -216,7 +215,7 @@ def _format_by_content(path: str) -> str | None:
 
 
 def _require_white(image: Image.Image) -> None:
-    """Refuse grey values of which nobody can say how large white is."""
+    """Refuse grey values without a known white."""
     bits = 16
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         bits = image.tag_v2.get(_BITS, (1,))[0]
@@ -232,12 +231,6 @@ def _require_white(image: Image.Image) -> None:
     raise BadImageError("unknown_white", detail)
 
 
-def _upright_size(image: Image.Image) -> Size:
-    # Of a TIFF, Pillow gives the size that it will have when it is upright.
-    turned = image.format != "TIFF" and image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
-    return Size(image.height, image.width) if turned else Size(*image.size)
-
-
 def _rgb(image: Image.Image, convert: Conversion) -> Image.Image:
     if not image.has_transparency_data:
         return convert(image)
@@ -249,8 +242,8 @@ def _rgb(image: Image.Image, convert: Conversion) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image, upright: Image.Image) -> Image.Image:
-    """Scale grey values of 16 bits, which Pillow would only cut off at 255."""
+    """Scale grey values of 16 bits; Pillow would clip them at 255."""
     values = (np.array(upright) / 257).round().astype(np.uint8)
     if isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == 0:
-        values = 255 - values  # zero is white; with fewer bits Pillow has seen to it
+        values = 255 - values  # zero is white; with fewer bits, Pillow does it
     return Image.fromarray(values)

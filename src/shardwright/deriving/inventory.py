@@ -1,6 +1,6 @@
 """What a store already holds of the images.
 
-Kept in columns, a few bytes an image: a record is read again when its turn comes.
+Kept in columns, a few bytes an image: a record is read again when it is needed.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
 from msgspec.structs import replace
 
-from shardwright.deriving import captions as caption_files
-from shardwright.deriving import sources as images_found
-from shardwright.deriving.captions import CaptionError, Captions
+from shardwright.deriving.captions import CaptionError, Captions, beside
 from shardwright.deriving.images import Size
-from shardwright.deriving.sources import Source
+from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipe import Component
@@ -23,7 +22,7 @@ from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts
 from shardwright.store.folders import array_ids
-from shardwright.store.records import Record
+from shardwright.store.records import Line, Record
 from shardwright.store.rules import Rules, is_side, is_stage1
 from shardwright.store.store import ARRAY_SUFFIX, Store
 
@@ -40,37 +39,33 @@ class Inventory:
         *,
         recompute: Collection[Component] = (),
     ) -> None:
-        self.sources = sources
-        self.store = store
-        self.captions = captions
-        # The reason and detail, by number.
-        self.problems = images_found.problems(sources, _owners(sources, store))
-        self.other_captions: set[int] = set()  # images with one given or beside, not on record
-        self.changed: set[int] = set()  # images that are no longer the file that was encoded
+        self.sources, self.store, self.captions = sources, store, captions
+        self.problems = problems(sources, _owners(sources, store))  # (reason, detail), by number
+        self.other_captions: set[int] = set()  # images with another caption than on record
+        self.changed: set[int] = set()  # images whose file is not the one that was encoded
         self._outdated: dict[int, list[str]] = {}  # components that show an earlier file
-        self.touched: dict[int, int] = {}  # the new time of files that are the same as before
-        self.gone: dict[str, str] = {}  # the paths of images on record that are nowhere, by id
-        self._text_folders = [
-            os.path.join(store.arrays(component), "") for component in store.recipe.captions
-        ]
+        self.touched: dict[int, int] = {}  # the new time of files with the same content
+        self.gone: dict[str, str] = {}  # the paths of images on record that do not exist, by id
+        self._text_folders = [str(store.arrays(c)) for c in store.recipe.captions]
         self._read_texts = any(component.source == "caption" for component in recompute)
-        self._numbers = {
-            source.image_id: number
-            for number, source in enumerate(sources)
-            if number not in self.problems
-        }
+        usable = (n for n in range(len(sources)) if n not in self.problems)
+        self._numbers = {sources[number].image_id: number for number in usable}
         self.stored = dict.fromkeys(store.recipe.components, 0)  # arrays, also of other images
         self._there = {c: bytearray(len(sources)) for c in store.recipe.components}
         self._line = array("Q", bytes(8 * len(sources)))  # where its record begins, plus one; or 0
         self._facts = array("Q", bytes(8 * len(sources)))  # likewise
-        self._sound = bytearray(len(sources))  # whether that record has all it should
-        self._recorded = bytearray(len(sources))  # whether that record has a caption
-        self._captioned = bytearray(source.has_sidecar for source in sources)
-        self._list_arrays()
+        self.valid = bytearray(len(sources))  # whether that record is valid
+        # Whether there is a caption; a text beside the image may turn out to be blank.
+        self.captioned = bytearray(source.has_sidecar for source in sources)
+        for component, there in self._there.items():
+            for image_id in array_ids(store, component):
+                self.stored[component] += 1
+                if image_id in self._numbers:
+                    there[self._numbers[image_id]] = 1
         gone = self._read_facts(progress)
-        self._read_records(progress, gone)
-        for number, recorded in enumerate(self._recorded):
-            if not recorded:  # nobody can tell of which caption these arrays were made
+        recorded = self._read_records(progress, gone)
+        for number, has_caption in enumerate(recorded):
+            if not has_caption:  # it is unknown from which caption these arrays were made
                 for component in store.recipe.captions:
                     self._there[component][number] = 0
 
@@ -79,24 +74,24 @@ class Inventory:
         return tuple(c for c in components if not self._there[c][number])
 
     def kept(self, number: int, make: Collection[Component]) -> list[str]:
-        """Name the arrays of a picture that an image has, and that are not to be made."""
+        """Name the arrays of a picture that an image has and keeps."""
         pictures = self.store.recipe.pictures
         return [c.name for c in pictures if self._there[c][number] and c not in make]
 
     def is_outdated(self, number: int, make: Collection[Component]) -> bool:
-        """Whether some array will still show an image as it was before."""
+        """Whether some array will still show an earlier version of an image."""
         kept = self.kept(number, make)
         outdated = kept if number in self.changed else self._outdated.get(number, ())
         return not set(kept).isdisjoint(outdated)
 
     def recompute(self, components: Iterable[Component], made: Iterable[Record]) -> None:
-        """Take all arrays of components for missing; images with these records are complete."""
+        """Treat all arrays of components as missing, except for images that have a new record."""
         for component in components:
             self._there[component] = bytearray(len(self.sources))
         for record in made:
             number = self._numbers.get(record["image_id"])
             if number is not None:
-                self._sound[number] = 1
+                self.valid[number] = 1
                 self.changed.discard(number)
                 self._outdated.pop(number, None)
                 if number in self.other_captions:
@@ -109,14 +104,6 @@ class Inventory:
     def count(self, component: Component) -> int:
         """Count the images that have an array of a component."""
         return sum(self._there[component])
-
-    def has_sound_record(self, number: int) -> bool:
-        """Whether an image's record has all that a record should."""
-        return bool(self._sound[number])
-
-    def has_caption(self, number: int) -> bool:
-        """Whether there is a caption somewhere; one beside the image may yet prove to be blank."""
-        return bool(self._captioned[number])
 
     def record(self, number: int) -> Record | None:
         """Read an image's record again."""
@@ -139,14 +126,6 @@ class Inventory:
     def given_caption(self, number: int) -> str | None:
         """Find an image's caption in the file that the user gave."""
         return self.captions.of(self.sources[number]) if self.captions else None
-
-    def _list_arrays(self) -> None:
-        for component, there in self._there.items():
-            for image_id in array_ids(self.store, component):
-                self.stored[component] += 1
-                number = self._numbers.get(image_id)
-                if number is not None:
-                    there[number] = 1
 
     def _read_facts(self, progress: Progress) -> dict[str, str]:
         """Compare the images with the files that were encoded; give those that are gone."""
@@ -175,7 +154,9 @@ class Inventory:
                     self.touched[number] = now.mtime_ns
         return gone
 
-    def _read_records(self, progress: Progress, gone: Mapping[str, str]) -> None:
+    def _read_records(self, progress: Progress, gone: Mapping[str, str]) -> bytearray:
+        """Read all records; give which images have a caption in theirs."""
+        recorded = bytearray(len(self.sources))
         given: dict[int, str] = {}
         if self.captions:
             for number in range(len(self.sources)):
@@ -187,11 +168,11 @@ class Inventory:
                     continue
                 if caption is not None:
                     given[number] = caption
-                    self._captioned[number] = 1
+                    self.captioned[number] = 1
         jsonl, rules = self.store.jsonl, Rules(self.store.recipe)
-        malformed: list[int] = []  # the numbers of lines
+        malformed: list[Line] = []
         for line, record in records.walk(
-            jsonl, records.parse, bad=lambda line, _: malformed.append(line.number)
+            jsonl, records.parse, bad=lambda line, _: malformed.append(line)
         ):
             image_id = record.get("image_id")
             if isinstance(image_id, str) and image_id in gone:
@@ -199,17 +180,18 @@ class Inventory:
             found = self._numbers.get(_id_of(record))
             if found is not None:  # of two records of one image the later counts
                 self._line[found] = line.offset + 1
-                self._judge(found, record, given.get(found), rules)
+                self.valid[found] = next(rules.faults(record), None) is None
+                recorded[found] = recorded_caption(record) is not None
+                self.captioned[found] |= recorded[found]
+                self._judge(found, record, given.get(found))
         if malformed:
             lines = quantity(len(malformed), "lines")
             progress.warn(f"{jsonl}: {lines} without a record; kept as is")
+        return recorded
 
-    def _judge(self, number: int, record: Record, given: str | None, rules: Rules) -> None:
+    def _judge(self, number: int, record: Record, given: str | None) -> None:
+        """Compare an image and its captions with its record."""
         caption = recorded_caption(record)
-        recipe = self.store.recipe
-        self._sound[number] = next(rules.faults(record), None) is None
-        self._recorded[number] = caption is not None
-        self._captioned[number] |= caption is not None
         self.other_captions.discard(number)
         if caption is not None:
             if given is None:
@@ -218,12 +200,12 @@ class Inventory:
                 differs = given != caption and self._has_texts(number)
             if differs:
                 self.other_captions.add(number)
-        if is_stage1(record, recipe):
+        if is_stage1(record, self.store.recipe):
             detail = "its record holds inline arrays; run shardwright migrate first"
             self.problems[number] = ("not_migrated", detail)
         elif other := _other_image(record.get("image_path"), self.sources[number].path):
-            gone = "; that is gone: remove its record and arrays first" * facts.is_gone(other)
-            detail = f"in the store, this image_id is {other}{gone}"
+            gone = "; it does not exist: remove its record and arrays" * facts.is_gone(other)
+            detail = f"the store has this image_id for {other}{gone}"
             self.problems[number] = ("duplicate_id", detail)
 
     def _has_texts(self, number: int) -> bool:
@@ -233,22 +215,19 @@ class Inventory:
     def _edited(self, number: int) -> str | None:
         """Read the caption beside an image, if it may have changed since its array was made.
 
-        One that is older than the array is read only if it is going to be used: to open them all
-        would take longer than all else when there is nothing to do.
+        One that is older than its array is read only if it will be used: when there is nothing to
+        do, opening them all would take longer than everything else.
         """
         source = self.sources[number]
-        made = self._has_texts(number) and not self._read_texts
-        try:
-            if source.has_sidecar and not (made and self._is_older(source)):
-                return caption_files.beside(source)
-        except (CaptionError, OSError):
-            pass  # it will be a failure if it is needed
+        with suppress(CaptionError, OSError):  # reported as a failure if it is needed
+            if source.has_sidecar and self._has_texts(number) and not self._read_texts:
+                written = os.stat(source.sidecar).st_mtime_ns
+                name = f"/{source.image_id}{ARRAY_SUFFIX}"  # a Path would be slow for all images
+                arrays = (folder + name for folder in self._text_folders)
+                if all(written < os.stat(array).st_mtime_ns for array in arrays):
+                    return None
+            return beside(source)
         return None
-
-    def _is_older(self, source: Source) -> bool:
-        written = os.stat(source.sidecar).st_mtime_ns
-        name = source.image_id + ARRAY_SUFFIX
-        return all(written < os.stat(folder + name).st_mtime_ns for folder in self._text_folders)
 
 
 def recorded_caption(record: Record | None) -> str | None:
@@ -260,13 +239,11 @@ def recorded_caption(record: Record | None) -> str | None:
 def recorded_size(record: Record | None) -> Size | None:
     """Give the size of the picture in a record, if it has one."""
     width, height = (record or {}).get("width"), (record or {}).get("height")
-    if not is_side(width) or not is_side(height):
-        return None
-    return Size(width, height)
+    return Size(width, height) if is_side(width) and is_side(height) else None
 
 
 def _id_of(record: Record) -> str:
-    """Give the id of the image that a record speaks of; it is blank if there is none."""
+    """Give the image id of a record; blank if there is none."""
     image_id, path = record.get("image_id"), record.get("image_path")
     if image_id is None and isinstance(path, str):  # as in Stage 1
         image_id = records.image_id_of(path)
@@ -275,7 +252,7 @@ def _id_of(record: Record) -> str:
 
 def _owners(sources: list[Source], store: Store) -> dict[str, Source]:
     """Find the image on record for each id that several images have."""
-    shared = images_found.contested(sources)
+    shared = contested(sources)
     owners: dict[str, Source] = {}
     for _, record in records.walk(store.jsonl, records.parse) if shared else ():
         image_id, path = _id_of(record), record.get("image_path")
@@ -288,10 +265,10 @@ def _owners(sources: list[Source], store: Store) -> dict[str, Source]:
 
 
 def _other_image(recorded: object, path: str) -> str | None:
-    """Give the image that a record speaks of, if it is not this one.
+    """Give the image of a record, if it is not this one.
 
-    The same file by another way is this one, and so is one of the same name if the recorded file
-    is gone: folders are moved.
+    The same file by another path is this one. So is a file of the same name if the recorded one
+    does not exist: folders are moved.
     """
     if not isinstance(recorded, str) or os.path.normpath(recorded) == os.path.normpath(path):
         return None

@@ -1,4 +1,4 @@
-"""What this machine can take: the memory for a batch, and whether its CPU computes in bfloat16."""
+"""What this machine has: memory for a batch, and a CPU that may compute in bfloat16."""
 
 from __future__ import annotations
 
@@ -15,33 +15,32 @@ _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
 
 
 def rooms(encoders: Mapping[Component, Encoder]) -> dict[Component, int]:
-    """Say how many numbers of input fit into memory, for each encoder that knows what it needs."""
-    found = {}
-    for component, encoder in encoders.items():
-        needed = getattr(encoder, "bytes_per_number", None)  # not all that users give have it
-        if needed:
-            found[component] = room(encoder.device, free_memory(encoder.device), needed)
-    return found
+    """Count the input numbers that fit into memory, for each encoder that says what it needs."""
+    return {
+        component: room(encoder.device, free_memory(encoder.device), needed)
+        for component, encoder in encoders.items()
+        if (needed := getattr(encoder, "bytes_per_number", None))  # users' encoders may not have it
+    }
 
 
 def room(device: str, free: int, bytes_per_number: int) -> int:
-    """Say how many numbers of input may be encoded at a time.
+    """Count the input numbers that may be encoded at a time.
 
-    A CUDA device that has no room for a batch says so, and the batch is halved. On a CPU the system
-    kills the process instead, and large batches gain next to nothing: a quarter has to do.
+    A CUDA device without room for a batch says so, and the batch is halved. On a CPU the system
+    kills the process instead, and large batches gain little: use a quarter of the memory.
     """
     share = free if device.startswith("cuda") else free // 4
     return share // bytes_per_number
 
 
 def has_bfloat16() -> bool:
-    """Whether the CPU has instructions for bfloat16, as far as that can be told."""
+    """Whether the CPU has instructions for bfloat16, or is unknown."""
     words = _read(CPUINFO).split()
     return not words or not _BFLOAT16.isdisjoint(words)
 
 
 def free_memory(device: str) -> int:
-    """Say how many bytes a device has for us, or has at all where no more is known."""
+    """Count the free bytes of a device, or all its bytes where only that is known."""
     if device.startswith("cuda"):
         import torch
 

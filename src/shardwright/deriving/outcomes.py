@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -20,7 +21,7 @@ _IN_A_ROW = 100
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One image of which something could not be made, and why."""
+    """One image that failed, and why."""
 
     image_id: str
     image_path: str
@@ -39,30 +40,28 @@ class Outcomes:
     profiles: dict[str, FailedReason] = field(default_factory=dict)  # of colour, not applied
     _row: int = 0
 
-    def fail(self, source: Source, reason: str, detail: str, components: Iterable[str]) -> None:
+    def fail(self, source: Source, reason: str, detail: str, components: list[str]) -> None:
         """Count an image that failed before the work began."""
-        # A name that is not Unicode is written as well as JSON can.
+        # JSON cannot hold the bytes of a name that is not Unicode.
         image_id, path = (
             text.encode(errors="surrogateescape").decode(errors="replace")
             for text in (source.image_id, source.path)
         )
-        self.failures.append(Failure(image_id, path, reason, detail, list(components)))
+        self.failures.append(Failure(image_id, path, reason, detail, components))
 
-    def fail_at_work(
-        self, source: Source, reason: str, detail: str, components: Iterable[str]
-    ) -> None:
-        """Count an image that failed at work; too many in a row are too many."""
+    def fail_at_work(self, source: Source, reason: str, detail: str, components: list[str]) -> None:
+        """Count an image that failed at work; raise if too many fail in a row."""
         self.fail(source, reason, detail, components)
         self._row += reason != "format_not_readable"  # nothing is wrong with those images
         if self._row == _IN_A_ROW:
             raise TooManyFailuresError(
-                f"{source.path}: {reason.replace('_', ' ')} ({detail}), like {_IN_A_ROW} images "
-                "in a row; what was made before them is kept: fix the cause, then run the same "
-                "command again"
+                f"{reason.replace('_', ' ')} ({detail}), as with {_IN_A_ROW} images in a row",
+                path=source.path,
+                fix="fix the cause and run the same command again; the images before are saved",
             )
 
     def succeed(self, changed: bool) -> None:
-        """Count an image that came through, and whether anything was to be done for it."""
+        """Count an image as derived, or as complete if there was nothing to do."""
         self._row = 0
         self.derived += changed
         self.complete += not changed
@@ -72,69 +71,56 @@ class Outcomes:
         self.profiles.setdefault(reason, FailedReason(0, source.path)).count += 1
 
     def by_reason(self) -> dict[str, FailedReason]:
-        """Sum up the failures."""
+        """Count the failures by reason."""
         reasons: dict[str, FailedReason] = {}
         for failure in self.failures:
-            entry = reasons.setdefault(failure.reason, FailedReason(0, failure.image_path))
-            entry.count += 1
+            reasons.setdefault(failure.reason, FailedReason(0, failure.image_path)).count += 1
         return reasons
 
 
 def write_failures(
     store: Store, outcomes: Outcomes, seen: Collection[str], components: Collection[str]
 ) -> None:
-    """Write this run's failures, with older ones that it had no occasion to settle.
+    """Write this run's failures, and keep older ones that it could not settle.
 
-    Those are of images that this run has not seen, but which still exist, and of components that it
-    did not make.
+    Those are of images that still exist but were not seen by this run, or of other components.
     """
-    path = store.state / FAILURES_NAME
     there = set(map(absolute, seen))
     kept = []
     for failure in read_failures(store):
         image, rest = failure.image_path, failure.components
-        # An earlier version wrote relative paths, which may be meant from another folder.
-        if absolute(image) in there or (not os.path.isabs(image) and _ends(image, there)):
+        # An earlier version wrote relative paths, which may be relative to another folder.
+        tail = "/" + os.path.normpath(image)
+        relative = not os.path.isabs(image)
+        if absolute(image) in there or (relative and any(path.endswith(tail) for path in there)):
             rest = [name for name in rest if name not in components]
-        elif os.path.isabs(image) and (is_gone(image) or _can_be_listed(image)):
+        elif not relative and (is_gone(image) or _can_be_listed(image)):
             rest = []
         if rest:
             kept.append(msgspec.structs.replace(failure, components=rest))
-    kept += map(_anywhere, outcomes.failures)
+    for failure in outcomes.failures:
+        path = absolute(failure.image_path)
+        kept.append(msgspec.structs.replace(failure, image_path=path))
     lines = [msgspec.json.encode(failure) + b"\n" for failure in kept]
     if lines:
-        files.write_whole(path, b"".join(lines))
+        files.write_whole(store.state / FAILURES_NAME, b"".join(lines))
     else:
-        files.withdraw(path)
+        files.withdraw(store.state / FAILURES_NAME)
 
 
 def _can_be_listed(path: str) -> bool:
-    """Whether a path is a folder that can be read, now if not before."""
-    try:
+    """Whether a path is a folder that can be read now."""
+    with suppress(OSError):
         os.listdir(path)
-    except OSError:
-        return False
-    return True
-
-
-def _ends(relative: str, paths: Iterable[str]) -> bool:
-    tail = "/" + os.path.normpath(relative)
-    return any(path.endswith(tail) for path in paths)
-
-
-def _anywhere(failure: Failure) -> Failure:
-    """Give a failure a path that can be found from any working folder."""
-    return msgspec.structs.replace(failure, image_path=absolute(failure.image_path))
+        return True
+    return False
 
 
 def read_failures(store: Store) -> list[Failure]:
-    """Read the failures of earlier runs; a line that is none is no loss."""
+    """Read the failures of earlier runs; invalid lines are skipped."""
     path = store.state / FAILURES_NAME
     found = []
-    if path.is_file():
-        for line in path.read_bytes().splitlines():
-            try:
-                found.append(msgspec.json.decode(line, type=Failure))
-            except (msgspec.MsgspecError, UnicodeDecodeError):
-                continue
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            found.append(msgspec.json.decode(line, type=Failure))
     return found

@@ -1,10 +1,9 @@
 """The work itself: pictures are read ahead in threads, encoded in batches, committed in order.
 
-Four stages run at once. Readers decode and prepare the images, ahead of the encoders and within a
-bound of memory. One thread stacks a group of samples into batches. The calling thread does nothing
-but encode. One thread checks what came out and commits the group: arrays and records. Groups are
-committed in the order of the images, so a store that was interrupted and resumed cannot be told
-from one that was not.
+Four stages run at once. Reader threads decode and prepare the images, ahead of the encoders, in
+bounded memory. One thread stacks a group of samples into batches. The calling thread only encodes.
+One thread checks the results and commits the group: arrays and records. Groups are committed in the
+order of the images, so an interrupted and resumed run makes the same store as one without a break.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from shardwright.deriving import images
 from shardwright.deriving.batches import Batch, Batcher
 from shardwright.deriving.commit import Committer
-from shardwright.deriving.plan import ImageToDerive
 from shardwright.deriving.prepare import Sample
 from shardwright.engine.local import cores
 from shardwright.interrupts import POLL, check
@@ -27,40 +25,30 @@ from shardwright.progress import Progress
 
 Result = TypeVar("Result")
 
-_GROUP_SECONDS = 3  # what a kill may cost: groups grow and shrink to take about this long
+_GROUP_SECONDS = 3  # about what a kill may cost: the size of groups is adapted to it
 _LARGEST_GROUP = 256
 _GROUP_BYTES = 1 << 28  # of inputs in a group, and again of those that wait to be stacked
 _NOTE_EVERY = 10  # seconds
 
 
-class Group(NamedTuple):
-    """Samples that are committed together, and the batches to encode for them."""
-
-    samples: list[Sample]
-    batches: list[Batch]
-
-
 class Pipeline:
-    """Runs tasks through the four stages."""
+    """Runs samples through the four stages."""
 
     def __init__(
         self,
-        read: Callable[[ImageToDerive], Sample],
+        read: Callable[[Sample], Sample],
         batcher: Batcher,
         committer: Committer,
         progress: Progress,
     ) -> None:
-        self.read = read
-        self.batcher = batcher
-        self.committer = committer
-        self.progress = progress
-        self.waited = 0.0  # seconds in which the encoders had nothing to do
+        self.read, self.batcher, self.committer, self.progress = read, batcher, committer, progress
+        self.waited = 0.0  # seconds in which the encoders were idle
         self.seconds = 0.0
         self._group_size = batcher.batch_size
-        self._hungry = False  # whether the encoders wait for the group that is being gathered
+        self._idle = False  # whether the encoders wait for the next group
 
-    def run(self, tasks: Iterator[ImageToDerive], total: int) -> None:
-        """Do all tasks. However this ends, what was handed to the last stage is committed."""
+    def run(self, samples: Iterator[Sample], total: int) -> None:
+        """Make all samples. However this ends, what was handed to the last stage is committed."""
         started = noted = now = time.monotonic()
         done = 0
         # Left in the opposite order: the readers stop first, and the committer is waited for.
@@ -70,53 +58,52 @@ class Pipeline:
             _pool(1) as stacking,
             _pool(cores()) as reading,
         ):
-            ahead = _Ahead(reading, self.read, tasks)
+            ahead = _Ahead(reading, self.read, samples)
             coming = stacking.submit(self._next, ahead)
             committed: Future[None] | None = None
-            while (group := self._receive(coming)).samples:
+            while True:
+                self._idle = True
+                group, batches = self._wait(coming)
+                self._idle = False
+                if not group:
+                    break
                 coming = stacking.submit(self._next, ahead)
-                for batch in group.batches:
+                for batch in batches:
                     self.batcher.encode(batch)
                 if committed is not None:
                     self._wait(committed)
-                committed = committing.submit(self.committer.commit, group.samples)
-                done += len(group.samples)
+                committed = committing.submit(self.committer.commit, group)
+                done += len(group)
                 last, now = now, time.monotonic()
                 self.seconds = now - started
-                self._adapt(len(group.samples), now - last)
-                self.progress.aside(f"encoder idle {self.waited_part:.0%}")
+                self._adapt(len(group), now - last)
+                idle = f"encoder idle {self.waited_part:.0%}"
+                self.progress.aside(idle)
                 if now - noted >= _NOTE_EVERY:
                     noted = now
-                    self.progress.note(
-                        f"{done:,}/{total:,} images, encoder idle {self.waited_part:.0%}"
-                    )
+                    self.progress.note(f"{done:,}/{total:,} images, {idle}")
             if committed is not None:
                 self._wait(committed)
         self.seconds = time.monotonic() - started
 
     @property
     def waited_part(self) -> float:
-        """Say for which part of the time the encoders had nothing to do."""
+        """Give the part of the time in which the encoders were idle."""
         return self.waited / self.seconds if self.seconds else 0.0
 
-    def _next(self, ahead: _Ahead) -> Group:
+    def _next(self, ahead: _Ahead) -> tuple[list[Sample], list[Batch]]:
+        """Gather the next group of samples that are committed together, and their batches."""
         samples: list[Sample] = []
         nbytes = 0
         while len(samples) < self._group_size and nbytes < _GROUP_BYTES:
-            # Full batches matter more than a full group: the encoders need not wait for that.
-            enough = self._hungry and len(samples) >= self.batcher.batch_size
+            # Full batches matter more than a full group, for which the encoders need not wait.
+            enough = self._idle and len(samples) >= self.batcher.batch_size
             sample = ahead.take(self._group_size, wait=not enough)
             if sample is None:
                 break
             samples.append(sample)
             nbytes += sample.nbytes
-        return Group(samples, self.batcher.stack(samples))
-
-    def _receive(self, coming: Future[Group]) -> Group:
-        self._hungry = True
-        group = self._wait(coming)
-        self._hungry = False
-        return group
+        return samples, self.batcher.stack(samples)
 
     def _adapt(self, count: int, seconds: float) -> None:
         """Choose the size of the next groups by how long this one took."""
@@ -140,20 +127,15 @@ class _Ahead:
     def __init__(
         self,
         pool: ThreadPoolExecutor,
-        read: Callable[[ImageToDerive], Sample],
-        tasks: Iterator[ImageToDerive],
+        read: Callable[[Sample], Sample],
+        samples: Iterator[Sample],
     ) -> None:
-        self._pool = pool
-        self._read = read
-        self._tasks = tasks
+        self._pool, self._read, self._samples = pool, read, samples
         self._futures: deque[Future[Sample]] = deque()
-        self._typical = 1 << 24  # bytes of a sample that is still being read: a guess, then learnt
+        self._typical = 1 << 24  # bytes of a sample that is still being read: a first guess
 
     def take(self, count: int, *, wait: bool) -> Sample | None:
-        """Give the next sample, and see to it that so many are on their way.
-
-        None if there is none, or if it is not to be waited for.
-        """
+        """Give the next sample, and keep so many coming; None if there is none, or none yet."""
         self._fill(count + cores())
         if not self._futures or not (wait or self._futures[0].done()):
             return None
@@ -167,16 +149,16 @@ class _Ahead:
             future.result().nbytes if future.done() else self._typical for future in self._futures
         )
         while len(self._futures) < count and (waiting < _GROUP_BYTES or not self._futures):
-            task = next(self._tasks, None)
-            if task is None:
+            sample = next(self._samples, None)
+            if sample is None:
                 return
-            self._futures.append(self._pool.submit(self._read, task))
+            self._futures.append(self._pool.submit(self._read, sample))
             waiting += self._typical
 
 
 @contextmanager
 def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Open a pool of threads; on the way out, what has not begun is dropped."""
+    """Open a pool of threads; at the end, tasks that have not begun are dropped."""
     pool = ThreadPoolExecutor(threads)
     try:
         yield pool

@@ -3,91 +3,109 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator, Set
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 
 from shardwright.deriving import images
 from shardwright.deriving.images import BadImageError
-from shardwright.deriving.inventory import Inventory, recorded_caption
+from shardwright.deriving.inventory import recorded_caption
 from shardwright.deriving.outcomes import Outcomes
-from shardwright.deriving.sources import Source
+from shardwright.deriving.prepare import Sample
+from shardwright.deriving.settings import InForce
 from shardwright.deriving.summary import FailedReason
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
 from shardwright.recipe import Component
-from shardwright.store.facts import Facts
 from shardwright.store.npy import HEADER_BYTES
-from shardwright.store.records import Record
 
-_MEASURED = 256  # images that are looked at to tell the room, or the profiles, of all
-
-
-@dataclass(frozen=True)
-class ImageToDerive:
-    """One image for which something is to be done."""
-
-    source: Source
-    make: tuple[Component, ...]  # the arrays that are missing
-    record: Record | None  # as it stands in the store
-    wants_text: bool  # whether its caption is to be tokenized
-    caption: str | None  # None if it is to be read beside the image, or else in the record
-    facts: Facts | None  # what is known of its file and caption
-    kept: list[str]  # the arrays of its picture that are there and stay
+_MEASURED = 256  # images that are opened to estimate the room, or the profiles, of all
 
 
-@dataclass
 class Plan:
-    """The images for which something is to be done, by number."""
+    """The images for which something is missing, by number."""
 
-    inventory: Inventory
-    components: tuple[Component, ...]
-    recomputed: Set[Component]
-    numbers: array[int] = field(default_factory=lambda: array("Q"))
-    texts: int = 0  # captions to be tokenized
-    changed: list[str] = field(default_factory=list)  # images that are not those of their arrays
-    to_make: dict[Component, int] = field(default_factory=dict)
+    def __init__(self, settings: InForce, outcomes: Outcomes) -> None:
+        """Sort the images into failed, complete and incomplete."""
+        inventory, components = settings.inventory, settings.request.components
+        self.settings, self.inventory, self.components = settings, inventory, components
+        self.numbers = array("Q")
+        self.texts = 0  # captions to be tokenized
+        self.changed: list[str] = []  # images whose arrays show an earlier file
+        self.to_make = dict.fromkeys(components, 0)
+        names = [component.name for component in components]
+        no_caption = ("no_caption", "not in --captions, the record, or a .txt file beside it")
+        for number, source in enumerate(inventory.sources):
+            check()
+            if number in inventory.problems:
+                outcomes.fail(source, *inventory.problems[number], names)
+                continue
+            make = inventory.missing(number, components)
+            wants_text = self.wants_text(number, make)
+            if inventory.is_outdated(number, make):
+                self.changed.append(source.path)
+            if wants_text and not inventory.captioned[number]:
+                outcomes.fail(source, *no_caption, names)
+            elif not (make or wants_text):
+                outcomes.complete += 1
+            else:
+                self.numbers.append(number)
+                self.texts += wants_text
+                for component in make:
+                    self.to_make[component] += 1
+        failures = [failure for failure in outcomes.failures if failure.reason == "no_caption"]
+        if len(failures) == len(inventory.sources):
+            raise InputMissingError(
+                "has no caption, and no other image has one",
+                path=failures[0].image_path,
+                fix="give --captions FILE, or write name.txt beside name.jpg",
+            )
 
     @property
     def work(self) -> list[Component]:
-        """Name the components of which something is to be made."""
+        """Name the components of which arrays are missing."""
         return [c for c in self.components if self.to_make[c]]
 
-    def tasks(self) -> Iterator[ImageToDerive]:
-        """Give the tasks in the order of the images."""
+    def samples(self) -> Iterator[Sample]:
+        """Give the samples to make, in the order of the images."""
         for number in self.numbers:
             make = self.inventory.missing(number, self.components)
             record = self.inventory.record(number)
             recorded, given = recorded_caption(record), self.inventory.given_caption(number)
-            fresh = {c for c in make if c.source == "caption"}
-            if fresh & self.recomputed:
+            texts = {c for c in make if c.source == "caption"}
+            if texts & self.settings.recomputed:
                 caption = given  # or the text beside it, which may be why it is recomputed
-            elif fresh:
+            elif texts:
                 caption = given or recorded
-            else:  # the array was made of the caption on record
+            else:  # the array was made from the caption on record
                 caption = recorded or given
-            wants_text = self.wants_text(number, make)
-            source, known = self.inventory.sources[number], self.inventory.facts(number)
-            kept = self.inventory.kept(number, make)
-            yield ImageToDerive(source, make, record, wants_text, caption, known, kept)
+            yield Sample(
+                self.inventory.sources[number],
+                make,
+                record,
+                self.inventory.facts(number),
+                self.inventory.kept(number, make),
+                wants_text=self.wants_text(number, make),
+                caption=caption,
+            )
 
     def wants_text(self, number: int, make: Collection[Component]) -> bool:
         """Whether an image's caption is to be tokenized: for an array, or for its record."""
         return any(
-            c in make or not self.inventory.has_sound_record(number)
+            c in make or not self.inventory.valid[number]
             for c in self.components
             if c.source == "caption"
         )
 
     def replaced_captions(self) -> int:
         """Count the captions on record that are replaced, as their arrays are recomputed."""
-        recomputed = [c for c in self.recomputed if c.source == "caption"]
+        recomputed = [c for c in self.settings.recomputed if c.source == "caption"]
         others = self.inventory.other_captions.intersection(self.numbers)
         return sum(1 for number in others if self.inventory.missing(number, recomputed))
 
     def count_profiles(self, stored: Collection[Component], outcomes: Outcomes) -> bool:
-        """Count the images there whose arrays were made without regard to their colour profile.
+        """Count the images whose arrays were made without their colour profile.
 
-        Of many images only some are opened, to save time; say whether the count is an estimate.
+        Of many images only some are opened; give whether the count is an estimate.
         """
         found = enumerate(self.inventory.sources) if stored else ()
         there = [source.path for n, source in found if not self.inventory.missing(n, stored)]
@@ -97,64 +115,22 @@ class Plan:
             outcomes.profiles["profile_ignored"] = FailedReason(count, hits[0])
         return len(opened) < len(there)
 
-    def bytes_needed(self, fit: str) -> dict[Component, int]:
+    def bytes_needed(self) -> dict[Component, int]:
         """Estimate the room that arrays will take, from some images."""
         needed = {}
         for component, count in self.to_make.items():
             shapes = [component.shape_for(0, 0)]
             if component.follows_picture:
-                shapes = [component.shape_for(*size) for size in self._sizes(component, fit)]
+                shapes = [component.shape_for(*size) for size in self._sizes(component)]
             total = sum(component.nbytes(shape) + HEADER_BYTES for shape in shapes)
             needed[component] = total * count // max(1, len(shapes))
         return needed
 
-    def _sizes(self, component: Component, fit: str) -> Iterator[images.Size]:
+    def _sizes(self, component: Component) -> Iterator[images.Size]:
+        fit, recipe = self.settings.request.fit, self.settings.store.recipe
         numbers = [n for n in self.numbers if self.inventory.missing(n, [component])]
         for number in numbers[:: max(1, len(numbers) // _MEASURED)]:
             check()
-            try:
+            with suppress(BadImageError):
                 size = images.measure(self.inventory.sources[number].path)
-                yield images.frame(fit, size, component, self.inventory.store.recipe).size
-            except BadImageError:
-                continue
-
-
-def plan(
-    inventory: Inventory,
-    components: tuple[Component, ...],
-    recomputed: Set[Component],
-    outcomes: Outcomes,
-) -> Plan:
-    """Sort the images into failed, complete and to be worked on."""
-    layout = Plan(inventory, components, recomputed, to_make=dict.fromkeys(components, 0))
-    names = [component.name for component in components]
-    for number, source in enumerate(inventory.sources):
-        check()
-        if number in inventory.problems:
-            outcomes.fail(source, *inventory.problems[number], names)
-            continue
-        make = inventory.missing(number, components)
-        wants_text = layout.wants_text(number, make)
-        if inventory.is_outdated(number, make):
-            layout.changed.append(source.path)
-        if wants_text and not inventory.has_caption(number):
-            outcomes.fail(source, "no_caption", "neither given, recorded nor beside it", names)
-        elif not (make or wants_text):
-            outcomes.complete += 1
-        else:
-            layout.numbers.append(number)
-            layout.texts += wants_text
-            for component in make:
-                layout.to_make[component] += 1
-    if not layout.numbers and not outcomes.complete:
-        _require_captions(outcomes)
-    return layout
-
-
-def _require_captions(outcomes: Outcomes) -> None:
-    if all(failure.reason == "no_caption" for failure in outcomes.failures):
-        raise InputMissingError(
-            f"{outcomes.failures[0].image_path}: has no caption, nor has any other image; give "
-            "them with --captions FILE, or write each beside its image in a .txt file of the same "
-            "name"
-        )
+                yield images.frame(fit, size, component, recipe).size

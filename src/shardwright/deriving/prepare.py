@@ -1,4 +1,4 @@
-"""A sample on its way: from the task, by the prepared inputs, to the arrays."""
+"""A sample in the pipeline: from what is missing, through the prepared inputs, to the arrays."""
 
 from __future__ import annotations
 
@@ -13,30 +13,36 @@ from shardwright.deriving import captions, images
 from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.images import BadImageError, Size
 from shardwright.deriving.inventory import recorded_caption, recorded_size
-from shardwright.deriving.plan import ImageToDerive
-from shardwright.deriving.sources import is_regular
+from shardwright.deriving.settings import InForce
+from shardwright.deriving.sources import Source, is_regular
 from shardwright.encoders.base import Encoder
-from shardwright.recipe import Component, Recipe
+from shardwright.recipe import Component
 from shardwright.store import facts
-from shardwright.store.facts import ImageFile
+from shardwright.store.facts import Facts, ImageFile
+from shardwright.store.records import Record
 
 Array = NDArray[Any]
 
 
 @dataclass
 class Sample:
-    """What is known of one image so far; a failure is the reason's name and a detail."""
+    """What is known of one image for which something is missing."""
 
-    task: ImageToDerive
+    source: Source
+    make: tuple[Component, ...]  # the arrays that are missing
+    record: Record | None  # as it stands in the store
+    facts: Facts | None  # what is known of its file and caption
+    kept: list[str]  # the arrays of its picture that are there and stay
+    wants_text: bool  # whether its caption is to be tokenized
+    caption: str | None  # None if it is read beside the image, or else in the record
     size: Size | None = None
-    caption: str | None = None
     masks: dict[str, list[int]] = field(default_factory=dict)  # by the field of the record
     image: ImageFile | None = None  # the file that was read
-    tokens_lost: dict[str, int] = field(default_factory=dict)  # by component, where it is known
+    tokens_lost: dict[str, int] = field(default_factory=dict)  # by component, where known
     cut_at: dict[str, int] = field(default_factory=dict)
-    inputs: dict[Component, tuple[Array, ...]] = field(default_factory=dict)  # what encode takes
+    inputs: dict[Component, tuple[Array, ...]] = field(default_factory=dict)  # of encode
     arrays: dict[Component, Array] = field(default_factory=dict)  # what it gave
-    failure: tuple[str, str] | None = None
+    failure: tuple[str, str] | None = None  # the reason's name and a detail
     unapplied: str | None = None  # why its colour profile was not applied, if it was not
 
     @property
@@ -45,31 +51,24 @@ class Sample:
         return sum(array.nbytes for arrays in self.inputs.values() for array in arrays)
 
 
-def read(
-    task: ImageToDerive,
-    encoders: Mapping[Component, Encoder],
-    fit: str,
-    colours: Mapping[Component, str],
-    recipe: Recipe,
-) -> Sample:
+def read(sample: Sample, settings: InForce, colours: Mapping[Component, str]) -> Sample:
     """Read an image and its caption, once for all encoders, and prepare what they will take."""
-    sample = Sample(task)
     try:
-        if task.wants_text:
-            _read_caption(sample, encoders)
-        _read_image(sample, encoders, fit, colours, recipe)
+        if sample.wants_text:
+            _read_caption(sample, settings)
+        _read_image(sample, settings, colours)
     except (BadImageError, CaptionError) as error:
         sample.failure = (error.args[0], error.args[1])
         sample.inputs.clear()
     return sample
 
 
-def _read_caption(sample: Sample, encoders: Mapping[Component, Encoder]) -> None:
-    task = sample.task
-    sample.caption = task.caption or captions.beside(task.source) or recorded_caption(task.record)
+def _read_caption(sample: Sample, settings: InForce) -> None:
+    if not sample.caption:
+        sample.caption = captions.beside(sample.source) or recorded_caption(sample.record)
     if sample.caption is None:
         raise CaptionError("no_caption", "the text beside it is blank")
-    for component, encoder in encoders.items():
+    for component, encoder in settings.encoders.items():
         if component.source == "caption":
             tokens = _prepared(encoder, sample.caption)
             if component.mask is not None:
@@ -79,37 +78,31 @@ def _read_caption(sample: Sample, encoders: Mapping[Component, Encoder]) -> None
                 sample.tokens_lost[component.name] = tokens.lost
             if tokens.cut_at is not None:
                 sample.cut_at[component.name] = tokens.cut_at
-            if component in task.make:
+            if component in sample.make:
                 sample.inputs[component] = (tokens.ids, tokens.mask)
 
 
-def _read_image(
-    sample: Sample,
-    encoders: Mapping[Component, Encoder],
-    fit: str,
-    colours: Mapping[Component, str],
-    recipe: Recipe,
-) -> None:
-    path = sample.task.source.path
-    made = [component for component in sample.task.make if component.source == "image"]
+def _read_image(sample: Sample, settings: InForce, colours: Mapping[Component, str]) -> None:
+    path, fit = sample.source.path, settings.request.fit
+    made = [component for component in sample.make if component.source == "image"]
     if not made:
-        # The arrays that are there show the picture of the record, whatever it is by now.
-        sample.size = recorded_size(sample.task.record) or images.measure(path)
+        # The arrays that are there show the picture of the record, whatever the file holds now.
+        sample.size = recorded_size(sample.record) or images.measure(path)
         return
     with suppress(OSError):  # reading it gives the reason
         sample.image = facts.image_file(path) if is_regular(path) else None
     pictures, sample.unapplied = images.read(path, {colours[component] for component in made})
     for component in made:
-        shown = pictures[colours[component]]
-        sample.size = Size(shown.shape[1], shown.shape[0])
+        picture = pictures[colours[component]]
+        sample.size = Size(picture.shape[1], picture.shape[0])
         if component.follows_picture:
-            shown = images.framed(shown, images.frame(fit, sample.size, component, recipe))
-        sample.inputs[component] = (_prepared(encoders[component], shown),)
+            frame = images.frame(fit, sample.size, component, settings.store.recipe)
+            picture = images.framed(picture, frame)
+        sample.inputs[component] = (_prepared(settings.encoders[component], picture),)
 
 
 def _prepared(encoder: Encoder, source: Any) -> Any:  # noqa: ANN401 - a picture or a caption
     try:
         return encoder.prepare(source)
-    except Exception as error:  # a model's own code, at whatever a folder of images holds
-        detail = f"{encoder.component.name}: {error}"
-        raise BadImageError("not_prepared", detail) from error
+    except Exception as error:  # a model's own code may raise anything
+        raise BadImageError("not_prepared", f"{encoder.component.name}: {error}") from error

@@ -1,35 +1,27 @@
-"""A run of derive, step by step: look, compare, plan, and then do."""
+"""A run of derive, step by step: look, compare, plan, and then work."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import to_builtins
 
-from shardwright.deriving import announce, generations, images, machine, prepare, sources
-from shardwright.deriving import captions as caption_files
+from shardwright.deriving import announce, captions, generations, images, machine, prepare, sources
 from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
 from shardwright.deriving.commit import Committer
-from shardwright.deriving.generations import Generation
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.pipeline import Pipeline
-from shardwright.deriving.plan import Plan, plan
-from shardwright.deriving.settings import InForce
-from shardwright.deriving.sources import Source
+from shardwright.deriving.plan import Plan
+from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
-from shardwright.encoders import Choice
-from shardwright.encoders.base import Options
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
-from shardwright.recipe import Component
 from shardwright.storage import locks
 from shardwright.storage.local import free_bytes, require_space, require_writable
 from shardwright.store import facts
@@ -39,62 +31,46 @@ from shardwright.store.provenance import SRGB
 from shardwright.store.store import Store
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for, already checked."""
+class Journals(NamedTuple):
+    """What a run writes: its records, and what is known of images beside them."""
 
-    images: Path
-    store: Store
-    captions: Path | None
-    encoders: Choice
-    options: Options
-    components: tuple[Component, ...]
-    recompute: frozenset[Component]
-    discard: bool  # what an unfinished recompute has made
-    drop_failed: bool  # the arrays of images that cannot be recomputed
-    fit: str
-    batch_size: int | None  # None for what fits into memory
-    ignore_space: bool
-    dry_run: bool
+    records: Journal
+    facts: Journal
 
 
 def run(request: Request, progress: Progress) -> DeriveSummary:
     """Do what was asked for, and sum it up."""
     started = time.monotonic()
-    _require_place(request)
+    store = request.store
+    _require_place(store)
     found = sources.find(request.images, progress)
-    captions = caption_files.read(request.captions, request.images) if request.captions else None
-    # What is not there yet is made when the work begins: a run that cannot begin leaves no trace.
-    new = not _is_begun(request)
+    given = captions.read(request.captions, request.images) if request.captions else None
+    # A new store is made when the work begins: a run that cannot begin leaves no trace.
+    new = not _is_begun(store)
     with ExitStack() as opened:
         journals = None if new else opened.enter_context(_opened(request, progress))
-        inventory = Inventory(
-            found,
-            request.store,
-            captions,
-            progress,
-            recompute=request.recompute,
-        )
-        settings = InForce(
-            inventory,
-            choice=request.encoders,
-            options=request.options,
-            fit=request.fit,
-            recompute=request.recompute,
-        )
-        announce.unused_rows(captions, progress)
+        inventory = Inventory(found, store, given, progress, recompute=request.recompute)
+        settings = InForce(request, inventory)
+        announce.unused_rows(given, progress)
+        settings.compare()
         outcomes = Outcomes()
-        layout = _plan(request, inventory, settings, outcomes)
-        summary = _outlook(request, layout, settings, outcomes)
-        announce.work(summary, layout, settings, progress)
-        announce.unfinished(request.store, settings, request.discard, progress)
+        layout = Plan(settings, outcomes)
+        if settings.generation is not None:
+            settings.generation.require_given({source.image_id for source in found})
+        settings.load(
+            component
+            for component in request.components
+            if component in layout.work or (component.source == "caption" and layout.texts)
+        )
         colours = settings.colours()
         stored = [c for c in request.components if colours.get(c, SRGB) != SRGB]
         with images.strict():
+            summary = _outlook(layout, outcomes)
             summary.profiles_estimated = layout.count_profiles(stored, outcomes)
+        announce.work(summary, layout, progress)
         if not request.ignore_space:
             try:
-                _require_room(request, settings, summary.bytes_needed)
+                _require_room(settings, summary.bytes_needed)
             except NoSpaceError as error:
                 if not request.dry_run:
                     raise
@@ -102,31 +78,14 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         if not request.dry_run:
             for component in layout.work:
                 try_out(settings.encoders[component])
-            if new and _is_begun(request):
-                locks.require_unlocked(request.store.folder)
+            if new and _is_begun(store):
+                locks.require_unlocked(store.folder)
                 raise SourceChangedError(
-                    f"{request.store.folder}: another run has written here; run again"
+                    "another run has written here", path=store.folder, fix="run again"
                 )
             journals = journals or opened.enter_context(_opened(request, progress))
             assert journals is not None
-            recovered = journals.records.recovered
-            summary.recovered_records = recovered.records if recovered is not None else 0
-            generation = settings.generation
-            if generation is None:
-                _note_touched(inventory, journals.facts)
-                if request.discard:
-                    generations.discard(request.store)
-            settings.begin(layout.work)
-            opening = nullcontext() if generation is None else generation.opened()
-            with opening, _failures_kept(request, outcomes, found):
-                pipeline = _pipeline(
-                    request, layout, settings, outcomes, journals, summary, progress
-                )
-                pipeline.run(layout.tasks(), len(layout.numbers))
-            if generation is not None:
-                _swap(request, generation, summary)
-            summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
-            summary.encoder_waited = round(pipeline.waited_part, 4)
+            _work(layout, outcomes, journals, summary, progress)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
     summary.unapplied_profiles = outcomes.profiles
     announce.profiles(summary, stored, progress)
@@ -134,103 +93,49 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     return summary
 
 
-def _require_place(request: Request) -> None:
-    """Raise if a store cannot be where it is asked for; before any work, so it is known at once."""
-    derived, jsonl = request.store.folder, request.store.jsonl
-    for folder in (derived, jsonl.parent):
+def _require_place(store: Store) -> None:
+    """Raise before any work if a store cannot be where it is asked for."""
+    for folder in (store.folder, store.jsonl.parent):
         require_writable(folder)
-    if jsonl.is_dir():
-        raise UsageError(f"--jsonl {jsonl}: is a folder; give the metadata file of the store")
-    if holds_shards(derived):
-        raise UsageError(f"--derived-dir {derived}: holds shards; give the store, or a new folder")
+    if store.jsonl.is_dir():
+        fix = "give --jsonl the metadata file of the store"
+        raise UsageError("is a folder", path=store.jsonl, fix=fix)
+    if holds_shards(store.folder):
+        fix = "give --derived-dir the store, or a new folder"
+        raise UsageError("holds shards", path=store.folder, fix=fix)
 
 
-def _is_begun(request: Request) -> bool:
+def _is_begun(store: Store) -> bool:
     """Whether any run has ever written to the store."""
-    return request.store.state.exists() or request.store.journal.exists()
-
-
-def _require_room(request: Request, settings: InForce, needed: int) -> None:
-    """Raise if the disk has less room than the arrays need; old ones stay until the swap."""
-    folders = [str(request.store.arrays(component)) for component in settings.recomputed]
-    instead = f"delete {' and '.join(folders)} to do without the old arrays, " * bool(folders)
-    require_space(request.store.folder, "the arrays need about", needed, instead)
-
-
-class Journals(NamedTuple):
-    """What a run writes down: its records, and what is known of images beside them."""
-
-    records: Journal
-    facts: Journal
+    return store.state.exists() or store.journal.exists()
 
 
 @contextmanager
 def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
-    """Open the store for writing; not at all if nothing is to be written."""
+    """Open the store for writing; a dry run writes nothing."""
+    store = request.store
     if request.dry_run:
-        if request.store.journal.exists():
-            progress.warn(
-                f"{request.store.journal}: left by a run that was killed; the next run merges it"
-            )
+        if store.journal.exists():
+            progress.warn(f"{store.journal}: left by a killed run; the next run merges it")
         yield None
         return
-    with locks.lock(request.store.folder):
-        request.store.make_folders()
-        with (
-            Journal(request.store.jsonl) as journal,
-            Journal(facts.path_of(request.store)) as known,
-        ):
+    with locks.lock(store.folder):
+        store.make_folders()
+        with Journal(store.jsonl) as journal, Journal(facts.path_of(store)) as known:
             if journal.recovered is not None:
                 count = quantity(journal.recovered.records, "records")
-                progress.say(f"merged {count} of a run that was killed")
-            generations.finish(request.store)
+                progress.say(f"merged {count} of a killed run")
+            generations.finish(store)
             yield Journals(journal, known)
 
 
-def _swap(request: Request, generation: Generation, summary: DeriveSummary) -> None:
-    """Put what was recomputed in use, if no array is lost by that or the user says so."""
-    missing = generation.missing()
-    for component, image_ids in missing.items():
-        summary.components[component.name].not_recomputed = len(image_ids)
-    if request.drop_failed or not any(missing.values()):
-        generation.swap()
-    else:
-        summary.unfinished = [component.name for component in generation.entries]
-
-
-def _note_touched(inventory: Inventory, journal: Journal) -> None:
-    """Note the time and place of files that are the same as ever, so that none is read again."""
-    for number in sorted(inventory.touched.keys() - inventory.problems.keys()):
-        check()
-        journal.append(to_builtins(inventory.facts(number)))
-    journal.commit()
-
-
-def _plan(request: Request, inventory: Inventory, settings: InForce, outcomes: Outcomes) -> Plan:
-    """Decide what is to be done, and load the encoders that this takes."""
-    settings.compare(request.components)
-    with images.strict():
-        layout = plan(inventory, request.components, settings.recomputed, outcomes)
-    if settings.generation is not None:
-        settings.generation.require_given({source.image_id for source in inventory.sources})
-    settings.load(
-        component
-        for component in request.components
-        if component in layout.work or (component.source == "caption" and layout.texts)
-    )
-    return layout
-
-
-def _outlook(
-    request: Request, layout: Plan, settings: InForce, outcomes: Outcomes
-) -> DeriveSummary:
+def _outlook(layout: Plan, outcomes: Outcomes) -> DeriveSummary:
     """Sum up what is about to be done."""
-    with images.strict():
-        needed = layout.bytes_needed(request.fit)
-    devices = sorted({encoder.device for encoder in settings.encoders.values()})
+    settings, inventory = layout.settings, layout.inventory
+    request, needed = settings.request, layout.bytes_needed()
     replaced = layout.replaced_captions()
     return DeriveSummary(
-        images_found=len(layout.inventory.sources),
+        images_found=len(inventory.sources),
         derived=len(layout.numbers),
         already_complete=outcomes.complete,
         failed=len(outcomes.failures),
@@ -238,7 +143,7 @@ def _outlook(
         derived_dir=str(request.store.folder),
         components={
             component.name: ComponentSummary(
-                there=layout.inventory.count(component),
+                there=inventory.count(component),
                 to_make=layout.to_make[component],
                 bytes_needed=needed[component],
                 settings=settings.settings.get(component),
@@ -246,74 +151,77 @@ def _outlook(
             for component in request.components
         },
         failed_by_reason=outcomes.by_reason(),
-        kept_captions=len(layout.inventory.other_captions) - replaced,
+        kept_captions=len(inventory.other_captions) - replaced,
         replaced_captions=replaced,
-        unused_rows=layout.inventory.captions.unused() if layout.inventory.captions else {},
+        unused_rows=inventory.captions.unused() if inventory.captions else {},
         changed_images=layout.changed,
-        gone_images=sorted(layout.inventory.gone.values()),
-        truncated={},
-        unapplied_profiles={},
-        profiles_estimated=False,
-        recovered_records=0,
+        gone_images=sorted(inventory.gone.values()),
         bytes_needed=sum(needed.values()),
         free_bytes=free_bytes(request.store.folder),
-        unfinished=[],
-        obstacle=None,
-        device=", ".join(devices),
-        seconds=0,
-        encoder_waited=0,
+        device=", ".join(sorted({encoder.device for encoder in settings.encoders.values()})),
     )
 
 
-def _pipeline(
-    request: Request,
-    layout: Plan,
-    settings: InForce,
-    outcomes: Outcomes,
-    journals: Journals,
-    summary: DeriveSummary,
-    progress: Progress,
-) -> Pipeline:
-    progress.phase("derive", len(layout.numbers), "images")
-    target = settings.generation or journals
-    rooms = {} if request.batch_size else machine.rooms(settings.encoders)  # once models are loaded
-    return Pipeline(
-        partial(
-            prepare.read,
-            encoders=settings.encoders,
-            fit=request.fit,
-            colours=settings.colours(),
-            recipe=request.store.recipe,
-        ),
-        Batcher(settings.encoders, request.batch_size or BATCH_SIZE, progress, rooms),
-        Committer(
-            store=settings.generation.store if settings.generation else request.store,
-            journal=target.records,
-            facts=target.facts,
-            fits=settings.fits(),
-            generation=settings.generation,
-            outcomes=outcomes,
-            summaries={c: summary.components[c.name] for c in request.components},
-            truncated=summary.truncated,
-            progress=progress,
-        ),
-        progress,
-    )
+def _require_room(settings: InForce, needed: int) -> None:
+    """Raise if the disk has less room than the arrays need; old ones stay until the swap."""
+    folders = [str(settings.store.arrays(component)) for component in settings.recomputed]
+    instead = f"delete {' and '.join(folders)} to do without the old arrays, " * bool(folders)
+    require_space(settings.store.folder, "the arrays need about", needed, instead)
+
+
+def _work(
+    layout: Plan, outcomes: Outcomes, journals: Journals, summary: DeriveSummary, progress: Progress
+) -> None:
+    """Make what is missing, and put what was recomputed in use."""
+    settings, inventory = layout.settings, layout.inventory
+    request, generation = settings.request, settings.generation
+    if journals.records.recovered is not None:
+        summary.recovered_records = journals.records.recovered.records
+    if generation is None:
+        # The new time and place of unchanged files, so that they are not read again.
+        for number in sorted(inventory.touched.keys() - inventory.problems.keys()):
+            check()
+            journals.facts.append(to_builtins(inventory.facts(number)))
+        journals.facts.commit()
+        if request.discard:
+            generations.discard(request.store)
+    settings.begin(layout.work)
+    with generation.opened() if generation else nullcontext(), _failures_kept(settings, outcomes):
+        progress.phase("derive", len(layout.numbers), "images")
+        target = generation or journals
+        rooms = {} if request.batch_size else machine.rooms(settings.encoders)  # models are loaded
+        pipeline = Pipeline(
+            partial(prepare.read, settings=settings, colours=settings.colours()),
+            Batcher(settings.encoders, request.batch_size or BATCH_SIZE, progress, rooms),
+            Committer(settings, target.records, target.facts, outcomes, summary, progress),
+            progress,
+        )
+        pipeline.run(layout.samples(), len(layout.numbers))
+    summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
+    summary.encoder_waited = round(pipeline.waited_part, 4)
+    if generation is not None:
+        missing = generation.missing()
+        for component, image_ids in missing.items():
+            summary.components[component.name].not_recomputed = len(image_ids)
+        if request.drop_failed or not any(missing.values()):
+            generation.swap()
+        else:
+            summary.unfinished = [component.name for component in generation.entries]
 
 
 @contextmanager
-def _failures_kept(request: Request, outcomes: Outcomes, found: list[Source]) -> Iterator[None]:
-    """Write down the failures, however the work ends."""
-    names = [component.name for component in request.components]
+def _failures_kept(settings: InForce, outcomes: Outcomes) -> Iterator[None]:
+    """Write the failures to their file, however the work ends."""
+    names = [component.name for component in settings.request.components]
     try:
         yield
     except BaseException as error:
-        with suppress(StorageError):  # the error that brought us here is the one to report
+        with suppress(StorageError):  # the first error is the one to report
             seen = {failure.image_path for failure in outcomes.failures}
-            write_failures(request.store, outcomes, seen, names)
+            write_failures(settings.store, outcomes, seen, names)
         if isinstance(error, KeyboardInterrupt):
             saved = quantity(outcomes.derived, "images")
             error.add_note(f"{saved} saved. Run the same command to continue")
         raise
-    seen = {source.path for source in found}
-    write_failures(request.store, outcomes, seen, names)
+    seen = {source.path for source in settings.inventory.sources}
+    write_failures(settings.store, outcomes, seen, names)

@@ -1,144 +1,176 @@
-"""The settings in force: the encoders of a run, compared with what the store was made with."""
+"""The settings in force: the encoders of a run, compared with what the store was made with.
+
+A version before this one recomputed the arrays in use themselves, and its provenance says how far
+it got: "removing" the old ones, "making" others with new settings, or "replacing" them with the
+same settings. Any run finishes that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from shardwright import encoders
-from shardwright.deriving import earlier
 from shardwright.deriving.generations import Generation, beside, made_in
 from shardwright.deriving.inventory import Inventory
 from shardwright.encoders.base import Encoder, Options
 from shardwright.interrupts import at_once
 from shardwright.recipe import Component
+from shardwright.storage import files
 from shardwright.store import provenance
 from shardwright.store.provenance import SRGB, Entry, Settings, complete
+from shardwright.store.store import Store
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, already checked."""
+
+    images: Path
+    store: Store
+    captions: Path | None
+    encoders: encoders.Choice
+    options: Options
+    components: tuple[Component, ...]
+    recompute: frozenset[Component]
+    discard: bool  # what an unfinished recompute has made
+    drop_failed: bool  # the arrays of images that cannot be recomputed
+    fit: str
+    batch_size: int | None  # None for what fits into memory
+    ignore_space: bool
+    dry_run: bool
 
 
 class InForce:
     """What each component is made with, and which are recomputed."""
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        *,
-        choice: encoders.Choice,
-        options: Options,
-        fit: str,
-        recompute: Iterable[Component],
-    ) -> None:
-        self.inventory = inventory
-        self.choice = choice
-        self.options = options
-        self.fit = fit
-        self.recompute = frozenset(recompute)
+    def __init__(self, request: Request, inventory: Inventory) -> None:
+        self.request, self.store, self.inventory = request, request.store, inventory
         self.encoders: dict[Component, Encoder] = {}
         self.settings: dict[Component, Settings] = {}
         self.generation: Generation | None = None  # of what is recomputed
-        self._store = inventory.store
-        self._entries = provenance.read(self._store.folder)
-        self._left = earlier.unfinished(self._entries, self._store.recipe)
-        # The entries to be held to: where there are no arrays, there is nothing that could mix.
+        self._entries = provenance.read(self.store.folder)
+        self._left = {  # unfinished by the version before
+            component
+            for component in self.store.recipe.components
+            if (entry := self._entries.get(component.name))
+            and entry.recompute not in (None, "swapping")
+            and not _is_new(entry, component)
+        }
+        # Without arrays of a component, there is nothing that new ones could mix with.
         stored = {c.name for c, count in inventory.stored.items() if count}
         self._used = {name: entry for name, entry in self._entries.items() if name in stored}
 
-    def compare(self, components: Collection[Component]) -> None:
+    def compare(self) -> None:
         """Raise if components were made with other settings than the user asks for.
 
-        What can be told without encoders is compared first. One is loaded only if the user named
-        its model, or if the component is to be recomputed.
+        What can be compared without encoders comes first. An encoder is loaded only if the user
+        named its model, or if the component is recomputed.
         """
-        told = {
+        components, recompute = self.request.components, self.request.recompute
+        asked = {
             component.name: self._used[component.name].settings | self._choices(component)
             for component in components
-            if component.name in self._used and component not in self.recompute
+            if component.name in self._used and component not in recompute
         }
-        provenance.require_same(self._used, told, self._store.folder)
-        named = {component for component in components if component.name in self.options.models}
-        self.load(c for c in components if c in self.recompute | self._left | named)
-        self._recompute(c for c in components if c in self.recompute | self._left)
+        provenance.require_same(self._used, asked, self.store.folder)
+        again = [c for c in components if c in recompute | self._left]
+        self.load(c for c in components if c in again or c.name in self.request.options.models)
+        self._recompute(again)
 
     def load(self, components: Iterable[Component]) -> None:
         """Load encoders, each once; raise if arrays were made with other settings."""
         for component in components:
             if component not in self.encoders:
-                self._load(component)
-        kept = {c.name: s for c, s in self.settings.items() if c not in self.recompute}
-        provenance.require_same(self._used, kept, self._store.folder)
+                with at_once():
+                    encoder = encoders.load(self.request.encoders, component, self.request.options)
+                    settings = encoder.describe() | self._choices(component)
+                self.encoders[component] = encoder
+                self.settings[component] = provenance.plain(settings)
+        kept = {c.name: s for c, s in self.settings.items() if c not in self.request.recompute}
+        provenance.require_same(self._used, kept, self.store.folder)
 
     @property
     def recomputed(self) -> Set[Component]:
-        """Name the components that are made beside their arrays in use."""
+        """Name the components whose new arrays are made beside those in use."""
         return self.generation.entries.keys() if self.generation else frozenset()
 
     def fits(self) -> dict[Component, str]:
-        """Say how each component that follows the picture was fitted, as far as that is known."""
-        known = {}
-        for component in self._store.recipe.components:
-            entry = self._entries.get(component.name)
-            if component in self.settings:
-                fit = self.settings[component].get("fit")
-            else:
-                fit = entry.settings.get("fit") if entry is not None else None
-            if component.follows_picture and isinstance(fit, str):
-                known[component] = fit
-        return known
+        """Give the fit of each component that follows the picture, where it is known."""
+        known = {name: entry.settings for name, entry in self._entries.items()}
+        known |= {component.name: settings for component, settings in self.settings.items()}
+        return {
+            component: known[component.name]["fit"]
+            for component in self.store.recipe.components
+            if component.follows_picture and "fit" in known.get(component.name, ())
+        }
 
     def colours(self) -> dict[Component, str]:
-        """Say by which rule of colour each component is made from pictures."""
-        images = self._store.recipe.pictures
-        return {component: self._choices(component)["colour"] for component in images}
+        """Give the colour rule of each component that is made from pictures."""
+        return {c: self._choices(c)["colour"] for c in self.store.recipe.pictures}
 
     def unknown_arrays(self, component: Component) -> int:
-        """Count the arrays that were made elsewhere and are taken as they are."""
+        """Count the arrays that were made elsewhere and are kept."""
         if component.name in self._entries or component in self.recomputed:
             return 0
         return self.inventory.stored[component]
 
     def begin(self, components: Iterable[Component]) -> None:
-        """Say what the arrays that are about to be made for use are made with."""
-        entries = earlier.settled(self._entries, self._store)
+        """Record how the arrays are made that this run adds to those in use."""
+        entries = dict(self._entries)
+        for component in self.store.recipe.components:
+            if _is_new(entries.get(component.name), component):
+                entries[component.name] = structs.replace(entries[component.name], recompute=None)
+            files.withdraw(self.store.state / f"remade-{component.name}.jsonl")
         for component in components:
             if component.name not in self._used and component not in self.recomputed:
                 unknown = self.unknown_arrays(component)
-                entries[component.name] = replace(self._entry(component), unknown_arrays=unknown)
+                entry = structs.replace(self._entry(component), unknown_arrays=unknown)
+                entries[component.name] = entry
         if entries != self._entries:
-            provenance.write(self._store.folder, entries)
+            provenance.write(self.store.folder, entries)
             self._entries = entries
 
-    def _load(self, component: Component) -> None:
-        with at_once():
-            encoder = encoders.load(self.choice, component, self.options)
-            settings = provenance.plain(encoder.describe() | self._choices(component))
-        self.encoders[component], self.settings[component] = encoder, settings
-
     def _recompute(self, components: Iterable[Component]) -> None:
-        """Have components made beside their arrays in use; where there are none, for use."""
-        begun = provenance.read(beside(self._store).folder)
+        """Begin or continue a generation for components that have arrays."""
+        begun = provenance.read(beside(self.store).folder)
         entries, kept = {}, set()
         for component in components:
             old, new = self._entries.get(component.name), self._entry(component)
             same = old is not None and complete(old.settings) == complete(new.settings)
-            if same and earlier.is_new(old, component):
+            if same and _is_new(old, component):
                 continue
             if self.inventory.stored[component] or component.name in begun:
                 entries[component] = new
-            if old is not None and same and not (old.unknown_arrays or earlier.may_mix(old)):
+            # In these states some arrays may be of the old settings, or of an unrecorded caption.
+            mixed = old is not None and old.recompute in ("removing", "making")
+            if old is not None and same and not (old.unknown_arrays or mixed):
                 kept.add(component)
         if entries:
-            self.generation = Generation(self._store, entries, kept)
+            self.generation = Generation(self.store, entries, kept)
             self.inventory.recompute(entries, made_in(self.generation.store))
 
     def _entry(self, component: Component) -> Entry:
-        model = self.options.models.get(component.name)
+        model = self.request.options.models.get(component.name)
         return Entry(self.settings[component], provenance.TOOL, model=model)
 
     def _choices(self, component: Component) -> Settings:
-        """Give the settings that are not the encoder's: the user's, and the rule of colour."""
-        chosen = provenance.choices(self.choice, self.fit if component.follows_picture else None)
+        """Give the settings that are not the encoder's: the user's, and the colour rule."""
+        fit = self.request.fit if component.follows_picture else None
+        chosen = provenance.choices(self.request.encoders, fit)
         if component.source == "image":
-            entry = None if component in self.recompute else self._used.get(component.name)
+            new = component in self.request.recompute
+            entry = None if new else self._used.get(component.name)
             chosen["colour"] = complete(entry.settings)["colour"] if entry else SRGB
         return chosen
+
+
+def _is_new(entry: Entry | None, component: Component) -> bool:
+    """Whether all arrays in use are new already, so that only the missing ones are made.
+
+    Not those made from captions: one may have been edited since.
+    """
+    return entry is not None and entry.recompute == "making" and component.source == "image"

@@ -1,4 +1,4 @@
-"""The images to derive from: every picture file below a folder, in an order that never varies."""
+"""The images to derive from: every picture file below a folder, in a fixed order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwright.errors import InputMissingError, StorageError, UsageError
+from shardwright.errors import InputMissingError, UsageError, refusal
 from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.store.records import image_id_of, image_id_problem
 
-# What is plainly an image by its name, in Pillow's words for the formats and in ours for the rest.
+# File names that mean an image, by format: Pillow's name for it, or ours if it has none.
 _FORMATS = {
     "JPEG": "jpg jpeg jpe jfif jif mpo",
     "PNG": "png apng",
@@ -33,7 +33,7 @@ _FORMATS = {
     "OTHER": "bpg cur dds emf eps exr hdr icns ico jxr pcx psb psd sgi svg svgz wdp wmf xcf",
 }
 FORMAT_OF = {f".{suffix}": name for name, listed in _FORMATS.items() for suffix in listed.split()}
-# Beside one of these, a file of the same name is an original or a copy in another format.
+# Beside one of these, a file of the same name counts as a copy in another format.
 _USUAL = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SIDECAR = ".txt"
 
@@ -45,30 +45,30 @@ class Source:
     image_id: str
     path: str  # as it goes into the record
     has_sidecar: bool  # a text file of the same name lies beside it
-    fault: str | None = None  # if it is a folder: why the images in it are unknown
+    fault: str | None = None  # if it is a folder that cannot be read: why
 
     @property
     def sidecar(self) -> str:
-        """Name that text file."""
+        """Give the path of that text file."""
         return os.path.splitext(self.path)[0] + _SIDECAR
 
 
 def find(folder: Path, progress: Progress) -> list[Source]:
     """Find every image below a folder, in the order of their paths.
 
-    Links to files are followed. Hidden files and folders are passed over, and so, with a warning,
-    are links to folders, which might lead in circles. A folder below that cannot be read stands
-    for its images.
+    Links to files are followed. Hidden files and folders are skipped; so are links to folders, with
+    a warning, because they may lead in circles. A subfolder that cannot be read is a source itself.
     """
+    fix = "give the folder of your images"
     if folder.is_file():
-        raise UsageError(f"{folder}: is a file; give the folder of your images")
+        raise UsageError("is a file", path=folder, fix=fix)
     if not folder.is_dir():
-        raise InputMissingError(f"{folder}: no such folder; give the folder of your images")
+        raise InputMissingError("no such folder", path=folder, fix=fix)
     progress.phase("look for images", 0, "images")
     found = sorted(_walk(folder, progress), key=lambda source: source.path)
     if not found:
         listed = ", ".join(suffix[1:] for suffix in _USUAL)
-        raise InputMissingError(f"{folder}: holds no images; looked for {listed} and others")
+        raise InputMissingError(f"no images; looked for {listed} and others", path=folder, fix=fix)
     return found
 
 
@@ -82,7 +82,7 @@ def _walk(folder: Path, progress: Progress) -> Iterator[Source]:
                 entries = list(listed)
         except OSError as error:
             if current == str(folder):
-                raise StorageError(f"{folder}: {error.strerror}") from error
+                raise refusal(folder, error) from error
             yield Source(os.path.basename(current), current, False, error.strerror or str(error))
             continue
         for entry in entries:
@@ -92,7 +92,7 @@ def _walk(folder: Path, progress: Progress) -> Iterator[Source]:
                 continue
             if _is_folder(entry):
                 if entry.is_symlink():
-                    progress.warn(f"{entry.path}: a link to a folder is not followed")
+                    progress.warn(f"{entry.path}: skipped, because it is a link to a folder")
                 else:
                     pending.append(entry.path)
                 continue
@@ -110,7 +110,7 @@ def _walk(folder: Path, progress: Progress) -> Iterator[Source]:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that cannot be followed; to read it will say why
+    except OSError:  # a broken link; reading it gives the reason
         return False
 
 
@@ -127,7 +127,7 @@ def contested(sources: list[Source]) -> dict[str, list[Source]]:
 def problems(
     sources: list[Source], owners: Mapping[str, Source] | None = None
 ) -> dict[int, tuple[str, str]]:
-    """Find the sources that no sample can be made of, with the reason and what to know of it.
+    """Find the sources that cannot be derived, with the reason's name and a detail.
 
     Of several images with one id, the one on record (``owners``) keeps it, or else the only one in
     a usual format.
@@ -145,7 +145,7 @@ def problems(
             detail = f"{source.fault}; the images in this folder are not derived"
             found[number] = ("unreadable_folder", detail)
         elif not _is_text(source.path) or image_id_problem(source.image_id):
-            found[number] = ("image_id_invalid", "its name cannot be written in a record")
+            found[number] = ("image_id_invalid", "its name is not a valid image_id")
         elif source.image_id in shared and kept.get(source.image_id) != source:
             others = (other for other in shared[source.image_id] if other != source)
             other = kept.get(source.image_id) or next(others)
@@ -154,12 +154,12 @@ def problems(
 
 
 def is_regular(path: str) -> bool:
-    """Whether a path leads to a file proper: to open a pipe or a device may take forever."""
+    """Whether a path is a regular file: opening a pipe or a device may block forever."""
     return stat.S_ISREG(os.stat(path).st_mode)
 
 
 def _is_text(path: str) -> bool:
-    """Whether a path is Unicode, as JSON must be; file systems do not insist."""
+    """Whether a path is Unicode, as JSON must be; file names need not be."""
     try:
         path.encode()
     except UnicodeEncodeError:

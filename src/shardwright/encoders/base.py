@@ -1,12 +1,12 @@
 """What an encoder is: the one small interface between the pipeline and every model.
 
 An encoder makes one component. ``prepare`` runs ahead in the decode threads and must be safe to
-call from several at once; ``encode`` is called by one thread only. Weights are loaded by the first
-``encode``: until then an encoder has read only what ``prepare`` and ``describe`` need, so that a
-run can compare provenance, or only plan, without loading a model.
+call from several at once; ``encode`` is called by one thread only. The first ``encode`` loads the
+weights: before that, an encoder reads only what ``prepare`` and ``describe`` need, so a run can
+compare provenance, or plan, without loading a model.
 
-One that needs much memory may say how much in ``bytes_per_number``: the bytes that ``encode`` takes
-for each number of its input. The default batch is then one that fits.
+An encoder that needs much memory may have ``bytes_per_number``: the bytes that ``encode`` takes for
+each number of its input. The default batch is then one that fits.
 """
 
 from __future__ import annotations
@@ -34,15 +34,21 @@ class Tokens:
 
     ids: NDArray[np.int64]
     mask: NDArray[np.uint8]
-    lost: int | None = None  # tokens that were cut off; None where the encoder does not say
-    cut_at: int | None = None  # characters of the caption before the cut, if some were
+    lost: int | None = None  # tokens that were cut off; None if the encoder does not count them
+    cut_at: int | None = None  # characters of the caption before the cut, if it was cut
 
 
-class ImageEncoder(Protocol):
-    """Makes one component from pictures."""
-
+class _Encoder(Protocol):
     component: Component
     device: str  # where it runs
+
+    def describe(self) -> dict[str, Any]:
+        """Give what the arrays depend on: equal descriptions mean equal arrays."""
+        ...
+
+
+class ImageEncoder(_Encoder, Protocol):
+    """Makes one component from pictures."""
 
     def prepare(self, picture: Picture) -> NDArray[Any]:
         """Preprocess one picture; those whose prepared arrays have one shape are batched."""
@@ -55,16 +61,9 @@ class ImageEncoder(Protocol):
         """
         ...
 
-    def describe(self) -> dict[str, Any]:
-        """Say what the arrays depend on: equal descriptions mean equal arrays."""
-        ...
 
-
-class TextEncoder(Protocol):
+class TextEncoder(_Encoder, Protocol):
     """Makes one component from captions."""
-
-    component: Component
-    device: str  # where it runs
 
     def prepare(self, caption: str) -> Tokens:
         """Tokenize one caption."""
@@ -75,10 +74,6 @@ class TextEncoder(Protocol):
 
         Raises MemoryError when the device has no room for the batch; it is then halved.
         """
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Say what the arrays depend on: equal descriptions mean equal arrays."""
         ...
 
 
@@ -94,12 +89,11 @@ class Options:
     models: Mapping[str, str] = field(default_factory=dict)  # component name -> id or path
 
     def __post_init__(self) -> None:
-        """Refuse what is nowhere a device or dtype; whether a device is here is asked of torch.
-
-        float16 is refused: T5 and many autoencoders overflow in it.
-        """
+        """Refuse unknown devices and dtypes; float16 too: many models overflow in it."""
         if not _DEVICE.fullmatch(self.device):
-            raise UsageError(f"--device {self.device}: choose from auto, cpu, cuda, cuda:N and mps")
+            what = f"--device {self.device}: unknown"
+            raise UsageError(what, fix="choose from auto, cpu, cuda, cuda:N and mps")
         if self.dtype is not None and self.dtype not in _DTYPES:
-            why = "overflows in these models" if self.dtype == "float16" else "is not offered"
-            raise UsageError(f"--dtype {self.dtype}: {why}; choose from {' and '.join(_DTYPES)}")
+            why = "overflows in these models" if self.dtype == "float16" else "not supported"
+            fix = f"choose from {' and '.join(_DTYPES)}"
+            raise UsageError(f"--dtype {self.dtype}: {why}", fix=fix)

@@ -1,7 +1,7 @@
 """Where a model is: a folder on disk, or a hub id whose files are fetched into the hub's own cache.
 
-Either way it is loaded from a folder in the end. Small files (configuration, tokenizer) are fetched
-at once, the weights only when they are loaded, and nothing here imports torch.
+Small files (configuration, tokenizer) are fetched at once, the weights only when they are loaded.
+Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ _SECONDS = 5.0  # for the hub's first answer
 
 @dataclass(frozen=True)
 class Layout:
-    """Which of a model's files are used, as ``save_pretrained`` names them."""
+    """The default model, and which files are used, as ``save_pretrained`` names them."""
 
+    default: str
     small: tuple[str, ...]
     weights: str  # the stem: one file STEM.safetensors, or STEM-00001-of-….safetensors and an index
-    subfolder: str = ""  # where it is when the model is part of a whole pipeline
+    subfolder: str = ""  # where the model is in a complete pipeline
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A model whose small files are on disk."""
 
-    component: str
+    component: Component
     asked: str  # as the user or the default names it
     layout: Layout
     root: Path  # of the folder or snapshot
     folder: Path  # the root, or its subfolder
-    revision: str | None  # the hub's commit; None for a folder of the user's
+    revision: str | None  # the hub's commit; None for a local folder
 
     def read(self, name: str) -> dict[str, Any]:
         """Read one of the JSON files."""
@@ -50,14 +51,26 @@ class Checkpoint:
         try:
             found = json.loads(path.read_bytes())
         except FileNotFoundError:
-            raise InputMissingError(
-                f"{self.asked}: has no {name}; {_cure(self.component)}"
-            ) from None
+            raise self._missing(f"has no {name}") from None
         except (OSError, ValueError) as error:
-            raise UsageError(f"{path}: cannot be read ({error})") from None
+            raise UsageError(f"cannot be read ({error})", path=path) from None
         if not isinstance(found, dict):
-            raise UsageError(f"{path}: is not a JSON object")
+            raise UsageError("is not a JSON object", path=path)
         return found
+
+    def config(self, field: str, kind: str) -> dict[str, Any]:
+        """Read the configuration; raise if it is not of a model of this kind."""
+        config = self.read("config.json")
+        if (found := config.get(field)) != kind:
+            what = f"is a {found} model; a {kind} is needed"
+            raise UsageError(what, path=self.asked, fix=f"the default {self.layout.default} fits")
+        return config
+
+    def require_shape(self, gives: object, needs: object) -> None:
+        """Raise if a model gives arrays of another shape than its component needs."""
+        if gives != needs:
+            what = f"gives {gives}, and {self.component.name} needs {needs}"
+            raise UsageError(what, path=self.asked, fix=f"the default {self.layout.default} fits")
 
     def fetch_weights(self) -> Path:
         """Give the folder once it has the weights."""
@@ -74,58 +87,58 @@ class Checkpoint:
         """Name the exact weights: by the hub's commit, or by a hash of the files in a folder."""
         if self.revision is not None:
             return {"model": self.asked.partition("@")[0], "revision": self.revision}
-        # The folder's name and not its path, so that a model may be moved.
-        return {"model": self.root.resolve().name, "sha256": self._hash()}
-
-    def _hash(self) -> str:
         small = (path for name in self.layout.small if (path := self.folder / name).is_file())
-        whole = hashlib.sha256()
+        digests = hashlib.sha256()
         for path in [*small, *self._weight_files()]:
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            whole.update(f"{path.name} {digest}\n".encode())
-        return whole.hexdigest()
+            digests.update(f"{path.name} {digest}\n".encode())
+        # The folder's name and not its path, so that a model may be moved.
+        return {"model": self.root.resolve().name, "sha256": digests.hexdigest()}
 
     def _weight_files(self) -> list[Path]:
         stem = self.layout.weights
         found = [p for end in _WEIGHT_ENDS for p in sorted(self.folder.glob(f"{stem}{end}"))]
         if not any(path.suffix == ".safetensors" for path in found):
-            raise InputMissingError(
-                f"{self.asked}: has no {stem}.safetensors; {_cure(self.component)}"
-            )
+            raise self._missing(f"has no {stem}.safetensors")
         return found
 
+    def _missing(self, what: str) -> InputMissingError:
+        return InputMissingError(what, path=self.asked, fix=_fix(self.component))
 
-def find(component: Component, options: Options, default: str, layout: Layout) -> Checkpoint:
+
+def find(component: Component, options: Options, layout: Layout) -> Checkpoint:
     """Find the model asked for, or the default one, and get its small files."""
-    asked = options.models.get(component.name, default)
+    asked = options.models.get(component.name, layout.default)
     root = Path(asked).expanduser()
     revision = None
     if not root.is_dir():
         if root.exists() or not _HUB_ID.fullmatch(asked):
             what = "is not a folder" if root.exists() else "no such folder"
-            raise InputMissingError(f"{asked}: {what}; {_cure(component.name)}")
+            raise InputMissingError(what, path=asked, fix=_fix(component))
         repo, _, wanted = asked.partition("@")
         below = [f"{layout.subfolder}/{name}" for name in layout.small if layout.subfolder]
-        root = _download(component.name, repo, wanted or None, [*layout.small, *below])
+        root = _download(component, repo, wanted or None, [*layout.small, *below])
         revision = root.name
     within = root / layout.subfolder
     folder = within if (within / "config.json").is_file() else root
-    return Checkpoint(component.name, asked, layout, root, folder, revision)
+    return Checkpoint(component, asked, layout, root, folder, revision)
 
 
-def _download(component: str, repo: str, revision: str | None, patterns: Sequence[str]) -> Path:
-    """Give the snapshot folder in the hub's cache, with these files as far as the model has them.
+def _download(
+    component: Component, repo: str, revision: str | None, patterns: Sequence[str]
+) -> Path:
+    """Give the snapshot folder in the hub's cache, with those of these files that the model has.
 
     A model that is in the cache needs no network; one that is not fails within seconds.
     """
-    # Imported here because a folder on disk needs no hub.
+    # Here, because a folder on disk needs no hub.
     from huggingface_hub import HfApi, snapshot_download, utils
 
     problem = None
-    try:  # only to see whether the hub answers: snapshot_download would wait for ever
+    try:  # only to see whether the hub answers: snapshot_download would wait forever
         HfApi().model_info(repo, revision=revision, timeout=_SECONDS)
-    except Exception as error:  # the HTTP library beneath differs by version, and so do its errors
+    except Exception as error:  # which HTTP library is used, and its errors, differ by version
         problem = error
     shown = not utils.are_progress_bars_disabled()
     utils.disable_progress_bars()
@@ -134,42 +147,36 @@ def _download(component: str, repo: str, revision: str | None, patterns: Sequenc
             repo, revision=revision, allow_patterns=patterns, local_files_only=problem is not None
         )
     except Exception as error:
-        raise InputMissingError(_explain(component, repo, problem or error)) from error
+        what, fix = _explain(repo, problem or error)
+        fix = f"{fix}, or {_fix(component)}"
+        raise InputMissingError(what, path=repo, fix=fix) from error
     finally:
         if shown:
             utils.enable_progress_bars()
     return Path(snapshot)
 
 
-def _explain(component: str, repo: str, problem: Exception) -> str:
+def _explain(repo: str, problem: Exception) -> tuple[str, str]:
+    """Give the cause and the fix of an error of the hub's library."""
     from huggingface_hub import errors
 
     page = f"https://huggingface.co/{repo}"
     cause = str(problem).strip().partition("\n")[0] or type(problem).__name__
+    nowhere = "no such folder here, not in the hub's cache, and"
     match problem:
         case errors.GatedRepoError():
-            return (
-                f"{repo}: its licence must be accepted first: do so at {page}, then run "
-                f"`hf auth login`; or {_cure(component)}"
-            )
+            return "you have not accepted its licence", f"accept it at {page}, run `hf auth login`"
         case errors.RevisionNotFoundError():
-            return f"{repo}: has no such revision; see {page}/commits/main"
+            return "has no such revision", f"see {page}/commits/main"
         case errors.RepositoryNotFoundError():
-            return (
-                f"{repo}: no such folder here, and no such model on the hub (or a private one: "
-                f"run `hf auth login`); {_cure(component)}"
-            )
+            what = "no such folder here, and no such model on the hub"
+            return what, "for a private model run `hf auth login`"
         case errors.OfflineModeIsEnabled():
-            return (
-                f"{repo}: no such folder here, not in the hub's cache, and HF_HUB_OFFLINE is set; "
-                f"unset it to download the model, or {_cure(component)}"
-            )
+            return f"{nowhere} HF_HUB_OFFLINE is set", "unset it to download the model"
         case _:
-            return (
-                f"{repo}: no such folder here, not in the hub's cache, and the hub cannot be "
-                f"reached ({cause}); run once with a network, or {_cure(component)}"
-            )
+            what = f"{nowhere} the hub cannot be reached ({cause})"
+            return what, "run once with a network"
 
 
-def _cure(component: str) -> str:
-    return f"give a folder made by save_pretrained: --model {component}=FOLDER"
+def _fix(component: Component) -> str:
+    return f"give a folder made by save_pretrained: --model {component.name}=FOLDER"

@@ -1,4 +1,4 @@
-"""What every encoder promises, as tests: subclass one of these to hold your own encoder to it.
+"""What every encoder promises, as tests: subclass one of these to test your own encoder.
 
 ::
 
@@ -25,9 +25,9 @@ Source = TypeVar("Source", Picture, str)
 
 
 class EncoderContract(Generic[Kind, Source]):
-    """What holds for encoders of every kind."""
+    """What every encoder promises."""
 
-    rounding: ClassVar[float] = 1e-4  # how far a batch may move a value, of the largest there is
+    rounding: ClassVar[float] = 1e-4  # how far a batch may move a value, relative to the largest
 
     def load(self) -> Kind:
         """Make the encoder, always with the same settings."""
@@ -43,7 +43,7 @@ class EncoderContract(Generic[Kind, Source]):
         raise NotImplementedError
 
     def sources(self) -> list[Source]:
-        """Give some that can be batched and are all different."""
+        """Give different sources that can be batched."""
         raise NotImplementedError
 
     def test_description_is_json_and_does_not_change(self) -> None:
@@ -89,7 +89,7 @@ class EncoderContract(Generic[Kind, Source]):
             assert not any(_same(array, other) for other in arrays[:number])
 
     def test_prepare_may_run_in_many_threads(self) -> None:
-        encoder: Any = self.load()  # of either kind: what it prepares is compared, not used
+        encoder: Any = self.load()  # of either kind
         sources = self.sources() * 8
         expected = [encoder.prepare(source) for source in sources]
         with ThreadPoolExecutor(8) as pool:
@@ -99,7 +99,7 @@ class EncoderContract(Generic[Kind, Source]):
 
 
 class ImageEncoderContract(EncoderContract[ImageEncoder, Picture]):
-    """What holds for encoders of pictures."""
+    """What encoders of pictures promise."""
 
     sizes: ClassVar[tuple[tuple[int, int], ...]] = ((64, 64), (96, 40), (67, 45), (8, 8))
 
@@ -125,7 +125,7 @@ class ImageEncoderContract(EncoderContract[ImageEncoder, Picture]):
 
 
 class TextEncoderContract(EncoderContract[TextEncoder, str]):
-    """What holds for encoders of captions."""
+    """What encoders of captions promise."""
 
     def together(self, encoder: TextEncoder, sources: list[str]) -> NDArray[Any]:
         tokens = [encoder.prepare(caption) for caption in sources]
@@ -153,10 +153,10 @@ class TextEncoderContract(EncoderContract[TextEncoder, str]):
             assert counts[-1] >= 1, f"{caption!r} has no token"
             assert mask.tolist() == [1] * counts[-1] + [0] * (length - counts[-1])
             if tokens.lost:
-                assert tokens.cut_at is not None, "a caption that is cut is cut somewhere"
+                assert tokens.cut_at is not None, "cut_at must say where a caption is cut"
                 assert 0 < tokens.cut_at < len(caption)
-        assert counts[-1] == length, "a long caption fills the mask"
-        assert counts[0] < length, "a short caption does not"
+        assert counts[-1] == length, "a long caption must fill the mask"
+        assert counts[0] < length, "a short caption must not"
 
 
 def picture(width: int, height: int, seed: int = 0) -> Picture:

@@ -1,6 +1,6 @@
-"""What the pretrained encoders share of torch: device, dtype, loading, and running out of memory.
+"""What the pretrained encoders share: device, dtype, loading, and running out of memory.
 
-torch is imported inside the functions: it takes seconds, and is not there for everyone.
+torch is imported inside the functions: it takes seconds, and not everyone has it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from numpy.typing import NDArray
 from shardwright.encoders.base import Options
 from shardwright.encoders.checkpoints import Checkpoint, Layout, find
 from shardwright.errors import MissingExtraError, ShardwrightError, UsageError
+from shardwright.progress import quantity
 from shardwright.recipe import Component
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-# What allocators say when the class of the error does not: of CPU, MPS, cuDNN and cuBLAS.
+# What allocators of CPU, MPS, cuDNN and cuBLAS say, where the class of the error is a general one.
 _NO_MEMORY = re.compile("can't allocate memory|out of memory|ALLOC_FAILED")
 
 
 class Pretrained:
-    """What every encoder with a model has; the model is loaded when it is first used."""
+    """An encoder with a model, which is loaded when it is first used."""
 
     library: ClassVar[str]
     kind: ClassVar[str]  # its class there
@@ -38,11 +39,43 @@ class Pretrained:
         self.component = component
         self.device = choose_device(options.device)
         self._checkpoint = checkpoint
-        self._dtype = choose_dtype(options.dtype, self.device, component)
+        self._dtype = options.dtype or _suitable_dtype(self.device, component)
 
     @cached_property
     def _model(self) -> nn.Module:
-        return load_model(self.library, self.kind, self._checkpoint, self.device, self._dtype)
+        """Load all weights onto the device."""
+        import torch
+
+        asked, folder = self._checkpoint.asked, self._checkpoint.fetch_weights()
+        options = {"dtype": getattr(torch, self._dtype)}
+        if self.library == "diffusers":  # has its own name for it, and would ask for accelerate
+            options = {"torch_dtype": options["dtype"], "low_cpu_mem_usage": False}
+        try:
+            with _quiet(self.library):
+                model, found = getattr(import_module(self.library), self.kind).from_pretrained(
+                    folder,
+                    local_files_only=True,
+                    use_safetensors=True,
+                    output_loading_info=True,
+                    **options,
+                )
+        except Exception as error:  # these libraries may raise anything for a damaged file
+            what = f"cannot be loaded as {self.kind} ({_first_line(error)})"
+            raise UsageError(what, path=asked, fix="download the model again") from error
+        # The libraries would fill in missing weights at random, with a warning.
+        if lost := sorted(found["missing_keys"]):
+            what = (
+                f"{quantity(len(lost), 'weights')} missing for {self.kind}, for example {lost[0]}"
+            )
+            raise UsageError(what, path=asked, fix="download the model again")
+        try:
+            loaded: nn.Module = model.to(self.device).eval()
+            return loaded
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            fix = "use --components for one at a time, --dtype bfloat16, or another --device"
+            raise ShardwrightError(f"does not fit on {self.device}", path=asked, fix=fix) from error
 
     def _description(self, output: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain JSON
         identity = self._checkpoint.identity
@@ -50,23 +83,24 @@ class Pretrained:
 
 
 def find_model(
-    component: Component, options: Options, packages: Sequence[str], default: str, layout: Layout
+    component: Component, options: Options, packages: Sequence[str], layout: Layout
 ) -> Checkpoint:
-    """Find a model, once its packages and the device are known to be there."""
+    """Find a model, after checking that its packages and the device are there."""
     for package in packages:
         try:
             import_module(package)
         except ImportError as error:
             raise MissingExtraError(
-                f"the pretrained encoders need {package} ({error}): pip install '.[encode]' in the "
-                "checkout of shardwright, or choose --encoders sketch"
+                f"the pretrained encoders need {package} ({error})",
+                fix="run pip install '.[encode]' in the checkout of shardwright, or choose "
+                "--encoders sketch",
             ) from error
     choose_device(options.device)
-    return find(component, options, default, layout)
+    return find(component, options, layout)
 
 
 def choose_device(name: str) -> str:
-    """Turn auto into the best device there is, and any other name into itself if it is there."""
+    """Turn auto into the best device there is; raise if a named one is not there."""
     import torch
 
     cuda = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
@@ -75,69 +109,22 @@ def choose_device(name: str) -> str:
         there.append("mps")
     if name == "auto":
         return next(device for device in ("cuda", "mps", "cpu") if device in there)
-    if name in there:
-        return name
-    raise UsageError(
-        f"--device {name}: torch {torch.__version__} finds no such device; it has "
-        f"{', '.join(there)}"
-    )
+    if name not in there:
+        what = f"--device {name}: torch {torch.__version__} finds no such device"
+        raise UsageError(what, fix=f"choose from {', '.join(there)}")
+    return name
 
 
-def choose_dtype(name: str | None, device: str, component: Component) -> str:
-    """Give the dtype to compute in: that asked for, or what suits the device and the component."""
+def _suitable_dtype(device: str, component: Component) -> str:
+    """Choose bfloat16 where it is fast; but not for a component that is stored in 32 bits."""
     import torch
 
-    if name is not None:
-        return name
-    # Halving the bits of what is stored whole would lose some of them.
     fast = device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bfloat16" if fast and component.dtype == "<f2" else "float32"
 
 
-def load_model(
-    library: str, kind: str, checkpoint: Checkpoint, device: str, dtype: str
-) -> nn.Module:
-    """Load the weights of a transformers or diffusers model, all of them, onto the device."""
-    import torch
-
-    folder = checkpoint.fetch_weights()
-    options = {"dtype": getattr(torch, dtype)}
-    if library == "diffusers":  # has its own name for it, and would ask for accelerate
-        options = {"torch_dtype": options["dtype"], "low_cpu_mem_usage": False}
-    try:
-        with _quiet(library):
-            model, found = getattr(import_module(library), kind).from_pretrained(
-                folder,
-                local_files_only=True,
-                use_safetensors=True,
-                output_loading_info=True,
-                **options,
-            )
-    except Exception as error:  # whatever these libraries make of a damaged file
-        cause = str(error).strip().partition("\n")[0]
-        raise UsageError(
-            f"{checkpoint.asked}: cannot be loaded as {kind} ({cause}); its files may be "
-            "damaged: fetch the model again"
-        ) from error
-    # Missing weights would be made up at random, with a warning.
-    if lost := sorted(found["missing_keys"]):
-        raise UsageError(
-            f"{checkpoint.asked}: lacks {len(lost)} of the weights of {kind}, such as "
-            f"{lost[0]}; fetch the model again"
-        )
-    try:
-        return model.to(device).eval()
-    except RuntimeError as error:
-        if not _out_of_memory(error):
-            raise
-        raise ShardwrightError(
-            f"{checkpoint.asked}: does not fit on {device}; run one component at a time "
-            "(--components), in bfloat16 (--dtype), or on another --device"
-        ) from error
-
-
 def run(compute: Callable[[], torch.Tensor]) -> NDArray[np.float32]:
-    """Compute without gradients; a device without room is a MemoryError."""
+    """Compute without gradients; raise MemoryError if the device has no room."""
     import torch
 
     try:
@@ -147,10 +134,14 @@ def run(compute: Callable[[], torch.Tensor]) -> NDArray[np.float32]:
     except RuntimeError as error:
         if not _out_of_memory(error):
             raise
-        cause = str(error).partition("\n")[0]
-    # Only here are the error and its frames gone, and with them the tensors they held.
+        cause = _first_line(error)
+    # Only here the error is gone, and with its frames the tensors that they held.
     torch.cuda.empty_cache()
     raise MemoryError(cause)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _out_of_memory(error: RuntimeError) -> bool:
@@ -161,7 +152,7 @@ def _out_of_memory(error: RuntimeError) -> bool:
 
 @contextmanager
 def _quiet(package: str) -> Iterator[None]:
-    """Keep a library's progress bars and advice off the terminal for a while."""
+    """Turn off a library's progress bars and advice for a while."""
     logging = import_module(f"{package}.utils.logging")
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

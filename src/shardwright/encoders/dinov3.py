@@ -15,14 +15,15 @@ from shardwright.encoders.devices import Pretrained, find_model, run
 from shardwright.errors import UsageError
 from shardwright.recipe import Component
 
-DEFAULT = "facebook/dinov3-vitl16-pretrain-lvd1689m"
 _PREPROCESSING = "preprocessor_config.json"
-_LAYOUT = Layout(small=("config.json", _PREPROCESSING), weights="model")
+_LAYOUT = Layout(
+    "facebook/dinov3-vitl16-pretrain-lvd1689m", ("config.json", _PREPROCESSING), "model"
+)
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How the checkpoint wants its pictures: resized whole, rescaled and normalised."""
+    """How the checkpoint wants its pictures: resized without a crop, rescaled and normalised."""
 
     height: int
     width: int
@@ -34,7 +35,7 @@ class Preprocessing:
     def apply(self, picture: Picture) -> NDArray[np.float32]:
         """Give the pixel values, (3, height, width).
 
-        In floats throughout, as the reference does: resizing 8-bit pixels would round them.
+        In floats, like the reference: resizing 8-bit pixels would round them.
         """
         size, resample = (self.width, self.height), Image.Resampling(self.resample)
         planes = [
@@ -70,20 +71,15 @@ class DinoEncoder(Pretrained):
 
 def load(component: Component, options: Options) -> ImageEncoder:
     """Find the checkpoint, and refuse one that does not make this component."""
-    checkpoint = find_model(component, options, ("torch", "transformers"), DEFAULT, _LAYOUT)
-    config = checkpoint.read("config.json")
-    if (kind := config.get("model_type")) != "dinov3_vit":
-        raise UsageError(f"{checkpoint.asked}: is a {kind} model; a dinov3_vit is needed")
-    if (width := config.get("hidden_size")) != component.shape[0]:
-        raise UsageError(
-            f"{checkpoint.asked}: gives ({width},), and {component.name} needs {component.shape}; "
-            f"the default {DEFAULT} fits"
-        )
+    checkpoint = find_model(component, options, ("torch", "transformers"), _LAYOUT)
+    config = checkpoint.config("model_type", "dinov3_vit")
+    checkpoint.require_shape((config.get("hidden_size"),), component.shape)
     return DinoEncoder(component, checkpoint, options)
 
 
 def read_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
-    """Read what the checkpoint says of its pictures; refuse what is not done here."""
+    """Read how the checkpoint wants its pictures; refuse what is not done here."""
+    path = checkpoint.folder / _PREPROCESSING
     config = checkpoint.read(_PREPROCESSING)
     try:
         found = Preprocessing(
@@ -95,16 +91,15 @@ def read_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
             std=_three(config["image_std"]),
         )
     except KeyError as error:
-        raise UsageError(f"{checkpoint.asked}: {_PREPROCESSING} gives no {error}") from None
+        raise UsageError(f"has no {error}", path=path) from None
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{checkpoint.asked}: {_PREPROCESSING}: {error}") from None
+        raise UsageError(str(error), path=path) from None
     steps = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_center_crop": False}
     for step, done in steps.items():
         if config.get(step) not in (None, done):
-            raise UsageError(
-                f"{checkpoint.asked}: {_PREPROCESSING} says {step}: {config[step]}; the pictures "
-                "of a DINOv3 are resized, rescaled and normalised, and not cropped"
-            )
+            what = f"has {step}: {config[step]}, which is not supported"
+            fix = "DINOv3 needs pictures that are resized, rescaled and normalised, not cropped"
+            raise UsageError(what, path=path, fix=fix)
     return found
 
 

@@ -1,9 +1,9 @@
-"""The sketch encoders: no weights, no torch, the right shapes, and arrays that mean something.
+"""The sketch encoders: no weights, no torch, the right shapes, and arrays with a meaning.
 
-They stand in for the models in the demo, in tests and in dry fits of training code. A latent
-decodes back to a recognisable picture, like pictures have near descriptors, and captions that
-share words share rows. Pictures are worked on in ``prepare``, one at a time and without BLAS, so
-that no array depends on its batch or on the number of threads.
+They replace the models in the demo, in tests and in trials of training code. A latent decodes back
+to a recognisable picture, similar pictures have similar descriptors, and captions that share words
+share rows. ``prepare`` does all work on pictures, one at a time and without BLAS, so that no array
+depends on its batch or on the number of threads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shardwright.recipe import Component
 
 Floats = NDArray[np.floating[Any]]
 
-_VERSION = 1  # raised with any change of what the arrays hold
+_VERSION = 1  # raised with any change of the arrays
 
 _BLOCK = 8
 # The lowest frequencies of a block, as (down, across): six of the luma, five of each chroma.
@@ -34,7 +34,7 @@ _FREQUENCIES = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))
 _CHANNELS = tuple((0, frequency) for frequency in _FREQUENCIES) + tuple(
     (plane, frequency) for plane in (1, 2) for frequency in _FREQUENCIES[:5]
 )
-_SCALE = 256  # brings the coefficients to where a model's latents are, within 4 of zero
+_SCALE = 256  # brings the coefficients into the range of a model's latents, about -4 to 4
 
 _LUMA = (0.299, 0.587, 0.114)
 _TO_YCC = (_LUMA, (-0.168736, -0.331264, 0.5), (0.5, -0.418688, -0.081312))  # as JPEG has it
@@ -51,21 +51,23 @@ _WIDTH = 1024  # of a word's row
 def load(component: Component, options: Options) -> Encoder:
     """Give the sketch of a component."""
     if component.name not in _ENCODERS:
-        raise UsageError(f"--encoders sketch: has none for {component.name}; leave it out")
+        fix = f"leave {component.name} out of --components"
+        raise UsageError(f"--encoders sketch: no encoder for {component.name}", fix=fix)
     if component.name in options.models:
-        raise UsageError(f"--model {component.name}=...: a sketch has no model; leave it out")
+        what = f"--model {component.name}=...: a sketch has no model"
+        raise UsageError(what, fix="leave out --model")
     return _ENCODERS[component.name](component)
 
 
 def decode(latent: NDArray[Any]) -> Picture:
-    """Turn a sketched latent back into a picture, as far as it says."""
+    """Turn a sketched latent back into a coarse picture."""
     rows, columns = latent.shape[1:]
     planes = np.zeros((3, rows, _BLOCK, columns, _BLOCK), np.float32)
     for channel, (plane, (down, across)) in zip(latent, _CHANNELS, strict=True):
         wave = _COSINES[down][:, None, None] * _COSINES[across]
         planes[plane] += channel.astype(np.float32)[:, None, :, None] * (wave * _SCALE)
-    whole = planes.reshape(3, rows * _BLOCK, columns * _BLOCK)
-    rgb = np.stack([_weighted(whole, weights) for weights in _TO_RGB], axis=-1)
+    ycc = planes.reshape(3, rows * _BLOCK, columns * _BLOCK)
+    rgb = np.stack([_weighted(ycc, weights) for weights in _TO_RGB], axis=-1)
     return (rgb + 128).round().clip(0, 255).astype(np.uint8)
 
 
@@ -82,7 +84,7 @@ class _Sketch:
 
 class _PictureSketch(_Sketch):
     def encode(self, batch: Floats) -> Floats:
-        return batch  # all is done in ``prepare``
+        return batch  # ``prepare`` has done it
 
 
 class BlockTransform(_PictureSketch):
@@ -135,7 +137,7 @@ class HashedWords(_Sketch):
         ids[len(words)] = _END
         lost = len(found) - len(words)
         cut_at = None
-        if lost:  # a few letters are longer in lower case
+        if lost:  # a few characters are longer in lower case
             ends = range(len(caption) + 1)
             cut_at = bisect_left(ends, words[-1].end(), key=lambda at: len(caption[:at].lower()))
         return Tokens(ids, (ids != _PADDING).astype(np.uint8), lost, cut_at)

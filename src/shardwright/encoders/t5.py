@@ -16,9 +16,8 @@ from shardwright.recipe import Component
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-DEFAULT = "google-t5/t5-large"
 _TOKENIZER = "tokenizer.json"
-_LAYOUT = Layout(small=("config.json", _TOKENIZER), weights="model")
+_LAYOUT = Layout("google-t5/t5-large", ("config.json", _TOKENIZER), "model")
 
 
 class T5Encoder(Pretrained):
@@ -33,7 +32,7 @@ class T5Encoder(Pretrained):
     def prepare(self, caption: str) -> Tokens:
         found = self._tokenizer.encode(caption)
         ids, mask = np.array(found.ids, np.int64), np.array(found.attention_mask, np.uint8)
-        # What is over comes in further pieces, each with an end token of its own.
+        # What was cut off comes in further pieces, each with its own end token.
         lost = sum(piece.special_tokens_mask.count(0) for piece in found.overflowing)
         kept = max((end for _, end in found.offsets), default=0)
         return Tokens(ids, mask, lost, kept if lost else None)
@@ -57,43 +56,33 @@ class T5Encoder(Pretrained):
 def load(component: Component, options: Options) -> TextEncoder:
     """Find the checkpoint, and refuse one that does not make this component."""
     packages = ("torch", "transformers", "tokenizers")
-    checkpoint = find_model(component, options, packages, DEFAULT, _LAYOUT)
-    config = checkpoint.read("config.json")
-    if (kind := config.get("model_type")) != "t5":
-        raise UsageError(f"{checkpoint.asked}: is a {kind} model; a t5 is needed")
-    shape = (component.tokens, config.get("d_model"))
-    if shape != component.shape:
-        raise UsageError(
-            f"{checkpoint.asked}: gives {shape}, and {component.name} needs {component.shape}; "
-            f"the default {DEFAULT} fits"
-        )
+    checkpoint = find_model(component, options, packages, _LAYOUT)
+    config = checkpoint.config("model_type", "t5")
+    checkpoint.require_shape((component.tokens, config.get("d_model")), component.shape)
     return T5Encoder(component, checkpoint, options)
 
 
 def read_tokenizer(checkpoint: Checkpoint, tokens: int) -> Tokenizer:
-    """Load the checkpoint's own tokenizer, padding and cutting every caption to so many.
+    """Load the checkpoint's own tokenizer; it pads and cuts every caption to so many tokens.
 
-    The bare tokenizer, because transformers' wrapper around it sets padding and truncation again on
-    every call, which is not safe in threads.
+    Without transformers' wrapper, which sets padding and truncation again on every call: that is
+    not safe in threads.
     """
     from tokenizers import Tokenizer
 
     path = checkpoint.folder / _TOKENIZER
     if not path.is_file():
-        raise InputMissingError(
-            f"{checkpoint.asked}: has no {_TOKENIZER}; have transformers write one: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
+        fix = "write one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        raise InputMissingError(f"has no {_TOKENIZER}", path=checkpoint.asked, fix=fix)
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises nothing more exact
-        raise UsageError(f"{path}: is not a tokenizer ({error}); fetch the model again") from error
+        what = f"is not a tokenizer ({error})"
+        raise UsageError(what, path=path, fix="download the model again") from error
     config = checkpoint.read("config.json")
     if tokenizer.get_vocab_size() > config.get("vocab_size", 0):
-        raise UsageError(
-            f"{checkpoint.asked}: the tokenizer has {tokenizer.get_vocab_size()} tokens and the "
-            f"model {config.get('vocab_size')}; they are not of one checkpoint"
-        )
+        what = f"has {tokenizer.get_vocab_size()} tokens and the model {config.get('vocab_size')}"
+        raise UsageError(what, path=path, fix="use the tokenizer of this model")
     tokenizer.enable_truncation(tokens)
     tokenizer.enable_padding(length=tokens, pad_id=config.get("pad_token_id", 0))
     return tokenizer

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from shardwright.encoders.base import ImageEncoder, Options, Picture
 from shardwright.encoders.checkpoints import Checkpoint, Layout
 from shardwright.encoders.devices import Pretrained, find_model, run
-from shardwright.errors import UsageError
 from shardwright.recipe import Component
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-DEFAULT = "black-forest-labs/FLUX.1-dev"
-_LAYOUT = Layout(small=("config.json",), weights="diffusion_pytorch_model", subfolder="vae")
+_LAYOUT = Layout(
+    "black-forest-labs/FLUX.1-dev", ("config.json",), "diffusion_pytorch_model", subfolder="vae"
+)
 _FACTOR = 8  # pixels a side of one latent
 _BYTES_PER_NUMBER = {"float32": 840, "bfloat16": 420}  # of input, while it is encoded; measured
 
@@ -43,7 +43,7 @@ class Tiling:
     overlap: int = 256
 
     def cuts(self, length: int) -> list[tuple[int, int]]:
-        """Cut one side into overlapping stretches of nearly the same length, on whole latents."""
+        """Cut one side into overlapping parts of nearly the same length, between latents."""
         if length <= self.side:
             return [(0, length)]
         last = math.ceil((length - self.side) / (self.side - self.overlap))
@@ -51,7 +51,7 @@ class Tiling:
         return [(start, start + self.side) for start in starts[:-1]] + [(starts[-1], length)]
 
     def feather(self, latents: int) -> NDArray[np.float32]:
-        """Weigh the latents of a stretch: less towards its ends, where it has seen least."""
+        """Weigh the latents of a part: less towards its ends, where it has seen least."""
         inward = np.arange(1, latents + 1)
         ramp = np.minimum(np.minimum(inward, inward[::-1]), self.overlap // _FACTOR)
         return ramp.astype(np.float32)
@@ -78,9 +78,9 @@ class VaeEncoder(Pretrained):
 
     def encode(self, batch: NDArray[np.uint8]) -> NDArray[np.float32]:
         height, width = batch.shape[1:3]
-        whole = height * width <= self._tiling.above
+        encode = self._mean if height * width <= self._tiling.above else self._tiled
         model = self._model
-        return run(lambda: self._mean(model, batch) if whole else self._tiled(model, batch))
+        return run(lambda: encode(model, batch))
 
     def describe(self) -> dict[str, Any]:
         config = self._checkpoint.read("config.json")
@@ -101,8 +101,8 @@ class VaeEncoder(Pretrained):
     def _mean(self, model: nn.Module, batch: NDArray[np.uint8]) -> torch.Tensor:
         import torch
 
-        # Contiguous, because on a CPU torch normalises pictures that are stored pixel by pixel with
-        # errors of a thousandth, and the larger the picture the larger the error.
+        # Contiguous: on a CPU, torch normalises pictures that are stored pixel by pixel with errors
+        # of a thousandth, and larger pictures with larger errors.
         pixels = torch.from_numpy(batch).to(self.device).permute(0, 3, 1, 2).contiguous()
         scaled = pixels.to(torch.float32).div(127.5).sub(1).to(model.dtype)
         mean: torch.Tensor = model.encode(scaled).latent_dist.mean
@@ -134,16 +134,12 @@ class VaeEncoder(Pretrained):
 
 def load(component: Component, options: Options) -> ImageEncoder:
     """Find the checkpoint, and refuse one that does not make this component."""
-    checkpoint = find_model(component, options, ("torch", "diffusers"), DEFAULT, _LAYOUT)
-    config = checkpoint.read("config.json")
-    if (kind := config.get("_class_name")) != "AutoencoderKL":
-        raise UsageError(f"{checkpoint.asked}: is a {kind}; an AutoencoderKL is needed")
-    channels = config.get("latent_channels")
-    factor = 2 ** (len(config.get("block_out_channels", ())) - 1)
-    if (channels, factor) != (component.shape[0], _FACTOR):
-        raise UsageError(
-            f"{checkpoint.asked}: gives ({channels}, H//{factor}, W//{factor}), and "
-            f"{component.name} needs ({component.shape[0]}, H//{_FACTOR}, W//{_FACTOR}); "
-            f"the default {DEFAULT} fits"
-        )
+    checkpoint = find_model(component, options, ("torch", "diffusers"), _LAYOUT)
+    config = checkpoint.config("_class_name", "AutoencoderKL")
+    channels, blocks = config.get("latent_channels"), config.get("block_out_channels", ())
+    gives, needs = (
+        f"({count}, H//{factor}, W//{factor})"
+        for count, factor in ((channels, 2 ** (len(blocks) - 1)), (component.shape[0], _FACTOR))
+    )
+    checkpoint.require_shape(gives, needs)
     return VaeEncoder(component, checkpoint, options)

@@ -78,8 +78,8 @@ def make_vae(
     return folder
 
 
-def make_t5(folder: Path, width: int = 1024, whole: bool = False) -> Path:
-    """Make an encoder, or a whole T5 as the hub has them."""
+def make_t5(folder: Path, width: int = 1024, full: bool = False) -> Path:
+    """Make an encoder, or a full T5 as the hub has them."""
     import torch
     from transformers import T5Config, T5EncoderModel, T5ForConditionalGeneration
 
@@ -87,7 +87,7 @@ def make_t5(folder: Path, width: int = 1024, whole: bool = False) -> Path:
     config = T5Config(
         vocab_size=512, d_model=width, d_ff=64, d_kv=16, num_heads=2, num_layers=1, dropout_rate=0.1
     )
-    (T5ForConditionalGeneration if whole else T5EncoderModel)(config).save_pretrained(folder)
+    (T5ForConditionalGeneration if full else T5EncoderModel)(config).save_pretrained(folder)
     make_tokenizer(folder)
     return folder
 

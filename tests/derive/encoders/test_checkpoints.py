@@ -1,4 +1,4 @@
-"""Finding models: folders, whole pipelines, the hub, and what is said when there is none.
+"""Finding models: folders, complete pipelines, the hub, and the messages if there is none.
 
 The hub's library reads its settings when it is imported, so what concerns the hub runs in
 processes of its own.
@@ -26,7 +26,7 @@ from shardwright.recipe import SPECIFICATION
 from tests.derive.encoders.hub import COMMIT, serving
 
 COMPONENT = next(component for component in SPECIFICATION.components if component.name == "vae")
-LAYOUT = Layout(small=("config.json",), weights="diffusion_pytorch_model", subfolder="vae")
+LAYOUT = Layout("no/default", ("config.json",), weights="diffusion_pytorch_model", subfolder="vae")
 SOURCES = Path(__file__).parents[3] / "src"
 
 # Finds a model, perhaps fetches its weights, and prints what it found or why not.
@@ -37,7 +37,7 @@ from shardwright.encoders.checkpoints import find
 from shardwright.errors import ShardwrightError
 from tests.derive.encoders.test_checkpoints import COMPONENT, LAYOUT
 try:
-    found = find(COMPONENT, Options(models={"vae": sys.argv[1]}), "", LAYOUT)
+    found = find(COMPONENT, Options(models={"vae": sys.argv[1]}), LAYOUT)
     weights = found.fetch_weights() / "diffusion_pytorch_model.safetensors"
     said = dict(found.identity, config=found.read("config.json"), bytes=weights.read_text())
 except ShardwrightError as error:
@@ -71,10 +71,10 @@ def make_folder(folder: Path, weights: bytes = b"weights") -> Path:
 
 
 def found(folder: Path | str) -> Checkpoint:
-    return find(COMPONENT, Options(models={"vae": str(folder)}), "no/default", LAYOUT)
+    return find(COMPONENT, Options(models={"vae": str(folder)}), LAYOUT)
 
 
-def test_the_subfolder_of_a_whole_pipeline_is_found(tmp_path: Path) -> None:
+def test_the_subfolder_of_a_complete_pipeline_is_found(tmp_path: Path) -> None:
     make_folder(tmp_path / "pipeline" / "vae")
     (tmp_path / "pipeline" / "model_index.json").write_text("{}")
     checkpoint = found(tmp_path / "pipeline")
@@ -101,11 +101,11 @@ def test_a_hash_stands_for_the_files_and_not_for_where_they_are(
 
 def test_weights_in_several_files_are_all_in_the_hash(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "model")
-    whole = folder / "diffusion_pytorch_model.safetensors"
+    single = folder / "diffusion_pytorch_model.safetensors"
     parts = [folder / f"diffusion_pytorch_model-0000{n}-of-00002.safetensors" for n in (1, 2)]
     for part in parts:
-        shutil.copy(whole, part)
-    whole.unlink()
+        shutil.copy(single, part)
+    single.unlink()
     before = found(folder).identity
     parts[1].write_bytes(b"others")
     assert found(folder).identity != before
@@ -168,7 +168,7 @@ def test_the_hub_s_refusals_are_explained(tmp_path: Path) -> None:
         gated = ask_hub("some/model", tmp_path, HF_ENDPOINT=hub.url)
         unknown = ask_hub("no/model", tmp_path, HF_ENDPOINT=hub.url)
         revision = ask_hub("some/model@v9", tmp_path, HF_ENDPOINT=hub.url)
-    assert "some/model: its licence must be accepted first" in str(gated["error"])
+    assert "some/model: you have not accepted its licence; accept it at " in str(gated["error"])
     assert "https://huggingface.co/some/model" in str(gated["error"])
     assert "no/model: no such folder here, and no such model on the hub" in str(unknown["error"])
     assert "some/model: has no such revision" in str(revision["error"])

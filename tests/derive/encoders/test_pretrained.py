@@ -176,8 +176,8 @@ def test_tokens_lost_and_the_cut_are_those_of_the_untruncated_caption(
 
     t5 = encoder("t5", checkpoints["t5"])
     tokens = t5.prepare(caption)
-    whole = AutoTokenizer.from_pretrained(checkpoints["t5"])(caption).input_ids
-    assert tokens.lost == len(whole) - int(tokens.mask.sum())
+    full = AutoTokenizer.from_pretrained(checkpoints["t5"])(caption).input_ids
+    assert tokens.lost == len(full) - int(tokens.mask.sum())
     if not tokens.lost:
         assert tokens.cut_at is None
     else:
@@ -185,8 +185,8 @@ def test_tokens_lost_and_the_cut_are_those_of_the_untruncated_caption(
         assert (again.lost, again.ids.tolist()) == (0, tokens.ids.tolist())
 
 
-def test_the_encoder_of_a_whole_t5_equals_a_plain_run(tmp_path: Path) -> None:
-    folder = make_t5(tmp_path / "whole", whole=True)
+def test_the_encoder_of_a_full_t5_equals_a_plain_run(tmp_path: Path) -> None:
+    folder = make_t5(tmp_path / "full", full=True)
     t5: TextEncoder = encoder("t5", folder)
     tokens = t5.prepare("two cats")
     (array,) = t5.encode(tokens.ids[None], tokens.mask[None])
@@ -424,7 +424,7 @@ def test_a_tokenizer_that_is_missing_damaged_or_of_another_model_is_refused(
 ) -> None:
     folder = shutil.copytree(checkpoints["t5"], tmp_path / "t5")
     edit_json(folder / "config.json", vocab_size=50)
-    _refused("t5", folder, "not of one checkpoint")
+    _refused("t5", folder, "use the tokenizer of this model")
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(UsageError, match="is not a tokenizer"):
         encoder("t5", folder)
@@ -444,7 +444,7 @@ def test_weights_that_are_missing_damaged_or_partial_are_never_made_up(
     save_file(tensors, weights, {"format": "pt"})
     t5: TextEncoder = encoder("t5", folder)
     tokens = t5.prepare("moon")
-    with pytest.raises(UsageError, match=r"lacks 1 of the weights.*final_layer_norm"):
+    with pytest.raises(UsageError, match=r"1 weight missing for T5EncoderModel.*final_layer_norm"):
         t5.encode(tokens.ids[None], tokens.mask[None])
     weights.write_bytes(weights.read_bytes()[:-1000])
     with pytest.raises(UsageError, match="cannot be loaded as T5EncoderModel"):
@@ -518,11 +518,11 @@ def loud() -> Iterator[None]:
 def test_loading_and_encoding_print_nothing(
     tmp_path: Path, checkpoints: Checkpoints, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    whole = make_t5(tmp_path / "whole", whole=True)  # whose decoder the encoder does not expect
+    full = make_t5(tmp_path / "full", full=True)  # whose decoder the encoder does not expect
     capfd.readouterr()
     one(encoder("dinov3", checkpoints["dinov3"]), picture(64, 64))
     one(encoder("vae", checkpoints["vae"]), picture(64, 64))
-    t5: TextEncoder = encoder("t5", whole)
+    t5: TextEncoder = encoder("t5", full)
     tokens = t5.prepare("moon")
     t5.encode(tokens.ids[None], tokens.mask[None])
     assert capfd.readouterr() == ("", "")

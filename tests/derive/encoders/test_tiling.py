@@ -16,7 +16,7 @@ TILING = Tiling()
 
 @settings(deadline=None)
 @given(st.integers(1, 40_000))
-def test_cuts_cover_a_side_with_full_overlapping_stretches_on_whole_latents(length: int) -> None:
+def test_cuts_cover_a_side_with_full_overlapping_stretches_on_full_latents(length: int) -> None:
     cuts = TILING.cuts(length)
     assert cuts[0][0] == 0
     assert cuts[-1][1] == length
