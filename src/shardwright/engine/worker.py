@@ -1,8 +1,8 @@
 """What a worker process does: one task after the other, for as long as its parent lives.
 
 On Linux the kernel kills it with its parent; elsewhere it ends when its connection closes. So no
-forgotten process writes into a folder that a later run has locked. It starts with Ctrl-C and similar
-signals blocked, and leaves them so: the parent decides what happens then.
+forgotten process writes into a folder that a later run has locked. Ctrl-C and similar signals are
+blocked from the start: the parent decides what they do.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""A run of packing from end to end: scan, check, plan, write, finish."""
+"""A run of packing from start to end: scan, check, plan, write, publish."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from shardwright.engine import Engine
@@ -19,7 +17,6 @@ from shardwright.errors import (
 )
 from shardwright.packing import publish, start
 from shardwright.packing.check import check
-from shardwright.packing.finish import finish
 from shardwright.packing.origin import Origin
 from shardwright.packing.plan import Plan, Shard, plan, select
 from shardwright.packing.scan import Scan, require_inputs, scan
@@ -37,25 +34,18 @@ from shardwright.store.store import Store
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a run, with sense made of the arguments."""
+    """The arguments of a run, after validation."""
 
     store: Store
     output_dir: Path
     settings: PackSettings
-    overwrite: bool
-    resume: bool
-    append: bool
+    way: str | None  # overwrite, resume or append, where shards may be there already
     other_jsonl: bool
     sha256: bool
     ignore_space: bool
     dry_run: bool
     progress_every: int
     engine: Engine
-
-    @property
-    def may_exist(self) -> bool:
-        """Whether shards may be there already."""
-        return self.overwrite or self.resume or self.append
 
 
 def run(request: Request, progress: Progress) -> PackSummary:
@@ -72,18 +62,18 @@ def run(request: Request, progress: Progress) -> PackSummary:
     start = _start(request)
     origin = Origin(store, provenance.read(store.folder))
     before = [] if request.other_jsonl else packed_from(target)
-    if request.may_exist:
+    if request.way:
         origin.require_same_jsonl(before, target)
     order = select(found, settings, start.known)
     checked = check(found, order, settings.limit, request.engine, progress)
     layout = plan(found, checked, settings, start.first_numbers)
     kept = _kept(layout, start, request)
     todo = [shard for shard in layout.shards if shard.path not in kept]
-    old: list[str] = []  # shards that go
+    old: list[str] = []  # shards that are removed or replaced
     obstacle = None
     if layout.shards or start.append:
         there = list(start.loose)
-        if not request.may_exist:
+        if not request.way:
             there += publish.existing(target, layout.buckets)
         try:
             publish.refuse(target, there, settings.buckets)
@@ -99,7 +89,8 @@ def run(request: Request, progress: Progress) -> PackSummary:
         if not request.dry_run:
             with LocalStorage(target).lease():
                 if _start(request) != start:
-                    raise SourceChangedError(f"{target}: another run has written here; run again")
+                    what = "another run has written here"
+                    raise SourceChangedError(what, path=target, fix="run again")
                 old = _old(todo, kept, start, target)
                 _write(layout, todo, kept, start, origin, request, progress)
         elif obstacle is None:
@@ -110,22 +101,21 @@ def run(request: Request, progress: Progress) -> PackSummary:
 
 
 def _require_own_folder(request: Request) -> None:
-    """Keep shards out of the store, where neither could be told from the other."""
+    """Keep shards out of the store's own folders."""
     target, store = request.output_dir.resolve(), request.store
     arrays = [store.arrays(component).resolve() for component in store.recipe.components]
     if target == store.folder.resolve() or any(target.is_relative_to(folder) for folder in arrays):
-        raise UsageError(
-            f"--output-dir {request.output_dir}: belongs to the store; give another folder"
-        )
+        fix = "give another --output-dir"
+        raise UsageError("belongs to the store", path=request.output_dir, fix=fix)
 
 
 def _start(request: Request) -> Start:
-    if request.append:
+    if request.way == "append":
         return start.append(request.output_dir)
-    if request.resume:
+    if request.way == "resume":
         return start.resume(request.output_dir)
-    only = request.settings.buckets
-    return start.fresh(request.output_dir, overwrite=request.overwrite, only=only)
+    overwrite, only = request.way == "overwrite", request.settings.buckets
+    return start.fresh(request.output_dir, overwrite=overwrite, only=only)
 
 
 def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]:
@@ -133,7 +123,7 @@ def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]
     if start.plan is None:
         return {}
     digest = layout.digest()
-    if request.resume:
+    if request.way == "resume":
         start.require_same(digest, layout.settings)
     if start.plan != digest:
         return {}
@@ -142,7 +132,7 @@ def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]
 
 
 def _old(todo: Sequence[Shard], kept: Collection[str], start: Start, target: Path) -> list[str]:
-    """List the shards that are there and will not stay as they are."""
+    """List the shards that are there and do not stay."""
     stay = {*kept, *(entry.path for entry in start.base.shards)}
     new = {shard.path for shard in todo}
     buckets = existing_buckets(target)
@@ -169,20 +159,17 @@ def _write(
     target, sha256 = request.output_dir, request.sha256
     if start.base.shards:  # SHA256SUMS, once there, is kept up
         sha256 |= all(entry.sha256 is not None for entry in start.base.shards)
-    digest = layout.digest()
-    manifest.save_unfinished(
-        target,
-        Unfinished(
-            append=start.append,
-            plan=digest,
-            settings=layout.settings,
-            replaces=sorted(start.replaced),
-            base=start.base,
-            store=manifest.relative_name(request.store.folder, target),
-            jsonl=origin.jsonl_name,
-        ),
+    begun = Unfinished(
+        append=start.append,
+        plan=layout.digest(),
+        settings=layout.settings,
+        replaces=sorted(start.replaced),
+        base=start.base,
+        store=manifest.relative_name(request.store.folder, target),
+        jsonl=origin.jsonl_name,
     )
-    with _resumable(request):
+    manifest.save_unfinished(target, begun)
+    try:
         if start.append:  # an interrupted one may have left shards that are not planned now
             listed = {entry.path for entry in start.base.shards} | kept.keys()
             for name in existing_buckets(target):
@@ -199,18 +186,11 @@ def _write(
         for name in sorted(set(start.replaced) - set(layout.buckets)):  # no sample is in them now
             manifest.remove_manifest(target)
             publish.remove_shards(target, name)
-        publish.sync(target)  # before the manifest speaks of them
-        finish(layout, digest, [*kept.values(), *written], start, origin, target, sha256)
-
-
-@contextmanager
-def _resumable(request: Request) -> Iterator[None]:
-    """Have an interruption say how to go on."""
-    try:
-        yield
+        publish.sync(target)  # before the manifest lists them
+        entries = [*kept.values(), *written]
+        publish.finish(target, layout, begun, entries, origin.provenance, sha256)
     except KeyboardInterrupt as interrupt:
-        given = "--overwrite" if request.overwrite else "--append" if request.append else ""
-        instead = f" instead of {given}" if given else ""
+        instead = f" instead of --{request.way}" if request.way in ("overwrite", "append") else ""
         interrupt.add_note(f"to continue, run the same pack with --resume{instead}")
         raise
 
@@ -234,7 +214,9 @@ def _summary(
         entry.off_shape += sum(layout.checked.off_shape[sample] for sample in shard.samples)
     off_shape = any(entry.off_shape for entry in buckets.values())
     journal = request.store.journal if request.store.journal.exists() else None
-    derive = partial(commands.derive, request.store, fit_buckets=off_shape)
+    derive = None
+    if off_shape or journal:
+        derive = commands.derive(request.store, fit_buckets=off_shape)
     return PackSummary(
         total_records=layout.scan.total_records,
         ready_records=layout.ready_records,
@@ -251,7 +233,7 @@ def _summary(
         free_bytes=free_bytes(request.output_dir),
         output_dir=str(request.output_dir),
         journal=str(journal) if journal else None,
-        derive_command=derive() if off_shape or journal else None,
+        derive_command=derive,
         seconds=0.0,
         skipped_by_reason=dict(layout.skipped),
         buckets=buckets,
@@ -259,8 +241,8 @@ def _summary(
 
 
 def _require_samples(only: Sequence[str], found: Scan) -> None:
-    """Take a bucket that is neither one of the seven nor in the store for a typing mistake."""
+    """Raise for a bucket that is neither in the recipe nor in the store: a typing mistake."""
     present = {found.buckets[sample] for sample in found.ready()} if only else set()
     for name in sorted(set(only) - present - set(map(str, found.store.recipe.buckets))):
-        listed = ", ".join(sorted(present)) or "none"
-        raise UsageError(f"--bucket {name}: no ready sample is in it; buckets with some: {listed}")
+        fix = f"give some of {', '.join(sorted(present))}" if present else None
+        raise UsageError(f"--bucket {name}: no ready sample is in it", fix=fix)
