@@ -103,7 +103,7 @@ def write_failures(
     kept += map(_anywhere, outcomes.failures)
     lines = [msgspec.json.encode(failure) + b"\n" for failure in kept]
     if lines:
-        files.write_whole(path, b"".join(lines))
+        files.write(path, b"".join(lines))
     else:
         files.withdraw(path)
 

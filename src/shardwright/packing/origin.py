@@ -44,7 +44,7 @@ class Origin:
                 f"was packed from {' and '.join(before)}, not from {self.store.jsonl}, so nothing "
                 "was written",
                 path=output,
-                fix=f"give --jsonl {quoted(before[-1])}, or add --other-jsonl to pack both",
+                fix=f"give --jsonl {quoted(before[-1])}, or add --other-jsonl to pack from both",
             )
 
     def require_same_kind(self, base: Manifest, output: Path, progress: Progress) -> None:

@@ -47,7 +47,7 @@ class Start:
         ]
         what = ", ".join(differing) or "the records or arrays of the store have changed"
         fix = "run it as before, or pack again with --overwrite"
-        raise UsageError(f"--resume: this is not the interrupted run: {what}", fix=fix)
+        raise UsageError(f"--resume: this is not the run to resume: {what}", fix=fix)
 
 
 def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
