@@ -305,7 +305,7 @@ def test_pack_notes_records_that_an_interrupted_derive_left(store: Store, output
     journal.write_bytes(b"{}\n")
     done = commands.run("pack", "--derived-dir", store.root, "--output-dir", output)
     assert done.returncode == 0
-    assert f"note: {journal} holds records of an interrupted derive" in done.stdout
+    assert f"note: {journal} holds records of an interrupted run" in done.stdout
 
 
 def test_pack_notes_how_many_records_a_limit_left_unchecked(store: Store, output: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_name_that_is_no_text_is_recorded_all_the_same(store: Store, output: P
     packed(store, output, jsonl=odd)
     assert recorded(output) == ["\\xff.jsonl"]
     assert packed(store, output, jsonl=odd, append=True).written_samples == 0
-    with pytest.raises(UsageError, match="was packed from .*, not from "):
+    with pytest.raises(UsageError, match=r"was packed from .*, not from "):
         packed(store, output, append=True)
 
 
@@ -210,7 +210,7 @@ def test_a_resumed_append_goes_on_with_the_file_that_it_was_allowed(
     packed(store, output, jsonl=train)
     with using(KillingDisk(12)), pytest.raises(Killed):
         packed(store, output, append=True, other_jsonl=True)
-    with pytest.raises(UsageError, match="was packed from .*, not from "):
+    with pytest.raises(UsageError, match=r"was packed from .*, not from "):
         packed(store, output, jsonl=val, resume=True)
     packed(store, output, resume=True)
     assert all_ids(output) == [*TRAIN, *HELD_OUT]
@@ -225,7 +225,9 @@ def test_packing_another_bucket_from_another_file_is_refused_too(
     store = make_store(tmp_path / "derived", given)
     packed(store, output, jsonl=split(store)[0], bucket=["24x16"])
     before = contents(output)
-    with pytest.raises(UsageError, match="was packed from .*, not from .*, so nothing was written"):
+    with pytest.raises(
+        UsageError, match=r"was packed from .*, not from .*, so nothing was written"
+    ):
         packed(store, output, bucket=["16x24"], overwrite=overwrite)
     assert contents(output) == before
     packed(store, output, bucket=["16x24"], overwrite=overwrite, other_jsonl=True)

@@ -134,13 +134,13 @@ def _advice(summary: PackSummary) -> list[str]:
     if off_shape:
         counts = ", ".join(f"{count:,} in {name}" for name, count in off_shape.items())
         advice.append(
-            f"note: some latents do not have their bucket's shape ({counts}), so they cannot form "
-            "a batch; to change that, run this, then pack again with --overwrite:\n"
+            f"note: some latents do not have their bucket's shape ({counts}), so they do not stack "
+            "in a batch; to change that, run this, then pack again with --overwrite:\n"
             f"  {summary.derive_command}"
         )
     if summary.journal is not None:
         advice.append(
-            f"note: {shown(summary.journal)} holds records of an interrupted derive, which are not "
+            f"note: {shown(summary.journal)} holds records of an interrupted run, which are not "
             f"packed; to merge them, run:\n  {summary.derive_command}"
         )
     if summary.unopened_records:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -24,29 +24,17 @@ from shardwright.errors import (
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing.plan import Plan, Shard
+from shardwright.packing.start import existing
 from shardwright.packing.write import entry_of, make_task, write_shard
 from shardwright.progress import Progress, quantity, size
 from shardwright.recipe import SPECIFICATION
 from shardwright.shards.format import index, manifest
 from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
-from shardwright.shards.format.names import (
-    bucket_folder,
-    existing_buckets,
-    existing_shards,
-    leftovers,
-)
+from shardwright.shards.format.names import bucket_folder, existing_buckets, leftovers
 from shardwright.storage import files
 from shardwright.storage.local import LocalStorage
+from shardwright.store.provenance import Entry
 from shardwright.version import __version__
-
-
-def existing(output: Path, buckets: Iterable[str]) -> list[Path]:
-    """Find the shards that are already there in some buckets."""
-    return [
-        path
-        for bucket in buckets
-        for path in existing_shards(output / bucket_folder(bucket)).values()
-    ]
 
 
 def refuse(output: Path, found: Sequence[Path], only: Collection[str]) -> None:
@@ -207,10 +195,10 @@ def finish(
     plan: Plan,
     begun: Unfinished,
     entries: Sequence[ShardEntry],
-    provenance: object,
+    made: Mapping[str, Entry],
     sha256: bool,
 ) -> None:
-    """Publish the manifest, which ends the run that has begun."""
+    """Publish the manifest, which ends a run; ``made`` is how the store's arrays were made."""
     base = begun.base or Manifest(runs=[], shards=[])
     runs, shards = base.runs, base.shards
     if entries:
@@ -225,7 +213,7 @@ def finish(
             skipped_by_reason={name: asdict(reason) for name, reason in plan.skipped.items()},
             samples=sum(len(shard.samples) for shard in plan.shards),
             shards=len(plan.shards),
-            provenance=provenance,
+            provenance={"components": msgspec.to_builtins(made, order="sorted")} if made else None,
             jsonl=begun.jsonl,
         )
         new = (msgspec.structs.replace(entry, run=len(runs)) for entry in entries)

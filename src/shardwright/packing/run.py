@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from shardwright.errors import (
 )
 from shardwright.packing import publish, start
 from shardwright.packing.check import check
-from shardwright.packing.origin import Origin
+from shardwright.packing.origin import jsonl_name, require_same_jsonl, require_same_kind
 from shardwright.packing.plan import Plan, Shard, plan, select
 from shardwright.packing.scan import Scan, require_inputs, scan
-from shardwright.packing.start import Start, packed_from
+from shardwright.packing.start import Start, existing, packed_from
 from shardwright.packing.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
 from shardwright.shards.format import manifest
@@ -29,6 +29,7 @@ from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.storage import locks
 from shardwright.storage.local import LocalStorage, free_bytes, require_space, require_writable
 from shardwright.store import commands, provenance
+from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 
 
@@ -60,10 +61,10 @@ def run(request: Request, progress: Progress) -> PackSummary:
     found = scan(store, progress, request.progress_every)
     _require_samples(settings.buckets, found)
     start = _start(request)
-    origin = Origin(store, provenance.read(store.folder))
+    made = provenance.read(store.folder)
     before = [] if request.other_jsonl else packed_from(target)
     if request.way:
-        origin.require_same_jsonl(before, target)
+        require_same_jsonl(store, before, target)
     order = select(found, settings, start.known)
     checked = check(found, order, settings.limit, request.engine, progress)
     layout = plan(found, checked, settings, start.first_numbers)
@@ -74,11 +75,11 @@ def run(request: Request, progress: Progress) -> PackSummary:
     if layout.shards or start.append:
         there = list(start.loose)
         if not request.way:
-            there += publish.existing(target, layout.buckets)
+            there += existing(target, layout.buckets)
         try:
             publish.refuse(target, there, settings.buckets)
-            origin.require_same_jsonl(before, target)
-            origin.require_same_kind(start.base, target, progress)
+            require_same_jsonl(store, before, target)
+            require_same_kind(store, made, start.base, target, progress)
             if not request.ignore_space:
                 needed, fewer = sum(shard.bytes for shard in todo), "--limit or --bucket"
                 require_space(target, "the shards need", needed, f"pack fewer with {fewer}, ")
@@ -92,7 +93,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
                     what = "another run has written here"
                     raise SourceChangedError(what, path=target, fix="run again")
                 old = _old(todo, kept, start, target)
-                _write(layout, todo, kept, start, origin, request, progress)
+                _write(layout, todo, kept, start, made, request, progress)
         elif obstacle is None:
             old = _old(todo, kept, start, target)
     summary = _summary(layout, todo, request, len(kept), obstacle, old)
@@ -120,12 +121,12 @@ def _start(request: Request) -> Start:
 
 def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]:
     """Find the shards of the interrupted run that need not be written again."""
-    if start.plan is None:
+    if start.resumed is None:
         return {}
     digest = layout.digest()
     if request.way == "resume":
         start.require_same(digest, layout.settings)
-    if start.plan != digest:
+    if start.resumed.plan != digest:
         return {}
     entries = publish.finished(request.output_dir, layout)
     return {path: e for path, e in entries.items() if e.bucket not in start.replaced}
@@ -138,7 +139,7 @@ def _old(todo: Sequence[Shard], kept: Collection[str], start: Start, target: Pat
     buckets = existing_buckets(target)
     # An interrupted --append may have left shards anywhere that are not planned now.
     going = {bucket_folder(name) for name in (buckets if start.append else start.replaced)}
-    found = (f"{path.parent.name}/{path.name}" for path in publish.existing(target, buckets))
+    found = (f"{path.parent.name}/{path.name}" for path in existing(target, buckets))
     return [
         name
         for name in found
@@ -151,7 +152,7 @@ def _write(
     todo: Sequence[Shard],
     kept: dict[str, ShardEntry],
     start: Start,
-    origin: Origin,
+    made: Mapping[str, Entry],
     request: Request,
     progress: Progress,
 ) -> None:
@@ -166,7 +167,7 @@ def _write(
         replaces=sorted(start.replaced),
         base=start.base,
         store=manifest.relative_name(request.store.folder, target),
-        jsonl=origin.jsonl_name,
+        jsonl=jsonl_name(request.store),
     )
     manifest.save_unfinished(target, begun)
     try:
@@ -188,7 +189,7 @@ def _write(
             publish.remove_shards(target, name)
         publish.sync(target)  # before the manifest lists them
         entries = [*kept.values(), *written]
-        publish.finish(target, layout, begun, entries, origin.provenance, sha256)
+        publish.finish(target, layout, begun, entries, made, sha256)
     except KeyboardInterrupt as interrupt:
         instead = f" instead of --{request.way}" if request.way in ("overwrite", "append") else ""
         interrupt.add_note(f"to continue, run the same pack with --resume{instead}")

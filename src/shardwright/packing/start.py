@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,8 @@ from shardwright.shards.format.names import (
     shard_number,
 )
 
+_EMPTY = Manifest(runs=[], shards=[])
+
 
 @dataclass(frozen=True)
 class Start:
@@ -28,17 +30,16 @@ class Start:
     base: Manifest  # the shards that stay as they are
     loose: Sequence[Path] = ()  # shards that no manifest lists, and this run would not remove
     append: bool = False  # whether the run adds to the base
-    plan: str | None = None  # the digest of the plan that is resumed
-    settings: PackSettings | None = None  # and its settings
+    resumed: Unfinished | None = None  # the run that is continued
     replaced: Collection[str] = ()  # buckets whose old shards go; after an interruption, mixed ones
     known: frozenset[str] = frozenset()  # ids that have a sample in the base
     first_numbers: dict[str, int] = field(default_factory=dict)  # of new shards, by bucket
 
     def require_same(self, plan: str, settings: PackSettings) -> None:
         """Raise if what would be packed now is not what the resumed run was packing."""
-        if self.plan is None or self.plan == plan:
+        if self.resumed is None or self.resumed.plan == plan:
             return
-        old = msgspec.structs.asdict(self.settings) if self.settings else {}
+        old = msgspec.structs.asdict(self.resumed.settings)
         new = msgspec.structs.asdict(settings)
         differing = [
             f"{_flag(name)} was {_value(value)} and is {_value(new[name])}"
@@ -50,12 +51,21 @@ class Start:
         raise UsageError(f"--resume: this is not the run to resume: {what}", fix=fix)
 
 
+def existing(output: Path, buckets: Iterable[str]) -> list[Path]:
+    """Find the shards that are already there in some buckets."""
+    return [
+        path
+        for bucket in buckets
+        for path in existing_shards(output / bucket_folder(bucket)).values()
+    ]
+
+
 def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
     """Start over; shards of other buckets stay, unless all are overwritten."""
     going = (only or existing_buckets(output)) if overwrite else []
-    replaced = [name for name in going if existing_shards(output / bucket_folder(name))]
+    replaced = [name for name in going if existing(output, [name])]
     if overwrite and not only:
-        return Start(Manifest(runs=[], shards=[]), replaced=replaced)
+        return Start(_EMPTY, replaced=replaced)
     unfinished = manifest.load_unfinished(output)
     base = _base(output, unfinished)
     mixed = set(unfinished.replaces) if unfinished else set()
@@ -87,8 +97,7 @@ def resume(output: Path) -> Start:
         return _after(output, _base(output, unfinished), unfinished.append, unfinished)
     done = manifest.load_manifest(output)
     if done is None:  # then no run of ours has begun here
-        nothing = Manifest(runs=[], shards=[])
-        return Start(nothing, loose=_unlisted(output, nothing))
+        return Start(_EMPTY, loose=_unlisted(output, _EMPTY))
     last = len(done.runs) - 1
     kept = [shard for shard in done.shards if shard.run != last]
     base = msgspec.structs.replace(done, runs=done.runs[:-1], shards=kept)
@@ -124,17 +133,11 @@ def _without(buckets: Collection[str], base: Manifest) -> Manifest:
 def _unlisted(output: Path, base: Manifest) -> list[Path]:
     """Find the shards that a manifest does not list."""
     listed = {output / shard.path for shard in base.shards}
-    return [
-        path
-        for bucket in existing_buckets(output)
-        for path in existing_shards(output / bucket_folder(bucket)).values()
-        if path not in listed
-    ]
+    return [path for path in existing(output, existing_buckets(output)) if path not in listed]
 
 
 def _base(output: Path, unfinished: Unfinished | None) -> Manifest:
-    base = unfinished.base if unfinished else manifest.load_manifest(output)
-    return base or Manifest(runs=[], shards=[])
+    return (unfinished.base if unfinished else manifest.load_manifest(output)) or _EMPTY
 
 
 def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | None) -> Start:
@@ -152,8 +155,7 @@ def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | 
     return Start(
         base,
         append=append,
-        plan=unfinished.plan if unfinished else None,
-        settings=unfinished.settings if unfinished else None,
+        resumed=unfinished,
         replaced=unfinished.replaces if unfinished else (),
         known=frozenset(known),
         first_numbers=numbers,

@@ -36,13 +36,11 @@ class ShardToWrite:
     """All that a worker needs to write one shard."""
 
     output: LocalStorage
-    shard: str  # its name there
-    bucket: str
-    bytes: int
-    sha256: bool
+    shard: Shard
     samples: Part
     sizes: array[int]
     times: array[int]
+    sha256: bool
 
 
 def make_task(plan: Plan, shard: Shard, output: LocalStorage, sha256: bool) -> ShardToWrite:
@@ -51,27 +49,19 @@ def make_task(plan: Plan, shard: Shard, output: LocalStorage, sha256: bool) -> S
     for sample in shard.samples:
         sizes += plan.checked.sizes(sample)
         times += plan.checked.times(sample)
-    return ShardToWrite(
-        output=output,
-        shard=shard.path,
-        bucket=shard.bucket,
-        bytes=shard.bytes,
-        sha256=sha256,
-        samples=plan.scan.part(shard.samples),
-        sizes=sizes,
-        times=times,
-    )
+    return ShardToWrite(output, shard, plan.scan.part(shard.samples), sizes, times, sha256)
 
 
 def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
     """Write one shard and its index; yield bytes written now and then, and at last its entry."""
-    store, recipe, ids = task.samples.store, task.samples.store.recipe, task.samples.ids
+    path, size, ids = task.shard.path, task.shard.bytes, task.samples.ids
+    store, recipe = task.samples.store, task.samples.store.recipe
     fast, secure = xxhash.xxh3_128(), hashlib.sha256() if task.sha256 else None
     with (
-        task.output.create(task.shard, [fast, secure] if secure else [fast]) as file,
+        task.output.create(path, [fast, secure] if secure else [fast]) as file,
         ExitStack() as stack,
     ):
-        shard = _Shard(file)
+        shard = _Members(file)
         folders = task.samples.folders(stack)
         planned = zip(task.sizes, task.times, strict=True)
         reported = 0
@@ -89,8 +79,8 @@ def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
                         raise fd
                     shard.add_array(f"{name}.{component.suffix}", *next(planned), component, fd)
                 except BadArrayError as error:
-                    path = store.array(component, image_id)
-                    raise changed(path, error.reason.replace("_", " ")) from None
+                    how = error.reason.replace("_", " ")
+                    raise changed(store.array(component, image_id), how) from None
                 if component.mask is not None:
                     mask = mask_member(record, component.mask)
                     shard.add(f"{name}.{component.mask.suffix}", mask)
@@ -98,12 +88,12 @@ def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
                 yield file.written - reported
                 reported = file.written
         file.put(tar.END)
-        file.seal(task.bytes)
-    yield task.bytes - reported
+        file.seal(size)
+    yield size - reported
     head = index.Head(
         version=index.VERSION,
-        shard=task.shard,
-        bytes=task.bytes,
+        shard=path,
+        bytes=size,
         xxh3=fast.hexdigest(),
         sha256=secure.hexdigest() if secure else None,
         members=recipe.suffixes,
@@ -111,10 +101,10 @@ def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
         ids=ids,
     )
     data = index.encode(ShardIndex(head, shard.table))
-    with task.output.create(index.index_name(task.shard)) as file:
+    with task.output.create(index.index_name(path)) as file:
         file.put(data)
         file.seal(len(data))
-    yield entry_of(task.bucket, head, data)
+    yield entry_of(task.shard.bucket, head, data)
 
 
 def entry_of(bucket: str, head: index.Head, data: bytes) -> ShardEntry:
@@ -165,7 +155,7 @@ def _close(arrays: list[int | BadArrayError]) -> None:
             os.close(fd)
 
 
-class _Shard:
+class _Members:
     """Adds members to a shard, and to its table."""
 
     def __init__(self, file: GatheredFile) -> None:
