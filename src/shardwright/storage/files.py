@@ -111,6 +111,7 @@ class NewFile:
         self.path = path
         self.tmp = tmp or path.with_name(path.name + TMP_SUFFIX)
         self.written = 0
+        self._sealed = False
         with explained(self.tmp):
             try:
                 self._fd = _disk.create(self.tmp)
@@ -122,7 +123,7 @@ class NewFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._fd >= 0:  # not sealed
+        if not self._sealed:
             with suppress(OSError):  # the error that brought us here is the one to report
                 self._close()
             with suppress(OSError):
@@ -152,6 +153,7 @@ class NewFile:
             # A failed fsync may have dropped the very pages it failed on, so it is never retried.
             _disk.fsync(self._fd)
             self._close()
+        self._sealed = True
 
     def _close(self) -> None:
         # Even if this fails the descriptor is closed, and its number may soon be another's.
