@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import shardwright
-from shardwright import ShardwrightError, StorageError, interrupts
+from shardwright import ShardwrightError, StorageError, errors, interrupts
 from shardwright.engine import local
 from shardwright.engine.local import Local, cores
 from tests import tasks
@@ -24,7 +23,7 @@ from tests.stores import make_store, records
 
 ERRORS = [
     error
-    for error in vars(shardwright).values()
+    for error in vars(errors).values()
     if isinstance(error, type) and issubclass(error, ShardwrightError)
 ]
 ROOT = Path(__file__).parents[1]

@@ -41,21 +41,21 @@ class Failing(WatchedDisk):
 
 
 def test_a_written_file_stands_alone_in_its_folder(tmp_path: Path) -> None:
-    files.write_whole(tmp_path / "a", b"hello")
+    files.write(tmp_path / "a", b"hello")
     assert listing(tmp_path) == ["a"]
     assert (tmp_path / "a").read_bytes() == b"hello"
 
 
 def test_a_written_file_replaces_an_older_one(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"the old and longer one")
-    files.write_whole(tmp_path / "a", b"new")
+    files.write(tmp_path / "a", b"new")
     assert listing(tmp_path) == ["a"]
     assert (tmp_path / "a").read_bytes() == b"new"
 
 
 def test_a_file_is_synced_before_it_is_named_and_its_folder_after(tmp_path: Path) -> None:
     with using(disk := Failing("", 0)):
-        files.write_whole(tmp_path / "a", b"hello")
+        files.write(tmp_path / "a", b"hello")
     assert disk.names == ["create", "write", "fsync", "rename", "fsync_folder"]
 
 
@@ -65,14 +65,14 @@ def test_after_a_failure_the_old_file_is_there_and_nothing_else_has_its_name(
 ) -> None:
     (tmp_path / "a").write_bytes(b"old")
     with using(Failing(call, errno.EIO)), pytest.raises(StorageError, match=str(tmp_path / "a")):
-        files.write_whole(tmp_path / "a", b"new")
+        files.write(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"old"
     assert listing(tmp_path) == ["a"]
 
 
 def test_a_failure_to_sync_the_folder_is_told(tmp_path: Path) -> None:
     with using(Failing("fsync_folder", errno.EIO)), pytest.raises(StorageError):
-        files.write_whole(tmp_path / "a", b"new")
+        files.write(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new"
 
 
@@ -114,7 +114,7 @@ def test_a_file_of_another_length_is_never_sealed(claimed: int, tmp_path: Path) 
 
 def test_a_leftover_of_a_killed_run_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "a.tmp").write_bytes(b"half of something much longer")
-    files.write_whole(tmp_path / "a", b"whole")
+    files.write(tmp_path / "a", b"whole")
     assert listing(tmp_path) == ["a"]
     assert (tmp_path / "a").read_bytes() == b"whole"
 
@@ -122,7 +122,7 @@ def test_a_leftover_of_a_killed_run_is_replaced(tmp_path: Path) -> None:
 def test_a_link_in_place_of_the_leftover_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_bytes(b"precious")
     (tmp_path / "a.tmp").symlink_to("precious")
-    files.write_whole(tmp_path / "a", b"whole")
+    files.write(tmp_path / "a", b"whole")
     assert (tmp_path / "precious").read_bytes() == b"precious"
     assert not (tmp_path / "a").is_symlink()
 
@@ -136,7 +136,7 @@ class Trickling(Disk):
 
 def test_short_writes_are_continued(tmp_path: Path) -> None:
     with using(Trickling()):
-        files.write_whole(tmp_path / "a", b"hello, world")
+        files.write(tmp_path / "a", b"hello, world")
     assert (tmp_path / "a").read_bytes() == b"hello, world"
 
 
@@ -150,7 +150,7 @@ class Swallowing(Disk):
 
 def test_a_disk_that_swallows_bytes_is_found_out(tmp_path: Path) -> None:
     with using(Swallowing()), pytest.raises(StorageError, match="10 bytes and the disk holds 5"):
-        files.write_whole(tmp_path / "a", b"0123456789")
+        files.write(tmp_path / "a", b"0123456789")
     assert listing(tmp_path) == []
 
 
@@ -164,7 +164,7 @@ def test_a_failed_fsync_is_never_retried_and_the_file_is_discarded(tmp_path: Pat
 
     disk = Once("fsync", errno.EIO)
     with using(disk), pytest.raises(StorageError, match="Input/output error"):
-        files.write_whole(tmp_path / "a", b"hello")
+        files.write(tmp_path / "a", b"hello")
     assert disk.names == ["create", "write", "fsync", "unlink"]
     assert listing(tmp_path) == []
 
@@ -176,7 +176,7 @@ def test_a_full_disk_is_named_with_path_and_cure(call: str, number: int, tmp_pat
 
     def write() -> None:
         files.make_folder(path.parent)
-        files.write_whole(path, b"hello")
+        files.write(path, b"hello")
 
     with using(Failing(call, number)), pytest.raises(NoSpaceError) as caught:
         write()
@@ -193,13 +193,13 @@ def test_the_first_error_is_the_one_reported(tmp_path: Path) -> None:
             raise PermissionError(errno.EPERM, "and this too")
 
     with using(Twice("write", errno.EIO)), pytest.raises(StorageError, match="Input/output error"):
-        files.write_whole(tmp_path / "a", b"hello")
+        files.write(tmp_path / "a", b"hello")
 
 
 def test_the_seam_closes_again(tmp_path: Path) -> None:
     with pytest.raises(StorageError), using(Failing("create", errno.EIO)):
-        files.write_whole(tmp_path / "a", b"hello")
-    files.write_whole(tmp_path / "a", b"hello")
+        files.write(tmp_path / "a", b"hello")
+    files.write(tmp_path / "a", b"hello")
     assert listing(tmp_path) == ["a"]
 
 
@@ -439,7 +439,7 @@ def test_contenders_are_never_inside_together(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 def test_a_file_system_that_takes_no_files_is_not_called_full(store: Store) -> None:
-    with pytest.raises(StorageError, match=r"^/proc: cannot be written to; allow it, or give ano"):
+    with pytest.raises(StorageError, match=r"^/proc: cannot write to this folder; change its perm"):
         pack(derived_dir=store.root, output_dir="/proc/shards")
 
 

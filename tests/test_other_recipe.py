@@ -141,7 +141,7 @@ def test_shards_of_another_recipe_are_not_appended_to(derived: Path, tmp_path: P
     (derived / ".shardwright/recipe.json").write_bytes(
         msgspec.json.encode(Recipe(RECIPE.components[::-1], RECIPE.buckets))
     )
-    with pytest.raises(ProvenanceError, match="its samples are of another recipe"):
+    with pytest.raises(ProvenanceError, match="its shards were made with another recipe"):
         pack(derived_dir=derived, output_dir=shards, append=True)
     assert verify(shards, read_data=True).findings == [], "they stay readable as they are"
 

@@ -1,9 +1,9 @@
 """Turns approved images and captions into training-ready WebDataset shards.
 
 Each function is the command of the same name: ``shardwright.pack(output_dir="data/shards")`` does
-what ``shardwright pack --output-dir data/shards`` does, and gives back a summary. ``open`` is for
-training: it reads shards. Encoders of your own follow ``ImageEncoder`` or ``TextEncoder``, and the
-contract of the same name tests them.
+what ``shardwright pack --output-dir data/shards`` does, and returns a summary. ``open`` reads
+shards for training. Your own encoders follow ``ImageEncoder`` or ``TextEncoder``; the contract of
+the same name tests them.
 """
 
 TYPE_CHECKING = False  # as in ``typing``, which would have to be imported for it
@@ -88,8 +88,8 @@ __all__ = [
     "verify",
 ]
 
-# Where they are. Each is imported on its first use: so an early Ctrl-C finds the command running,
-# which ends quietly, and NumPy is imported only by those who need it.
+# Where they are. Each is imported on its first use, so that an early Ctrl-C ends a command quietly
+# and NumPy is imported only where it is needed.
 _MODULES = {
     "deriving": "ComponentSummary DeriveSummary FailedReason derive",
     "encoders.base": "Encoder ImageEncoder TextEncoder Tokens",

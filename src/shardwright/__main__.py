@@ -5,10 +5,7 @@ import sys
 
 
 def main() -> None:
-    """Run one command and end the process; ``cli.main.main`` gives the exit code instead.
-
-    An interrupt before the command has begun ends it like any later one.
-    """
+    """Run one command and end the process; also an interrupt while it starts ends it quietly."""
     try:
         import atexit
         import signal
@@ -16,16 +13,16 @@ def main() -> None:
         from shardwright.cli.main import main as command
 
         code = command()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is done and told
-        atexit._run_exitfuncs()  # libraries tidy up; no thread of ours is left
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is done
+        atexit._run_exitfuncs()  # of libraries; no thread of ours is left
     except KeyboardInterrupt as interrupt:
         code = getattr(interrupt, "exit_code", 130)
     for stream in (sys.stdout, sys.stderr):
-        try:  # noqa: SIM105 - for which contextlib would be imported too early
+        try:  # noqa: SIM105 - because contextlib would be imported too early
             stream.flush()
         except (AttributeError, OSError, ValueError):
             pass  # closed; or its failure is reported
-    # To take down all modules costs seconds with torch, and some of its libraries report leaks.
+    # A normal exit takes seconds with torch, and some of its libraries report leaks.
     os._exit(code)
 
 

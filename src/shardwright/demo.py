@@ -59,7 +59,7 @@ def demo(
         raise UsageError("is not empty", path=root, fix="give a new folder")
     images, store, shards = root / "images", root / "derived", root / "shards"
     files.make_folder(images)
-    files.write_whole(root / _MARKER, b"shardwright demo may overwrite everything in this folder\n")
+    files.write(root / _MARKER, b"shardwright demo may overwrite everything in this folder\n")
     for number in range(_PICTURES):
         _make_picture(images / f"demo{number:03}", SPECIFICATION.buckets[number % 4], number)
     derived = derive(images, derived_dir=store, encoders="sketch", fit="bucket", progress=progress)
@@ -97,9 +97,9 @@ def _make_picture(path: Path, size: Bucket, number: int) -> None:
         ridge = [(float(a), top + float(b)) for a, b in zip(steps, waves, strict=True)]
         colour = tuple(channel * (4 - layer) // 4 for channel in ground)
         paint.polygon([(0, height), *ridge, (width, height)], fill=colour)
-    files.write_whole(path.with_suffix(".jpg"), _jpeg(image))
+    files.write(path.with_suffix(".jpg"), _jpeg(image))
     caption = f"a {sun} sun over {hills} hills, {sky}\n"
-    files.write_whole(path.with_suffix(".txt"), caption.encode())
+    files.write(path.with_suffix(".txt"), caption.encode())
 
 
 def _read_back(shards: Path, preview: Path) -> tuple[dict[str, str], int]:
@@ -117,7 +117,7 @@ def _read_back(shards: Path, preview: Path) -> tuple[dict[str, str], int]:
             array = np.load(io.BytesIO(data), allow_pickle=False)
             first[name] = f"{array.dtype} {array.shape}"
             if name == key + latent:
-                files.write_whole(preview, _jpeg(Image.fromarray(decode(array))))
+                files.write(preview, _jpeg(Image.fromarray(decode(array))))
     return first, len(samples)
 
 

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 def entry(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Make a function public: signals stop it safely, errors are ours, its progress is closed."""
+    """Make a function public: signals stop it safely, OSErrors become ours, progress is closed."""
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

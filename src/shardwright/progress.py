@@ -1,4 +1,4 @@
-"""How long work reports itself: ``Lines`` for logs, ``Bar`` for people, ``Progress`` not at all."""
+"""Progress reports: ``Lines`` for logs, ``Bar`` for a terminal, ``Progress`` for silence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Says nothing. Work is a series of phases, each with a total to count towards."""
+    """Reports nothing. Work is a series of phases, each with a total to count towards."""
 
     def phase(self, name: str, total: int, unit: str) -> None:
         """Begin a phase; its unit is what ``advance`` counts ("B" for bytes)."""
@@ -21,16 +21,16 @@ class Progress:
         """Count some of the total as done."""
 
     def note(self, text: str) -> None:
-        """Say how far it is, for a log."""
+        """Report how far the work is, in a log."""
 
     def say(self, text: str) -> None:
-        """Say something once."""
+        """Report something once."""
 
     def aside(self, text: str) -> None:
-        """Say something that changes all the time, beside the bar."""
+        """Show something that changes all the time, beside the bar."""
 
     def warn(self, text: str) -> None:
-        """Say something that needs the user's attention, but does not stop the work."""
+        """Report something that needs attention but does not stop the work."""
         self.say(f"warning: {text}")
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class Lines(Progress):
 
     def say(self, text: str) -> None:
         with suppress(OSError, ValueError):  # a log that cannot be written must not stop the work
-            # In one piece, so that Ctrl-C leaves no line without its end.
+            # In one piece, so that Ctrl-C leaves no partial line.
             print(f"{text}\n", end="", file=self.stream, flush=True)
 
 
@@ -78,7 +78,7 @@ class Bar(Progress):
         from tqdm import tqdm  # here, because the other reporters do not need it
 
         self.close()
-        tqdm.monitor_interval = 0  # its thread would stand beside our forks
+        tqdm.monitor_interval = 0  # with its thread beside ours, workers are not forked
         self.bar = tqdm(
             desc=name,
             total=total,
@@ -109,17 +109,15 @@ class Bar(Progress):
 
 
 def duration(seconds: float) -> str:
-    """Write a time as people do: 42s, 3m05s, 2h10m."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    """Write a time: 42s, 3m05s, 2h10m."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
+    return f"{minutes // 60}h{minutes % 60:02}m"
 
 
 def size(count: float) -> str:
-    """Write a number of bytes as people do: 512 B, 1.4 GB."""
+    """Write a number of bytes: 512 B, 1.4 GB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:  # what rounds to 1000 is one of the next unit
             return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
@@ -128,17 +126,18 @@ def size(count: float) -> str:
 
 
 def rate(per_second: float, unit: str) -> str:
-    """Write a rate as people do: 12 images/s, and below one 30 images/min."""
+    """Write a rate: 12 images/s, and below one 30 images/min."""
     if unit == "B":
         return f"{size(per_second)}/s"
     each, count = ("s", per_second) if per_second >= 1 else ("min", per_second * 60)
     number = f"{count:,.0f}" if count >= 9.95 else f"{count:.2g}"
-    return f"{number} {unit.removesuffix('s') if number == '1' else unit}/{each}"
+    return f"{_counted(number, unit)}/{each}"
 
 
 def quantity(count: float, unit: str) -> str:
     """Write a number of anything: 1 shard, 2 shards; bytes get their prefixes."""
-    if unit == "B":
-        return size(count)
-    number = f"{count:,.0f}"
+    return size(count) if unit == "B" else _counted(f"{count:,.0f}", unit)
+
+
+def _counted(number: str, unit: str) -> str:
     return f"{number} {unit.removesuffix('s') if number == '1' else unit}"

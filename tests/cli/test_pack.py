@@ -79,8 +79,8 @@ def test_the_pack_summary_lists_buckets_counts_and_reasons(mixed: Store, output:
         "total_records: 7",
         "ready_records: 5",
         "skipped_incomplete: 2",
-        "  caption_invalid: 1 (such as x)",
-        "  vae_missing: 1 (such as y)",
+        "  caption_invalid: 1 (for example x)",
+        "  vae_missing: 1 (for example y)",
         "written_samples: 5",
         "written_shards: 2",
     ):
@@ -127,9 +127,9 @@ def test_overwrite_with_a_limit_names_every_shard_that_goes(tmp_path: Path, outp
     refused = commands.run(*limited)
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1] == (
-        f"error: {output}/bucket_16x24/shard-000000.tar: already exists, and nothing was written; "
+        f"error: {output}/bucket_16x24/shard-000000.tar: already exists, so nothing was written; "
         f"give --overwrite, which removes all 6 shards in {output} once the new ones are complete, "
-        "or choose another --output-dir"
+        "or another --output-dir"
     )
 
     dry = commands.run(*limited, "--overwrite", "--dry-run")
@@ -312,7 +312,7 @@ def test_pack_notes_how_many_records_a_limit_left_unchecked(store: Store, output
     flags = ("--derived-dir", store.root, "--output-dir", output)
     left = len(store.records) - 1
     assert (
-        f"note: {left} records already packed, or left out by --limit or --bucket; not checked"
+        f"note: {left} records already packed or excluded; not checked"
         in commands.run("pack", *flags, "--dry-run", "--limit", "1").stdout
     )
     assert "left out" not in commands.run("pack", *flags, "--dry-run").stdout

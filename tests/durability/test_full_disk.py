@@ -141,10 +141,10 @@ def test_a_recompute_needs_room_for_old_and_new_arrays_or_does_without_the_old(
 
 def test_a_disk_without_inodes_is_told_from_one_without_bytes(small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,nr_inodes=3", str(small_disk)], check=True)
-    files.write_whole(small_disk / "a", b"")
-    files.write_whole(small_disk / "b", b"")
+    files.write(small_disk / "a", b"")
+    files.write(small_disk / "b", b"")
     with pytest.raises(NoSpaceError, match=r"c\.tmp: the disk is full \(no inodes free"):
-        files.write_whole(small_disk / "c", b"")
+        files.write(small_disk / "c", b"")
 
 
 class Filler(Progress):

@@ -188,7 +188,7 @@ def test_append_beside_shards_that_nobody_listed_is_refused_and_deletes_nothing(
     if not manifest_too:
         (output / ".shardwright/manifest.json").unlink()
     before = contents(output)
-    with pytest.raises(UsageError, match=r"\.tar: not in the manifest"):
+    with pytest.raises(UsageError, match=r"\.tar: is not in the manifest"):
         packed(grow(small, samples(4)), output, append=True)
     assert contents(output) == before
 
@@ -197,7 +197,7 @@ def test_append_does_not_count_the_samples_of_a_lost_shard(store: Store, output:
     pack(derived_dir=store.root, output_dir=output)
     lost = sorted(output.glob("bucket_*/*.tar"))[0]
     lost.unlink()
-    with pytest.raises(DamageError, match="is missing or not whole"):
+    with pytest.raises(DamageError, match="is missing or incomplete"):
         pack(derived_dir=store.root, output_dir=output, append=True)
 
 

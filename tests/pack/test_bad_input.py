@@ -149,9 +149,9 @@ def test_only_a_handful_of_malformed_lines_is_printed_and_all_are_counted(
     warnings = [text for text in done.stderr.splitlines() if text.startswith("warning: ")]
     assert warnings == [
         *(f"warning: {store.jsonl}, line {n}: not json; skipped" for n in range(8, 13)),
-        f"warning: {store.jsonl}: 995 more malformed lines, also skipped",
+        f"warning: {store.jsonl}: 995 more malformed lines skipped",
     ]
-    assert "  not_json: 1000 (such as line 8)" in done.stdout.splitlines()
+    assert "  not_json: 1000 (for example line 8)" in done.stdout.splitlines()
 
 
 def test_a_huge_line_costs_bounded_memory(tmp_path: Path, output: Path) -> None:
@@ -445,11 +445,12 @@ def test_what_may_not_be_read_or_written_is_a_clear_error(
     assert "Traceback" not in done.stderr
     if what == "array":
         assert done.returncode == 0
-        assert "  t5_unreadable: 1 (such as img3)" in done.stdout.splitlines()
+        assert "  t5_unreadable: 1 (for example img3)" in done.stdout.splitlines()
     elif what == "output":  # known before the scan, of which there is no word
         assert done.returncode == 1
         assert done.stderr == (
-            f"error: {closed}: cannot be written to; allow it, or give another folder\n"
+            f"error: {closed}: cannot write to this folder; change its permissions, or give "
+            "another folder\n"
         )
     else:
         assert done.returncode == 1
@@ -521,7 +522,7 @@ def test_senseless_arguments_are_value_errors(store: Store, output: Path) -> Non
 
 
 def test_an_unknown_bucket_is_told_which_buckets_have_samples(store: Store, output: Path) -> None:
-    with pytest.raises(UsageError, match="buckets with some: 1024x1024, 832x1216"):
+    with pytest.raises(UsageError, match="give some of 1024x1024, 832x1216"):
         pack(derived_dir=store.root, output_dir=output, bucket=["640x480"])
 
 

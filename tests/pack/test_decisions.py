@@ -578,5 +578,5 @@ def test_a_second_run_is_told_of_the_first_before_anything_else(
 
 @pytest.mark.parametrize("below", [".", "vae_latents", "vae_latents/s", "t5_hidden/../dinov3"])
 def test_shards_are_kept_out_of_the_store(below: str, store: Store) -> None:
-    with pytest.raises(UsageError, match="belongs to the store; give another folder"):
+    with pytest.raises(UsageError, match="belongs to the store; give another --output-dir"):
         pack(derived_dir=store.root, output_dir=store.root / below)

@@ -80,9 +80,9 @@ def test_following_what_is_said_of_a_split_does_not_leak_the_validation_set(
         done = commands.run(*packing, "--append", *more, cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1] == (
-            "error: data/shards/train: was packed from data/derived/train.jsonl, and "
-            "data/derived/approved_image_dataset.jsonl is another file, so nothing was written; "
-            "give --jsonl data/derived/train.jsonl, or add --other-jsonl to pack its samples too"
+            "error: data/shards/train: was packed from data/derived/train.jsonl, not from "
+            "data/derived/approved_image_dataset.jsonl, so nothing was written; "
+            "give --jsonl data/derived/train.jsonl, or add --other-jsonl to pack from both"
         )
     assert contents(shards) == before
 
@@ -103,7 +103,7 @@ def test_shards_of_a_split_are_not_replaced_from_another_file_by_mistake(
     train, _ = split(store)
     packed(store, output, jsonl=train)
     before = contents(output)
-    with pytest.raises(UsageError, match=r"was packed from .*train\.jsonl, and .* is another file"):
+    with pytest.raises(UsageError, match=r"was packed from .*train\.jsonl, not from "):
         packed(store, output, **{way: True})
     assert contents(output) == before
     packed(store, output, overwrite=True, other_jsonl=True)
@@ -139,7 +139,7 @@ def test_settings_that_only_one_side_has_on_record_are_warned_of(
     warned = Warned()
     packed(store, output, append=True, progress=warned)
     (said,) = warned.said
-    assert "how vae was made is recorded only for its shards or only for the store" in said
+    assert "the settings of vae are recorded only for the shards or only for the store" in said
 
 
 def test_once_both_files_are_in_either_may_be_appended(store: Store, output: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_name_that_is_no_text_is_recorded_all_the_same(store: Store, output: P
     packed(store, output, jsonl=odd)
     assert recorded(output) == ["\\xff.jsonl"]
     assert packed(store, output, jsonl=odd, append=True).written_samples == 0
-    with pytest.raises(UsageError, match="is another file"):
+    with pytest.raises(UsageError, match=r"was packed from .*, not from "):
         packed(store, output, append=True)
 
 
@@ -210,7 +210,7 @@ def test_a_resumed_append_goes_on_with_the_file_that_it_was_allowed(
     packed(store, output, jsonl=train)
     with using(KillingDisk(12)), pytest.raises(Killed):
         packed(store, output, append=True, other_jsonl=True)
-    with pytest.raises(UsageError, match="is another file"):
+    with pytest.raises(UsageError, match=r"was packed from .*, not from "):
         packed(store, output, jsonl=val, resume=True)
     packed(store, output, resume=True)
     assert all_ids(output) == [*TRAIN, *HELD_OUT]
@@ -225,7 +225,9 @@ def test_packing_another_bucket_from_another_file_is_refused_too(
     store = make_store(tmp_path / "derived", given)
     packed(store, output, jsonl=split(store)[0], bucket=["24x16"])
     before = contents(output)
-    with pytest.raises(UsageError, match="is another file, so nothing was written"):
+    with pytest.raises(
+        UsageError, match=r"was packed from .*, not from .*, so nothing was written"
+    ):
         packed(store, output, bucket=["16x24"], overwrite=overwrite)
     assert contents(output) == before
     packed(store, output, bucket=["16x24"], overwrite=overwrite, other_jsonl=True)
@@ -265,8 +267,8 @@ def test_a_manifest_that_does_not_name_its_file_is_appended_to_with_a_warning(
     assert "--append" not in str(note)
     packed(store, output, append=True, progress=(progress := Warned()))
     assert progress.warnings == [
-        f"{output}: which JSONL its shards were packed from is not recorded; if it was a part of "
-        f"the store, check that {store.jsonl} holds no sample that was held out"
+        f"{output}: the manifest does not name the JSONL of its shards; if it was only a part of "
+        f"the store, check that {store.jsonl} holds no held-out sample"
     ]
     assert all_ids(output) == [*TRAIN, *HELD_OUT]
     packed(store, output, append=True, progress=(again := Warned()))

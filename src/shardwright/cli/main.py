@@ -30,7 +30,7 @@ exit status:
 
 
 class _Parser(argparse.ArgumentParser):
-    """One whose errors can be told as JSON too."""
+    """A parser whose errors can be printed as JSON too."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
             description=command.DESCRIPTION,
             epilog=f"example:\n{command.EXAMPLE}\n{command.EXIT_STATUS}",
             formatter_class=formatter,
-            allow_abbrev=False,  # a slip must not become --overwrite
+            allow_abbrev=False,  # a typing mistake must not become --overwrite
         )
         command.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print one JSON object, and only that")
@@ -73,11 +73,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit code."""
+    """Run one command and return its exit code."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
+        if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as we run
-    for stream in (sys.stdout, sys.stderr):  # an id may have characters the terminal has not
+    for stream in (sys.stdout, sys.stderr):  # an id may have characters the terminal cannot show
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     given = sys.argv[1:] if arguments is None else arguments
@@ -91,37 +91,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ShardwrightError as error:
         if options.debug:
             raise
-        return _failed(error, f"error: {error}", error.exit_code, as_json)
+        return _failed(error, str(error), error.exit_code, as_json, "error: ")
     except KeyboardInterrupt as interrupt:
-        how_to_go_on = getattr(interrupt, "__notes__", [])
+        notes = getattr(interrupt, "__notes__", [])  # how to continue
         code = getattr(interrupt, "exit_code", 130)
-        return _failed(interrupt, "; ".join(["Interrupted", *how_to_go_on]), code, as_json)
-    except OSError as error:  # one that the library did not foresee
+        return _failed(interrupt, "; ".join(["Interrupted", *notes]), code, as_json)
+    except OSError as error:  # of printing
         if options.debug:
             raise
         where = error.filename or "standard output"
-        return _failed(error, f"error: {where}: {error.strerror}", 1, as_json)
+        return _failed(error, f"{where}: {error.strerror}", 1, as_json, "error: ")
     assert isinstance(code, int)
     return code
 
 
 def _parse(given: Sequence[str]) -> argparse.Namespace:
-    """Read the arguments, or say by UsageError what is wrong with them."""
+    """Read the arguments, or raise UsageError."""
     top = parser()
     options, unknown = top.parse_known_args(given)
     if options.command is None:
         raise UsageError(top.format_help().rstrip())
-    if unknown:  # so that the usage shown is that of the command
+    if unknown:  # here, so that the usage shown is that of the command
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return options
 
 
-def _failed(error: BaseException, words: str, code: int, as_json: bool) -> int:
-    """Tell people, and programs if one asked for JSON, why there is no result."""
+def _failed(error: BaseException, message: str, code: int, as_json: bool, prefix: str = "") -> int:
+    """Print why there is no result, for people and also as JSON if asked for."""
+    with suppress(OSError):  # if it cannot be printed, the exit code remains
+        print(prefix + shown_lines(message), file=sys.stderr, flush=True)
     if as_json:
-        with suppress(OSError):  # if it cannot be told, the exit code is left
-            message = words.removeprefix("error: ")
+        with suppress(OSError):
             print_json({"error": type(error).__name__, "message": message})
-    with suppress(OSError):
-        print(shown_lines(words), file=sys.stderr, flush=True)
     return code

@@ -1,4 +1,4 @@
-"""Flags: what they are called and default to follows from the function of their command."""
+"""Flags: their names and defaults are those of the function of their command."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from shardwright.layout import JSONL_NAME
 
-Flag = dict[str, Any]  # what argparse is told of it
+Flag = dict[str, Any]  # arguments for argparse
 
 
 def declare(
     parser: argparse.ArgumentParser, function: Callable[..., object], flags: Mapping[str, Flag]
 ) -> None:
-    """Declare flags, by all their spellings; each is an argument of the function."""
+    """Declare flags by all their spellings; each is an argument of the function."""
     arguments = inspect.signature(function).parameters
     for spellings, flag in flags.items():
         first = spellings.split()[0]
@@ -38,12 +38,12 @@ def path(metavar: str, help_: str) -> Flag:
 
 
 def number(help_: str) -> Flag:
-    """Take a whole number."""
+    """Take an integer."""
     return {"type": int, "metavar": "N", "help": help_}
 
 
 def names(metavar: str, help_: str) -> Flag:
-    """Take names with commas between them, and more when given again."""
+    """Take names separated by commas, and more when given again."""
     help_ = f"{help_}; may be given several times"
     return {"type": _names, "action": "extend", "metavar": f"{metavar},...", "help": help_}
 
@@ -54,14 +54,13 @@ def switch(help_: str, action: str = "store_true") -> Flag:
 
 
 def _path(given: str) -> str:
-    if not given:  # an unset variable, which must not come to mean here
+    if not given:  # an unset variable, which must not mean the current folder
         raise argparse.ArgumentTypeError("is empty; give a path, or . for the current folder")
     return given
 
 
 def _names(given: str) -> list[str]:
-    # An empty name stays, to be refused by whoever knows the right ones: an unset variable must not
-    # come to mean "all".
+    # An empty name stays and is refused later: an unset variable must not mean "all".
     return [name.strip() for name in given.split(",")]
 
 
@@ -69,5 +68,5 @@ STORE = {
     "--derived-dir": path("DIR", "the store (%(default)s)"),
     "--jsonl --input-jsonl": path("FILE", f"its metadata (DERIVED_DIR/{JSONL_NAME})"),
 }
-WORKERS = {"--workers": number("processes (as many as cores)")}
-IGNORE_SPACE = {"--ignore-space": switch("continue where the disk seems to be too small")}
+WORKERS = {"--workers": number("processes (one per core)")}
+IGNORE_SPACE = {"--ignore-space": switch("continue even if the disk seems too small")}

@@ -24,10 +24,10 @@ HELP = "Stage 3: pack a store into tar shards per aspect bucket"
 DESCRIPTION = """\
 Packs every ready sample of a Stage 2 store into WebDataset tar shards, a folder per aspect bucket.
 
-A sample is ready when its record is complete and all its arrays are there and sound; the others are
-skipped, and counted by reason. Samples go in the order of the JSONL: filtered by --bucket, then
+A sample is ready when its record is complete and all its arrays are there and valid; the others
+are skipped, and counted by reason. Samples keep the order of the JSONL: filtered by --bucket, then
 shuffled, then limited, then grouped by bucket and cut into shards. The store is only read.
-Memory: a few hundred bytes a record, so about 470 MB for 1,000,000 records."""
+Memory: a few hundred bytes per record, about 470 MB for 1,000,000 records."""
 EXAMPLE = """\
   shardwright pack --dry-run --limit 100
   shardwright pack --limit 100 --shuffle --output-dir data/shards/trial
@@ -36,14 +36,13 @@ EXAMPLE = """\
 EXIT_STATUS = """\
 exit status:
   0    done; also when nothing was ready
-  1    failed: a shard already exists, shards there hold arrays made with other settings, the disk
-       is full, an input changed meanwhile; with --dry-run: the run would stop for one of the
-       first three
-  2    wrong usage, shards that stay are of another JSONL, or the JSONL or a component's folder is
+  1    failed: a shard already exists, its arrays were made with other settings, the disk is full,
+       or an input changed; with --dry-run: the run would fail for one of the first three reasons
+  2    wrong usage, existing shards are of another JSONL, or the JSONL or a component's folder is
        missing
   11   another run is packing into the same folder
   12   the manifest or an index of earlier shards is damaged, or a shard is missing
-  130  interrupted (terminated: 143, hung up: 129); whole shards are kept, and --resume goes on
+  130  interrupted (terminated: 143, hung up: 129); finished shards are kept, --resume continues
 """
 _SHARDS_LISTED = 10
 
@@ -52,21 +51,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     flags = {
         **STORE,
-        "--output-dir": path("DIR", "for the shards (%(default)s)"),
+        "--output-dir": path("DIR", "where the shards go (%(default)s)"),
         "--bucket": names("WxH", "pack these buckets only"),
-        "--shard-size": number("samples a shard (%(default)s)"),
+        "--shard-size": number("samples per shard (%(default)s)"),
         "--limit": number("pack at most N samples in all"),
         "--shuffle": switch("shuffle before limiting and grouping"),
         "--seed": number("of the shuffle (%(default)s)"),
         "--overwrite": switch(
             "remove the old shards, all or those of --bucket, once the new ones are complete"
         ),
-        "--resume": switch("finish an interrupted run; whole shards are kept"),
+        "--resume": switch("finish an interrupted run; finished shards are kept"),
         "--append": switch("pack only new samples, into new shards"),
         "--other-jsonl": switch("pack into a folder whose shards were packed from another JSONL"),
         "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
         **IGNORE_SPACE,
-        "--dry-run": switch("say what would be written, and write nothing"),
+        "--dry-run": switch("show what would be written, and write nothing"),
         "--progress-every": number(
             "report every N ready records when not on a terminal (%(default)s)"
         ),
@@ -82,22 +81,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe(summary: PackSummary) -> str:
-    """Tell a person what was packed, what was not, and what to do about it."""
-    parts = [_headline(summary)]
-    if summary.buckets:
-        parts.append(_buckets(summary))
-    parts.append(_counts(summary))
-    parts += _advice(summary)
-    return "\n\n".join(parts)
+    """Write for people what was packed, what was not, and what to do about it."""
+    buckets = [_buckets(summary)] if summary.buckets else []
+    return "\n\n".join([_headline(summary), *buckets, _counts(summary), *_advice(summary)])
 
 
 def _headline(summary: PackSummary) -> str:
     if not summary.written_samples:
         if summary.kept_shards:
             kept = quantity(summary.kept_shards, "shards")
-            return f"nothing left to pack: {kept} there and whole"
+            return f"nothing left to pack: {kept} already complete"
         if summary.ready_records:
-            return "nothing to pack: no ready sample was chosen, or none is new"
+            return "nothing to pack: no ready sample is selected, or none is new"
         return "nothing to pack: no record is ready"
     verb = "would pack" if summary.dry_run else "packed"
     kept = f"; {quantity(summary.kept_shards, 'shards')} kept" if summary.kept_shards else ""
@@ -127,11 +122,9 @@ def _counts(summary: PackSummary) -> str:
         f"skipped_incomplete: {summary.skipped_incomplete}",
     ]
     for reason, skipped in summary.skipped_by_reason.items():
-        lines.append(f"  {reason}: {skipped.count} (such as {shown(skipped.example)})")
-    lines += [
-        f"written_samples: {summary.written_samples}",
-        f"written_shards: {summary.written_shards}",
-    ]
+        lines.append(f"  {reason}: {skipped.count} (for example {shown(skipped.example)})")
+    lines.append(f"written_samples: {summary.written_samples}")
+    lines.append(f"written_shards: {summary.written_shards}")
     return "\n".join(lines)
 
 
@@ -141,8 +134,8 @@ def _advice(summary: PackSummary) -> list[str]:
     if off_shape:
         counts = ", ".join(f"{count:,} in {name}" for name, count in off_shape.items())
         advice.append(
-            f"note: some latents are not of their bucket's shape ({counts}), so they do not stack "
-            "in a batch; to change that, run the following, then this pack with --overwrite:\n"
+            f"note: some latents do not have their bucket's shape ({counts}), so they do not stack "
+            "in a batch; to change that, run this, then pack again with --overwrite:\n"
             f"  {summary.derive_command}"
         )
     if summary.journal is not None:
@@ -151,10 +144,8 @@ def _advice(summary: PackSummary) -> list[str]:
             f"packed; to merge them, run:\n  {summary.derive_command}"
         )
     if summary.unopened_records:
-        advice.append(
-            f"note: {quantity(summary.unopened_records, 'records')} already packed, or left out by "
-            "--limit or --bucket; not checked"
-        )
+        unopened = quantity(summary.unopened_records, "records")
+        advice.append(f"note: {unopened} already packed or excluded; not checked")
     if summary.dry_run and summary.written_bytes:
         verdict = "enough" if summary.written_bytes <= summary.free_bytes else "NOT ENOUGH"
         advice.append(
@@ -169,7 +160,7 @@ def _advice(summary: PackSummary) -> list[str]:
 
 
 def _gone(verb: str, names: list[str], how: str, dry_run: bool) -> list[str]:
-    """List old shards that went, or would go."""
+    """List old shards that were removed or replaced, or would be."""
     if not names:
         return []
     what = f"would {verb}" if dry_run else f"{verb}d"

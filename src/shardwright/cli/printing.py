@@ -1,4 +1,4 @@
-"""What the commands share in speaking to people and programs."""
+"""What the commands share in printing for people and programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """Print on standard output; whoever reads it may leave early, as ``head`` does."""
+    """Print on standard output; the reader may stop early, as ``head`` does."""
     try:
         print(text, flush=True)
     except BrokenPipeError:  # also for what is still in the buffer
@@ -26,28 +26,28 @@ def say(text: str) -> None:
 
 
 def shown_lines(text: str) -> str:
-    """Spell an error so that terminals can take it: a path in it may hold anything."""
+    """Escape an error for terminals: a path in it may hold anything."""
     return "\n".join(map(shown, text.split("\n")))
 
 
-def print_json(value: Any) -> None:  # noqa: ANN401 - anything JSON can say
+def print_json(value: Any) -> None:  # noqa: ANN401 - anything JSON can hold
     """Print one JSON object on standard output."""
-    import msgspec  # here, because --help is to be quick
+    import msgspec  # here, to keep --help fast
 
     try:
         data = msgspec.json.encode(value)
     except UnicodeEncodeError:  # a file name that is not UTF-8, which JSON cannot hold as it is
-        data = msgspec.json.encode(_spelt(value))
+        data = msgspec.json.encode(_escaped(value))
     say(msgspec.json.format(data, indent=2).decode())
 
 
-def _spelt(value: Any) -> Any:  # noqa: ANN401 - anything JSON can say
-    """Spell the bytes that are not UTF-8 as escapes, in all of a value."""
+def _escaped(value: Any) -> Any:  # noqa: ANN401 - anything JSON can hold
+    """Escape the bytes that are not UTF-8, in all of a value."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):
-        return {_spelt(key): _spelt(item) for key, item in value.items()}
-    return [_spelt(item) for item in value] if isinstance(value, list) else value
+        return {_escaped(key): _escaped(item) for key, item in value.items()}
+    return [_escaped(item) for item in value] if isinstance(value, list) else value
 
 
 class _Summary(Protocol):
@@ -76,7 +76,7 @@ def call(
 
 
 def listed(items: Sequence[object], most: int) -> Iterator[str]:
-    """Give the first of many, a line each, and say how many more there are."""
+    """Give the first of many, a line each, and count the rest."""
     for item in items[:most]:
         yield f"  {item}"
     if len(items) > most:
@@ -84,12 +84,10 @@ def listed(items: Sequence[object], most: int) -> Iterator[str]:
 
 
 def facts_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
-    """Count the images that are not as they were encoded, and the captions that were cut."""
+    """Count the images that changed since they were encoded, and the captions that were cut."""
     lines = []
-    for name, paths in (
-        ("changed_images", summary.changed_images),
-        ("gone_images", summary.gone_images),
-    ):
+    images = {"changed_images": summary.changed_images, "gone_images": summary.gone_images}
+    for name, paths in images.items():
         if paths:
             lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
     for component, cut in summary.truncated.items():
@@ -102,7 +100,7 @@ def facts_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Lay rows out in columns, the first to the left and the rest to the right."""
+    """Align rows in columns, the first to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(

@@ -103,7 +103,7 @@ def write_failures(
         kept.append(msgspec.structs.replace(failure, image_path=path))
     lines = [msgspec.json.encode(failure) + b"\n" for failure in kept]
     if lines:
-        files.write_whole(store.state / FAILURES_NAME, b"".join(lines))
+        files.write(store.state / FAILURES_NAME, b"".join(lines))
     else:
         files.withdraw(store.state / FAILURES_NAME)
 

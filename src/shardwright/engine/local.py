@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import select
 import signal
 import sys
@@ -21,13 +20,13 @@ from shardwright.validate import whole
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-SAID, DONE, FAILED = "said", "done", "failed"  # what a worker sends, each with its content
+MESSAGE, DONE, FAILED = "message", "done", "failed"  # what a worker sends, each with its content
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FRESH = """\
 import sys
 sys.path[:] = sys.argv[2:]
 from shardwright.engine.worker import work
-work(int(sys.argv[1]))
+work(int(sys.argv[1]), 0)
 """
 
 
@@ -38,7 +37,7 @@ def cores() -> int:
 
 @dataclass(frozen=True)
 class Local:
-    """An engine of some processes, which never outlive this one; one worker is this very process.
+    """An engine of some processes, which never outlive this one; one worker is this process.
 
     They do not run the caller's script again, so it needs no ``__main__`` guard.
     """
@@ -90,18 +89,18 @@ class _Pool(Generic[Task, Message]):
         """Start a worker for each of the first tasks; one that is done gets a task that waits."""
         self._start(len(first))
         for fd, task in zip(self.workers, first, strict=True):
-            self._send(fd, pickle.dumps(task))
+            self._send(fd, task)
         busy = len(first)
         while busy:
             interrupts.check()
             for fd, _ in self.poll.poll(interrupts.POLL * 1000):
                 kind, content = self._receive(fd)
-                if kind == SAID:
+                if kind == MESSAGE:
                     yield content
                     continue
                 busy -= 1
                 for task in islice(waiting, 1):
-                    self._send(fd, pickle.dumps(task))
+                    self._send(fd, task)
                     busy += 1
 
     def kill(self) -> None:
@@ -116,27 +115,21 @@ class _Pool(Generic[Task, Message]):
     def _start(self, count: int) -> None:
         from multiprocessing import Pipe  # here, because one worker does not need it
 
-        fork = _may_fork()
-        for _ in range(count):
-            ours, theirs = Pipe()
-            # Signals wait until the worker is known here. In it they stay blocked.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-            try:
-                others = [ours, *(worker.connection for worker in self.workers.values())]
-                pid = _fork(self.function, theirs, others) if fork else _spawn(theirs)
-                self.workers[ours.fileno()] = _Worker(pid, ours)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
-            self.poll.register(ours, select.POLLIN)
-        if not fork:
-            function = pickle.dumps(self.function)
-            for fd in self.workers:
-                self._send(fd, function)
-
-    def _send(self, fd: int, data: bytes) -> None:
+        start = _fork if _may_fork() else _spawn
+        # Signals wait until all workers are known here. In the workers they stay blocked.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
-            self.workers[fd].connection.send_bytes(data)
+            for _ in range(count):
+                ours, theirs = Pipe()
+                self.workers[ours.fileno()] = _Worker(start(theirs.fileno()), ours)
+                theirs.close()
+                self.poll.register(ours, select.POLLIN)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _send(self, fd: int, task: Task) -> None:
+        try:
+            self.workers[fd].connection.send((self.function, task))
         except (BrokenPipeError, ConnectionResetError):
             raise self._death(fd) from None
 
@@ -154,8 +147,8 @@ class _Pool(Generic[Task, Message]):
         pid, connection = self.workers.pop(fd)
         connection.close()
         return ShardwrightError(
-            f"a worker process died (exit code {_exit_code(pid)}); if the system killed it for "
-            "memory, run again with fewer --workers"
+            f"a worker process died (exit code {_exit_code(pid)})",
+            fix="if the system killed it because memory ran out, run again with fewer --workers",
         )
 
 
@@ -169,27 +162,23 @@ def _may_fork() -> bool:
     return False
 
 
-def _fork(
-    function: Callable[[Task], Iterator[Message]], theirs: Connection, ours: Iterable[Connection]
-) -> int:
+def _fork(connection: int) -> int:
     from shardwright.engine.worker import work
 
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        for connection in ours:  # open here, they would hide the parent's death
-            connection.close()
-        work(parent, theirs.fileno(), function)
+        work(parent, connection)
     return pid
 
 
-def _spawn(theirs: Connection) -> int:
+def _spawn(connection: int) -> int:
     import subprocess
 
     # Private, but what multiprocessing starts its own processes with.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     arguments = [sys.executable, *flags, "-c", _FRESH, str(os.getpid()), *sys.path]
-    stdin = (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)
+    stdin = (os.POSIX_SPAWN_DUP2, connection, 0)
     return os.posix_spawn(sys.executable, arguments, os.environ, file_actions=[stdin])
 
 

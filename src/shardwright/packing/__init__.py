@@ -45,29 +45,21 @@ def pack(
     Arguments are named as the flags of ``shardwright pack``. Raises ShardExistsError (a
     FileExistsError) before anything is written if a bucket already has shards, unless
     ``overwrite``, ``resume`` or ``append``; InputMissingError (a FileNotFoundError) if the store is
-    not there.
+    missing.
     """
-    # Here, because the package and its --help are to be imported quickly.
+    # Here, to keep the import of the package and --help fast.
     from shardwright.packing.run import Request, run
     from shardwright.shards.format.manifest import PackSettings
     from shardwright.store.store import Store
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append}
-    require_switches(
-        shuffle=shuffle,
-        sha256=sha256,
-        ignore_space=ignore_space,
-        dry_run=dry_run,
-        other_jsonl=other_jsonl,
-        **ways,
-    )
-    if sum(ways.values()) > 1:
-        raise UsageError("--overwrite, --resume and --append exclude one another")
+    switches = {"other_jsonl": other_jsonl, "sha256": sha256, "ignore_space": ignore_space}
+    require_switches(shuffle=shuffle, dry_run=dry_run, **switches, **ways)
+    way = [name for name, given in ways.items() if given]
+    if len(way) > 1:
+        raise UsageError("use only one of --overwrite, --resume and --append")
     request = Request(
-        store=Store.at(
-            place("--derived-dir", derived_dir),
-            place_or_none("--jsonl", jsonl),
-        ),
+        store=Store.at(place("--derived-dir", derived_dir), place_or_none("--jsonl", jsonl)),
         output_dir=place("--output-dir", output_dir),
         settings=PackSettings(
             buckets=_bucket_names(bucket),
@@ -76,12 +68,8 @@ def pack(
             limit=None if limit is None else whole("--limit", limit),
             shard_size=whole("--shard-size", shard_size, least=1),
         ),
-        overwrite=overwrite,
-        resume=resume,
-        append=append,
-        other_jsonl=other_jsonl,
-        sha256=sha256,
-        ignore_space=ignore_space,
+        way=way[0] if way else None,
+        **switches,
         dry_run=dry_run,
         progress_every=whole("--progress-every", progress_every, least=1),
         engine=Local.of(workers),
@@ -93,5 +81,6 @@ def _bucket_names(given: Iterable[str]) -> list[str]:
     found = sorted(names("--bucket", given))
     for name in found:
         if not is_bucket(name):
-            raise UsageError(f"--bucket {name}: not a bucket; write WIDTHxHEIGHT, such as 832x1216")
+            fix = "write WIDTHxHEIGHT, for example 832x1216"
+            raise UsageError(f"--bucket {name}: not a bucket", fix=fix)
     return found

@@ -1,42 +1,35 @@
 """The second step of packing: look closely at the samples that are to be packed.
 
-Only their arrays are opened: a dry run with a limit of 100 opens 300 files, be the store ever so
-large. And only their records are read in full.
+Only their arrays are opened: a dry run with a limit of 100 opens 300 files, however large the store
+is. And only their records are read in full.
 """
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import xxhash
 
-from shardwright import interrupts
 from shardwright.buckets import Bucket
 from shardwright.engine import Engine
-from shardwright.errors import SourceChangedError
-from shardwright.packing.scan import Scan
+from shardwright.packing.scan import Part, Scan
 from shardwright.progress import Progress
 from shardwright.recipe import Component, Recipe, Shape
 from shardwright.shards.format import tar
 from shardwright.shards.format.record_members import json_member
-from shardwright.storage import files
 from shardwright.store import records
 from shardwright.store.array_faults import look
 from shardwright.store.records import BadRecordError
-from shardwright.store.store import Store
 
 _BATCH = 1000  # samples a worker checks at a time
 
 
 class _Found(NamedTuple):
-    """What is worth knowing of a sample that can be packed."""
+    """What the plan needs to know of a sample."""
 
     json_size: int
     line_hash: int
@@ -46,7 +39,7 @@ class _Found(NamedTuple):
 
 
 class Checked:
-    """What the checks found, by sample: which are packed, and which cannot be."""
+    """What the checks found, by sample: which are packed, and which are invalid."""
 
     def __init__(self, samples: int, components: int) -> None:
         self.chosen: list[int] = []  # in the order in which they are packed
@@ -63,11 +56,11 @@ class Checked:
         return self._sizes[self._of(sample)]
 
     def times(self, sample: int) -> array[int]:
-        """Say when each of the files came or changed last, to notice if that happens again."""
+        """Give the times of the last change of these files, to notice another."""
         return self._times[self._of(sample)]
 
     def note(self, sample: int, found: _Found) -> None:
-        """Note what was found of a sample that can be packed."""
+        """Keep what was found of a valid sample."""
         self._sizes[self._of(sample)] = array("Q", found.sizes)
         self._times[self._of(sample)] = array("q", found.times)
         self.off_shape[sample] = found.off_shape
@@ -81,7 +74,7 @@ class Checked:
 def check(
     scan: Scan, order: Sequence[int], limit: int | None, engine: Engine, progress: Progress
 ) -> Checked:
-    """Take samples in order until the limit is reached; those that prove invalid do not count."""
+    """Take samples in order until the limit is reached; invalid ones do not count."""
     checked = Checked(len(scan.ids), len(scan.store.recipe.components))
     wanted = len(order) if limit is None else min(limit, len(order))
     progress.phase("check", wanted, "samples")
@@ -90,7 +83,7 @@ def check(
         drawn = order[position : position + wanted - len(checked.chosen)]
         position += len(drawn)
         invalid: dict[int, str] = {}
-        with closing(engine.run(_check, _batches(scan, drawn))) as results:
+        with closing(engine.run(_check, _tasks(scan, drawn))) as results:
             for first, found in results:
                 for sample, result in zip(drawn[first : first + len(found)], found, strict=True):
                     if isinstance(result, str):
@@ -103,65 +96,28 @@ def check(
     return checked
 
 
-@dataclass(frozen=True)
-class _Task:
-    """All that a worker needs to check some samples."""
-
-    store: Store
-    jsonl_state: tuple[int, int]
+class _Task(NamedTuple):
     first: int
-    ids: list[str]
+    samples: Part
     buckets: list[str]
-    offsets: array[int]
-    lengths: array[int]
 
 
-def _batches(scan: Scan, samples: Sequence[int]) -> Iterator[_Task]:
+def _tasks(scan: Scan, samples: Sequence[int]) -> Iterator[_Task]:
     for first in range(0, len(samples), _BATCH):
         batch = samples[first : first + _BATCH]
-        yield _Task(
-            scan.store,
-            scan.jsonl_state,
-            first,
-            [scan.ids[sample] for sample in batch],
-            [scan.buckets[sample] for sample in batch],
-            array("Q", [scan.offsets[sample] for sample in batch]),
-            array("I", [scan.lengths[sample] for sample in batch]),
-        )
+        yield _Task(first, scan.part(batch), [scan.buckets[sample] for sample in batch])
 
 
 def _check(task: _Task) -> Iterator[tuple[int, list[_Found | str]]]:
-    """Look at every record and array of a batch; give what was found, or a reason to skip."""
+    """Check every record and array of a batch; give what was found, or a reason to skip."""
     with ExitStack() as stack:
-        folders = []
-        store = task.store
-        for component in store.recipe.components:
-            fd = _open(store.arrays(component), os.O_DIRECTORY, stack)
-            folders.append((component, fd))
-        jsonl = _open(store.jsonl, 0, stack)
-        results: list[_Found | str] = []
-        for image_id, bucket, offset, length in zip(
-            task.ids, task.buckets, task.offsets, task.lengths, strict=True
-        ):
-            interrupts.check()
-            line = os.pread(jsonl, length, offset)
-            results.append(_check_sample(line, image_id, bucket, folders, store.recipe))
-        if files.state(jsonl) != task.jsonl_state:
-            raise _changed(store.jsonl, "written to")
+        folders = task.samples.folders(stack)
+        recipe = task.samples.store.recipe
+        results = []
+        for (image_id, line), bucket in zip(task.samples.lines(), task.buckets, strict=True):
+            shapes = _shapes(recipe, bucket)
+            results.append(_check_sample(line, image_id, folders, recipe, shapes))
         yield task.first, results
-
-
-def _open(path: Path, flags: int, stack: ExitStack) -> int:
-    try:
-        fd = os.open(path, os.O_RDONLY | flags)
-    except OSError as error:  # the scan could
-        raise _changed(path, str(error.strerror)) from error
-    stack.callback(os.close, fd)
-    return fd
-
-
-def _changed(path: Path, how: str) -> SourceChangedError:
-    return SourceChangedError(f"{path}: changed while it was read ({how}); run again")
 
 
 @cache
@@ -174,9 +130,9 @@ def _shapes(recipe: Recipe, bucket: str) -> tuple[Shape, ...]:
 def _check_sample(
     line: bytes,
     image_id: str,
-    bucket: str,
     folders: list[tuple[Component, int]],
     recipe: Recipe,
+    bucket_shapes: tuple[Shape, ...],
 ) -> _Found | str:
     try:
         json_size = len(json_member(records.parse(line), recipe))
@@ -184,7 +140,7 @@ def _check_sample(
         return error.reason
     sizes, times = [], []
     off_shape = False
-    for (component, folder), bucket_shape in zip(folders, _shapes(recipe, bucket), strict=True):
+    for (component, folder), bucket_shape in zip(folders, bucket_shapes, strict=True):
         fault, size, shape, time = look(image_id, folder, component)
         if fault is None and size > tar.LARGEST_MEMBER:
             fault = "too_large"

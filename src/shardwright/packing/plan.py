@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,7 +38,7 @@ class Shard:
 
     @property
     def path(self) -> str:
-        """Give its place below the output folder."""
+        """Give its path below the output folder."""
         return f"{bucket_folder(self.bucket)}/{shard_name(self.number)}"
 
 
@@ -63,12 +63,12 @@ class Plan:
 
     @property
     def ready_records(self) -> int:
-        """Count the records that are ready, as far as they were checked."""
+        """Count the records that are ready, as far as checked."""
         return self.scan.ready_records - len(self.checked.invalid)
 
     @cached_property
     def skipped(self) -> Skipped:
-        """Count the records that are not, by reason."""
+        """Count the records that are not ready, by reason."""
         skipped = deepcopy(self.scan.skipped)
         for sample, reason in self.checked.invalid.items():
             skipped.add(reason, self.scan.ids[sample])
@@ -92,7 +92,7 @@ class Plan:
 def select(scan: Scan, settings: PackSettings, known: Collection[str]) -> list[int]:
     """Give the samples that are asked for, in the order in which a limit takes them.
 
-    When shards are appended, ``known`` are the ids that have one already.
+    ``known`` are the ids that are packed already, when shards are appended.
     """
     buckets = settings.buckets
     order = list(scan.ready())
@@ -110,29 +110,24 @@ def select(scan: Scan, settings: PackSettings, known: Collection[str]) -> list[i
 def plan(
     scan: Scan, checked: Checked, settings: PackSettings, first_numbers: Mapping[str, int]
 ) -> Plan:
-    """Decide which samples go where: group them by bucket, cut them into shards.
+    """Group the samples by bucket and cut them into shards.
 
-    ``first_numbers`` says at which number a bucket's shards go on, if not at 0.
+    ``first_numbers`` are the numbers of the first new shard of buckets, where it is not 0.
     """
-    shards = list(_shards(scan, checked, settings.shard_size, first_numbers))
-    return Plan(scan, settings, shards, checked)
-
-
-def _shards(
-    scan: Scan, checked: Checked, shard_size: int, first_numbers: Mapping[str, int]
-) -> Iterator[Shard]:
     grouped: dict[str, array[int]] = {}
     for sample in checked.chosen:
         grouped.setdefault(scan.buckets[sample], array("Q")).append(sample)
     masks = sum(tar.member_bytes(mask_bytes(mask)) for mask in scan.store.recipe.masks)
+    shards = []
     for bucket in sorted(grouped, key=Bucket.parse):
         samples = grouped[bucket]
-        starts = range(0, len(samples), shard_size)
+        starts = range(0, len(samples), settings.shard_size)
         for number, first in enumerate(starts, first_numbers.get(bucket, 0)):
             check()
-            part = samples[first : first + shard_size]
+            part = samples[first : first + settings.shard_size]
             members = [checked.json_sizes[sample] for sample in part]
             for sample in part:
                 members += checked.sizes(sample)
             total = sum(map(tar.member_bytes, members)) + len(part) * masks + len(tar.END)
-            yield Shard(bucket, number, part, total)
+            shards.append(Shard(bucket, number, part, total))
+    return Plan(scan, settings, shards, checked)

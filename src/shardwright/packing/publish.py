@@ -1,48 +1,48 @@
-"""The output folder while it is packed: what is there already, and how shards take their place."""
+"""The output folder: what is there already, how new shards get their names, and the manifest."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
+from msgspec import UNSET
+
 from shardwright.engine import Engine
-from shardwright.errors import NoSpaceError, ShardExistsError, ShardwrightError, StorageError
+from shardwright.errors import (
+    NoSpaceError,
+    ShardExistsError,
+    ShardwrightError,
+    SourceChangedError,
+    StorageError,
+)
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing.plan import Plan, Shard
+from shardwright.packing.start import existing
 from shardwright.packing.write import entry_of, make_task, write_shard
 from shardwright.progress import Progress, quantity, size
+from shardwright.recipe import SPECIFICATION
 from shardwright.shards.format import index, manifest
-from shardwright.shards.format.manifest import ShardEntry
-from shardwright.shards.format.names import (
-    bucket_folder,
-    existing_buckets,
-    existing_shards,
-    leftovers,
-)
+from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
+from shardwright.shards.format.names import bucket_folder, existing_buckets, leftovers
 from shardwright.storage import files
 from shardwright.storage.local import LocalStorage
-
-
-def existing(output: Path, buckets: Iterable[str]) -> list[Path]:
-    """Find the shards that are already there in some buckets."""
-    return [
-        path
-        for bucket in buckets
-        for path in existing_shards(output / bucket_folder(bucket)).values()
-    ]
+from shardwright.store.provenance import Entry
+from shardwright.version import __version__
 
 
 def refuse(output: Path, found: Sequence[Path], only: Collection[str]) -> None:
-    """Raise if there are shards already; ``only`` are the buckets that are asked for, if some."""
+    """Raise if there are shards already; ``only`` are the buckets asked for, if not all are."""
     if not found:
         return
-    resume = ""
-    if manifest.load_unfinished(output) is not None:
-        resume = "--resume to finish the run that was interrupted, "
+    unfinished = manifest.load_unfinished(output) is not None
+    resume = "--resume to finish the interrupted run, " if unfinished else ""
     overwrite, where = "--overwrite", f"in {output}"
     buckets = existing_buckets(output)
     if only and all(path.parent.name in map(bucket_folder, only) for path in found):
@@ -52,13 +52,15 @@ def refuse(output: Path, found: Sequence[Path], only: Collection[str]) -> None:
     count = len(existing(output, buckets))
     which = f"all {count:,} shards" if count > 1 else "the 1 shard"
     raise ShardExistsError(
-        f"{found[0]}: already exists, and nothing was written; give {resume}{overwrite}, which "
-        f"removes {which} {where} once the new ones are complete, or choose another --output-dir"
+        "already exists, so nothing was written",
+        path=found[0],
+        fix=f"give {resume}{overwrite}, which removes {which} {where} once the new ones are "
+        "complete, or another --output-dir",
     )
 
 
 def finished(output: Path, plan: Plan) -> dict[str, ShardEntry]:
-    """Find the planned shards that are there already, whole and with the planned samples."""
+    """Find the planned shards that are already there, complete and with the planned samples."""
     entries = (_finished(output, plan, shard) for shard in plan.shards)
     return {entry.path: entry for entry in entries if entry is not None}
 
@@ -70,24 +72,15 @@ def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
         data = path.read_bytes()
         head = index.decode(data, path).head
         there = (output / shard.path).stat()
-        changed = _newest_array(plan, shard) > there.st_ctime_ns
+        store, ids = plan.scan.store, [plan.scan.ids[sample] for sample in shard.samples]
+        paths = (store.array(row, image_id) for image_id in ids for row in store.recipe.components)
+        recomputed = max(os.stat(path).st_ctime_ns for path in paths) > there.st_ctime_ns
     except (OSError, ShardwrightError):
         return None
-    ids = [plan.scan.ids[sample] for sample in shard.samples]
     planned = (ids, shard.path, shard.bytes, shard.bytes)
-    if changed or (head.ids, head.shard, head.bytes, there.st_size) != planned:
+    if recomputed or (head.ids, head.shard, head.bytes, there.st_size) != planned:
         return None
     return entry_of(shard.bucket, head, data)
-
-
-def _newest_array(plan: Plan, shard: Shard) -> int:
-    """Say when the last of a shard's arrays came or changed, since it may have been recomputed."""
-    store = plan.scan.store
-    return max(
-        os.stat(store.array(component, plan.scan.ids[sample])).st_ctime_ns
-        for sample in shard.samples
-        for component in store.recipe.components
-    )
 
 
 def write(
@@ -103,8 +96,8 @@ def write(
     """Write and publish some shards of a plan.
 
     A new bucket's shards appear one by one. In a bucket whose old shards are ``replaced``, the new
-    ones wait under their temporary names until all are whole. Then the manifest, which speaks of
-    the old ones, is withdrawn, the new ones take their places, and the rest of the old ones go.
+    ones keep their temporary names until all are complete. Then the manifest, which lists the old
+    ones, is removed, the new ones get their names, and the remaining old ones are removed.
     """
     remove_leftovers(output)
     remaining = Counter(shard.bucket for shard in shards)
@@ -140,9 +133,12 @@ def write(
         if isinstance(error, NoSpaceError):
             done = sum(entry.bytes for entry in entries)
             needed = size(sum(shard.bytes for shard in shards) - done)
-            raise NoSpaceError(
-                f"{error}; the shards that are left need {needed}, and --resume keeps the others"
-            ) from error
+            what = f"{error.what}, and the remaining shards need {needed}"
+            fix = "make room and pack again with --resume, which keeps the finished shards"
+            raise NoSpaceError(what, path=error.path, fix=fix) from error
+        if isinstance(error, SourceChangedError):
+            fix = "pack again with --resume, or if that is refused with --overwrite"
+            raise SourceChangedError(error.what, path=error.path, fix=fix) from error
         raise
     return entries
 
@@ -167,7 +163,7 @@ def remove_shards(output: Path, bucket: str, keep: Iterable[str] = ()) -> None:
 
 
 def sync(output: Path) -> None:
-    """Make every name in the folder durable, also those that a killed run left to be synced."""
+    """Make every name in the folder durable, also those that a killed run did not sync."""
     for folder in (output, output / STATE_FOLDER / index.INDEX_FOLDER):
         files.sync_folder(folder)
     files.sync_parent(output)
@@ -181,9 +177,9 @@ def remove_leftovers(output: Path) -> None:
     """Remove what a killed run left half written, and indexes without their shard."""
     for bucket in existing_buckets(output):
         indexes, shards = _folders(output, bucket)
-        whole = {path.stem for path in existing(output, [bucket])}
+        complete = {path.stem for path in existing(output, [bucket])}
         found = sorted(indexes.glob("*" + index.INDEX_SUFFIX))
-        lone = [path for path in found if path.stem not in whole]
+        lone = [path for path in found if path.stem not in complete]
         for path in (*leftovers(indexes), *leftovers(shards), *lone):
             files.remove(path)
 
@@ -192,3 +188,53 @@ def _folders(output: Path, bucket: str) -> tuple[Path, Path]:
     """Give the folders of a bucket's indexes and shards."""
     name = bucket_folder(bucket)
     return output / STATE_FOLDER / index.INDEX_FOLDER / name, output / name
+
+
+def finish(
+    output: Path,
+    plan: Plan,
+    begun: Unfinished,
+    entries: Sequence[ShardEntry],
+    made: Mapping[str, Entry],
+    sha256: bool,
+) -> None:
+    """Publish the manifest, which ends a run; ``made`` is how the store's arrays were made."""
+    base = begun.base or Manifest(runs=[], shards=[])
+    runs, shards = base.runs, base.shards
+    if entries:
+        run = Run(
+            tool=f"shardwright {__version__}",
+            append=begun.append,
+            settings=begun.settings,
+            plan=begun.plan,
+            total_records=plan.scan.total_records,
+            ready_records=plan.ready_records,
+            skipped_incomplete=plan.skipped.total,
+            skipped_by_reason={name: asdict(reason) for name, reason in plan.skipped.items()},
+            samples=sum(len(shard.samples) for shard in plan.shards),
+            shards=len(plan.shards),
+            provenance={"components": msgspec.to_builtins(made, order="sorted")} if made else None,
+            jsonl=begun.jsonl,
+        )
+        new = (msgspec.structs.replace(entry, run=len(runs)) for entry in entries)
+        runs, shards = [*runs, run], [*shards, *new]
+    shards = sorted(shards, key=lambda entry: entry.path)
+    if sha256:
+        shards = [_with_sha256(entry, output) for entry in shards]
+    recipe = plan.scan.store.recipe
+    done = Manifest(runs=runs, shards=shards, recipe=UNSET if recipe == SPECIFICATION else recipe)
+    manifest.save_sha256(output, done)
+    manifest.save_manifest(output, done)
+    manifest.remove_unfinished(output)
+
+
+def _with_sha256(entry: ShardEntry, output: Path) -> ShardEntry:
+    """Read a shard that was packed without --sha256 for its digest."""
+    if entry.sha256 is not None:
+        return entry
+    hasher = hashlib.sha256()
+    with (output / entry.path).open("rb") as file:
+        while data := file.read(1 << 20):
+            check()
+            hasher.update(data)
+    return msgspec.structs.replace(entry, sha256=hasher.hexdigest())

@@ -1,12 +1,10 @@
-"""A run of packing from end to end: scan, check, plan, write, finish."""
+"""A run of packing from start to end: scan, check, plan, write, publish."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from shardwright.engine import Engine
@@ -19,11 +17,10 @@ from shardwright.errors import (
 )
 from shardwright.packing import publish, start
 from shardwright.packing.check import check
-from shardwright.packing.finish import finish
-from shardwright.packing.origin import Origin
+from shardwright.packing.origin import jsonl_name, require_same_jsonl, require_same_kind
 from shardwright.packing.plan import Plan, Shard, plan, select
 from shardwright.packing.scan import Scan, require_inputs, scan
-from shardwright.packing.start import Start, packed_from
+from shardwright.packing.start import Start, existing, packed_from
 from shardwright.packing.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
 from shardwright.shards.format import manifest
@@ -32,30 +29,24 @@ from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.storage import locks
 from shardwright.storage.local import LocalStorage, free_bytes, require_space, require_writable
 from shardwright.store import commands, provenance
+from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a run, with sense made of the arguments."""
+    """The arguments of a run, after validation."""
 
     store: Store
     output_dir: Path
     settings: PackSettings
-    overwrite: bool
-    resume: bool
-    append: bool
+    way: str | None  # overwrite, resume or append, where shards may be there already
     other_jsonl: bool
     sha256: bool
     ignore_space: bool
     dry_run: bool
     progress_every: int
     engine: Engine
-
-    @property
-    def may_exist(self) -> bool:
-        """Whether shards may be there already."""
-        return self.overwrite or self.resume or self.append
 
 
 def run(request: Request, progress: Progress) -> PackSummary:
@@ -70,25 +61,25 @@ def run(request: Request, progress: Progress) -> PackSummary:
     found = scan(store, progress, request.progress_every)
     _require_samples(settings.buckets, found)
     start = _start(request)
-    origin = Origin(store, provenance.read(store.folder))
+    made = provenance.read(store.folder)
     before = [] if request.other_jsonl else packed_from(target)
-    if request.may_exist:
-        origin.require_same_jsonl(before, target)
+    if request.way:
+        require_same_jsonl(store, before, target)
     order = select(found, settings, start.known)
     checked = check(found, order, settings.limit, request.engine, progress)
     layout = plan(found, checked, settings, start.first_numbers)
     kept = _kept(layout, start, request)
     todo = [shard for shard in layout.shards if shard.path not in kept]
-    old: list[str] = []  # shards that go
+    old: list[str] = []  # shards that are removed or replaced
     obstacle = None
     if layout.shards or start.append:
         there = list(start.loose)
-        if not request.may_exist:
-            there += publish.existing(target, layout.buckets)
+        if not request.way:
+            there += existing(target, layout.buckets)
         try:
             publish.refuse(target, there, settings.buckets)
-            origin.require_same_jsonl(before, target)
-            origin.require_same_kind(start.base, target, progress)
+            require_same_jsonl(store, before, target)
+            require_same_kind(store, made, start.base, target, progress)
             if not request.ignore_space:
                 needed, fewer = sum(shard.bytes for shard in todo), "--limit or --bucket"
                 require_space(target, "the shards need", needed, f"pack fewer with {fewer}, ")
@@ -99,9 +90,10 @@ def run(request: Request, progress: Progress) -> PackSummary:
         if not request.dry_run:
             with LocalStorage(target).lease():
                 if _start(request) != start:
-                    raise SourceChangedError(f"{target}: another run has written here; run again")
+                    what = "another run has written here"
+                    raise SourceChangedError(what, path=target, fix="run again")
                 old = _old(todo, kept, start, target)
-                _write(layout, todo, kept, start, origin, request, progress)
+                _write(layout, todo, kept, start, made, request, progress)
         elif obstacle is None:
             old = _old(todo, kept, start, target)
     summary = _summary(layout, todo, request, len(kept), obstacle, old)
@@ -110,45 +102,44 @@ def run(request: Request, progress: Progress) -> PackSummary:
 
 
 def _require_own_folder(request: Request) -> None:
-    """Keep shards out of the store, where neither could be told from the other."""
+    """Keep shards out of the store's own folders."""
     target, store = request.output_dir.resolve(), request.store
     arrays = [store.arrays(component).resolve() for component in store.recipe.components]
     if target == store.folder.resolve() or any(target.is_relative_to(folder) for folder in arrays):
-        raise UsageError(
-            f"--output-dir {request.output_dir}: belongs to the store; give another folder"
-        )
+        fix = "give another --output-dir"
+        raise UsageError("belongs to the store", path=request.output_dir, fix=fix)
 
 
 def _start(request: Request) -> Start:
-    if request.append:
+    if request.way == "append":
         return start.append(request.output_dir)
-    if request.resume:
+    if request.way == "resume":
         return start.resume(request.output_dir)
-    only = request.settings.buckets
-    return start.fresh(request.output_dir, overwrite=request.overwrite, only=only)
+    overwrite, only = request.way == "overwrite", request.settings.buckets
+    return start.fresh(request.output_dir, overwrite=overwrite, only=only)
 
 
 def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]:
     """Find the shards of the interrupted run that need not be written again."""
-    if start.plan is None:
+    if start.resumed is None:
         return {}
     digest = layout.digest()
-    if request.resume:
+    if request.way == "resume":
         start.require_same(digest, layout.settings)
-    if start.plan != digest:
+    if start.resumed.plan != digest:
         return {}
     entries = publish.finished(request.output_dir, layout)
     return {path: e for path, e in entries.items() if e.bucket not in start.replaced}
 
 
 def _old(todo: Sequence[Shard], kept: Collection[str], start: Start, target: Path) -> list[str]:
-    """List the shards that are there and will not stay as they are."""
+    """List the shards that are there and do not stay."""
     stay = {*kept, *(entry.path for entry in start.base.shards)}
     new = {shard.path for shard in todo}
     buckets = existing_buckets(target)
     # An interrupted --append may have left shards anywhere that are not planned now.
     going = {bucket_folder(name) for name in (buckets if start.append else start.replaced)}
-    found = (f"{path.parent.name}/{path.name}" for path in publish.existing(target, buckets))
+    found = (f"{path.parent.name}/{path.name}" for path in existing(target, buckets))
     return [
         name
         for name in found
@@ -161,7 +152,7 @@ def _write(
     todo: Sequence[Shard],
     kept: dict[str, ShardEntry],
     start: Start,
-    origin: Origin,
+    made: Mapping[str, Entry],
     request: Request,
     progress: Progress,
 ) -> None:
@@ -169,20 +160,17 @@ def _write(
     target, sha256 = request.output_dir, request.sha256
     if start.base.shards:  # SHA256SUMS, once there, is kept up
         sha256 |= all(entry.sha256 is not None for entry in start.base.shards)
-    digest = layout.digest()
-    manifest.save_unfinished(
-        target,
-        Unfinished(
-            append=start.append,
-            plan=digest,
-            settings=layout.settings,
-            replaces=sorted(start.replaced),
-            base=start.base,
-            store=manifest.relative_name(request.store.folder, target),
-            jsonl=origin.jsonl_name,
-        ),
+    begun = Unfinished(
+        append=start.append,
+        plan=layout.digest(),
+        settings=layout.settings,
+        replaces=sorted(start.replaced),
+        base=start.base,
+        store=manifest.relative_name(request.store.folder, target),
+        jsonl=jsonl_name(request.store),
     )
-    with _resumable(request):
+    manifest.save_unfinished(target, begun)
+    try:
         if start.append:  # an interrupted one may have left shards that are not planned now
             listed = {entry.path for entry in start.base.shards} | kept.keys()
             for name in existing_buckets(target):
@@ -199,18 +187,11 @@ def _write(
         for name in sorted(set(start.replaced) - set(layout.buckets)):  # no sample is in them now
             manifest.remove_manifest(target)
             publish.remove_shards(target, name)
-        publish.sync(target)  # before the manifest speaks of them
-        finish(layout, digest, [*kept.values(), *written], start, origin, target, sha256)
-
-
-@contextmanager
-def _resumable(request: Request) -> Iterator[None]:
-    """Have an interruption say how to go on."""
-    try:
-        yield
+        publish.sync(target)  # before the manifest lists them
+        entries = [*kept.values(), *written]
+        publish.finish(target, layout, begun, entries, made, sha256)
     except KeyboardInterrupt as interrupt:
-        given = "--overwrite" if request.overwrite else "--append" if request.append else ""
-        instead = f" instead of {given}" if given else ""
+        instead = f" instead of --{request.way}" if request.way in ("overwrite", "append") else ""
         interrupt.add_note(f"to continue, run the same pack with --resume{instead}")
         raise
 
@@ -234,7 +215,9 @@ def _summary(
         entry.off_shape += sum(layout.checked.off_shape[sample] for sample in shard.samples)
     off_shape = any(entry.off_shape for entry in buckets.values())
     journal = request.store.journal if request.store.journal.exists() else None
-    derive = partial(commands.derive, request.store, fit_buckets=off_shape)
+    derive = None
+    if off_shape or journal:
+        derive = commands.derive(request.store, fit_buckets=off_shape)
     return PackSummary(
         total_records=layout.scan.total_records,
         ready_records=layout.ready_records,
@@ -251,7 +234,7 @@ def _summary(
         free_bytes=free_bytes(request.output_dir),
         output_dir=str(request.output_dir),
         journal=str(journal) if journal else None,
-        derive_command=derive() if off_shape or journal else None,
+        derive_command=derive,
         seconds=0.0,
         skipped_by_reason=dict(layout.skipped),
         buckets=buckets,
@@ -259,8 +242,8 @@ def _summary(
 
 
 def _require_samples(only: Sequence[str], found: Scan) -> None:
-    """Take a bucket that is neither one of the seven nor in the store for a typing mistake."""
+    """Raise for a bucket that is neither in the recipe nor in the store: a typing mistake."""
     present = {found.buckets[sample] for sample in found.ready()} if only else set()
     for name in sorted(set(only) - present - set(map(str, found.store.recipe.buckets))):
-        listed = ", ".join(sorted(present)) or "none"
-        raise UsageError(f"--bucket {name}: no ready sample is in it; buckets with some: {listed}")
+        fix = f"give some of {', '.join(sorted(present))}" if present else None
+        raise UsageError(f"--bucket {name}: no ready sample is in it", fix=fix)

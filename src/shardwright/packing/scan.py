@@ -1,7 +1,7 @@
-"""The first step of packing: read the metadata, list the arrays, and say which records are ready.
+"""The first step of packing: read the metadata, list the arrays, and find the ready records.
 
-Only a small fixed cost per record is kept (where its line is, its id, its bucket), never the parsed
-record: a million records take a few hundred megabytes.
+Of each record only its id, its bucket and the place of its line are kept: a million records take a
+few hundred megabytes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import posixpath
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import filterfalse
+from pathlib import Path
 from typing import BinaryIO
 
 from shardwright.errors import InputMissingError, ProvenanceError, SourceChangedError
+from shardwright.interrupts import check
 from shardwright.packing.summary import Skipped
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
+from shardwright.recipe import Component
 from shardwright.storage import files
 from shardwright.storage.files import explained
 from shardwright.store import commands, provenance, records
@@ -36,13 +40,13 @@ class Scan:
     """The ready samples of a store, in columns; a sample is its position in them."""
 
     store: Store
-    jsonl_state: tuple[int, int]  # its size and time, to notice a change before we copy
+    jsonl_state: tuple[int, int]  # its size and time, to notice a change before we copy it
     skipped: Skipped = field(default_factory=Skipped)
     ids: list[str] = field(default_factory=list)
     buckets: list[str] = field(default_factory=list)
     offsets: array[int] = field(default_factory=lambda: array("Q"))
     lengths: array[int] = field(default_factory=lambda: array("I"))
-    dropped: set[int] = field(default_factory=set)  # samples that proved not to be ready after all
+    dropped: set[int] = field(default_factory=set)  # samples that are not ready after all
 
     def add(self, image_id: str, bucket: str, line: Line) -> None:
         """Append a sample."""
@@ -77,12 +81,64 @@ class Scan:
         """Count the records that are ready."""
         return len(self.ids) - len(self.dropped)
 
+    def part(self, samples: Sequence[int]) -> Part:
+        """Give what a worker needs to read some samples."""
+        return Part(
+            self.store,
+            self.jsonl_state,
+            [self.ids[sample] for sample in samples],
+            array("Q", [self.offsets[sample] for sample in samples]),
+            array("I", [self.lengths[sample] for sample in samples]),
+        )
+
     def counts(self) -> str:
-        """Say how the books stand."""
+        """Write the counts, for a log."""
         return (
             f"total_records={self.total_records} ready_records={self.ready_records} "
             f"skipped_incomplete={self.skipped.total}"
         )
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some samples of a scan, for a worker to read."""
+
+    store: Store
+    jsonl_state: tuple[int, int]
+    ids: list[str]
+    offsets: array[int]
+    lengths: array[int]
+
+    def folders(self, stack: ExitStack) -> list[tuple[Component, int]]:
+        """Open the folder of each component."""
+        rows = self.store.recipe.components
+        return [(row, _open(self.store.arrays(row), os.O_DIRECTORY, stack)) for row in rows]
+
+    def lines(self) -> Iterator[tuple[str, bytes]]:
+        """Read the id and the line of each sample; raise if the file has changed since the scan."""
+        path = self.store.jsonl
+        with ExitStack() as stack:
+            fd = _open(path, 0, stack)
+            for image_id, offset, length in zip(self.ids, self.offsets, self.lengths, strict=True):
+                check()
+                line = os.pread(fd, length, offset)
+                if files.state(fd) != self.jsonl_state:  # after reading, so that it is not too late
+                    raise changed(path, "written to")
+                yield image_id, line
+
+
+def _open(path: Path, flags: int, stack: ExitStack) -> int:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    except OSError as error:  # although the scan could
+        raise changed(path, str(error.strerror)) from error
+    stack.callback(os.close, fd)
+    return fd
+
+
+def changed(path: Path, how: str) -> SourceChangedError:
+    """Say that an input changed since it was scanned."""
+    return SourceChangedError(f"changed while packing ({how})", path=path, fix="run again")
 
 
 def scan(store: Store, progress: Progress, progress_every: int) -> Scan:
@@ -103,8 +159,8 @@ def scan(store: Store, progress: Progress, progress_every: int) -> Scan:
             if len(found.ids) % progress_every == 0:
                 progress.note(found.counts())
     if doubts.malformed > WARNINGS_SHOWN:
-        more = doubts.malformed - WARNINGS_SHOWN
-        progress.warn(f"{jsonl}: {more} more malformed lines, also skipped")
+        more = quantity(doubts.malformed - WARNINGS_SHOWN, "more malformed lines")
+        progress.warn(f"{jsonl}: {more} skipped")
     progress.note(found.counts())
     return found
 
@@ -123,26 +179,18 @@ def _complete(store: Store) -> Collection[str]:
 
 
 class _Doubts:
-    """Settles whether a record is ready that is not plainly so: most stores have few."""
+    """Decides about records that are not clearly ready: most stores have few."""
 
     def __init__(
-        self,
-        found: Scan,
-        places: dict[str, int],
-        file: BinaryIO,
-        rules: Rules,
-        progress: Progress,
+        self, found: Scan, places: dict[str, int], file: BinaryIO, rules: Rules, progress: Progress
     ) -> None:
-        self.found = found
-        self.places = places
-        self.file = file
-        self.rules = rules
-        self.progress = progress
+        self.found, self.places, self.file = found, places, file
+        self.rules, self.progress = rules, progress
         self.malformed = 0
         self.conflicts: set[str] = set()  # ids that stand for more than one image
 
     def settle(self, line: Line) -> bool:
-        """Add the sample of a line, or else count why it is skipped; say which."""
+        """Add the sample of a line, or count why it is skipped; return whether it was added."""
         found, where = self.found, f"line {line.number}"
         try:
             record = records.parse(line.data)
@@ -179,7 +227,7 @@ class _Doubts:
         return None
 
     def _repeated(self, earlier: int, record: Record) -> str | None:
-        """Settle two records of one image_id: for one image the later wins, for two neither."""
+        """Decide about two records of one image_id: the later wins, if they are of one image."""
         image_id = record["image_id"]
         if self._image_at(earlier) != _image(record.get("image_path")):
             self.conflicts.add(image_id)
@@ -194,9 +242,7 @@ class _Doubts:
         try:
             return _image(records.names(self.file.readline()).image_path)
         except BadRecordError:
-            raise SourceChangedError(
-                f"{self.found.store.jsonl}: changed while it was read; run again"
-            ) from None
+            raise changed(self.found.store.jsonl, "written to") from None
 
 
 def _image(image_path: object) -> object:
@@ -204,23 +250,17 @@ def _image(image_path: object) -> object:
 
 
 def require_inputs(store: Store) -> None:
-    """Raise if a part of the store is not there at all, or is being recomputed."""
+    """Raise if a part of the store is missing, or is being recomputed."""
     require_merged(store)
     if not store.jsonl.is_file():
-        raise InputMissingError(
-            f"{store.jsonl}: no such file; give the Stage 2 metadata with --jsonl, or its folder "
-            "with --derived-dir"
-        )
+        fix = "give the Stage 2 metadata with --jsonl, or its folder with --derived-dir"
+        raise InputMissingError("no such file", path=store.jsonl, fix=fix)
     for component in store.recipe.components:
         folder = store.arrays(component)
         if not folder.is_dir():
-            raise InputMissingError(
-                f"{folder}: no such folder; {component.name} arrays are looked for there, below "
-                "--derived-dir"
-            )
+            fix = f"give the store that holds the {component.name} arrays with --derived-dir"
+            raise InputMissingError("no such folder", path=folder, fix=fix)
     if names := provenance.under_way(store.folder):
-        raise ProvenanceError(
-            f"{store.folder}: a recompute of {' and '.join(names)} has not ended, so its "
-            "arrays may not be those of their records; before packing, finish it with "
-            f"{commands.derive(store)}"
-        )
+        what = f"the recompute of {' and '.join(names)} is not finished"
+        fix = f"before packing, finish it with {commands.derive(store)}"
+        raise ProvenanceError(what, path=store.folder, fix=fix)

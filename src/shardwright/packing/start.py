@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,41 +20,52 @@ from shardwright.shards.format.names import (
     shard_number,
 )
 
+_EMPTY = Manifest(runs=[], shards=[])
+
 
 @dataclass(frozen=True)
 class Start:
     """Where a run starts."""
 
     base: Manifest  # the shards that stay as they are
-    loose: Sequence[Path] = ()  # what an interrupted run left, and this one would leave too
+    loose: Sequence[Path] = ()  # shards that no manifest lists, and this run would not remove
     append: bool = False  # whether the run adds to the base
-    plan: str | None = None  # the digest of the plan that is resumed
-    settings: PackSettings | None = None  # and its settings
+    resumed: Unfinished | None = None  # the run that is continued
     replaced: Collection[str] = ()  # buckets whose old shards go; after an interruption, mixed ones
     known: frozenset[str] = frozenset()  # ids that have a sample in the base
     first_numbers: dict[str, int] = field(default_factory=dict)  # of new shards, by bucket
 
     def require_same(self, plan: str, settings: PackSettings) -> None:
         """Raise if what would be packed now is not what the resumed run was packing."""
-        if self.plan is None or self.plan == plan:
+        if self.resumed is None or self.resumed.plan == plan:
             return
+        old = msgspec.structs.asdict(self.resumed.settings)
+        new = msgspec.structs.asdict(settings)
         differing = [
-            f"{name} was {_said(before)} and is {_said(now)}"
-            for name, before, now in _differences(self.settings, settings)
+            f"{_flag(name)} was {_value(value)} and is {_value(new[name])}"
+            for name, value in old.items()
+            if value != new[name]
         ]
-        what = "; ".join(differing) or "the records or arrays of the store have changed since"
-        raise UsageError(
-            f"--resume: this is not the plan of the run before: {what}; go on as it was, or pack "
-            "again with --overwrite"
-        )
+        what = ", ".join(differing) or "the records or arrays of the store have changed"
+        fix = "run it as before, or pack again with --overwrite"
+        raise UsageError(f"--resume: this is not the run to resume: {what}", fix=fix)
+
+
+def existing(output: Path, buckets: Iterable[str]) -> list[Path]:
+    """Find the shards that are already there in some buckets."""
+    return [
+        path
+        for bucket in buckets
+        for path in existing_shards(output / bucket_folder(bucket)).values()
+    ]
 
 
 def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
-    """Start over; shards of other buckets stay, unless the whole folder is overwritten."""
+    """Start over; shards of other buckets stay, unless all are overwritten."""
     going = (only or existing_buckets(output)) if overwrite else []
-    replaced = [name for name in going if existing_shards(output / bucket_folder(name))]
+    replaced = [name for name in going if existing(output, [name])]
     if overwrite and not only:
-        return Start(Manifest(runs=[], shards=[]), replaced=replaced)
+        return Start(_EMPTY, replaced=replaced)
     unfinished = manifest.load_unfinished(output)
     base = _base(output, unfinished)
     mixed = set(unfinished.replaces) if unfinished else set()
@@ -68,17 +79,14 @@ def append(output: Path) -> Start:
     """Start after the last shard of each bucket."""
     unfinished = manifest.load_unfinished(output)
     if unfinished is not None and not unfinished.append:
-        raise UsageError(
-            f"{output}: its last run was interrupted; finish it with --resume, or pack again with "
-            "--overwrite, before you --append"
-        )
+        fix = "finish it with --resume, or pack again with --overwrite, before you --append"
+        raise UsageError("its last run was interrupted", path=output, fix=fix)
     base = _base(output, unfinished)
-    # After an interrupted --append, what is not listed is its own; else it is somebody else's.
+    # After an interrupted --append, what is not listed is of that run.
     if unfinished is None and (unlisted := _unlisted(output, base)):
-        raise UsageError(
-            f"{unlisted[0]}: not in the manifest, so nobody knows which samples it has; move it "
-            "elsewhere, or pack again with --overwrite, before you --append"
-        )
+        fix = "move it elsewhere, or pack again with --overwrite, before you --append"
+        what = "is not in the manifest, so its samples are unknown"
+        raise UsageError(what, path=unlisted[0], fix=fix)
     return _after(output, base, append=True, unfinished=unfinished)
 
 
@@ -88,34 +96,31 @@ def resume(output: Path) -> Start:
     if unfinished is not None:
         return _after(output, _base(output, unfinished), unfinished.append, unfinished)
     done = manifest.load_manifest(output)
-    if done is None:  # then nothing was begun here, and what is there is somebody else's
-        nothing = Manifest(runs=[], shards=[])
-        return Start(nothing, loose=_unlisted(output, nothing))
+    if done is None:  # then no run of ours has begun here
+        return Start(_EMPTY, loose=_unlisted(output, _EMPTY))
     last = len(done.runs) - 1
     kept = [shard for shard in done.shards if shard.run != last]
     base = msgspec.structs.replace(done, runs=done.runs[:-1], shards=kept)
     run = done.runs[-1]
-    return _after(
-        output,
-        base,
-        run.append,
-        Unfinished(append=run.append, plan=run.plan, settings=run.settings, replaces=[], base=base),
+    again = Unfinished(
+        append=run.append, plan=run.plan, settings=run.settings, replaces=[], base=base
     )
+    return _after(output, base, run.append, again)
 
 
 def packed_from(output: Path) -> list[str]:
-    """Name the JSONLs that what is in the folder was packed from, as far as that is recorded."""
+    """Name the JSONLs that the shards of the folder were packed from, as far as recorded."""
     names: list[str] = []
-    with suppress(DamageError):  # then nobody knows, and --overwrite is the way out
+    with suppress(DamageError):  # then they are unknown, and --overwrite is the way out
         done, unfinished = manifest.load_manifest(output), manifest.load_unfinished(output)
-        for whole in (done, unfinished.base if unfinished else None):
-            names += whole.jsonls() if whole else []
+        for known in (done, unfinished.base if unfinished else None):
+            names += known.jsonls() if known else []
         names += [unfinished.jsonl] if unfinished and unfinished.jsonl else []
     return list(dict.fromkeys(names))
 
 
 def _without(buckets: Collection[str], base: Manifest) -> Manifest:
-    """Leave out the shards of some buckets, and the runs of which nothing is left then."""
+    """Leave out the shards of some buckets, and the runs that then have none."""
     shards = [shard for shard in base.shards if shard.bucket not in buckets]
     numbers = {old: new for new, old in enumerate(sorted({shard.run for shard in shards}))}
     return msgspec.structs.replace(
@@ -126,19 +131,13 @@ def _without(buckets: Collection[str], base: Manifest) -> Manifest:
 
 
 def _unlisted(output: Path, base: Manifest) -> list[Path]:
-    """Find the shards of which a manifest knows nothing."""
+    """Find the shards that a manifest does not list."""
     listed = {output / shard.path for shard in base.shards}
-    return [
-        path
-        for bucket in existing_buckets(output)
-        for path in existing_shards(output / bucket_folder(bucket)).values()
-        if path not in listed
-    ]
+    return [path for path in existing(output, existing_buckets(output)) if path not in listed]
 
 
 def _base(output: Path, unfinished: Unfinished | None) -> Manifest:
-    base = unfinished.base if unfinished else manifest.load_manifest(output)
-    return base or Manifest(runs=[], shards=[])
+    return (unfinished.base if unfinished else manifest.load_manifest(output)) or _EMPTY
 
 
 def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | None) -> Start:
@@ -148,39 +147,28 @@ def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | 
         check()
         path = output / shard.path
         if not path.is_file() or path.stat().st_size != shard.bytes:
-            raise DamageError(
-                f"{path}: is missing or not whole; bring back a sound copy, or pack again with "
-                "--overwrite, before you --append"
-            )
+            fix = "restore a copy, or pack again with --overwrite, before you --append"
+            raise DamageError("is missing or incomplete", path=path, fix=fix)
         known.update(index.load(output, shard.path).head.ids)
         number = shard_number(shard.path) + 1
         numbers[shard.bucket] = max(numbers.get(shard.bucket, 0), number)
     return Start(
         base,
         append=append,
-        plan=unfinished.plan if unfinished else None,
-        settings=unfinished.settings if unfinished else None,
+        resumed=unfinished,
         replaced=unfinished.replaces if unfinished else (),
         known=frozenset(known),
         first_numbers=numbers,
     )
 
 
-def _said(value: object) -> str:
+def _flag(setting: str) -> str:
+    return "--bucket" if setting == "buckets" else f"--{setting.replace('_', '-')}"
+
+
+def _value(value: object) -> str:
     if isinstance(value, bool):
         return "given" if value else "not given"
     if isinstance(value, list):
         value = ",".join(value) or None
     return "not given" if value is None else str(value)
-
-
-def _differences(
-    before: PackSettings | None, now: PackSettings
-) -> list[tuple[str, object, object]]:
-    old = msgspec.structs.asdict(before) if before else {}
-    new = msgspec.structs.asdict(now)
-    return [
-        (f"--{name.rstrip('s') if name == 'buckets' else name.replace('_', '-')}", old[name], value)
-        for name, value in new.items()
-        if name in old and old[name] != value
-    ]

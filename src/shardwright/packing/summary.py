@@ -1,4 +1,4 @@
-"""What packing reports: the books, which always balance."""
+"""What packing reports: counts that always add up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Skipped(dict[str, SkippedReason]):
 
     @property
     def total(self) -> int:
-        """Count them all."""
+        """Count all skipped records."""
         return sum(reason.count for reason in self.values())
 
 
@@ -44,23 +44,23 @@ class PackSummary:
     total_records: int
     ready_records: int
     skipped_incomplete: int
-    unopened_records: int  # of the ready: a limit, a bucket or an earlier run left them out
+    unopened_records: int  # ready, but excluded by a limit or a bucket, or packed before
     written_samples: int
     written_shards: int
     written_bytes: int
-    kept_shards: int  # shards of the plan that were there already, from the run that is resumed
+    kept_shards: int  # shards that the resumed run had finished
     dry_run: bool
     obstacle: str | None  # under dry_run, why the run itself would stop
-    replaced_shards: list[str]  # old shards whose name a new one has, or under dry_run would have
-    removed_shards: list[str]  # old shards that are gone, or under dry_run would be
+    replaced_shards: list[str]  # old shards that new ones of that name replaced, or would
+    removed_shards: list[str]  # other old shards that were removed, or would be
     free_bytes: int
     output_dir: str
-    journal: str | None  # records of an interrupted derive, which are not packed
-    derive_command: str | None  # which merges the journal, and makes off_shape arrays fit
+    journal: str | None  # holds records of an interrupted derive, which are not packed
+    derive_command: str | None  # merges the journal, and makes off_shape arrays fit
     seconds: float
     skipped_by_reason: dict[str, SkippedReason]
     buckets: dict[str, BucketSummary]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as plain dicts and numbers, ready for JSON."""
+        """Give plain dicts and numbers, ready for JSON."""
         return asdict(self)

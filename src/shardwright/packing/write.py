@@ -9,26 +9,23 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import xxhash
 
-from shardwright.errors import SourceChangedError, StorageError
-from shardwright.interrupts import check
+from shardwright.errors import StorageError
 from shardwright.packing.plan import Plan, Shard
+from shardwright.packing.scan import Part, changed
 from shardwright.recipe import JSON_SUFFIX, Component
 from shardwright.shards.format import index, tar
 from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.keys import key
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.record_members import json_member, mask_member
-from shardwright.storage import files
 from shardwright.storage.files import GatheredFile
 from shardwright.storage.local import LocalStorage
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
-from shardwright.store.store import Store
 
 _AHEAD = 4  # samples; a few MB
 _REPORT = 1 << 25  # bytes between two progress messages
@@ -39,74 +36,41 @@ class ShardToWrite:
     """All that a worker needs to write one shard."""
 
     output: LocalStorage
-    shard: str  # its name there
-    bucket: str
-    bytes: int
-    sha256: bool
-    store: Store
-    jsonl_state: tuple[int, int]
-    ids: list[str]
-    offsets: array[int]
-    lengths: array[int]
+    shard: Shard
+    samples: Part
     sizes: array[int]
     times: array[int]
+    sha256: bool
 
 
 def make_task(plan: Plan, shard: Shard, output: LocalStorage, sha256: bool) -> ShardToWrite:
     """Gather what a worker needs for one shard."""
-    scan = plan.scan
     sizes, times = array("Q"), array("q")
     for sample in shard.samples:
         sizes += plan.checked.sizes(sample)
         times += plan.checked.times(sample)
-    return ShardToWrite(
-        output=output,
-        shard=shard.path,
-        bucket=shard.bucket,
-        bytes=shard.bytes,
-        sha256=sha256,
-        store=scan.store,
-        jsonl_state=scan.jsonl_state,
-        ids=[scan.ids[sample] for sample in shard.samples],
-        offsets=array("Q", [scan.offsets[sample] for sample in shard.samples]),
-        lengths=array("I", [scan.lengths[sample] for sample in shard.samples]),
-        sizes=sizes,
-        times=times,
-    )
+    return ShardToWrite(output, shard, plan.scan.part(shard.samples), sizes, times, sha256)
 
 
 def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
-    """Write one shard and its index, and give its entry when both can be published.
-
-    Before, give the bytes written now and then.
-    """
-    whole = xxhash.xxh3_128()
-    store, recipe = task.store, task.store.recipe
-    secure = hashlib.sha256() if task.sha256 else None
+    """Write one shard and its index; yield bytes written now and then, and at last its entry."""
+    path, size, ids = task.shard.path, task.shard.bytes, task.samples.ids
+    store, recipe = task.samples.store, task.samples.store.recipe
+    fast, secure = xxhash.xxh3_128(), hashlib.sha256() if task.sha256 else None
     with (
-        task.output.create(task.shard, [whole, secure] if secure else [whole]) as file,
+        task.output.create(path, [fast, secure] if secure else [fast]) as file,
         ExitStack() as stack,
     ):
-        shard = _Shard(file)
-        jsonl = _open_for(stack, store.jsonl, os.O_RDONLY)
-        folders = [
-            (component, _open_for(stack, store.arrays(component), os.O_DIRECTORY))
-            for component in recipe.components
-        ]
+        shard = _Members(file)
+        folders = task.samples.folders(stack)
         planned = zip(task.sizes, task.times, strict=True)
         reported = 0
-        opened = stack.enter_context(closing(_open_ahead(task.ids, folders)))
-        for image_id, offset, length, arrays in zip(
-            task.ids, task.offsets, task.lengths, opened, strict=True
-        ):
-            check()
-            line = os.pread(jsonl, length, offset)
-            if files.state(jsonl) != task.jsonl_state:  # asked after reading, so it cannot be late
-                raise _changed(store.jsonl, "written to")
+        opened = stack.enter_context(closing(_open_ahead(ids, folders)))
+        for (image_id, line), arrays in zip(task.samples.lines(), opened, strict=True):
             try:
                 record = records.parse(line)
             except BadRecordError:
-                raise _changed(store.jsonl, "written to") from None
+                raise changed(store.jsonl, "written to") from None
             name = key(image_id, recipe.longest_key)
             shard.add(f"{name}.{JSON_SUFFIX}", json_member(record, recipe))
             for (component, _), fd in zip(folders, arrays, strict=True):
@@ -115,8 +79,8 @@ def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
                         raise fd
                     shard.add_array(f"{name}.{component.suffix}", *next(planned), component, fd)
                 except BadArrayError as error:
-                    path = store.array(component, image_id)
-                    raise _changed(path, error.reason.replace("_", " ")) from None
+                    how = error.reason.replace("_", " ")
+                    raise changed(store.array(component, image_id), how) from None
                 if component.mask is not None:
                     mask = mask_member(record, component.mask)
                     shard.add(f"{name}.{component.mask.suffix}", mask)
@@ -124,23 +88,23 @@ def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
                 yield file.written - reported
                 reported = file.written
         file.put(tar.END)
-        file.seal(task.bytes)
-    yield task.bytes - reported
+        file.seal(size)
+    yield size - reported
     head = index.Head(
         version=index.VERSION,
-        shard=task.shard,
-        bytes=task.bytes,
-        xxh3=whole.hexdigest(),
+        shard=path,
+        bytes=size,
+        xxh3=fast.hexdigest(),
         sha256=secure.hexdigest() if secure else None,
         members=recipe.suffixes,
         longest_key=recipe.longest_key,
-        ids=task.ids,
+        ids=ids,
     )
     data = index.encode(ShardIndex(head, shard.table))
-    with task.output.create(index.index_name(task.shard)) as file:
+    with task.output.create(index.index_name(path)) as file:
         file.put(data)
         file.seal(len(data))
-    yield entry_of(task.bucket, head, data)
+    yield entry_of(task.shard.bucket, head, data)
 
 
 def entry_of(bucket: str, head: index.Head, data: bytes) -> ShardEntry:
@@ -174,7 +138,7 @@ def _open_ahead(
 
 
 def _open_array(name: str, folder: int) -> int | BadArrayError:
-    """Open an array that is needed soon; what is wrong with it is told when its turn comes."""
+    """Open an array that is needed soon; what is wrong with it is raised when its turn comes."""
     try:
         fd = npy.open_array(name, folder)
     except BadArrayError as error:
@@ -191,21 +155,7 @@ def _close(arrays: list[int | BadArrayError]) -> None:
             os.close(fd)
 
 
-def _changed(path: Path, how: str) -> SourceChangedError:
-    fix = "pack again with --resume, or if that is refused with --overwrite"
-    return SourceChangedError(f"changed while packing ({how})", path=path, fix=fix)
-
-
-def _open_for(stack: ExitStack, path: Path, flags: int) -> int:
-    try:
-        fd = os.open(path, flags | os.O_CLOEXEC)
-    except OSError as error:
-        raise _changed(path, str(error.strerror)) from error
-    stack.callback(os.close, fd)
-    return fd
-
-
-class _Shard:
+class _Members:
     """Adds members to a shard, and to its table."""
 
     def __init__(self, file: GatheredFile) -> None:
@@ -226,7 +176,7 @@ class _Shard:
         hasher = xxhash.xxh3_64()
         try:
             count = self.file.put_from(fd, size, hasher)
-        except StorageError:  # it was the shard that could not be written
+        except StorageError:  # of the shard, not of the array
             raise
         except OSError:
             raise BadArrayError("unreadable") from None

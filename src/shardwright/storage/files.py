@@ -1,6 +1,6 @@
 """Every durable file operation, and the one seam through which faults are injected.
 
-A file is published whole or not at all: written under a temporary name, its length checked,
+A file is published completely or not at all: written under a temporary name, its length checked,
 synced, renamed, and the folder synced. ``Disk`` holds the primitive calls; a test replaces it with
 ``using`` to fail or kill at any of them.
 """
@@ -41,11 +41,11 @@ class Disk:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
-        """Write some of the data and say how much."""
+        """Write some of the data and return how many bytes."""
         return os.write(fd, data)
 
     def bypass_cache(self, fd: int, bypass: bool) -> bool:
-        """Have writes go straight to the disk, or no longer; say whether they do now."""
+        """Switch direct writes on or off; return whether they are on now."""
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         try:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags | _DIRECT if bypass else flags & ~_DIRECT)
@@ -101,10 +101,10 @@ def using(disk: Disk) -> Iterator[None]:
 
 
 class NewFile:
-    """A file that appears under its own name only when it is whole.
+    """A file that gets its name only when it is complete; until then it is at ``tmp``.
 
     Write to it, then ``seal`` it (length check and fsync), then ``publish`` it. Leaving the block
-    without sealing discards it. What is written lives at ``tmp`` until it is published.
+    without sealing discards it.
     """
 
     def __init__(self, path: Path, tmp: Path | None = None) -> None:
@@ -139,23 +139,24 @@ class NewFile:
                 self.written += count
 
     def hasten(self) -> None:
-        """Have the disk begin with what is written, so that ``seal`` waits less; no promise."""
-        if hasattr(os, "posix_fadvise"):  # macOS cannot be told
+        """Start writing back what is in the cache, so that ``seal`` waits less."""
+        if hasattr(os, "posix_fadvise"):  # macOS has none
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def seal(self, length: int) -> None:
-        """Check that the file is as long as it should be and wait until it is on the disk."""
+        """Check that the file has this length and wait until it is on the disk."""
         with explained(self.tmp):
             found = os.fstat(self._fd).st_size
             if found != length:
-                raise StorageError(f"{self.tmp}: wrote {length} bytes and the disk holds {found}")
+                what = f"wrote {length} bytes, but the disk holds {found}"
+                raise StorageError(what, path=self.tmp)
             # A failed fsync may have dropped the very pages it failed on, so it is never retried.
             _disk.fsync(self._fd)
             self._close()
         self._sealed = True
 
     def _close(self) -> None:
-        # If this fails, it is closed all the same, and its number may soon be another's.
+        # Even if this fails the descriptor is closed, and its number may soon be another's.
         fd, self._fd = self._fd, -1
         os.close(fd)
 
@@ -167,13 +168,10 @@ class Hasher(Protocol):
 
 
 class GatheredFile(NewFile):
-    """A large new file, gathered piece by piece in a buffer; full ones are written by a thread.
+    """A large new file, gathered in one buffer while a thread writes and hashes the other.
 
-    Bytes of other files are read straight to where they will be written from, and the hashers see
-    all bytes as they pass. Full buffers bypass the cache where the file system allows it: what is
-    written once and larger than memory only pushes out what is read again, and a final fsync of
-    gigabytes leaves the disk idle until then. While one is on its way the next is filled, so that
-    neither the disk nor the reader waits for the other.
+    Full buffers bypass the cache where the file system allows it: shards are larger than memory and
+    would push out what is read again, and the disk would idle until a final fsync of gigabytes.
     """
 
     def __init__(self, path: Path, hashers: Sequence[Hasher] = (), tmp: Path | None = None) -> None:
@@ -190,7 +188,7 @@ class GatheredFile(NewFile):
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._writer.shutdown()  # nobody may write to a file that is closed
+            self._writer.shutdown()  # before the file is closed
         finally:
             super().__exit__()
 
@@ -204,18 +202,18 @@ class GatheredFile(NewFile):
             view = view[len(part) :]
 
     def put_from(self, fd: int, length: int, hasher: Hasher) -> int:
-        """Append bytes read from an open file, past a hasher of their own; give how many it had."""
-        left = length
-        while left:
-            room = min(self._room(), left)
+        """Append bytes of an open file, and hash them; return how many it had."""
+        done = 0
+        while done < length:
+            room = min(self._room(), length - done)
             target = self._buffer[self._used : self._used + room]
             count = os.readv(fd, [target])
             if not count:
                 break
             hasher.update(target[:count])
             self._used += count
-            left -= count
-        return length - left
+            done += count
+        return done
 
     def seal(self, length: int) -> None:
         self._flush()
@@ -229,7 +227,7 @@ class GatheredFile(NewFile):
         return _GATHERED - self._used
 
     def _flush(self) -> None:
-        """Have the buffer written, and go on with the other once that has been."""
+        """Hand the buffer to the writer, and continue with the other once that is written."""
         self._wait()
         self._writing = self._writer.submit(self._write_out, self._buffer[: self._used])
         self._buffer, self._other = self._other, self._buffer
@@ -276,7 +274,7 @@ class AppendFile:
             _disk.fsync(self._fd)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._fd)
 
 
@@ -303,13 +301,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_parent(folder: Path) -> None:
-    """Make the name of a folder durable; one that cannot be read is hardly where we made it."""
+    """Make the name of a folder durable; in a parent that we cannot read we did not make it."""
     if os.access(folder.parent, os.R_OK):
         sync_folder(folder.parent)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, replacing what was there."""
+def write(path: Path, data: bytes) -> None:
+    """Write a file completely or not at all, replacing what was there."""
     with NewFile(path) as file:
         file.write(data)
         file.seal(len(data))
@@ -318,7 +316,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def keep(path: Path, name: Path) -> None:
-    """Give a file a second name, under which it stays when another takes its place."""
+    """Give a file a second name, under which it stays when it is replaced."""
     with explained(name):
         try:
             _disk.link(path, name)
@@ -341,7 +339,7 @@ def remove(path: Path) -> None:
 
 
 def withdraw(path: Path) -> None:
-    """Remove a file that is read if it is there, so that no power cut brings it back."""
+    """Remove a file durably, so that no power cut brings it back."""
     if path.exists():
         remove(path)
         sync_folder(path.parent)
@@ -359,13 +357,13 @@ def make_folder(path: Path) -> None:
 
 
 def state(fd: int) -> tuple[int, int]:
-    """Give what changes when somebody writes to a file: its size and modification time."""
+    """Give the size and modification time of a file, to notice a change."""
     found = os.fstat(fd)
     return found.st_size, found.st_mtime_ns
 
 
 def remove_empty_folders(path: Path) -> None:
-    """Remove a folder and those in it, as far as there is nothing else in them."""
+    """Remove a folder and those in it, as far as they hold no files."""
     if not path.is_dir():
         return
     for child in path.iterdir():
@@ -378,10 +376,7 @@ def remove_empty_folders(path: Path) -> None:
 
 @contextmanager
 def explained(path: Path | None = None) -> Iterator[None]:
-    """Turn an OSError into one of ours that names the file and, where there is one, the cure.
-
-    Without a path the error's own is named; so it stands before a command, for what is left.
-    """
+    """Turn an OSError into one of ours, of this path or else the error's own."""
     try:
         yield
     except ShardwrightError:

@@ -1,7 +1,7 @@
-"""A folder of this machine as a place for files, which go by their names below it.
+"""A folder of this machine as a place for files, by their names below it.
 
-A file is read through ``pread`` and written through a sink, and nothing else is asked of the place:
-so what reads and writes shards can do so anywhere.
+Files are read through ``pread`` and written through a sink, and nothing else is asked of the place,
+so that shards can also be read and written elsewhere.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Readable(Protocol):
 
 
 class LocalFile:
-    """An open local file; a pipe in its place cannot make anybody wait."""
+    """An open local file; opening a pipe in its place does not wait."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.size = os.fstat(self._fd).st_size
-        if hasattr(os, "posix_fadvise"):  # have the disk read further ahead; macOS cannot be told
+        if hasattr(os, "posix_fadvise"):  # to read further ahead; macOS has none
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def __enter__(self) -> Self:
@@ -59,26 +59,23 @@ class LocalStorage:
     def list(self, suffix: str) -> Iterator[tuple[str, int]]:
         """Give the name and size of each visible file of this suffix."""
         for root, folders, names in os.walk(self.folder, followlinks=True):  # to another disk
-            folders[:] = [
-                name
-                for name in folders
-                # A folder with a state of its own is a packing of its own.
-                if not name.startswith(".") and not Path(root, name, STATE_FOLDER).exists()
-            ]
+            visible = (name for name in folders if not name.startswith("."))
+            # A folder with its own state was packed on its own.
+            folders[:] = [name for name in visible if not Path(root, name, STATE_FOLDER).exists()]
             for name in names:
                 check()
                 if name.endswith(suffix) and not name.startswith("."):
                     path = Path(root, name)
-                    # A link that leads nowhere is found by whoever opens it.
+                    # A broken link is reported when it is opened.
                     size = path.stat().st_size if path.exists() else 0
                     yield str(path.relative_to(self.folder)), size
 
     def open(self, name: str) -> LocalFile:
-        """Open a file for reading; its OSErrors are the caller's to explain."""
+        """Open a file for reading; the caller handles OSErrors."""
         return LocalFile(self.folder / name)
 
     def create(self, name: str, hashers: Sequence[Hasher] = ()) -> GatheredFile:
-        """Begin a file, in a folder that is there; ``seal`` it, then ``publish`` its name."""
+        """Begin a file, in an existing folder; ``seal`` it, then ``publish`` its name."""
         return GatheredFile(self.folder / name, hashers)
 
     def publish(self, name: str) -> None:
@@ -86,25 +83,25 @@ class LocalStorage:
         files.publish(self.folder / (name + files.TMP_SUFFIX), self.folder / name)
 
     def lease(self) -> AbstractContextManager[None]:
-        """Be the only writer."""
+        """Lock the folder for one writer."""
         return locks.lock(self.folder)
 
 
 def require_writable(folder: Path) -> None:
-    """Raise before any work if a folder can be neither written to nor made."""
+    """Raise before any work if a folder cannot be made or written to."""
     there = _existing(folder)
     if not there.is_dir():
         raise UsageError("is not a folder", path=there, fix="give another to write to")
     if not os.access(there, os.W_OK | os.X_OK) or not _takes_files(there):
-        fix = "allow it, or give another folder"
-        raise StorageError("cannot be written to", path=there, fix=fix)
+        fix = "change its permissions, or give another folder"
+        raise StorageError("cannot write to this folder", path=there, fix=fix)
 
 
 def _takes_files(folder: Path) -> bool:
-    """Whether files can be made there: in /proc and its like one may, and then cannot."""
+    """Whether files can be made there: /proc and the like allow it, and then fail."""
     if os.statvfs(folder).f_blocks:
         return True
-    import tempfile  # here, because hardly anybody comes this far
+    import tempfile  # here, because it is rarely needed
 
     try:
         tempfile.TemporaryFile(dir=folder).close()
@@ -114,7 +111,7 @@ def _takes_files(folder: Path) -> bool:
 
 
 def require_space(folder: Path, what: str, needed: int, instead: str = "") -> None:
-    """Raise if the disk has less room than is needed."""
+    """Raise if the disk has less free space than needed."""
     free = free_bytes(folder)
     if needed > free:
         what = f"{what} {size(needed)} and the disk has {size(free)} free"
@@ -123,10 +120,10 @@ def require_space(folder: Path, what: str, needed: int, instead: str = "") -> No
 
 
 def free_bytes(folder: Path) -> int:
-    """Count the bytes free in a folder, or where it would be made."""
+    """Count the free bytes in a folder, or where it would be made."""
     return shutil.disk_usage(_existing(folder)).free
 
 
 def _existing(folder: Path) -> Path:
-    """Give the folder, or the nearest above it that is there."""
+    """Give the folder, or the nearest above it that exists."""
     return next((place for place in (folder, *folder.parents) if os.path.exists(place)), Path())

@@ -14,7 +14,7 @@ from shardwright.storage import files
 
 
 def require_unlocked(folder: Path) -> None:
-    """Raise if another run is writing to a folder; before any work, so that it is known at once."""
+    """Raise before any work if another run is writing to a folder."""
     path = folder / STATE_FOLDER / "lock"
     if path.is_file():
         with files.explained(path), open(path, "rb") as file:
@@ -26,17 +26,16 @@ def _claim(fd: int, folder: Path) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another run"
-        raise LockedError(
-            f"{folder}: {holder} is writing here; wait for it to end, or stop it"
-        ) from None
+        fix = "wait until it has ended, or stop it"
+        raise LockedError(f"{holder} is writing here", path=folder, fix=fix) from None
 
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Be the only writer of a folder; a second one fails at once and is told who holds it.
+    """Lock a folder for one writer; a second one fails at once with an error that names the first.
 
-    The kernel drops the lock with its holder, however that dies, so no lock is ever stale. The file
-    stays behind: to remove it would let two runs lock two different files of one name.
+    The kernel drops the lock when its holder dies, so no lock is ever stale. The file stays: if it
+    were removed, two runs could lock two different files of one name.
     """
     files.make_folder(folder / STATE_FOLDER)
     path = folder / STATE_FOLDER / "lock"
@@ -44,7 +43,7 @@ def lock(folder: Path) -> Iterator[None]:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         _claim(fd, folder)
-        with suppress(OSError):  # who holds it is a courtesy; on a full disk it goes unsaid
+        with suppress(OSError):  # the holder's name is only a help; a full disk has no room for it
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
         yield

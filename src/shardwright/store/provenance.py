@@ -81,7 +81,7 @@ def write(derived_dir: Path, entries: dict[str, Entry]) -> None:
     """Write all entries."""
     files.make_folder(derived_dir / STATE_FOLDER)
     text = msgspec.json.format(msgspec.json.encode(_Document(entries), order="sorted"), indent=2)
-    files.write_whole(derived_dir / STATE_FOLDER / NAME, text + b"\n")
+    files.write(derived_dir / STATE_FOLDER / NAME, text + b"\n")
 
 
 def plain(settings: Settings) -> Settings:

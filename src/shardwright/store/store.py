@@ -73,7 +73,7 @@ class Store:
         for folder in (self.jsonl.parent, *arrays):
             files.make_folder(folder)
         if self.recipe != SPECIFICATION and not (self.state / _RECIPE).exists():
-            files.write_whole(self.state / _RECIPE, msgspec.json.encode(self.recipe) + b"\n")
+            files.write(self.state / _RECIPE, msgspec.json.encode(self.recipe) + b"\n")
         for folder in dict.fromkeys((self.folder, self.jsonl.parent, self.state, *arrays)):
             files.sync_folder(folder)
         files.sync_parent(self.folder)

@@ -149,12 +149,12 @@ def load_unfinished(output_dir: Path) -> Unfinished | None:
 
 def save_manifest(output_dir: Path, manifest: Manifest) -> None:
     """Publish the manifest."""
-    files.write_whole(output_dir / STATE_FOLDER / MANIFEST_NAME, _encode(manifest))
+    files.write(output_dir / STATE_FOLDER / MANIFEST_NAME, _encode(manifest))
 
 
 def save_unfinished(output_dir: Path, unfinished: Unfinished) -> None:
     """Record that a run has started."""
-    files.write_whole(output_dir / STATE_FOLDER / UNFINISHED_NAME, _encode(unfinished))
+    files.write(output_dir / STATE_FOLDER / UNFINISHED_NAME, _encode(unfinished))
 
 
 def remove_manifest(output_dir: Path) -> None:
@@ -174,7 +174,7 @@ def save_sha256(output_dir: Path, manifest: Manifest) -> None:
     if data is None:
         files.withdraw(path)
     else:
-        files.write_whole(path, data)
+        files.write(path, data)
 
 
 def sha256_sums(manifest: Manifest) -> bytes | None:

@@ -217,7 +217,7 @@ def _save_record(folder: Path, record: Record) -> None:
     if kept == read_record(folder):
         return
     if kept:
-        files.write_whole(folder / _RECORD, _json(kept))
+        files.write(folder / _RECORD, _json(kept))
     else:
         files.withdraw(folder / _RECORD)
 
