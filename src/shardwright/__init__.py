@@ -8,7 +8,7 @@ the same name tests them.
 
 TYPE_CHECKING = False  # as in ``typing``, which would have to be imported for it
 if TYPE_CHECKING:
-    from shardwright.deriving import ComponentSummary, DeriveSummary, FailedReason, derive
+    from shardwright.deriving import ComponentSummary, DeriveSummary, derive
     from shardwright.encoders.base import Encoder, ImageEncoder, TextEncoder, Tokens
     from shardwright.encoders.contract import ImageEncoderContract, TextEncoderContract
     from shardwright.errors import (
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from shardwright.migrating import MigrateSummary, migrate
-    from shardwright.packing import BucketSummary, PackSummary, SkippedReason, pack
+    from shardwright.packing import BucketSummary, PackSummary, pack
     from shardwright.progress import Progress
     from shardwright.reporting import (
         BucketStatus,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from shardwright.shards.reader import open  # noqa: A004 - for shardwright.open, as gzip.open
     from shardwright.shards.reader.batches import Batches
     from shardwright.shards.reader.dataset import Dataset
+    from shardwright.summary import Count
     from shardwright.verifying import Finding, VerifyReport, verify
     from shardwright.version import __version__
 
@@ -48,11 +49,11 @@ __all__ = [
     "BucketSummary",
     "ComponentStatus",
     "ComponentSummary",
+    "Count",
     "DamageError",
     "Dataset",
     "DeriveSummary",
     "Encoder",
-    "FailedReason",
     "Finding",
     "ImageEncoder",
     "ImageEncoderContract",
@@ -68,7 +69,6 @@ __all__ = [
     "ProvenanceError",
     "ShardExistsError",
     "ShardwrightError",
-    "SkippedReason",
     "SourceChangedError",
     "StorageError",
     "StoreStatus",
@@ -91,7 +91,7 @@ __all__ = [
 # Where they are. Each is imported on its first use, so that an early Ctrl-C ends a command quietly
 # and NumPy is imported only where it is needed.
 _MODULES = {
-    "deriving": "ComponentSummary DeriveSummary FailedReason derive",
+    "deriving": "ComponentSummary DeriveSummary derive",
     "encoders.base": "Encoder ImageEncoder TextEncoder Tokens",
     "encoders.contract": "ImageEncoderContract TextEncoderContract",
     "errors": (
@@ -100,13 +100,14 @@ _MODULES = {
         "UsageError"
     ),
     "migrating": "MigrateSummary migrate",
-    "packing": "BucketSummary PackSummary SkippedReason pack",
+    "packing": "BucketSummary PackSummary pack",
     "progress": "Progress",
     "reporting": "BucketStatus ComponentStatus PackedStatus StoreStatus status",
     "shards.loaders": "IndexSummary index",
     "shards.reader.batches": "Batches",
     "shards.reader.dataset": "Dataset",
     "shards.reader": "open",
+    "summary": "Count",
     "verifying": "Finding VerifyReport verify",
     "version": "__version__",
 }

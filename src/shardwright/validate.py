@@ -11,7 +11,7 @@ from typing import Any
 from shardwright.errors import UsageError
 
 
-def whole(name: str, value: Any, least: int = 0) -> int:  # noqa: ANN401 - whatever a caller gives
+def integer(name: str, value: Any, least: int = 0) -> int:  # noqa: ANN401 - whatever a caller gives
     """Check an integer, NumPy's too, and give it as an int, which JSON can hold."""
     try:
         if isinstance(value, bool):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.cli.derive import describe
-from shardwright.deriving.summary import FailedReason
+from shardwright.summary import Count
 from tests.commands import run
 from tests.derive.pictures import make_images, sketch, store_records
 from tests.faults import contents
@@ -337,8 +337,8 @@ def test_counts_of_derive_have_thousands_separators(images: Path, tmp_path: Path
         failed=12345,
         kept_captions=12345,
         replaced_captions=12345,
-        failed_by_reason={"broken_image": FailedReason(12345, "a.jpg")},
-        unapplied_profiles={"profile_not_usable": FailedReason(12345, "b.jpg")},
-        unused_rows={"repeated": FailedReason(12345, "c.jpg")},
+        failed_by_reason={"broken_image": Count(12345, "a.jpg")},
+        unapplied_profiles={"profile_not_usable": Count(12345, "b.jpg")},
+        unused_rows={"repeated": Count(12345, "c.jpg")},
     )
     assert describe(many).count(": 12,345") == 9

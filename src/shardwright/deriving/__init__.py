@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from shardwright import validate
-from shardwright.deriving.summary import ComponentSummary, DeriveSummary, FailedReason
+from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.progress import Progress
 from shardwright.recipe import Component, Recipe
-from shardwright.validate import as_text, place, place_or_none, whole
+from shardwright.validate import as_text, integer, place, place_or_none
 
 if TYPE_CHECKING:
     from shardwright.encoders.base import Encoder
 
-__all__ = ["ComponentSummary", "DeriveSummary", "FailedReason", "derive"]
+__all__ = ["ComponentSummary", "DeriveSummary", "derive"]
 
 StrPath = str | os.PathLike[str]
 
@@ -91,7 +91,7 @@ def derive(
         discard=discard,
         drop_failed=drop_failed,
         fit=fit,
-        batch_size=None if batch_size is None else whole("--batch-size", batch_size, least=1),
+        batch_size=None if batch_size is None else integer("--batch-size", batch_size, least=1),
         ignore_space=ignore_space,
         dry_run=dry_run,
     )

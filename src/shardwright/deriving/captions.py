@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.deriving.sources import Source, is_regular
-from shardwright.deriving.summary import FailedReason
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import check
 from shardwright.storage import files
 from shardwright.store import records
 from shardwright.store.records import BadRecordError
+from shardwright.summary import Count
 
 _PATH_FIELDS = ("image_path", "file_name")
 _CAPTION_FIELDS = ("caption", "text")
@@ -57,11 +57,11 @@ class Captions:
             raise CaptionError("caption_ambiguous", "several rows of the captions match it")
         return different.pop() if different else None
 
-    def unused(self) -> dict[str, FailedReason]:
+    def unused(self) -> dict[str, Count]:
         """Count the rows that no image uses, after ``of`` was called for every image."""
         strange = [path for rows in self.by_name.values() for path in rows if path not in self._met]
         reasons = {"no_such_image": strange, **self.useless}
-        return {why: FailedReason(len(paths), paths[0]) for why, paths in reasons.items() if paths}
+        return {why: Count(len(paths), paths[0]) for why, paths in reasons.items() if paths}
 
 
 def read(path: Path, root: Path) -> Captions:

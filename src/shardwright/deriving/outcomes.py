@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shardwright.deriving.sources import Source
-from shardwright.deriving.summary import FailedReason
 from shardwright.errors import TooManyFailuresError
 from shardwright.storage import files
 from shardwright.store.facts import absolute, is_gone
 from shardwright.store.store import Store
+from shardwright.summary import Count
 
 FAILURES_NAME = "failures.jsonl"
 _IN_A_ROW = 100
@@ -37,7 +37,7 @@ class Outcomes:
     derived: int = 0
     complete: int = 0
     failures: list[Failure] = field(default_factory=list)
-    profiles: dict[str, FailedReason] = field(default_factory=dict)  # of colour, not applied
+    profiles: dict[str, Count] = field(default_factory=dict)  # of colour, not applied
     _row: int = 0
 
     def fail(self, source: Source, reason: str, detail: str, components: list[str]) -> None:
@@ -68,13 +68,13 @@ class Outcomes:
 
     def leave_profile(self, source: Source, reason: str) -> None:
         """Count an image whose colour profile was not applied."""
-        self.profiles.setdefault(reason, FailedReason(0, source.path)).count += 1
+        self.profiles.setdefault(reason, Count(0, source.path)).count += 1
 
-    def by_reason(self) -> dict[str, FailedReason]:
+    def by_reason(self) -> dict[str, Count]:
         """Count the failures by reason."""
-        reasons: dict[str, FailedReason] = {}
+        reasons: dict[str, Count] = {}
         for failure in self.failures:
-            reasons.setdefault(failure.reason, FailedReason(0, failure.image_path)).count += 1
+            reasons.setdefault(failure.reason, Count(0, failure.image_path)).count += 1
         return reasons
 
 

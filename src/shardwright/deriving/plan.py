@@ -12,11 +12,11 @@ from shardwright.deriving.inventory import recorded_caption
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.settings import InForce
-from shardwright.deriving.summary import FailedReason
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
 from shardwright.recipe import Component
 from shardwright.store.npy import HEADER_BYTES
+from shardwright.summary import Count
 
 _MEASURED = 256  # images that are opened to estimate the room, or the profiles, of all
 
@@ -112,7 +112,7 @@ class Plan:
         opened = there[:: max(1, len(there) // _MEASURED)]
         if hits := list(filter(images.has_other_colours, opened)):
             count = len(hits) * len(there) // len(opened)
-            outcomes.profiles["profile_ignored"] = FailedReason(count, hits[0])
+            outcomes.profiles["profile_ignored"] = Count(count, hits[0])
         return len(opened) < len(there)
 
     def bytes_needed(self) -> dict[Component, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shardwright.summary import Summary
+from shardwright.summary import Count, Summary
 
 if TYPE_CHECKING:
     from shardwright.store.facts import Truncated
@@ -15,14 +15,6 @@ _FITS = {
     "(--fit bucket stacks all)",
     "bucket": "bucket: latents have their bucket's size; all of a bucket stack in a batch",
 }
-
-
-@dataclass
-class FailedReason:
-    """How many images or rows there are for one reason, and an example."""
-
-    count: int
-    example: str
 
 
 @dataclass
@@ -49,14 +41,14 @@ class DeriveSummary(Summary):
     dry_run: bool
     derived_dir: str
     components: dict[str, ComponentSummary]
-    failed_by_reason: dict[str, FailedReason]
+    failed_by_reason: dict[str, Count]
     kept_captions: int  # on record, although another one is given or beside the image
     replaced_captions: int  # on record, by one that is given or beside the image
-    unused_rows: dict[str, FailedReason]  # of --captions
+    unused_rows: dict[str, Count]  # of --captions
     changed_images: list[str]  # since they were encoded; their arrays show the old ones
     gone_images: list[str]  # whose records and arrays are kept
     truncated: dict[str, Truncated] = field(default_factory=dict)  # in this run, by component
-    unapplied_profiles: dict[str, FailedReason] = field(default_factory=dict)  # of colour
+    unapplied_profiles: dict[str, Count] = field(default_factory=dict)  # of colour
     profiles_estimated: bool = False  # whether their counts are estimates, from some of the images
     recovered_records: int = 0  # from the journal of a killed run
     bytes_needed: int  # by all components

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 from shardwright import interrupts
 from shardwright.engine import Message, Task
 from shardwright.errors import ShardwrightError
-from shardwright.validate import whole
+from shardwright.validate import integer
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -47,7 +47,7 @@ class Local:
     @classmethod
     def of(cls, workers: int | None) -> Self:
         """Take the number of workers asked for, or one for each core."""
-        return cls(cores() if workers is None else whole("--workers", workers, least=1))
+        return cls(cores() if workers is None else integer("--workers", workers, least=1))
 
     def run(
         self, function: Callable[[Task], Iterator[Message]], tasks: Iterable[Task]

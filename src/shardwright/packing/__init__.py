@@ -9,11 +9,11 @@ from shardwright.buckets import is_bucket
 from shardwright.engine.local import Local
 from shardwright.entry import entry
 from shardwright.errors import UsageError
-from shardwright.packing.summary import BucketSummary, PackSummary, SkippedReason
+from shardwright.packing.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
-from shardwright.validate import names, place, place_or_none, require_switches, whole
+from shardwright.validate import integer, names, place, place_or_none, require_switches
 
-__all__ = ["BucketSummary", "PackSummary", "SkippedReason", "pack"]
+__all__ = ["BucketSummary", "PackSummary", "pack"]
 
 StrPath = str | os.PathLike[str]
 
@@ -64,14 +64,14 @@ def pack(
         settings=PackSettings(
             buckets=_bucket_names(bucket),
             shuffle=shuffle,
-            seed=whole("--seed", seed, least=-(1 << 63)) if shuffle else None,
-            limit=None if limit is None else whole("--limit", limit),
-            shard_size=whole("--shard-size", shard_size, least=1),
+            seed=integer("--seed", seed, least=-(1 << 63)) if shuffle else None,
+            limit=None if limit is None else integer("--limit", limit),
+            shard_size=integer("--shard-size", shard_size, least=1),
         ),
         way=way[0] if way else None,
         **switches,
         dry_run=dry_run,
-        progress_every=whole("--progress-every", progress_every, least=1),
+        progress_every=integer("--progress-every", progress_every, least=1),
         engine=Local.of(workers),
     )
     return run(request, progress or Progress())

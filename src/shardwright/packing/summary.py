@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from shardwright.summary import Count
-
-SkippedReason = Count
+from shardwright.summary import Count, Summary
 
 
-class Skipped(dict[str, SkippedReason]):
+class Skipped(dict[str, Count]):
     """The skipped records by reason, the reasons in the order they were met."""
 
     def add(self, reason: str, example: str) -> None:
@@ -18,7 +15,7 @@ class Skipped(dict[str, SkippedReason]):
         if reason in self:
             self[reason].count += 1
         else:
-            self[reason] = SkippedReason(1, example)
+            self[reason] = Count(1, example)
 
     @property
     def total(self) -> int:
@@ -38,7 +35,7 @@ class BucketSummary:
 
 
 @dataclass
-class PackSummary:
+class PackSummary(Summary):
     """What ``pack`` did, or under ``dry_run`` would do."""
 
     total_records: int
@@ -58,9 +55,5 @@ class PackSummary:
     journal: str | None  # holds records of an interrupted derive, which are not packed
     derive_command: str | None  # merges the journal, and makes off_shape arrays fit
     seconds: float
-    skipped_by_reason: dict[str, SkippedReason]
+    skipped_by_reason: dict[str, Count]
     buckets: dict[str, BucketSummary]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give plain dicts and numbers, ready for JSON."""
-        return asdict(self)

@@ -22,7 +22,7 @@ from shardwright.shards.format import decode
 from shardwright.shards.reader.catalog import Numbers
 from shardwright.shards.reader.view import Sample, View
 from shardwright.store.commands import quoted
-from shardwright.validate import whole
+from shardwright.validate import integer
 
 if TYPE_CHECKING:
     from shardwright.shards.reader.torch import TorchBatches
@@ -84,7 +84,7 @@ class Batches:
 
     def set_epoch(self, epoch: int) -> None:
         """Start an epoch; nothing changes if it is the current one."""
-        epoch = whole("epoch", epoch)
+        epoch = integer("epoch", epoch)
         if epoch != self.epoch:
             self.epoch = epoch
             self._start = self._position = 0
@@ -149,7 +149,7 @@ class Epochs:
         ]
         if differing:
             raise UsageError(f"this state belongs to other batches: {', '.join(differing)}")
-        epoch, batch = whole("epoch", state.get("epoch")), whole("batch", state.get("batch"))
+        epoch, batch = integer("epoch", state.get("epoch")), integer("batch", state.get("batch"))
         if batch > self.count(epoch) + workers:
             count = quantity(self.count(epoch), "batches")
             raise UsageError(f"this state is after batch {batch}, but an epoch has {count}")

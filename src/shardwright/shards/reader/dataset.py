@@ -14,7 +14,7 @@ from shardwright.recipe import JSON_SUFFIX
 from shardwright.shards.reader.batches import Batches, BatchSettings, Epochs, SmallBuckets
 from shardwright.shards.reader.catalog import read_ids
 from shardwright.shards.reader.view import Sample, View
-from shardwright.validate import whole
+from shardwright.validate import integer
 
 _GROUP = 16  # samples read at a time when all are read in order
 _SEVERAL = -1  # the number of an id that several samples have
@@ -106,14 +106,14 @@ class Dataset:
     ) -> Batches:
         """Make shuffled batches, each of one bucket, with stacked arrays; see ``Batches``."""
         settings = BatchSettings(
-            batch_size=whole("batch_size", batch_size),
-            seed=whole("seed", seed),
-            world_size=whole("world_size", world_size),
+            batch_size=integer("batch_size", batch_size),
+            seed=integer("seed", seed),
+            world_size=integer("world_size", world_size),
             drop_last=drop_last,
             small_buckets=small_buckets,
             samples=self._view.digest(),
         )
-        epoch, rank = whole("epoch", epoch), whole("rank", rank)
+        epoch, rank = integer("epoch", epoch), integer("rank", rank)
         return Batches(Epochs(self._view, settings, rank), epoch)
 
     @cached_property

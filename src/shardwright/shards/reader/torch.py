@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from shardwright.errors import StorageError
 from shardwright.shards.reader.batches import Arrays, Batch, Epochs, State, stacked
-from shardwright.validate import whole
+from shardwright.validate import integer
 
 _ALIGNED = 64
 
@@ -56,7 +56,7 @@ class TorchBatches(IterableDataset[Batch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Start an epoch; nothing changes if it is the current one."""
-        epoch = whole("epoch", epoch)
+        epoch = integer("epoch", epoch)
         if epoch != self.epoch:
             self._go(epoch, 0)
 
