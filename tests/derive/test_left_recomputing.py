@@ -36,7 +36,7 @@ def test_a_recompute_that_an_earlier_version_left_is_finished(
     images, derived = Path("images"), Path("derived")
     left = {name: entry.get("recompute") for name, entry in provenance(derived).items()}
     assert {left[name] for name in RECOMPUTED[state]} == {state}
-    with pytest.raises(ProvenanceError, match="has not ended"):
+    with pytest.raises(ProvenanceError, match="is not finished"):
         pack(derived_dir=derived, output_dir="shards")
     options: dict[str, Any] = {}
     if flag == "same command":

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from shardwright import pack, status, verify
+from shardwright.cli.derive import describe
 from shardwright.errors import ProvenanceError, StorageError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Lines
@@ -179,17 +180,30 @@ def test_a_recompute_that_was_cut_short_goes_on_where_it_was(tmp_path: Path) -> 
     assert contents(derived) == contents(tmp_path / "unbroken")
 
 
-def test_a_caption_edited_while_a_recompute_is_unfinished_waits_for_the_next_one(
-    tmp_path: Path,
-) -> None:
+def test_a_caption_edited_while_a_recompute_is_unfinished_is_encoded_again(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 12, SMALL), tmp_path / "derived"
     sketch(images, derived)
-    done = cut_short(images, derived)[0]
-    (images / f"{done}.txt").write_text("too late for this recompute")
-    assert sketch(images, derived, recompute=["t5"]).kept_captions == 1
-    assert store_records(derived)[0]["caption"] == "a soft gradient, number 0"
-    sketch(images, derived, recompute=["t5"])
-    assert store_records(derived)[0]["caption"] == "too late for this recompute"
+    done = cut_short(images, derived)
+    (images / f"{done[0]}.txt").write_text("edited between the two")
+    summary = sketch(images, derived, recompute=["t5"])
+    assert (summary.components["t5"].made, summary.kept_captions) == (13 - len(done), 0)
+    fresh = tmp_path / "fresh"
+    sketch(images, fresh)
+    assert contents(derived) == contents(fresh)
+
+
+def test_an_image_replaced_while_a_recompute_is_unfinished_is_encoded_again(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 12, SMALL), tmp_path / "derived"
+    sketch(images, derived)
+    done = cut_short(images, derived, fit="bucket", recompute=["vae"])
+    save(images / f"{done[0]}.png", gradient(24, 16, seed=99))
+    summary = sketch(images, derived, fit="bucket", recompute=["vae"])
+    assert summary.components["vae"].made == 13 - len(done)
+    assert [Path(path).stem for path in summary.changed_images] == [done[0]]  # in dinov3
+    fresh = tmp_path / "fresh"
+    sketch(images, fresh, fit="bucket")
+    assert loaded(derived, "vae", done[0]).tobytes() == loaded(fresh, "vae", done[0]).tobytes()
+    assert store_records(derived) == store_records(fresh)
 
 
 @pytest.mark.parametrize("torn", [1, 3])
@@ -225,7 +239,9 @@ def test_a_store_with_an_unfinished_recompute_is_what_it_was(
     (images / "new.txt").write_text("new")
     summary = sketch(images, derived, progress=Lines())
     assert (summary.derived, summary.already_complete, summary.kept_captions) == (1, 12, 12)
-    line = f"unfinished recompute of t5 ({len(done)} images): --recompute t5 continues it"
+    line = (
+        f"unfinished recompute of t5 ({len(done)} images); to continue it, run shardwright derive"
+    )
     assert line in capsys.readouterr().err
     assert [record["caption"] for record in store_records(derived)][::12] == [
         "a soft gradient, number 0",
@@ -245,8 +261,12 @@ def test_a_recompute_can_be_discarded(tmp_path: Path) -> None:
     foreseen = contents(derived)
     sketch(images, derived, recompute=["none"], dry_run=True)
     assert contents(derived) == foreseen
+    shutil.copytree(derived, again := tmp_path / "again")
     assert sketch(images, derived, recompute=["none"]).already_complete == 12
     assert contents(derived) == before
+    with pytest.raises(ProvenanceError, match="fit was original, now bucket"):
+        sketch(images, again, recompute=["none"], fit="bucket")
+    assert not (again / ".shardwright/next").exists()
 
 
 def test_an_unfinished_recompute_with_other_settings_or_components_is_not_mixed_with(
@@ -263,10 +283,24 @@ def test_an_unfinished_recompute_with_other_settings_or_components_is_not_mixed_
         "--recompute none",
     ):
         sketch(images, derived, recompute=["vae"])
-    with pytest.raises(ProvenanceError, match="a recompute of vae is unfinished; to continue it"):
+    with pytest.raises(ProvenanceError, match=r"unfinished; to continue it, give .* --fit bucket"):
         sketch(images, derived, recompute=["vae", "t5"], fit="bucket")
     assert in_use(derived) == before
     assert status(derived_dir=derived).unfinished == {"vae": len(done)}
+
+
+def test_arrays_whose_images_are_gone_are_recomputed_only_by_dropping_them(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 4, SMALL), tmp_path / "derived"
+    sketch(images, derived)
+    for name in ("img001", "img002"):
+        (images / f"{name}.png").unlink()
+    with pytest.raises(ProvenanceError, match=r"2 vae arrays cannot be recomputed; .*-failed"):
+        sketch(images, derived, fit="bucket", recompute=["vae"])
+    summary = sketch(images, derived, fit="bucket", recompute=["vae"], drop_failed=True)
+    assert (summary.swapped, summary.components["vae"].not_recomputed) == (["vae"], 2)
+    assert "the new vae arrays are in use; 2 old vae arrays deleted" in describe(summary)
+    left = sorted(path.stem for path in (derived / "vae_latents").iterdir())
+    assert left == ["img000", "img003"]
 
 
 def test_images_that_are_new_come_into_use_with_what_is_recomputed(tmp_path: Path) -> None:
@@ -366,7 +400,7 @@ def test_a_store_in_the_middle_of_a_swap_is_neither_packed_nor_called_valid(
     output = tmp_path / ("other" if mode == "fresh" else "shards")
     flags: dict[str, Any] = {} if mode == "fresh" else {mode: True}
     before = contents(tmp_path)
-    with pytest.raises(ProvenanceError, match=f"{derived}: a recompute of t5 .* derive"):
+    with pytest.raises(ProvenanceError, match=f"{derived}: the recompute of t5 .* derive"):
         pack(derived_dir=derived, output_dir=output, **flags)
     assert contents(tmp_path) == before
     sketch(images, derived)

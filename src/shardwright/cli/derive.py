@@ -99,6 +99,12 @@ def describe(summary: DeriveSummary) -> str:
         )
     if summary.obstacle is not None:
         parts.append(f"the run would stop: {shown_lines(summary.obstacle)}")
+    if summary.swapped:
+        new = f"recomputed: the new {' and '.join(summary.swapped)} arrays are in use"
+        for name, part in summary.components.items():
+            if part.not_recomputed:
+                new += f"; {quantity(part.not_recomputed, f'old {name} arrays')} deleted"
+        parts.append(new)
     if summary.unfinished:
         count, name = max((p.not_recomputed, name) for name, p in summary.components.items())
         have, array, them = ("has", "array", "it") if count == 1 else ("have", "arrays", "them")

@@ -101,7 +101,7 @@ def derive(
 def _chosen(recipe: Recipe, flag: str, names: Iterable[str]) -> tuple[Component, ...]:
     """Find components by name, in the order of the recipe."""
     wanted = set(validate.names(flag, names))
-    for name in sorted(wanted - {component.name for component in recipe.components}):
-        known = ", ".join(component.name for component in recipe.components)
-        raise UsageError(f"{flag} {name}: no such component", fix=f"choose from {known}")
+    known = [component.name for component in recipe.components]
+    for name in sorted(wanted.difference(known)):
+        raise UsageError(f"{flag} {name}: no such component", fix=f"choose from {', '.join(known)}")
     return tuple(component for component in recipe.components if component.name in wanted)

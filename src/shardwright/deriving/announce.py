@@ -10,6 +10,7 @@ from shardwright.deriving.plan import Plan
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress, quantity, size
 from shardwright.recipe import Component
+from shardwright.store import commands
 from shardwright.text import shown
 
 _UNUSED = {
@@ -74,13 +75,12 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
             "keeping the records and arrays"
         )
     begun, made = generations.unfinished(settings.store)
-    if begun and settings.generation is None:
-        what = f"unfinished recompute of {','.join(begun)} ({quantity(made, 'images')})"
-        if settings.request.discard:
-            progress.say(f"{what}: discarded")
-        else:
-            continued = f"--recompute {','.join(begun)} continues it"
-            progress.warn(f"{what}: {continued}, --recompute none discards it")
+    if begun and settings.generation is None and not settings.request.discard:
+        progress.warn(
+            f"unfinished recompute of {','.join(begun)} ({quantity(made, 'images')}); to continue "
+            f"it, run {commands.derive(settings.store, recompute=begun)}; to discard it, use "
+            "--recompute none"
+        )
 
 
 def unused_rows(captions: Captions | None, progress: Progress) -> None:

@@ -9,6 +9,7 @@ that was interrupted.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from shardwright.errors import ProvenanceError, StorageError
 from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
+from shardwright.progress import quantity
 from shardwright.recipe import Component
 from shardwright.storage import files
 from shardwright.store import facts, journal, provenance, records
@@ -54,15 +56,16 @@ class Generation:
         return {c: [i for i in array_ids(self.used, c) if i not in made] for c in lost}
 
     def require_given(self, image_ids: Collection[str]) -> None:
-        """Raise if an array cannot be recomputed because its image is not given."""
+        """Raise if arrays cannot be recomputed because their images are not given."""
         for component, missing in self.missing().items():
-            for image_id in missing:
-                if image_id not in image_ids:
-                    raise ProvenanceError(
-                        "its image is not in the folder given, so it cannot be recomputed",
-                        path=self.used.array(component, image_id),
-                        fix="give the folder of all images, or move this array away",
-                    )
+            if absent := [image_id for image_id in missing if image_id not in image_ids]:
+                count = quantity(len(absent), f"{component.name} arrays")
+                raise ProvenanceError(
+                    f"its image is not in the folder given; {count} cannot be recomputed",
+                    path=self.used.array(component, absent[0]),
+                    fix="give the folder of all images, or add --drop-failed to delete these "
+                    "arrays",
+                )
 
     def swap(self) -> None:
         """Put the new arrays in use, and delete the old ones of images that are ``missing``."""
@@ -79,9 +82,12 @@ class Generation:
         now = {component.name: entry.settings for component, entry in self.entries.items()}
         changed, listed = provenance.differences(before, now)
         if changed or (begun and begun.keys() != now.keys()):
-            names, flags = ",".join(begun), provenance.flags_before(begun, changed)
+            names = ",".join(begun)
+            flags = shlex.join(provenance.flags(begun))
+            if changed:
+                flags = provenance.flags_before(begun, changed)
             other = f", with other settings ({listed})" * bool(changed)
-            fix = f"to continue it, give --recompute {names} and {flags}; "
+            fix = f"to continue it, give --recompute {names}{' and ' * bool(flags)}{flags}; "
             fix += "to discard it, --recompute none"
             what = f"a recompute of {names} is unfinished{other}"
             raise ProvenanceError(what, path=self.used.folder, fix=fix)
@@ -114,8 +120,8 @@ def unfinished(store: Store) -> tuple[dict[str, Entry], int]:
 def finish(store: Store) -> None:
     """Finish what a killed run has left: its journal, and a swap that was begun."""
     entries, new = provenance.read(store.folder), beside(store)
-    if new.journal.is_file():
-        journal.merge(new.jsonl)
+    for jsonl in (new.jsonl, facts.path_of(new)):
+        journal.recover(jsonl)
     swapped = {name: e for name, e in entries.items() if e.recompute == "swapping"}
     if not swapped:
         return

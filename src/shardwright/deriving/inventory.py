@@ -20,7 +20,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipe import Component
 from shardwright.storage import files
 from shardwright.store import facts, records
-from shardwright.store.facts import Facts
+from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.folders import array_ids
 from shardwright.store.records import Line, Record
 from shardwright.store.rules import Rules, is_side, is_stage1
@@ -84,22 +84,38 @@ class Inventory:
         outdated = kept if number in self.changed else self._outdated.get(number, ())
         return not set(kept).isdisjoint(outdated)
 
-    def recompute(self, components: Iterable[Component], made: Iterable[Record]) -> None:
-        """Treat all arrays of components as missing, except for images that have a new record."""
+    def recompute(
+        self,
+        components: Collection[Component],
+        made: Iterable[Record],
+        files: Mapping[str, ImageFile | None],
+    ) -> None:
+        """Treat all arrays of components as missing, except for images that have a new record.
+
+        If an image's file, or its caption, has changed since then, it is made again.
+        """
+        sources = {component.source for component in components}
         for component in components:
             self._there[component] = bytearray(len(self.sources))
         for record in made:
             number = self._numbers.get(record["image_id"])
-            if number is not None:
-                self.valid[number] = 1
-                self.changed.discard(number)
-                self._outdated.pop(number, None)
-                if number in self.other_captions:
-                    captions = (self.given_caption(number), self._edited(number))
-                    if record.get("caption") in captions:
-                        self.other_captions.discard(number)
-                for there in self._there.values():
-                    there[number] = 1
+            if number is None:
+                continue
+            new, path = files.get(record["image_id"]), self.sources[number].path
+            if "image" in sources and new is not None and new.now(path) is None:
+                continue
+            text = None
+            if "caption" in sources or number in self.other_captions:
+                text = self.given_caption(number) or self._edited(number)
+            if "caption" in sources and text not in (None, record.get("caption")):
+                continue
+            self.valid[number] = 1
+            self.changed.discard(number)
+            self._outdated.pop(number, None)
+            if text == record.get("caption"):
+                self.other_captions.discard(number)
+            for there in self._there.values():
+                there[number] = 1
 
     def count(self, component: Component) -> int:
         """Count the images that have an array of a component."""

@@ -49,13 +49,15 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     new = not _is_begun(store)
     with ExitStack() as opened:
         journals = None if new else opened.enter_context(_opened(request, progress))
+        if request.discard:
+            _discard(request, progress)
         inventory = Inventory(found, store, given, progress, recompute=request.recompute)
         settings = InForce(request, inventory)
         announce.unused_rows(given, progress)
         settings.compare()
         outcomes = Outcomes()
         layout = Plan(settings, outcomes)
-        if settings.generation is not None:
+        if settings.generation is not None and not request.drop_failed:
             settings.generation.require_given({source.image_id for source in found})
         settings.load(
             component
@@ -129,6 +131,17 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
             yield Journals(journal, known)
 
 
+def _discard(request: Request, progress: Progress) -> None:
+    """Discard an unfinished recompute, whatever its settings are."""
+    begun, made = generations.unfinished(request.store)
+    if begun:
+        verb = "would discard" if request.dry_run else "discarding"
+        count = quantity(made, "images")
+        progress.say(f"{verb} the unfinished recompute of {','.join(begun)} ({count})")
+    if not request.dry_run:
+        generations.discard(request.store)
+
+
 def _outlook(layout: Plan, outcomes: Outcomes) -> DeriveSummary:
     """Sum up what is about to be done."""
     settings, inventory = layout.settings, layout.inventory
@@ -183,8 +196,6 @@ def _work(
             check()
             journals.facts.append(to_builtins(inventory.facts(number)))
         journals.facts.commit()
-        if request.discard:
-            generations.discard(request.store)
     settings.begin(layout.work)
     with generation.opened() if generation else nullcontext(), _failures_kept(settings, outcomes):
         progress.phase("derive", len(layout.numbers), "images")
@@ -205,6 +216,7 @@ def _work(
             summary.components[component.name].not_recomputed = len(image_ids)
         if request.drop_failed or not any(missing.values()):
             generation.swap()
+            summary.swapped = [component.name for component in generation.entries]
         else:
             summary.unfinished = [component.name for component in generation.entries]
 

@@ -20,7 +20,7 @@ from shardwright.encoders.base import Encoder, Options
 from shardwright.interrupts import at_once
 from shardwright.recipe import Component
 from shardwright.storage import files
-from shardwright.store import provenance
+from shardwright.store import facts, provenance
 from shardwright.store.provenance import SRGB, Entry, Settings, complete
 from shardwright.store.store import Store
 
@@ -151,7 +151,9 @@ class InForce:
                 kept.add(component)
         if entries:
             self.generation = Generation(self.store, entries, kept)
-            self.inventory.recompute(entries, made_in(self.generation.store))
+            beside_it = self.generation.store
+            known = {fact.image_id: fact.image for _, fact in facts.read(beside_it)}
+            self.inventory.recompute(entries, made_in(beside_it), known)
 
     def _entry(self, component: Component) -> Entry:
         model = self.request.options.models.get(component.name)

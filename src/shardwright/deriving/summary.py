@@ -53,6 +53,7 @@ class DeriveSummary(Summary):
     recovered_records: int = 0  # from the journal of a killed run
     bytes_needed: int  # by all components
     free_bytes: int
+    swapped: list[str] = field(default_factory=list)  # recomputed, and in use now
     unfinished: list[str] = field(default_factory=list)  # recomputed, but the old ones stay in use
     obstacle: str | None = None  # what would stop the run, under dry_run
     device: str
