@@ -98,7 +98,7 @@ def describe(summary: DeriveSummary) -> str:
             f"{verdict}"
         )
     if summary.obstacle is not None:
-        parts.append(f"the run would stop: {shown_lines(summary.obstacle)}")
+        parts.append(f"the run itself would stop: {shown_lines(summary.obstacle)}")
     if summary.unfinished:
         count, name = max((p.not_recomputed, name) for name, p in summary.components.items())
         have, array, them = ("has", "array", "it") if count == 1 else ("have", "arrays", "them")
