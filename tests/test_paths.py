@@ -151,8 +151,8 @@ def test_a_path_that_is_needed_cannot_be_none(call: Callable[..., object], argum
         (derive, "model", {"vae": 5}, "--model vae is 5; give a hub id or a folder"),
         (derive, "encoders", 5, "--encoders is 5; give one of pretrained, sketch, or a mapping"),
         (derive, "device", 5, "--device is 5; give auto, cpu"),
-        (derive, "dtype", 5, "--dtype 5: is not offered"),
-        (derive, "fit", 5, "--fit 5: choose from"),
+        (derive, "dtype", 5, "--dtype 5: not supported"),
+        (derive, "fit", 5, "--fit 5: unknown; choose from"),
         (partial(shardwright.open, "x"), "storage_options", 5, "storage_options is 5; give a map"),
     ],
 )

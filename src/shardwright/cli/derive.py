@@ -98,7 +98,7 @@ def describe(summary: DeriveSummary) -> str:
             f"{verdict}"
         )
     if summary.obstacle is not None:
-        parts.append(f"the run would stop: {shown_lines(summary.obstacle)}")
+        parts.append(f"the run itself would stop: {shown_lines(summary.obstacle)}")
     if summary.swapped:
         new = f"recomputed: the new {' and '.join(summary.swapped)} arrays are in use"
         for name, part in summary.components.items():
