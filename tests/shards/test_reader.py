@@ -242,7 +242,7 @@ def test_shards_of_another_writer_that_make_no_sense_are_errors_of_ours(tmp_path
 @pytest.mark.parametrize(
     ("cut", "reason"),
     [
-        (700, "truncated at byte 700"),
+        (700, "at byte 700"),
         (512, "byte 512"),
         (-1024, "end-of-archive blocks are missing"),
     ],
