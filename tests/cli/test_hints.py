@@ -340,8 +340,8 @@ def test_the_fix_for_batches_that_do_not_stack_can_be_pasted(tmp_path: Path) -> 
     with pytest.raises(shardwright.UsageError) as caught:
         shardwright.open(shards).batches(2)
     assert str(caught.value) == (
-        "bucket 1024x1024: 2 of its 4 vae.npy differ in size from the others; a batch needs one "
-        "shape a bucket: with the flags of your store, run shardwright derive --fit bucket "
+        "bucket 1024x1024: 2 of 4 vae.npy differ in size; a batch needs one shape per bucket: with "
+        "the flags of your store, run shardwright derive --fit bucket "
         f"--recompute vae, then shardwright pack --overwrite --output-dir {shards}"
     )
     _, derive, repack = str(caught.value).split("shardwright ")
