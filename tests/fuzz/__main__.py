@@ -27,16 +27,16 @@ def main() -> int:
     options = parser.parse_args()
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(lambda name: run(name, options.seconds, options.keep), NAMES))
-    for name, (code, executions, told) in zip(NAMES, done, strict=True):
+    for name, (code, executions, output) in zip(NAMES, done, strict=True):
         print(f"{executions:11,} fuzz executions of {name}")
         if code:
-            print(f"{told}\n{name} failed", file=sys.stderr)
+            print(f"{output}\n{name} failed", file=sys.stderr)
     print(f"{sum(executions for _, executions, _ in done):11,} fuzz executions")
     return int(any(code for code, _, _ in done))
 
 
 def run(name: str, seconds: int, keep: Path) -> tuple[int, int, str]:
-    """Fuzz one target; give its exit code, its executions, and the end of what it told."""
+    """Fuzz one target; give its exit code, its executions, and the end of its output."""
     # All that it writes goes into memory, and goes away: libFuzzer ends without a goodbye.
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(prefix="shardwright-", dir=memory) as folder:

@@ -125,11 +125,11 @@ def manifest_file(data: bytes) -> None:
             manifest.decode_manifest(document, path)
         except DamageError:
             continue
-        whole = path.read_bytes()
+        complete = path.read_bytes()
         path.write_bytes(document)
         looked_at(packed())
         opened(packed())
-        path.write_bytes(whole)
+        path.write_bytes(complete)
 
 
 def index_file(data: bytes) -> None:
@@ -140,12 +140,12 @@ def index_file(data: bytes) -> None:
             index.decode(document, path)
         except DamageError:
             continue
-        whole = path.read_bytes()
+        complete = path.read_bytes()
         path.write_bytes(document)
         report = looked_at(packed())
-        assert document == whole or (report is not None and report.damaged)
+        assert document == complete or (report is not None and report.damaged)
         opened(packed())
-        path.write_bytes(whole)
+        path.write_bytes(complete)
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
@@ -178,11 +178,11 @@ def corpus(name: str) -> list[bytes]:
             layouts = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
             return [made_tar(*members, layout=layout)[:8192] for layout in layouts]
         case "manifest_file":
-            whole = (packed() / ".shardwright" / manifest.MANIFEST_NAME).read_bytes()
-            return [whole, whole.rpartition(b',\n  "xxh3": "')[0]]
+            complete = (packed() / ".shardwright" / manifest.MANIFEST_NAME).read_bytes()
+            return [complete, complete.rpartition(b',\n  "xxh3": "')[0]]
         case _:
-            whole = (packed() / index.index_name(SHARD)).read_bytes()
-            return [whole, whole[:-8]]
+            complete = (packed() / index.index_name(SHARD)).read_bytes()
+            return [complete, complete[:-8]]
 
 
 def made_tar(

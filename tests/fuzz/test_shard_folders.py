@@ -71,13 +71,13 @@ def test_verify_survives_a_wrong_value_in_a_signed_manifest(
     folder: Path, data: st.DataObject
 ) -> None:
     path = folder / ".shardwright/manifest.json"
-    whole = path.read_bytes()
-    document = json.loads(whole)
+    complete = path.read_bytes()
+    document = json.loads(complete)
     document.pop("xxh3")
     body = json.dumps(changed(document, data)).encode()[:-1]
     path.write_bytes(signed_manifest(body))
     looked_at(folder)
-    path.write_bytes(whole)
+    path.write_bytes(complete)
 
 
 @given(st.data(), st.booleans())
@@ -86,8 +86,8 @@ def test_verify_survives_a_wrong_value_in_a_signed_index(
     folder: Path, data: st.DataObject, without_manifest: bool
 ) -> None:
     path = folder / ".shardwright/index" / SHARD.replace(".tar", ".idx")
-    whole = path.read_bytes()
-    line, _, rest = whole[:-8].partition(b"\n")
+    complete = path.read_bytes()
+    line, _, rest = complete[:-8].partition(b"\n")
     table = bytearray(rest)
     if data.draw(st.booleans()):
         line = json.dumps(changed(json.loads(line), data)).encode()
@@ -101,10 +101,10 @@ def test_verify_survives_a_wrong_value_in_a_signed_index(
     if without_manifest:
         listed.unlink()
     report = looked_at(folder)
-    if body != whole[:-8] and not without_manifest:
+    if body != complete[:-8] and not without_manifest:
         assert report is not None
         assert report.damaged
-    path.write_bytes(whole)
+    path.write_bytes(complete)
     listed.write_bytes(kept)
 
 
@@ -114,19 +114,19 @@ def test_verify_survives_any_damage_to_a_shard(
     folder: Path, data: st.DataObject, of_another_tool: bool
 ) -> None:
     path, state = folder / SHARD, folder / ".shardwright"
-    whole = path.read_bytes()
-    damaged = bytearray(whole)
+    complete = path.read_bytes()
+    damaged = bytearray(complete)
     for _ in range(data.draw(st.integers(1, 4))):
         # Headers are where a reader can stumble, so they are hit as often as all else.
-        start = data.draw(st.sampled_from([0, 1024, 5632, 166_400, len(whole) - 1024]))
-        at = data.draw(st.integers(start, min(start + 700, len(whole) - 1)))
+        start = data.draw(st.sampled_from([0, 1024, 5632, 166_400, len(complete) - 1024]))
+        at = data.draw(st.integers(start, min(start + 700, len(complete) - 1)))
         damaged[at : at + 1] = data.draw(st.binary(max_size=2))
     path.write_bytes(damaged)
     if of_another_tool:
         state.rename(folder / "hidden")
     report = looked_at(folder)
     assert report is not None
-    assert report.damaged or of_another_tool or bytes(damaged) == whole
-    path.write_bytes(whole)
+    assert report.damaged or of_another_tool or bytes(damaged) == complete
+    path.write_bytes(complete)
     if of_another_tool:
         (folder / "hidden").rename(state)

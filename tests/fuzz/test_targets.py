@@ -15,12 +15,12 @@ EACH = 20
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_fuzz_targets_survive_real_files_and_small_changes(name: str, tally: Tally) -> None:
     draw = random.Random(name)
-    for whole in corpus(name):
-        TARGETS[name](whole)
+    for complete in corpus(name):
+        TARGETS[name](complete)
         for _ in range(EACH):
-            damaged = bytearray(whole)
-            at = draw.randrange(len(whole))
+            damaged = bytearray(complete)
+            at = draw.randrange(len(complete))
             damaged[at : at + draw.randrange(3)] = draw.randbytes(draw.randrange(3))
             TARGETS[name](bytes(damaged))
-            TARGETS[name](whole[:at])
+            TARGETS[name](complete[:at])
             tally(fuzz_executions=2)

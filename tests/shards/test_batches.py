@@ -83,16 +83,16 @@ def test_another_epoch_begins_at_its_first_batch(shards: Path) -> None:
 
 def test_any_batch_can_be_resumed_from(shards: Path) -> None:
     dataset = shardwright.open(shards)
-    whole = list(dataset.batches(4, seed=3, epoch=1, rank=1, world_size=2))
-    assert len(whole) == 3
-    for number, batch in enumerate(whole):
+    complete = list(dataset.batches(4, seed=3, epoch=1, rank=1, world_size=2))
+    assert len(complete) == 3
+    for number, batch in enumerate(complete):
         state = json.loads(json.dumps(batch["__state__"]))
         resumed = dataset.batches(4, seed=3, rank=1, world_size=2)
         resumed.load_state_dict(state)
         assert resumed.epoch == 1
         resumed.set_epoch(1)  # as a loop over epochs does
         assert resumed.state_dict() == state
-        assert order(resumed) == order(whole[number + 1 :])
+        assert order(resumed) == order(complete[number + 1 :])
 
 
 def test_the_state_tells_where_iterating_is(shards: Path) -> None:
@@ -277,8 +277,8 @@ def test_drop_last_leaves_out_less_than_a_batch_a_bucket_and_a_rank(
     counts: list[int], batch_size: int, world_size: int, seed: int, epoch: int
 ) -> None:
     batches, _ = planned(counts, batch_size, world_size, seed, epoch, drop_last=True)
-    whole = sum(max(1, count // batch_size) for count in counts)
-    assert len(batches) == whole - whole % world_size
+    complete = sum(max(1, count // batch_size) for count in counts)
+    assert len(batches) == complete - complete % world_size
 
 
 def test_ranks_have_different_samples_and_equally_many_batches(shards: Path) -> None:

@@ -1,4 +1,4 @@
-"""The rules of the loaders, held against sound shards and against each fault."""
+"""The rules of the loaders, on valid shards and on each fault."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_packed_shards_pass_for_every_loader(tmp_path: Path) -> None:
     assert report.loaders == dict.fromkeys(RULES, "pass")
 
 
-def test_the_command_shows_a_matrix_and_the_cure(tmp_path: Path) -> None:
+def test_the_command_shows_a_matrix_and_the_fix(tmp_path: Path) -> None:
     shards = packed(tmp_path)
     shardwright.index(shards, for_=["webshart"])
     done = run("verify", shards, "--loaders")
@@ -218,7 +218,7 @@ def test_hugging_face_itself_agrees_on_json(
     assert same == (not faults) or (case in floats and [filled(f) for f in read] == kept)
 
 
-def test_records_of_unlike_fields_are_to_be_made_alike_before_packing_anew(tmp_path: Path) -> None:
+def test_records_of_unlike_fields_get_a_fix(tmp_path: Path) -> None:
     tagged = [m for n in range(9) for m in sample(f"a{n}", **({"tag": "x"} if n == 8 else {}))]
     write(tmp_path, tagged)
     (finding,) = loader_rules.findings_of(check_loaders(tmp_path), tmp_path)

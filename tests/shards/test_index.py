@@ -51,20 +51,20 @@ def test_an_index_that_is_written_is_read_back(data: st.DataObject, ids: list[st
 
 
 def test_any_flipped_bit_of_an_index_is_found() -> None:
-    whole = encode(["a", "b"], list(range(12)))
-    for position in range(len(whole)):
+    complete = encode(["a", "b"], list(range(12)))
+    for position in range(len(complete)):
         for bit in range(8):
-            damaged = bytearray(whole)
+            damaged = bytearray(complete)
             damaged[position] ^= 1 << bit
             with pytest.raises(DamageError, match=r"x\.idx: is damaged"):
                 index.decode(bytes(damaged), PATH)
 
 
 def test_any_cut_of_an_index_is_found() -> None:
-    whole = encode(["a", "b"], list(range(12)))
-    for length in range(len(whole)):
+    complete = encode(["a", "b"], list(range(12)))
+    for length in range(len(complete)):
         with pytest.raises(DamageError):
-            index.decode(whole[:length], PATH)
+            index.decode(complete[:length], PATH)
 
 
 @given(st.binary(max_size=300))

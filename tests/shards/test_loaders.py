@@ -326,7 +326,7 @@ class Full(files.Disk):
 
 
 @pytest.mark.parametrize("writes", [0, 1, 4, 6])
-def test_a_full_disk_leaves_only_whole_files(shards: Path, writes: int) -> None:
+def test_a_full_disk_leaves_only_complete_files(shards: Path, writes: int) -> None:
     whole = shards.parent / "whole"
     shutil.copytree(shards, whole)
     shardwright.index(whole, for_="energon")

@@ -79,13 +79,13 @@ def state(folder: Path) -> Path:
 @given(MANIFESTS, UNFINISHED)
 @settings(deadline=None, max_examples=40)
 def test_a_manifest_that_is_written_is_read_back(
-    tmp_path_factory: pytest.TempPathFactory, whole: Manifest, unfinished: Unfinished
+    tmp_path_factory: pytest.TempPathFactory, complete: Manifest, unfinished: Unfinished
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
     state(folder)
-    manifest.save_manifest(folder, whole)
+    manifest.save_manifest(folder, complete)
     manifest.save_unfinished(folder, unfinished)
-    assert manifest.load_manifest(folder) == whole
+    assert manifest.load_manifest(folder) == complete
     assert manifest.load_unfinished(folder) == unfinished
 
 
@@ -138,9 +138,9 @@ def test_no_manifest_is_none(tmp_path: Path) -> None:
 def test_any_flipped_bit_of_a_manifest_is_found(store: Store, output: Path) -> None:
     pack(derived_dir=store.root, output_dir=output, workers=1)
     path = output / ".shardwright/manifest.json"
-    whole = path.read_bytes()
-    for position in range(len(whole)):
-        damaged = bytearray(whole)
+    complete = path.read_bytes()
+    for position in range(len(complete)):
+        damaged = bytearray(complete)
         damaged[position] ^= 1 << position % 8
         path.write_bytes(damaged)
         with pytest.raises(DamageError):
@@ -150,9 +150,9 @@ def test_any_flipped_bit_of_a_manifest_is_found(store: Store, output: Path) -> N
 def test_any_cut_of_a_manifest_is_found(store: Store, output: Path) -> None:
     pack(derived_dir=store.root, output_dir=output, workers=1)
     path = output / ".shardwright/manifest.json"
-    whole = path.read_bytes()
-    for length in range(0, len(whole), 3):
-        path.write_bytes(whole[:length])
+    complete = path.read_bytes()
+    for length in range(0, len(complete), 3):
+        path.write_bytes(complete[:length])
         with pytest.raises(DamageError):
             manifest.load_manifest(output)
 

@@ -48,9 +48,9 @@ def reseal(folder: Path, change: Callable[[Document], object]) -> None:
     change(document)
     body = json.dumps(document, indent=2).encode().removesuffix(b"\n}")
     path.write_bytes(signed_manifest(body))
-    whole = manifest.load_manifest(folder)
-    assert whole is not None
-    manifest.save_sha256(folder, whole)
+    complete = manifest.load_manifest(folder)
+    assert complete is not None
+    manifest.save_sha256(folder, complete)
 
 
 def damage(folder: Path, *, read_data: bool = False) -> list[tuple[str, str]]:
@@ -60,7 +60,7 @@ def damage(folder: Path, *, read_data: bool = False) -> list[tuple[str, str]]:
 
 
 def put(where: str, value: object) -> Callable[[Document], object]:
-    """Put a value in a place such as ``runs.0.samples``."""
+    """Put a value in a place, for example ``runs.0.samples``."""
 
     def change(document: Document) -> None:
         *way, last = where.split(".")
@@ -132,7 +132,7 @@ def test_settings_that_another_version_may_understand_otherwise_are_not_damage(
 def test_a_count_that_cannot_be_is_damage_and_no_crash(
     where: str, count: int, folder: Path
 ) -> None:
-    (folder / FIRST).unlink()  # then its samples are told from the manifest
+    (folder / FIRST).unlink()  # then its samples are counted from the manifest
     path = folder / MANIFEST
     document = json.loads(path.read_bytes())
     document.pop("xxh3")
@@ -141,7 +141,7 @@ def test_a_count_that_cannot_be_is_damage_and_no_crash(
     assert ("manifest_damaged", MANIFEST) in damage(folder)
 
 
-def test_counts_that_do_not_add_up_are_told_with_both_values(folder: Path) -> None:
+def test_counts_that_do_not_add_up_are_reported_with_both_values(folder: Path) -> None:
     reseal(folder, put("runs.0.samples", 5))
     (finding,) = shardwright.verify(folder, workers=1).findings
     assert finding.what == (
@@ -206,7 +206,7 @@ def test_a_lost_sha256_is_found(folder: Path) -> None:
 # What legitimate runs leave behind is not taken for wrong
 
 
-def test_runs_of_every_kind_one_after_the_other_are_sound(store: Store, output: Path) -> None:
+def test_runs_of_every_kind_one_after_the_other_are_valid(store: Store, output: Path) -> None:
     def packed(**options: Any) -> None:  # noqa: ANN401
         pack(derived_dir=store.root, output_dir=output, workers=1, **options)
         assert damage(output) == []

@@ -44,7 +44,7 @@ def test_what_a_plain_header_cannot_say_is_refused(name: str, size: int) -> None
 
 
 @given(st.integers(0, 8**11 - 1))
-def test_members_fill_whole_blocks(size: int) -> None:
+def test_members_fill_blocks(size: int) -> None:
     assert 0 <= tar.padding(size) < 512
     assert (size + tar.padding(size)) % 512 == 0
     assert tar.member_bytes(size) == 512 + size + tar.padding(size)

@@ -1,4 +1,4 @@
-"""Reading the headers of tars that anybody may have made: all is told, nothing is trusted."""
+"""Reading the headers of tars that anybody may have made: all is reported, nothing is trusted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_members_are_found_where_tarfile_finds_them(layout: int, path: Path) -> 
     assert {entry.kind for entry in found} == {tarread.FILE}
 
 
-def test_a_float_time_makes_pax_headers_and_they_are_told(path: Path) -> None:
+def test_a_float_time_makes_pax_headers_and_they_are_reported(path: Path) -> None:
     info = tarfile.TarInfo("a.json")
     info.mtime = 1.5
     (entry,) = read(made_tar(info, layout=tarfile.PAX_FORMAT), path)
@@ -62,7 +62,7 @@ def test_a_name_too_long_for_a_header_is_read_from_its_extension(path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "name"),
     [
         (tarfile.SYMTYPE, "symbolic link"),
         (tarfile.LNKTYPE, "hard link"),
@@ -73,20 +73,20 @@ def test_a_name_too_long_for_a_header_is_read_from_its_extension(path: Path) -> 
         (b"Z", "member of unknown type b'Z'"),
     ],
 )
-def test_what_is_not_a_file_is_told_and_never_followed(kind: bytes, told: str, path: Path) -> None:
+def test_what_is_not_a_file_is_never_followed(kind: bytes, name: str, path: Path) -> None:
     data = made_tar(special("a.json", kind, "/etc/passwd"), ("b.json", b"{}"))
     odd, plain = read(data, path)
-    assert (odd.kind, odd.size) == (told, 0)
+    assert (odd.kind, odd.size) == (name, 0)
     assert (plain.kind, plain.size) == (tarread.FILE, 2)
 
 
-def test_a_tar_cut_anywhere_is_told(path: Path) -> None:
+def test_a_tar_cut_anywhere_is_reported(path: Path) -> None:
     data = made_tar(("a.json", b"{}"), ("a.npy", bytes(700)))
-    whole = 512 + 512 + 512 + 1024
-    for length in range(0, whole + 1023, 7):
+    complete = 512 + 512 + 512 + 1024
+    for length in range(0, complete + 1023, 7):
         with pytest.raises(BadTarError):
             read(data[:length], path)
-    assert len(read(data[: whole + 1024], path)) == 2
+    assert len(read(data[: complete + 1024], path)) == 2
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_a_tar_cut_anywhere_is_told(path: Path) -> None:
     [b"", b"not a tar", bytes(100), b"\x1f\x8b" + bytes(2000), b"x" * 4096],
     ids=["empty", "text", "short", "gzip", "garbage"],
 )
-def test_what_is_no_tar_is_told(data: bytes, path: Path) -> None:
+def test_what_is_no_tar_is_reported(data: bytes, path: Path) -> None:
     with pytest.raises(BadTarError):
         read(data, path)
 
 
-def test_bytes_after_the_end_are_told(path: Path) -> None:
+def test_bytes_after_the_end_are_reported(path: Path) -> None:
     with pytest.raises(BadTarError, match=r"data after its end"):
         read(made_tar(("a.json", b"{}")) + b"more", path)
 
@@ -142,13 +142,13 @@ def test_names_split_as_webdataset_splits_them(name: str, parts: tuple[str, str]
     assert (None if key is None else (key, field.lower())) == parts
 
 
-WHOLE = made_tar(("a.json", b'{"a":1}'), (LONG, bytes(600)), layout=tarfile.PAX_FORMAT)[:8192]
+TAR = made_tar(("a.json", b'{"a":1}'), (LONG, bytes(600)), layout=tarfile.PAX_FORMAT)[:8192]
 
 
-@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=20))
+@given(st.lists(st.tuples(st.integers(0, len(TAR) - 1), st.integers(0, 255)), max_size=20))
 @settings(deadline=None, max_examples=times(150))
 def test_nothing_but_our_error_comes_of_any_damage(changes: list[tuple[int, int]]) -> None:
-    data = bytearray(WHOLE)
+    data = bytearray(TAR)
     for position, value in changes:
         data[position] = value
     tar_members(bytes(data))

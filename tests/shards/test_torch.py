@@ -91,7 +91,7 @@ def allow_little(worker: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
 
 
-def test_a_batch_that_cannot_be_shared_whole_is_an_error(shards: Path) -> None:
+def test_a_batch_that_cannot_be_shared_is_an_error(shards: Path) -> None:
     batches = shardwright.open(shards).batches(4).torch()
     with pytest.raises(shardwright.StorageError, match="no memory left to share a batch"):
         list(loader(batches, 1, worker_init_fn=allow_little))
@@ -99,14 +99,14 @@ def test_a_batch_that_cannot_be_shared_whole_is_an_error(shards: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_resumes_after_any_batch(shards: Path, workers: int) -> None:
-    whole = order(shardwright.open(shards).batches(4, epoch=1))
+    complete = order(shardwright.open(shards).batches(4, epoch=1))
     first = shardwright.open(shards).batches(4, epoch=1).torch()
     states = [batch["__state__"] for batch in loader(first, workers)]
-    for number in (0, 3, len(whole) - 1):
+    for number in (0, 3, len(complete) - 1):
         resumed = shardwright.open(shards).batches(4).torch()
         resumed.load_state_dict(states[number])
         assert resumed.epoch == 1
-        assert order(loader(resumed, workers)) == whole[number + 1 :]
+        assert order(loader(resumed, workers)) == complete[number + 1 :]
 
 
 def test_a_batch_without_arrays_comes_from_workers_too(shards: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_stateful_loader_resumes_in_mid_epoch_and_goes_on_to_the_next(
 ) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
     dataset = shardwright.open(shards)
-    whole, following = (order(dataset.batches(2, epoch=epoch)) for epoch in (0, 1))
+    complete, following = (order(dataset.batches(2, epoch=epoch)) for epoch in (0, 1))
     options = {"batch_size": None, "num_workers": workers}
     first = stateful(dataset.batches(2).torch(), **options)
     iterator = iter(first)
@@ -148,7 +148,7 @@ def test_a_stateful_loader_resumes_in_mid_epoch_and_goes_on_to_the_next(
         batches = dataset.batches(2).torch()
         second = stateful(batches, **options)
         second.load_state_dict(state)
-        assert begun + order(second) == whole
+        assert begun + order(second) == complete
         batches.set_epoch(1)
         assert order(second) == following
 

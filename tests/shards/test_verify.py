@@ -1,6 +1,6 @@
-"""``verify`` of a shard folder: each damage is found and named, and a whole folder is called whole.
+"""``verify`` of a shard folder: each damage is found and named.
 
-A damage is a function named for the fault; each is done to a sound folder, and what ``verify`` then
+A damage is a function named for the fault; each is done to a valid folder, and what ``verify`` then
 says is compared in full.
 """
 
@@ -44,16 +44,16 @@ def latent(fields: Record) -> tuple[int, ...]:
 
 
 @pytest.fixture
-def sound(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> Store:
     """A store whose arrays have the shapes of their buckets."""
     six = [record(f"img{number}", ("24x16", "32x16")[number % 2]) for number in range(6)]
     return make_store(tmp_path / "derived", six, latent=latent)
 
 
 @pytest.fixture
-def folder(sound: Store, output: Path) -> Path:
+def folder(store: Store, output: Path) -> Path:
     """That store in shards: img0 and img2, img4, img1 and img3, img5."""
-    pack(derived_dir=sound.root, output_dir=output, shard_size=2, workers=1, sha256=True)
+    pack(derived_dir=store.root, output_dir=output, shard_size=2, workers=1, sha256=True)
     return output
 
 
@@ -80,11 +80,11 @@ def offset_of(path: Path, name: str) -> int:
         return tar.getmember(name).offset_data
 
 
-# A whole folder
+# An undamaged folder
 
 
 @pytest.mark.parametrize("read_data", [False, True])
-def test_a_whole_folder_is_called_whole(read_data: bool, folder: Path) -> None:
+def test_an_undamaged_folder_has_no_findings(read_data: bool, folder: Path) -> None:
     before = contents(folder)
     report = shardwright.verify(folder, read_data=read_data, workers=2)
     assert report.findings == []
@@ -94,8 +94,8 @@ def test_a_whole_folder_is_called_whole(read_data: bool, folder: Path) -> None:
     assert contents(folder) == before
 
 
-def test_verify_of_sound_shards_exits_0(folder: Path, sound: Store) -> None:
-    done = commands.run("verify", folder, "--against", sound.root)
+def test_verify_of_valid_shards_exits_0(folder: Path, store: Store) -> None:
+    done = commands.run("verify", folder, "--against", store.root)
     assert done.returncode == 0
     assert "OK: no damage" in done.stdout
     assert "4 shards, 6 samples" in done.stdout
@@ -139,7 +139,7 @@ def renamed(folder: Path) -> None:
     (folder / FIRST).rename(folder / "bucket_24x16/shard-000009.tar")
 
 
-def a_whole_bucket_missing(folder: Path) -> None:
+def a_bucket_missing(folder: Path) -> None:
     shutil.rmtree(folder / "bucket_24x16")
 
 
@@ -180,7 +180,7 @@ WITHOUT_READING: list[tuple[Callable[[Path], None], list[tuple[str, ...]]]] = [
     (in_the_first_header, [("header_differs", FIRST)]),
     (foreign, [("foreign", "bucket_24x16/shard-000009.tar")]),
     (renamed, [("renamed", "bucket_24x16/shard-000009.tar")]),
-    (a_whole_bucket_missing, [("missing", FIRST), ("missing", SECOND)]),
+    (a_bucket_missing, [("missing", FIRST), ("missing", SECOND)]),
     (no_index, [("index_damaged", FIRST)]),
     (flipped_index, [("index_damaged", FIRST)]),
     (index_of_another_shard, [("index_damaged", FIRST)]),
@@ -209,13 +209,13 @@ def test_a_renamed_shard_says_which_it_is(folder: Path) -> None:
     )
 
 
-def test_a_damaged_manifest_is_told_once_and_with_one_cure(folder: Path) -> None:
+def test_a_damaged_manifest_is_reported_once(folder: Path) -> None:
     flipped_manifest(folder)
     (finding,) = shardwright.verify(folder, workers=1).findings
     assert str(finding) == ".shardwright/manifest.json: is damaged; pack again with --overwrite"
 
 
-def test_a_damaged_index_is_told_with_one_cure(folder: Path) -> None:
+def test_a_damaged_index_is_reported_with_one_fix(folder: Path) -> None:
     flipped_index(folder)
     (finding,) = shardwright.verify(folder, workers=1).findings
     index = f"{folder}/.shardwright/index/bucket_24x16/shard-000000.idx"
@@ -224,13 +224,13 @@ def test_a_damaged_index_is_told_with_one_cure(folder: Path) -> None:
 
 
 def test_a_missing_shard_says_how_many_samples_went_and_how_to_get_them_back(
-    folder: Path, sound: Store
+    folder: Path, store: Store
 ) -> None:
     missing(folder)
     (finding,) = shardwright.verify(folder, workers=1).findings
     assert finding.what == "is missing, with 2 samples"
     assert finding.fix == "restore it from a copy, or run the same pack with --resume"
-    pack(derived_dir=sound.root, output_dir=folder, shard_size=2, workers=1, resume=True)
+    pack(derived_dir=store.root, output_dir=folder, shard_size=2, workers=1, resume=True)
     assert places(folder, read_data=True) == []
 
 
@@ -321,10 +321,10 @@ def test_damage_is_named_down_to_the_member(
     damage: Callable[[Path], None], found: list[tuple[str, ...]], workers: int, folder: Path
 ) -> None:
     damage(folder)
-    told = places(folder, read_data=True, workers=workers)
+    reported = places(folder, read_data=True, workers=workers)
     if damage in (cut_in_the_middle, long):
-        assert told.pop(0) == ("short" if damage is cut_in_the_middle else "long", FIRST)
-    assert told == [("differs", FIRST), *found]
+        assert reported.pop(0) == ("short" if damage is cut_in_the_middle else "long", FIRST)
+    assert reported == [("differs", FIRST), *found]
 
 
 @pytest.mark.parametrize("damage", [in_data, in_header, in_padding, in_the_end])
@@ -367,9 +367,9 @@ def test_a_shard_all_of_which_is_damaged_does_not_flood_the_report(
     assert found[-1] == ("more", FIRST)
 
 
-def test_an_interrupted_run_is_told_and_resume_named(sound: Store, output: Path) -> None:
+def test_an_interrupted_run_is_reported_with_resume(store: Store, output: Path) -> None:
     with using(KillingDisk(33)), pytest.raises(Killed):
-        pack(derived_dir=sound.root, output_dir=output, shard_size=2, workers=1)
+        pack(derived_dir=store.root, output_dir=output, shard_size=2, workers=1)
     report = shardwright.verify(output, read_data=True, workers=1)
     assert [finding.kind for finding in report.findings] == ["unfinished", "leftover"]
     assert "--resume" in report.findings[0].fix
@@ -377,12 +377,12 @@ def test_an_interrupted_run_is_told_and_resume_named(sound: Store, output: Path)
     flip(output / FIRST, 5000)
     assert ("data_differs", FIRST, "img0", "dinov3.npy") in places(output, read_data=True)
     (output / FIRST).unlink()
-    pack(derived_dir=sound.root, output_dir=output, shard_size=2, workers=1, resume=True)
+    pack(derived_dir=store.root, output_dir=output, shard_size=2, workers=1, resume=True)
     assert places(output, read_data=True) == []
 
 
-def test_an_interrupted_append_leaves_the_old_shards_provable(sound: Store, folder: Path) -> None:
-    grown = make_store(sound.root, [*sound.records, record("new", "24x16")], latent=latent)
+def test_an_interrupted_append_leaves_the_old_shards_provable(store: Store, folder: Path) -> None:
+    grown = make_store(store.root, [*store.records, record("new", "24x16")], latent=latent)
     with using(KillingDisk(12)), pytest.raises(Killed):
         pack(derived_dir=grown.root, output_dir=folder, append=True, workers=1)
     kinds = [place[0] for place in places(folder, read_data=True)]
@@ -466,14 +466,14 @@ def later_record(store: Store) -> None:
     ids=lambda x: getattr(x, "__name__", ""),
 )
 def test_what_differs_from_its_source_is_named(
-    change: Callable[[Store], None], found: tuple[str, ...], folder: Path, sound: Store
+    change: Callable[[Store], None], found: tuple[str, ...], folder: Path, store: Store
 ) -> None:
-    change(sound)
+    change(store)
     assert places(folder, read_data=True) == []
-    assert places(folder, against=sound.root) == [found]
+    assert places(folder, against=store.root) == [found]
 
 
-def test_against_sends_a_worker_only_the_records_of_its_shard(folder: Path, sound: Store) -> None:
+def test_against_sends_a_worker_only_the_records_of_its_shard(folder: Path, store: Store) -> None:
     sent: list[ShardToCheck] = []
 
     class Recording(Local):
@@ -483,7 +483,7 @@ def test_against_sends_a_worker_only_the_records_of_its_shard(folder: Path, soun
 
     engine, progress = Recording(1), Progress()
     report = verify_shards(
-        folder, read_data=False, against=sound.root, engine=engine, progress=progress
+        folder, read_data=False, against=store.root, engine=engine, progress=progress
     )
     assert report.findings == []
     found = [sorted(task.source.lines) for task in sent if task.source]
@@ -491,17 +491,17 @@ def test_against_sends_a_worker_only_the_records_of_its_shard(folder: Path, soun
 
 
 def test_against_compares_all_records_where_an_index_is_of_another_shard(
-    folder: Path, sound: Store
+    folder: Path, store: Store
 ) -> None:
     index_of_another_shard(folder)
-    assert places(folder, against=sound.root) == [("index_damaged", FIRST)]
+    assert places(folder, against=store.root) == [("index_damaged", FIRST)]
 
 
-def test_against_works_without_a_manifest_too(folder: Path, sound: Store) -> None:
+def test_against_works_without_a_manifest_too(folder: Path, store: Store) -> None:
     shutil.rmtree(folder / ".shardwright")
-    assert places(folder, against=sound.root) == []
-    changed_array(sound)
-    assert places(folder, against=sound.root) == [("source_differs", FIRST, "img0", "vae.npy")]
+    assert places(folder, against=store.root) == []
+    changed_array(store)
+    assert places(folder, against=store.root) == [("source_differs", FIRST, "img0", "vae.npy")]
 
 
 def test_against_what_is_no_store_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -509,9 +509,9 @@ def test_against_what_is_no_store_is_refused(folder: Path, tmp_path: Path) -> No
         shardwright.verify(folder, against=tmp_path)
 
 
-def test_against_is_not_for_a_store(sound: Store) -> None:
+def test_against_is_not_for_a_store(store: Store) -> None:
     with pytest.raises(UsageError, match="--against is for a shard folder"):
-        shardwright.verify(sound.root, against=sound.root)
+        shardwright.verify(store.root, against=store.root)
 
 
 # What is in a sample, in shards that are as they were packed
@@ -571,7 +571,7 @@ def other_tool(folder: Path, *members: tuple[str, bytes], name: str = "00000.tar
 
 @pytest.fixture
 def members(folder: Path) -> list[tuple[str, bytes]]:
-    """The members of one sound sample, img4."""
+    """The members of one valid sample, img4."""
     return read_members(folder / SECOND)
 
 
@@ -582,7 +582,7 @@ def findings(folder: Path) -> list[Finding]:
     return found
 
 
-def test_a_sound_tar_of_another_tool_is_sound_as_far_as_can_be_told(
+def test_a_valid_tar_of_another_tool_has_only_a_warning(
     members: list[tuple[str, bytes]], tmp_path: Path
 ) -> None:
     report = shardwright.verify(other_tool(tmp_path / "x", *members), workers=1)
@@ -590,7 +590,7 @@ def test_a_sound_tar_of_another_tool_is_sound_as_far_as_can_be_told(
     assert report.checked == {"shards": 1, "samples": 1}
 
 
-def test_shards_without_their_manifest_are_not_called_whole(folder: Path) -> None:
+def test_shards_without_their_manifest_are_not_called_undamaged(folder: Path) -> None:
     """As after ``cp -r shards/* elsewhere/``: a lost shard and a flipped value leave no trace."""
     shutil.rmtree(folder / ".shardwright")
     (folder / SECOND).unlink()
@@ -599,12 +599,11 @@ def test_shards_without_their_manifest_are_not_called_whole(folder: Path) -> Non
     assert done.returncode == 0
     assert "has no manifest, so missing shards and changed bytes cannot be detected" in done.stdout
     assert "copy .shardwright along with the shards, or pack again" in done.stdout
-    assert "whole" not in done.stdout
     verdict = "OK, as far as can be checked without a manifest, 1 warning"
     assert f"{folder}: {verdict}" in done.stdout
 
 
-def test_a_sample_that_lacks_members_is_told_which(
+def test_members_that_a_sample_does_not_have_are_named(
     members: list[tuple[str, bytes]], tmp_path: Path
 ) -> None:
     (finding,) = findings(other_tool(tmp_path / "x", members[0], members[1], members[3]))
@@ -624,19 +623,19 @@ def test_a_key_with_a_dot_splits_wrongly(members: list[tuple[str, bytes]], tmp_p
     assert "field img4.json" in found[0].what
 
 
-def test_a_name_that_loaders_pass_over_is_told(
+def test_a_name_that_loaders_skip_is_reported(
     members: list[tuple[str, bytes]], tmp_path: Path
 ) -> None:
     (finding,) = findings(other_tool(tmp_path / "x", *members, ("README", b"")))
     assert (finding.kind, finding.member) == ("no_key", "README")
 
 
-def test_a_repeated_member_is_told(members: list[tuple[str, bytes]], tmp_path: Path) -> None:
+def test_a_repeated_member_is_reported(members: list[tuple[str, bytes]], tmp_path: Path) -> None:
     (finding,) = findings(other_tool(tmp_path / "x", *members, members[2]))
     assert (finding.kind, finding.sample, finding.member) == ("repeated_member", "img4", "vae.npy")
 
 
-def test_a_key_in_two_places_of_a_shard_is_told(
+def test_a_key_in_two_places_of_a_shard_is_reported(
     members: list[tuple[str, bytes]], tmp_path: Path
 ) -> None:
     between = [(name.replace("img4", "img9"), data) for name, data in members]
@@ -644,7 +643,7 @@ def test_a_key_in_two_places_of_a_shard_is_told(
     assert ("key_apart", "img4") in [(f.kind, f.sample) for f in found]
 
 
-def test_a_key_in_two_shards_is_told(members: list[tuple[str, bytes]], tmp_path: Path) -> None:
+def test_a_key_in_two_shards_is_reported(members: list[tuple[str, bytes]], tmp_path: Path) -> None:
     other_tool(tmp_path / "x", *members)
     (finding,) = findings(other_tool(tmp_path / "x", *members, name="00001.tar"))
     assert (finding.kind, finding.file, finding.sample) == ("repeated_key", "00001.tar", "img4")
@@ -666,7 +665,7 @@ def test_a_key_in_two_shards_is_told(members: list[tuple[str, bytes]], tmp_path:
         ("json", b"[]", "json_not_an_object"),
     ],
 )
-def test_a_member_that_does_not_parse_is_told(
+def test_a_member_that_does_not_parse_is_reported(
     suffix: str, data: bytes, kind: str, members: list[tuple[str, bytes]], tmp_path: Path
 ) -> None:
     changed = [(name, data if name == f"img4.{suffix}" else old) for name, old in members]
@@ -674,7 +673,7 @@ def test_a_member_that_does_not_parse_is_told(
     assert (finding.kind, finding.sample, finding.member) == (kind, "img4", suffix)
 
 
-def test_a_pickled_array_is_told_and_nothing_runs(
+def test_a_pickled_array_is_reported_and_nothing_runs(
     members: list[tuple[str, bytes]], tmp_path: Path
 ) -> None:
     class Trap:
@@ -689,17 +688,17 @@ def test_a_pickled_array_is_told_and_nothing_runs(
 
 
 def test_a_record_that_names_a_path_is_not_followed(
-    members: list[tuple[str, bytes]], tmp_path: Path, sound: Store
+    members: list[tuple[str, bytes]], tmp_path: Path, store: Store
 ) -> None:
     fields = {**json.loads(members[0][1]), "image_id": "../../etc/passwd"}
     changed = [(members[0][0], json.dumps(fields).encode()), *members[1:]]
-    found = places(other_tool(tmp_path / "x", *changed), against=sound.root)
+    found = places(other_tool(tmp_path / "x", *changed), against=store.root)
     assert ("image_id_invalid", "00000.tar", "img4", "json") in found
     assert [kind for kind, *_ in found] == ["image_id_invalid", "left_out"]
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE])
-def test_a_link_or_device_is_told(
+def test_a_link_or_device_is_reported(
     kind: bytes, members: list[tuple[str, bytes]], tmp_path: Path
 ) -> None:
     folder = other_tool(tmp_path / "x", *members)
@@ -730,21 +729,21 @@ def test_webdatasets_own_writer_gets_a_note_for_its_pax_headers(
     [(b"", "not_a_tar"), (b"garbage" * 300, "not_a_tar"), (bytes(1024), "no_samples")],
     ids=["empty file", "garbage", "empty tar"],
 )
-def test_what_is_no_tar_of_samples_is_told(data: bytes, kind: str, tmp_path: Path) -> None:
+def test_what_is_no_tar_of_samples_is_reported(data: bytes, kind: str, tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(data)
     assert [place[0] for place in places(tmp_path)] == [kind]
 
 
-def test_a_tar_cut_anywhere_is_told(members: list[tuple[str, bytes]], tmp_path: Path) -> None:
+def test_a_tar_cut_anywhere_is_reported(members: list[tuple[str, bytes]], tmp_path: Path) -> None:
     folder = other_tool(tmp_path / "x", *members)
     path = folder / "00000.tar"
-    whole = path.read_bytes()
+    complete = path.read_bytes()
     end = 512 * sum(1 + -(-len(data) // 512) for _, data in members) + 1024
     for length in range(end - 1, 0, -5003):
-        path.write_bytes(whole[:length])
+        path.write_bytes(complete[:length])
         assert "not_a_tar" in [place[0] for place in places(folder)], length
 
 
-def test_a_file_is_told_from_a_folder(folder: Path) -> None:
+def test_a_file_is_not_taken_for_a_folder(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"shard-000000\.tar: is a file; give the .* it is in"):
         shardwright.verify(folder / FIRST)

@@ -88,7 +88,7 @@ def test_a_header_with_one_wrong_byte_is_found_though_all_checksums_agree(
     assert found(rewritten(folder, bytes(shard))) == [("index_wrong", sample, "vae.npy")]
 
 
-def test_data_that_was_signed_anew_is_judged_by_the_schema_alone(folder: Path) -> None:
+def test_data_that_was_signed_again_is_judged_by_the_schema_alone(folder: Path) -> None:
     with tarfile.open(folder / SHARD) as tar:
         mask = tar.getmember("two.t5m.npy").offset_data
     shard = bytearray((folder / SHARD).read_bytes())

@@ -230,8 +230,7 @@ def _own_sizes(seen: list[Seen], source: Source | None) -> Iterator[Finding]:
     for shard, fault in found:
         count = quantity(shard.own_sizes, "such arrays")
         what = f"{fault.what} ({count} in this shard), so they do not stack in a batch"
-        stacking = f"to make them stack: {fix}"
-        yield fault._replace(what=what, fix=stacking).finding(shard.path, stacking)
+        yield fault._replace(what=what, fix=None).finding(shard.path, f"to make them stack: {fix}")
 
 
 def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from shardwright.progress import quantity
-from shardwright.shards.format.manifest import Manifest, Run, ShardEntry
+from shardwright.shards.format.manifest import Manifest, ShardEntry
 from shardwright.shards.format.names import bucket_folder
 from shardwright.store import provenance
 
@@ -20,8 +20,10 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
         entries = by_run.get(number, [])
         # Only a run that is not an append can replace buckets of earlier runs.
         reduced = not all(later.append for later in manifest.runs[number + 1 :])
-        if not _adds_up(run, entries, reduced):
-            listed = sum(entry.samples for entry in entries)
+        listed = sum(entry.samples for entry in entries)
+        shards, samples = run.shards - len(entries), run.samples - listed
+        possible = 0 <= shards <= samples <= shards * run.settings.shard_size
+        if not (possible if reduced else shards == samples == 0):
             yield (
                 f"run {number + 1} says that it packed {_packed(run.samples, run.shards)}, "
                 f"but the manifest lists {_packed(listed, len(entries))}"
@@ -32,15 +34,6 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
                 f"run {number + 1} says {quantity(run.total_records, 'records')}, but "
                 f"{ready:,} ready and {skipped:,} skipped"
             )
-
-
-def _adds_up(run: Run, entries: list[ShardEntry], reduced: bool) -> bool:
-    """Whether a run has as many shards as it says, or fewer where some were replaced."""
-    shards = run.shards - len(entries)
-    samples = run.samples - sum(entry.samples for entry in entries)
-    if not reduced:
-        return shards == samples == 0
-    return 0 <= shards <= samples <= shards * run.settings.shard_size
 
 
 def _packed(samples: int, shards: int) -> str:

@@ -142,15 +142,18 @@ def write_indexes(folder: Path, chosen: list[str], remove: bool) -> IndexSummary
     The checksum of each file is recorded before the file appears, so a killed run leaves nothing
     that the next one does not know. Other files and edited files are never touched.
     """
-    if not chosen:
-        raise UsageError("--for: no loader given", fix=f"there are {', '.join(LOADERS)}")
-    for name in chosen:
-        if name not in LOADERS:
-            fix = f"there are {', '.join(LOADERS)}"
-            raise UsageError(f"--for {name}: no such loader", fix=fix)
-    packed = _packed(folder, needed=not remove)
-    written: list[str] = []
-    removed: list[str] = []
+    unknown = [f"--for {name}: no such loader" for name in chosen if name not in LOADERS]
+    if unknown or not chosen:
+        what = unknown[0] if unknown else "--for: no loader given"
+        raise UsageError(what, fix=f"there are {', '.join(LOADERS)}")
+    if not folder.is_dir():
+        fix = "give the --output-dir of a pack"
+        raise InputMissingError("no such folder", path=folder, fix=fix)
+    listed = None if remove else manifest.load_manifest(folder)
+    if not remove and not (listed and listed.shards):
+        fix = "pack it, or finish its packing with --resume"
+        raise InputMissingError("has no manifest", path=folder, fix=fix)
+    written, removed = list[str](), list[str]()
     with LocalStorage(folder).lease():
         there = _content(folder / CARD_NAME) if "hf" in chosen and not remove else None
         if there is not None and not card.is_ours(there):
@@ -161,31 +164,21 @@ def write_indexes(folder: Path, chosen: list[str], remove: bool) -> IndexSummary
                 _remove_half_written(folder, name)
                 known = record.setdefault(name, {})
                 old = set(known)
-                if packed is not None and not remove:
-                    sealed = _write(packed, name, known)
+                if listed is not None:
+                    sealed = _write(Packed(folder, listed), name, known)
                     for path, checksum in sealed.items():
                         known[path] = f"{known.get(path, '')} {checksum}".strip()
                     _save_record(folder, record)
-                    _publish(folder, sealed, known)
+                    for path, checksum in sealed.items():
+                        LocalStorage(folder).publish(path)
+                        known[path] = checksum
+                    _sync_folders(folder, sealed)
                     written += sealed
                     old.difference_update(sealed)
                 removed += _remove(folder, sorted(old), known)
         finally:
             _save_record(folder, record)
     return IndexSummary(str(folder), chosen, written, sorted(removed))
-
-
-def _packed(folder: Path, needed: bool) -> Packed | None:
-    if not folder.is_dir():
-        fix = "give the --output-dir of a pack"
-        raise InputMissingError("no such folder", path=folder, fix=fix)
-    listed = manifest.load_manifest(folder)
-    if listed is not None and listed.shards:
-        return Packed(folder, listed)
-    if not needed:
-        return None
-    fix = "pack it, or finish its packing with --resume"
-    raise InputMissingError("has no manifest", path=folder, fix=fix)
 
 
 def present(folder: Path, loader: str) -> Iterator[str]:
@@ -260,11 +253,8 @@ def _write(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]
     return sealed
 
 
-def _publish(folder: Path, sealed: dict[str, str], known: dict[str, str]) -> None:
-    for name, checksum in sealed.items():
-        LocalStorage(folder).publish(name)
-        known[name] = checksum
-    for parent in {(folder / name).parent for name in sealed}:
+def _sync_folders(folder: Path, names: Iterable[str]) -> None:
+    for parent in {(folder / name).parent for name in names}:
         files.sync_folder(parent)
 
 
@@ -290,8 +280,7 @@ def _remove(folder: Path, names: Iterable[str], known: dict[str, str]) -> list[s
             files.remove(path)
             removed.append(name)
         del known[name]
-    for parent in {(folder / name).parent for name in removed}:
-        files.sync_folder(parent)
+    _sync_folders(folder, removed)
     for top in (ENERGON_FOLDER, DALI_FOLDER):
         files.remove_empty_folders(folder / top)
     return removed
