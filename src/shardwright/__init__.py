@@ -123,3 +123,6 @@ if not TYPE_CHECKING:  # or mypy would take any name for one of ours
 
     def __dir__() -> list[str]:
         return __all__
+
+
+del TYPE_CHECKING
