@@ -149,7 +149,7 @@ class Swallowing(Disk):
 
 
 def test_a_disk_that_swallows_bytes_is_found_out(tmp_path: Path) -> None:
-    with using(Swallowing()), pytest.raises(StorageError, match="10 bytes and the disk holds 5"):
+    with using(Swallowing()), pytest.raises(StorageError, match="10 bytes, but the disk holds 5"):
         files.write(tmp_path / "a", b"0123456789")
     assert listing(tmp_path) == []
 

@@ -126,4 +126,4 @@ if not TYPE_CHECKING:  # or mypy would take any name for one of ours
         return __all__
 
 
-del TYPE_CHECKING  # which is not for others to use
+del TYPE_CHECKING

@@ -122,7 +122,7 @@ def test_an_array_enters_whole_or_the_run_stops(
     old = path.read_bytes()
     replaced = npy(array("vae", "another", LARGE))
     if told := error_of(lambda: pack_with(store, output, moment, lambda: change(path))):
-        assert f"{path}: changed while packing" in told
+        assert f"{path}: changed while it was read" in told
         assert "pack again with --resume" in told
         assert not list(output.glob("bucket_*/*"))
         return
@@ -148,7 +148,7 @@ def test_a_write_while_the_array_is_copied_stops_the_run(store: Store, output: P
     """The one case in which a shard would hold half of each, were it not looked for."""
     path = store.array("vae", TARGET)
     with pytest.raises(
-        SourceChangedError, match=r"img0\.npy: changed while packing \(written to or replaced\)"
+        SourceChangedError, match=r"img0\.npy: changed while it was read \(written to or replaced\)"
     ):
         pack_with(store, output, MOMENTS[3], lambda: write_to(path))
 
@@ -198,7 +198,7 @@ def test_an_array_that_changes_after_the_plan_stops_any_number_of_workers(
 ) -> None:
     path = store.array("vae", TARGET)
     progress = AtPhase("write", lambda: change(path))
-    with pytest.raises(SourceChangedError, match=rf"^{path}: changed while packing"):
+    with pytest.raises(SourceChangedError, match=rf"^{path}: changed while it was read"):
         pack(
             derived_dir=store.root,
             output_dir=output,

@@ -548,7 +548,7 @@ def test_an_empty_jsonl_is_nothing_ready(tmp_path: Path, output: Path) -> None:
 def test_nothing_chosen_writes_nothing(flags: tuple[str, str], store: Store, output: Path) -> None:
     done = commands.run("pack", "--derived-dir", store.root, "--output-dir", output, *flags)
     assert done.returncode == 0
-    assert done.stdout.startswith("nothing to pack: no ready sample was chosen")
+    assert done.stdout.startswith("nothing to pack: no ready sample is selected")
     assert not output.exists()
 
 

@@ -138,7 +138,7 @@ def _open(path: Path, flags: int, stack: ExitStack) -> int:
 
 def changed(path: Path, how: str) -> SourceChangedError:
     """Say that an input changed since it was scanned."""
-    return SourceChangedError(f"changed while packing ({how})", path=path, fix="run again")
+    return SourceChangedError(f"changed while it was read ({how})", path=path, fix="run again")
 
 
 def scan(store: Store, progress: Progress, progress_every: int) -> Scan:
