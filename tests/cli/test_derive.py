@@ -129,11 +129,12 @@ def test_a_recompute_with_missing_images_says_how_to_end_it(images: Path, tmp_pa
     assert "recompute of vae: 2 images so far, not in use yet\n" in status
     assert "a recompute of vae is unfinished; --recompute none discards it" in status
     done = run("derive", images, *store, "--recompute", "none")
-    assert "unfinished recompute of vae (2 images): discarded\n" in done.stderr
+    assert "discarding the unfinished recompute of vae (2 images)\n" in done.stderr
     run(*again)
     done = run(*again, "--drop-failed")
     assert done.returncode == 3
     assert "stay in use" not in done.stdout
+    assert "the new vae arrays are in use; 1 old vae array deleted\n" in done.stdout
     assert len(list((tmp_path / "d/vae_latents").iterdir())) == 2
 
 
