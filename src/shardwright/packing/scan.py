@@ -121,10 +121,9 @@ class Part:
             fd = _open(path, 0, stack)
             for image_id, offset, length in zip(self.ids, self.offsets, self.lengths, strict=True):
                 check()
-                line = os.pread(fd, length, offset)
-                if files.state(fd) != self.jsonl_state:  # after reading, so that it is not too late
-                    raise changed(path, "written to")
-                yield image_id, line
+                yield image_id, os.pread(fd, length, offset)
+            if files.state(fd) != self.jsonl_state:  # asked once: before that, nothing is published
+                raise changed(path, "written to")
 
 
 def _open(path: Path, flags: int, stack: ExitStack) -> int:
