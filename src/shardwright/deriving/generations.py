@@ -112,19 +112,21 @@ def made_in(new: Store) -> Iterator[Record]:
 
 
 def unfinished(store: Store) -> tuple[dict[str, Entry], int]:
-    """Give what is being recomputed, and the number of images so far."""
+    """Give what is recomputed but not in use yet, and the number of images so far."""
     new = beside(store)
+    if _swapped(provenance.readable(store.folder)):
+        return {}, 0
     return provenance.readable(new.folder), len({r["image_id"] for r in made_in(new)})
 
 
-def finish(store: Store) -> None:
-    """Finish what a killed run has left: its journal, and a swap that was begun."""
+def finish(store: Store) -> list[str]:
+    """Finish what a killed run has left: its journal, and a swap; name what was swapped."""
     entries, new = provenance.read(store.folder), beside(store)
     for jsonl in (new.jsonl, facts.path_of(new)):
         journal.recover(jsonl)
-    swapped = {name: e for name, e in entries.items() if e.recompute == "swapping"}
+    swapped = _swapped(entries)
     if not swapped:
-        return
+        return []
     made = dict.fromkeys(record["image_id"] for record in made_in(new))
     # Before the arrays, whose presence says which fields to take; it can be repeated.
     journal.apply(new.jsonl, store.jsonl, made, partial(_combined, new))
@@ -140,6 +142,11 @@ def finish(store: Store) -> None:
     discard(store)
     done = {name: replace(entry, recompute=None) for name, entry in swapped.items()}
     provenance.write(store.folder, entries | done)
+    return list(swapped)
+
+
+def _swapped(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    return {name: entry for name, entry in entries.items() if entry.recompute == "swapping"}
 
 
 def discard(store: Store) -> None:

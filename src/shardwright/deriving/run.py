@@ -127,7 +127,8 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
             if journal.recovered is not None:
                 count = quantity(journal.recovered.records, "records")
                 progress.say(f"merged {count} of a killed run")
-            generations.finish(store)
+            if swapped := generations.finish(store):
+                progress.say(f"finished the interrupted recompute of {' and '.join(swapped)}")
             yield Journals(journal, known)
 
 
