@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.contest import SHARDWRIGHT, Command
 from shardwright.buckets import Bucket
 from shardwright.layout import JSONL_NAME
-from shardwright.recipe import FORMAT_VERSION, SPECIFICATION
+from shardwright.recipes import FORMAT_VERSION, SPECIFICATION
 
 _NAMES_A_FILE = 50_000  # ext4 allows 65,000
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.layout import JSONL_NAME
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 
 DINO = SPECIFICATION.components[0].inline[0]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.buckets import Bucket, is_bucket
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 
 SIDES = st.integers(1, 20_000)
 

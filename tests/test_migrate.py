@@ -29,7 +29,7 @@ from shardwright.errors import (
 )
 from shardwright.layout import JSONL_NAME
 from shardwright.migrating.run import _migrate_part
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.storage import files, locks
 from shardwright.storage.files import Disk
 from shardwright.store.journal import Recovered, journal_path

@@ -15,7 +15,7 @@ from shardwright import derive, pack, status, verify
 from shardwright.buckets import Bucket
 from shardwright.encoders.base import Encoder, Tokens
 from shardwright.errors import ProvenanceError, ShardwrightError
-from shardwright.recipe import SPECIFICATION, Component, Mask, Recipe, Side
+from shardwright.recipes import SPECIFICATION, Component, Mask, Recipe, Side
 from shardwright.store.store import Store
 from tests.derive.fakes import Fake
 from tests.derive.pictures import make_images, store_records

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from shardwright.recipe import SPECIFICATION, Component, Side
+from shardwright.recipes import SPECIFICATION, Component, Side
 
 
 def test_a_sample_has_the_members_of_the_specification_in_order() -> None:

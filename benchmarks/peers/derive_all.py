@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 import shardwright
 from shardwright.encoders.base import Options, Picture, Tokens
 from shardwright.encoders.sketch import load
-from shardwright.recipe import SPECIFICATION, Component
+from shardwright.recipes import SPECIFICATION, Component
 
 BATCH = 8
 DINO, VAE, T5 = SPECIFICATION.components

@@ -52,7 +52,7 @@ def huggingface(worker: int) -> Iterator[Batch]:
 
 def loose(worker: int) -> Iterator[Batch]:
     from shardwright.layout import JSONL_NAME
-    from shardwright.recipe import SPECIFICATION
+    from shardwright.recipes import SPECIFICATION
 
     buckets: dict[str, list[Any]] = {}
     for line in (store / JSONL_NAME).open():
@@ -116,7 +116,7 @@ LIBRARY = {
     "shardwright": "shardwright.shards.reader.dataset",
     "webdataset": "webdataset",
     "huggingface": "datasets",
-    "loose": "shardwright.recipe",
+    "loose": "shardwright.recipes",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,11 @@ class Bucket:
     def __str__(self) -> str:
         return f"{self.width}x{self.height}"
 
+    @property
+    def aspect(self) -> float:
+        """Its width divided by its height."""
+        return self.width / self.height
+
     @classmethod
     def parse(cls, name: str) -> Self:
         """Read ``WIDTHxHEIGHT``; anything else is a ValueError."""
@@ -34,3 +40,18 @@ class Bucket:
 def is_bucket(name: str) -> bool:
     """Whether a string is written as a bucket, in a recipe or not."""
     return _NAME.fullmatch(name) is not None
+
+
+def generate(resolution: int, step: int, max_aspect: float) -> list[Bucket]:
+    """Make buckets of about ``resolution`` squared pixels, the square first.
+
+    Their sides are multiples of ``step``; none is more than ``max_aspect`` times the other. For
+    each width, the height is the largest with which the area is not exceeded.
+    """
+    area, longest = resolution**2, math.isqrt(int(resolution**2 * max_aspect))
+    found = set()
+    for width in range(step, longest + 1, step):
+        height = area // width // step * step
+        if height and max(width, height) <= max_aspect * min(width, height):
+            found |= {Bucket(width, height), Bucket(height, width)}
+    return sorted(found, key=lambda bucket: (abs(math.log(bucket.aspect)), bucket.width))

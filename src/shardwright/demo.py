@@ -18,7 +18,7 @@ from shardwright.encoders.sketch import decode
 from shardwright.errors import UsageError
 from shardwright.packing import PackSummary, pack
 from shardwright.progress import Progress
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.storage import files
 from shardwright.storage.local import require_writable
 from shardwright.summary import Summary

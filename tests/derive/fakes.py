@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shardwright.encoders.base import Encoder, ImageEncoder, Options, Picture
 from shardwright.encoders.sketch import load
-from shardwright.recipe import SPECIFICATION, Component
+from shardwright.recipes import SPECIFICATION, Component
 
 DINO, VAE, T5 = SPECIFICATION.components
 

@@ -12,7 +12,7 @@ from PIL import Image
 from shardwright.deriving import DeriveSummary, derive
 from shardwright.encoders.base import Picture
 from shardwright.layout import JSONL_NAME
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.store import records
 
 SIZES = ((96, 64), (64, 96), (80, 80))

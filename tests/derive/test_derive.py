@@ -25,7 +25,7 @@ from shardwright.errors import (
 from shardwright.layout import JSONL_NAME
 from shardwright.packing import pack
 from shardwright.progress import Lines
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.storage.locks import lock
 from shardwright.store.provenance import Entry, require_same
 from tests.derive.fakes import Chokes, Fake, SmallDevice, Spoils, given

@@ -15,7 +15,7 @@ import xxhash
 from shardwright import derive, status, verify
 from shardwright.encoders.base import Options
 from shardwright.encoders.sketch import load
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.store import facts as store_facts
 from tests.commands import run
 from tests.derive.fakes import T5

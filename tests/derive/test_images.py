@@ -17,7 +17,7 @@ from PIL import Image, ImageFile
 from shardwright.deriving import images
 from shardwright.deriving.images import BadImageError, Size, frame, framed, measure
 from shardwright.encoders.base import Picture
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from tests.derive.pictures import gradient, make_bomb
 
 VAE = next(component for component in SPECIFICATION.components if component.follows_picture)

@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.deriving import DeriveSummary
 from shardwright.layout import JSONL_NAME
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.store.records import image_id_of
 from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
 

@@ -13,7 +13,7 @@ import pytest
 
 import shardwright
 from shardwright import DamageError, pack
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import index, manifest
 from shardwright.storage.local import LocalStorage
 from shardwright.verifying.shard import Checker, Seen, ShardToCheck

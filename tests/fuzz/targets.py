@@ -24,7 +24,7 @@ import xxhash
 import shardwright
 from shardwright import ShardwrightError, VerifyReport
 from shardwright.errors import DamageError
-from shardwright.recipe import SPECIFICATION, Component, Side
+from shardwright.recipes import SPECIFICATION, Component, Side
 from shardwright.shards.format import index, manifest, tarread
 from shardwright.shards.format.tarread import BadTarError, Entry
 from shardwright.store import arrays, npy, records, rules

@@ -8,7 +8,7 @@ import string
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format.keys import key, keys
 
 # Whatever a file may be called; half of them of the characters that matter.

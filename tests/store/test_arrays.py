@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.errors import NoSpaceError, StorageError
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.storage import files
 from shardwright.store.arrays import Array, read_array, write_arrays
 from shardwright.store.npy import BadArrayError

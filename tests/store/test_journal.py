@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.storage import files
 from shardwright.storage.files import Disk
 from shardwright.store import records

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardwright.recipe import SPECIFICATION, Component
+from shardwright.recipes import SPECIFICATION, Component
 from shardwright.store import npy
 from shardwright.store.npy import BadArrayError
 from tests import stores

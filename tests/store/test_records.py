@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple
 
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.store import records
 from shardwright.store.records import LONGEST_LINE, BadRecordError
 from shardwright.store.rules import FAULTS, HARMLESS, Rules

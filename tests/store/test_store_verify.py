@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import shardwright
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.store import rules
 from tests.store.small import SmallStore, npy, record, small_store
 

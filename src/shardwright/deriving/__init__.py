@@ -11,7 +11,7 @@ from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.progress import Progress
-from shardwright.recipe import Component, Recipe
+from shardwright.recipes import Component, Recipe
 from shardwright.validate import as_text, integer, place, place_or_none
 
 if TYPE_CHECKING:
@@ -81,11 +81,8 @@ def derive(
         store=store,
         captions=place_or_none("--captions", captions),
         encoders=encoders,
-        options=Options(
-            as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"),
-            dtype,
-            {n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()},
-        ),
+        options=Options(as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype),
+        models={n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()},
         components=chosen,
         recompute=frozenset(recomputed),
         discard=discard,

@@ -9,7 +9,7 @@ from shardwright.deriving.captions import Captions
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress, quantity, size
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 from shardwright.store import commands
 from shardwright.text import shown
 

@@ -13,7 +13,7 @@ from shardwright.encoders.base import Encoder
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import at_once
 from shardwright.progress import Progress
-from shardwright.recipe import Component, Shape
+from shardwright.recipes import Component, Shape
 
 BATCH_SIZE = 8  # where memory allows
 _TRIAL_SIDE = 64

@@ -16,7 +16,7 @@ from shardwright.deriving.prepare import Array, Sample
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress
-from shardwright.recipe import FORMAT_VERSION, Component
+from shardwright.recipes import FORMAT_VERSION, Component
 from shardwright.store.arrays import write_arrays
 from shardwright.store.facts import Facts, Truncated
 from shardwright.store.journal import Journal

@@ -20,7 +20,7 @@ from shardwright.errors import ProvenanceError, StorageError
 from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import quantity
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.store import facts, journal, provenance, records
 from shardwright.store.folders import array_ids

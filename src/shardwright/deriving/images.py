@@ -16,7 +16,7 @@ from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageEr
 from shardwright.deriving.colour import Conversion, conversion
 from shardwright.deriving.sources import FORMAT_OF, is_regular
 from shardwright.encoders.base import Picture
-from shardwright.recipe import Component, Recipe, Side
+from shardwright.recipes import Component, Recipe, Side
 from shardwright.store.provenance import SRGB
 
 PIXEL_LIMIT = 89_478_485  # above it, Pillow suspects a decompression bomb; 256 MiB in RGB

@@ -17,7 +17,7 @@ from shardwright.deriving.images import Size
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts, ImageFile

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shardwright.encoders.base import Encoder
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 
 CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 CGROUPS = Path("/sys/fs/cgroup")

@@ -14,7 +14,7 @@ from shardwright.deriving.prepare import Sample
 from shardwright.deriving.settings import InForce
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.summary import Count
 

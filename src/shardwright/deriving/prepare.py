@@ -16,7 +16,7 @@ from shardwright.deriving.inventory import recorded_caption, recorded_size
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.sources import Source, is_regular
 from shardwright.encoders.base import Encoder
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 from shardwright.store import facts
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.records import Record

@@ -7,8 +7,8 @@ same settings. Any run finishes that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msgspec import structs
@@ -18,7 +18,7 @@ from shardwright.deriving.generations import Generation, beside, made_in
 from shardwright.deriving.inventory import Inventory
 from shardwright.encoders.base import Encoder, Options
 from shardwright.interrupts import at_once
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.store import facts, provenance
 from shardwright.store.provenance import SRGB, Entry, Settings, complete
@@ -34,6 +34,7 @@ class Request:
     captions: Path | None
     encoders: encoders.Choice
     options: Options
+    models: Mapping[str, str]  # component name -> id or path
     components: tuple[Component, ...]
     recompute: frozenset[Component]
     discard: bool  # what an unfinished recompute has made
@@ -78,15 +79,18 @@ class InForce:
         }
         provenance.require_same(self._used, asked, self.store.folder)
         again = [c for c in components if c in recompute | self._left]
-        self.load(c for c in components if c in again or c.name in self.request.options.models)
+        self.load(c for c in components if c in again or c.name in self.request.models)
         self._recompute(again)
 
     def load(self, components: Iterable[Component]) -> None:
         """Load encoders, each once; raise if arrays were made with other settings."""
         for component in components:
             if component not in self.encoders:
+                asked = component
+                if model := self.request.models.get(component.name):
+                    asked = replace(component, settings={**component.settings, "model": model})
                 with at_once():
-                    encoder = encoders.load(self.request.encoders, component, self.request.options)
+                    encoder = encoders.load(self.request.encoders, asked, self.request.options)
                     settings = encoder.describe() | self._choices(component)
                 self.encoders[component] = encoder
                 self.settings[component] = provenance.plain(settings)
@@ -156,7 +160,7 @@ class InForce:
             self.inventory.recompute(entries, made_in(beside_it), known)
 
     def _entry(self, component: Component) -> Entry:
-        model = self.request.options.models.get(component.name)
+        model = self.request.models.get(component.name)
         return Entry(self.settings[component], provenance.TOOL, model=model)
 
     def _choices(self, component: Component) -> Settings:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 
 from shardwright.encoders.base import Encoder, Options
 from shardwright.errors import UsageError
-from shardwright.recipe import Component
+from shardwright.recipes import Component
+from shardwright.recipes.keys import ENCODERS
 
-# The module of a set for a component. It has a function load(component, options), and is imported
-# only when it is used: the pretrained ones need torch.
-_MODULES = {
-    "pretrained": f"{__name__}.{{component}}",
-    "sketch": f"{__name__}.sketch",
-}
-SETS = tuple(_MODULES)
+SETS = ("pretrained", "sketch")
 
 # The name of a set, or the caller's own encoders by component name.
 Choice = str | Mapping[str, Encoder]
@@ -40,8 +34,9 @@ def load(choice: Choice, component: Component, options: Options) -> Encoder:
         if component.name not in choice:
             raise UsageError(f"encoders: no encoder for {component.name}", fix=fix)
         return choice[component.name]
-    module = _MODULES[choice].format(component=component.name)
-    if find_spec(module) is None:
+    if choice == "pretrained" and component.encoder not in ENCODERS:
         raise UsageError(f"--encoders {choice}: no encoder for {component.name}", fix=fix)
-    encoder: Encoder = import_module(module).load(component, options)
+    # Imported only when it is used: the pretrained ones need torch.
+    module = choice if choice == "sketch" else ENCODERS[component.encoder or ""].module
+    encoder: Encoder = import_module(f"{__name__}.{module}").load(component, options)
     return encoder

@@ -12,15 +12,14 @@ each number of its input. The default batch is then one that fits.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import UsageError
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps", re.ASCII)
 _DTYPES = ("bfloat16", "float32")
@@ -86,7 +85,6 @@ class Options:
 
     device: str = "auto"
     dtype: str | None = None
-    models: Mapping[str, str] = field(default_factory=dict)  # component name -> id or path
 
     def __post_init__(self) -> None:
         """Refuse unknown devices and dtypes; float16 too: many models overflow in it."""

@@ -15,9 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardwright.encoders.base import Options
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 
 _WEIGHT_ENDS = (".safetensors", "-*.safetensors", ".safetensors.index.json")
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
@@ -26,12 +25,10 @@ _SECONDS = 5.0  # for the hub's first answer
 
 @dataclass(frozen=True)
 class Layout:
-    """The default model, and which files are used, as ``save_pretrained`` names them."""
+    """Which files of a model are used, as ``save_pretrained`` names them."""
 
-    default: str
     small: tuple[str, ...]
     weights: str  # the stem: one file STEM.safetensors, or STEM-00001-of-….safetensors and an index
-    subfolder: str = ""  # where the model is in a complete pipeline
 
 
 @dataclass(frozen=True)
@@ -63,20 +60,20 @@ class Checkpoint:
         config = self.read("config.json")
         if (found := config.get(field)) != kind:
             what = f"is a {found} model; a {kind} is needed"
-            raise UsageError(what, path=self.asked, fix=f"the default {self.layout.default} fits")
+            raise UsageError(what, path=self.asked, fix=_fix(self.component))
         return config
 
     def require_shape(self, gives: object, needs: object) -> None:
         """Raise if a model gives arrays of another shape than its component needs."""
         if gives != needs:
             what = f"gives {gives}, and {self.component.name} needs {needs}"
-            raise UsageError(what, path=self.asked, fix=f"the default {self.layout.default} fits")
+            raise UsageError(what, path=self.asked, fix=_fix(self.component))
 
     def fetch_weights(self) -> Path:
         """Give the folder once it has the weights."""
         if self.revision is not None:
             repo = self.asked.partition("@")[0]
-            below = "" if self.folder == self.root else f"{self.layout.subfolder}/"
+            below = "" if self.folder == self.root else f"{_subfolder(self.component)}/"
             patterns = [f"{below}{self.layout.weights}{end}" for end in _WEIGHT_ENDS]
             _download(self.component, repo, self.revision, patterns)
         self._weight_files()
@@ -107,9 +104,9 @@ class Checkpoint:
         return InputMissingError(what, path=self.asked, fix=_fix(self.component))
 
 
-def find(component: Component, options: Options, layout: Layout) -> Checkpoint:
-    """Find the model asked for, or the default one, and get its small files."""
-    asked = options.models.get(component.name, layout.default)
+def find(component: Component, layout: Layout) -> Checkpoint:
+    """Find the model of a component, and get its small files."""
+    asked = component.settings["model"]
     root = Path(asked).expanduser()
     revision = None
     if not root.is_dir():
@@ -117,12 +114,19 @@ def find(component: Component, options: Options, layout: Layout) -> Checkpoint:
             what = "is not a folder" if root.exists() else "no such folder"
             raise InputMissingError(what, path=asked, fix=_fix(component))
         repo, _, wanted = asked.partition("@")
-        below = [f"{layout.subfolder}/{name}" for name in layout.small if layout.subfolder]
+        subfolder = _subfolder(component)
+        below = [f"{subfolder}/{name}" for name in layout.small if subfolder]
         root = _download(component, repo, wanted or None, [*layout.small, *below])
         revision = root.name
-    within = root / layout.subfolder
+    within = root / _subfolder(component)
     folder = within if (within / "config.json").is_file() else root
     return Checkpoint(component, asked, layout, root, folder, revision)
+
+
+def _subfolder(component: Component) -> str:
+    """Give where the model is in a complete pipeline; a folder may also be just the model."""
+    found: str = component.settings.get("subfolder", "")
+    return found
 
 
 def _download(

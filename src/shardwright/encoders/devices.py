@@ -19,7 +19,7 @@ from shardwright.encoders.base import Options
 from shardwright.encoders.checkpoints import Checkpoint, Layout, find
 from shardwright.errors import MissingExtraError, ShardwrightError, UsageError
 from shardwright.progress import quantity
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +96,7 @@ def find_model(
                 "--encoders sketch",
             ) from error
     choose_device(options.device)
-    return find(component, options, layout)
+    return find(component, layout)
 
 
 def choose_device(name: str) -> str:

@@ -22,7 +22,7 @@ from PIL import Image
 
 from shardwright.encoders.base import Encoder, Options, Picture, Tokens
 from shardwright.errors import UsageError
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 
 Floats = NDArray[np.floating[Any]]
 
@@ -53,9 +53,6 @@ def load(component: Component, options: Options) -> Encoder:
     if component.name not in _ENCODERS:
         fix = f"leave {component.name} out of --components"
         raise UsageError(f"--encoders sketch: no encoder for {component.name}", fix=fix)
-    if component.name in options.models:
-        what = f"--model {component.name}=...: a sketch has no model"
-        raise UsageError(what, fix="leave out --model")
     return _ENCODERS[component.name](component)
 
 

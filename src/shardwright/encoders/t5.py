@@ -11,13 +11,13 @@ from shardwright.encoders.base import Options, TextEncoder, Tokens
 from shardwright.encoders.checkpoints import Checkpoint, Layout
 from shardwright.encoders.devices import Pretrained, find_model, run
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _TOKENIZER = "tokenizer.json"
-_LAYOUT = Layout("google-t5/t5-large", ("config.json", _TOKENIZER), "model")
+_LAYOUT = Layout(("config.json", _TOKENIZER), "model")
 
 
 class T5Encoder(Pretrained):

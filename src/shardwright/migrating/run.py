@@ -19,7 +19,7 @@ from shardwright.errors import StorageError
 from shardwright.interrupts import check
 from shardwright.migrating import MigrateSummary
 from shardwright.progress import Progress, quantity
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 from shardwright.storage import files, locks
 from shardwright.store.arrays import Array, read_array, write_arrays
 from shardwright.store.folders import leftovers

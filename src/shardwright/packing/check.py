@@ -18,7 +18,7 @@ from shardwright.buckets import Bucket
 from shardwright.engine import Engine
 from shardwright.packing.scan import Part, Scan
 from shardwright.progress import Progress
-from shardwright.recipe import Component, Recipe, Shape
+from shardwright.recipes import Component, Recipe, Shape
 from shardwright.shards.format import tar
 from shardwright.shards.format.record_members import json_member
 from shardwright.store import records

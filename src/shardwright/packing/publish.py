@@ -27,7 +27,7 @@ from shardwright.packing.plan import Plan, Shard
 from shardwright.packing.start import existing
 from shardwright.packing.write import entry_of, make_task, write_shard
 from shardwright.progress import Progress, quantity, size
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import index, manifest
 from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
 from shardwright.shards.format.names import bucket_folder, existing_buckets, leftovers

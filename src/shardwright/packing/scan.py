@@ -22,7 +22,7 @@ from shardwright.errors import InputMissingError, ProvenanceError, SourceChanged
 from shardwright.interrupts import check
 from shardwright.packing.summary import Skipped
 from shardwright.progress import Progress, quantity
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.storage.files import explained
 from shardwright.store import commands, provenance, records

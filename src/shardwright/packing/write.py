@@ -15,7 +15,7 @@ import xxhash
 from shardwright.errors import StorageError
 from shardwright.packing.plan import Plan, Shard
 from shardwright.packing.scan import Part, changed
-from shardwright.recipe import JSON_SUFFIX, Component
+from shardwright.recipes import JSON_SUFFIX, Component
 from shardwright.shards.format import index, tar
 from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.keys import key

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from shardwright.engine import Engine
 from shardwright.interrupts import check
-from shardwright.recipe import Component, Shape
+from shardwright.recipes import Component, Shape
 from shardwright.storage.files import explained
 from shardwright.store import npy
 from shardwright.store.commands import Commands

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import StorageError
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.store import npy
 from shardwright.store.npy import BadArrayError

@@ -9,7 +9,7 @@ from pathlib import Path
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME, STATE_FOLDER
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.store import commands
 from shardwright.store.store import ARRAY_SUFFIX, Store

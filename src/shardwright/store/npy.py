@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from shardwright.recipe import Component, Shape
+from shardwright.recipes import Component, Shape
 
 MAGIC = b"\x93NUMPY"
 HEADER_BYTES = 128  # what NumPy writes for every array of ours

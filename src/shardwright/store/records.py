@@ -13,7 +13,7 @@ import msgspec
 
 from shardwright.interrupts import check
 from shardwright.progress import Progress
-from shardwright.recipe import Mask, Recipe
+from shardwright.recipes import Mask, Recipe
 from shardwright.storage.files import explained
 
 Record = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeGuard
 import msgspec
 
 from shardwright.buckets import is_bucket
-from shardwright.recipe import FORMAT_VERSION, Recipe
+from shardwright.recipes import FORMAT_VERSION, Recipe
 from shardwright.store import records
 from shardwright.store.commands import Commands
 from shardwright.store.records import Record, is_image_id, is_mask

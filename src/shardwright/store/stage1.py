@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shardwright.recipe import FORMAT_VERSION, Component, Recipe
+from shardwright.recipes import FORMAT_VERSION, Component, Recipe
 from shardwright.store import records
 from shardwright.store.records import BadRecordError, Line, Record
 

@@ -11,7 +11,7 @@ import msgspec
 
 from shardwright.errors import DamageError
 from shardwright.layout import JSONL_NAME, STATE_FOLDER
-from shardwright.recipe import SPECIFICATION, Component, Recipe
+from shardwright.recipes import SPECIFICATION, Component, Recipe
 from shardwright.storage import files
 from shardwright.store.journal import journal_path
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shardwright.errors import InputMissingError
 from shardwright.progress import Progress
-from shardwright.recipe import JSON_SUFFIX
+from shardwright.recipes import JSON_SUFFIX
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.shards.format.tarread import Fault
 from shardwright.store import npy, records

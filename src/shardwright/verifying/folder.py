@@ -20,7 +20,7 @@ from shardwright.errors import DamageError, ShardwrightError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import Progress, quantity
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import consistency, keys, manifest
 from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.manifest import MANIFEST_NAME, SHA256_NAME, UNFINISHED_NAME, Manifest

@@ -15,7 +15,7 @@ import msgspec
 from shardwright import interrupts
 from shardwright.errors import DamageError, InputMissingError
 from shardwright.progress import Progress
-from shardwright.recipe import JSON_SUFFIX, LONGEST_NAME
+from shardwright.recipes import JSON_SUFFIX, LONGEST_NAME
 from shardwright.shards.format import manifest, tarread
 from shardwright.shards.format.tarread import Entry, Fault
 from shardwright.shards.loaders import indexes as loader_indexes

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from shardwright.buckets import Bucket, is_bucket
 from shardwright.progress import quantity
-from shardwright.recipe import JSON_SUFFIX, MEMBER_FIELDS, Component, Recipe, Shape
+from shardwright.recipes import JSON_SUFFIX, MEMBER_FIELDS, Component, Recipe, Shape
 from shardwright.shards.format import tar, tarread
 from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.tarread import Fault

@@ -16,7 +16,7 @@ import xxhash
 
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import check
-from shardwright.recipe import Recipe
+from shardwright.recipes import Recipe
 from shardwright.shards.format import index, tar
 from shardwright.shards.format.index import Head, ShardIndex
 from shardwright.shards.format.keys import key, keys

@@ -22,7 +22,7 @@ import pytest
 from shardwright.encoders.base import Options
 from shardwright.encoders.checkpoints import Checkpoint, Layout, find
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from tests.derive.encoders.hub import COMMIT, serving
 
 COMPONENT = next(component for component in SPECIFICATION.components if component.name == "vae")
@@ -207,7 +207,7 @@ def test_without_the_encode_extra_the_pip_line_is_named(tmp_path: Path) -> None:
         "from shardwright.encoders import load\n"
         "from shardwright.encoders.base import Options\n"
         "from shardwright.errors import MissingExtraError\n"
-        "from shardwright.recipe import SPECIFICATION\n"
+        "from shardwright.recipes import SPECIFICATION\n"
         "for component in SPECIFICATION.components:\n"
         "    try: load('pretrained', component, Options())\n"
         "    except MissingExtraError as error: print(error)\n"

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import shardwright
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 
 
 class Levels:

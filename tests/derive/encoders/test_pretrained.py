@@ -20,7 +20,7 @@ from shardwright.encoders.base import ImageEncoder, Options, Picture, TextEncode
 from shardwright.encoders.contract import ImageEncoderContract, TextEncoderContract, picture
 from shardwright.encoders.vae import Tiling, VaeEncoder
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 from tests.derive.encoders.models import DINO_PREPROCESSING, edit_json, make_dino, make_t5, make_vae
 
 COMPONENT = {component.name: component for component in SPECIFICATION.components}

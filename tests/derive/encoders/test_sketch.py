@@ -10,7 +10,7 @@ from shardwright.encoders.base import ImageEncoder, Options, TextEncoder
 from shardwright.encoders.contract import ImageEncoderContract, TextEncoderContract, picture
 from shardwright.encoders.sketch import BlockTransform, Descriptor, HashedWords, decode
 from shardwright.errors import UsageError
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 
 DINO, VAE, T5 = SPECIFICATION.components
 

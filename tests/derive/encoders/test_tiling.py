@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.encoders.vae import Tiling
-from shardwright.recipe import SPECIFICATION
+from shardwright.recipes import SPECIFICATION
 
 TILING = Tiling()
 

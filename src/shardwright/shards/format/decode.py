@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.recipe import JSON_SUFFIX, Shape
+from shardwright.recipes import JSON_SUFFIX, Shape
 from shardwright.shards.format.tar import BLOCK
 from shardwright.store import npy
 from shardwright.store.npy import BadArrayError

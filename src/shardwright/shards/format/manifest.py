@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
-from shardwright.recipe import SPECIFICATION, Recipe
+from shardwright.recipes import SPECIFICATION, Recipe
 from shardwright.storage import files
 
 MANIFEST_NAME = "manifest.json"

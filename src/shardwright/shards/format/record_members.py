@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from shardwright.recipe import MEMBER_FIELDS, Mask, Recipe
+from shardwright.recipes import MEMBER_FIELDS, Mask, Recipe
 from shardwright.store.npy import header_bytes
 from shardwright.store.records import Record
 

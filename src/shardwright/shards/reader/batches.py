@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardwright.errors import UsageError
 from shardwright.progress import quantity
-from shardwright.recipe import JSON_SUFFIX
+from shardwright.recipes import JSON_SUFFIX
 from shardwright.shards.format import decode
 from shardwright.shards.reader.catalog import Numbers
 from shardwright.shards.reader.view import Sample, View

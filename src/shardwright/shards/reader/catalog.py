@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shardwright.errors import DamageError, InputMissingError
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 from shardwright.shards.format import index, manifest, tarread
 from shardwright.shards.format.index import Member, ShardIndex
 from shardwright.shards.format.keys import keys

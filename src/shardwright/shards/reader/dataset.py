@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.errors import UsageError
 from shardwright.progress import quantity
-from shardwright.recipe import JSON_SUFFIX
+from shardwright.recipes import JSON_SUFFIX
 from shardwright.shards.reader.batches import Batches, BatchSettings, Epochs, SmallBuckets
 from shardwright.shards.reader.catalog import read_ids
 from shardwright.shards.reader.view import Sample, View

@@ -11,7 +11,7 @@ import xxhash
 
 from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
-from shardwright.recipe import LONGEST_NAME
+from shardwright.recipes import LONGEST_NAME
 from shardwright.shards.format import decode
 from shardwright.shards.format.decode import BadMemberError
 from shardwright.shards.format.tar import BLOCK

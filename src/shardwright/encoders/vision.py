@@ -13,12 +13,10 @@ from shardwright.encoders.base import ImageEncoder, Options, Picture
 from shardwright.encoders.checkpoints import Checkpoint, Layout
 from shardwright.encoders.devices import Pretrained, find_model, run
 from shardwright.errors import UsageError
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 
 _PREPROCESSING = "preprocessor_config.json"
-_LAYOUT = Layout(
-    "facebook/dinov3-vitl16-pretrain-lvd1689m", ("config.json", _PREPROCESSING), "model"
-)
+_LAYOUT = Layout(("config.json", _PREPROCESSING), "model")
 
 
 @dataclass(frozen=True)

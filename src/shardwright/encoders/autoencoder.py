@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 from shardwright.encoders.base import ImageEncoder, Options, Picture
 from shardwright.encoders.checkpoints import Checkpoint, Layout
 from shardwright.encoders.devices import Pretrained, find_model, run
-from shardwright.recipe import Component
+from shardwright.recipes import Component
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_LAYOUT = Layout(
-    "black-forest-labs/FLUX.1-dev", ("config.json",), "diffusion_pytorch_model", subfolder="vae"
-)
+_LAYOUT = Layout(("config.json",), "diffusion_pytorch_model")
 _FACTOR = 8  # pixels a side of one latent
 _BYTES_PER_NUMBER = {"float32": 840, "bfloat16": 420}  # of input, while it is encoded; measured
 

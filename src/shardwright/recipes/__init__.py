@@ -1,0 +1,39 @@
+"""What a sample consists of: recipes, as values and as TOML files."""
+
+from __future__ import annotations
+
+from shardwright.recipes.file import DEFAULT, RecipeFile, find, read_shipped
+from shardwright.recipes.values import (
+    ANY,
+    BFLOAT16,
+    FORMAT_VERSION,
+    JSON_SUFFIX,
+    LONGEST_NAME,
+    MEMBER_FIELDS,
+    Component,
+    Mask,
+    Recipe,
+    Selection,
+    Shape,
+    Side,
+)
+
+__all__ = [
+    "ANY",
+    "BFLOAT16",
+    "FORMAT_VERSION",
+    "JSON_SUFFIX",
+    "LONGEST_NAME",
+    "MEMBER_FIELDS",
+    "SPECIFICATION",
+    "Component",
+    "Mask",
+    "Recipe",
+    "RecipeFile",
+    "Selection",
+    "Shape",
+    "Side",
+    "find",
+]
+
+SPECIFICATION = read_shipped(DEFAULT).recipe
