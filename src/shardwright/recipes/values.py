@@ -34,6 +34,9 @@ class Side:
     divisor: int
 
 
+PIXELS = (Side("height", 1), Side("width", 1), 3)  # the shape of a picture
+
+
 @dataclass(frozen=True)
 class Mask:
     """Which tokens of a caption count: a list of 0 and 1 in the record, an array in a shard."""
