@@ -33,8 +33,10 @@ _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}", re.ASCII)
 # Loaders end a key at its first dot, lower-case the rest, and reserve names that begin with "__".
 _SUFFIX = re.compile(r"(?!__)[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII)
 _LONGEST_SUFFIX = 48  # so that a key has room for about half of a name
+_BARE = re.compile(r"[A-Za-z0-9_-]{1,60}", re.ASCII)
 _SIDE = re.compile(r"(height|width)(?:/([1-9][0-9]{0,3}))?", re.ASCII)
 _LARGEST = 1 << 31  # of a number in a recipe
+_MOST_LEVELS = 16
 _LONGEST_FIELD = 100  # characters
 _LONGEST_SHOWN = 60  # characters of a value in an error
 NAME_WORDS = "lower-case letters, digits, - and _, at most 48 in all"
@@ -91,21 +93,25 @@ def _is_mask(value: object) -> bool:
     )
 
 
-def axis(value: object, tokens: int | None = None) -> int | Side | Literal["any"] | None:
-    """Read one axis of a shape; None if it is not one."""
+def axis(value: Any, tokens: int = 1) -> int | Side | Literal["any"]:  # noqa: ANN401
+    """Read one axis of a shape; anything else is a ValueError."""
     if _is_count(value):
-        assert isinstance(value, int)
-        return value
+        return int(value)
     if value == ANY:
         return ANY
     if value == TOKENS:
         return tokens
     match = _SIDE.fullmatch(value) if isinstance(value, str) else None
-    return Side(match[1], int(match[2] or 1)) if match else None  # type: ignore[arg-type]
+    if match is None:
+        raise ValueError(f"{brief(value)} is not an axis")
+    return Side("height" if match[1] == "height" else "width", int(match[2] or 1))
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and None not in (axis(a, 1) for a in value)
+    try:
+        return isinstance(value, list) and len(list(map(axis, value))) > 0
+    except ValueError:
+        return False
 
 
 def _is_suffix(value: object) -> bool:
@@ -150,13 +156,19 @@ TOP = {
     "extends": Key("the name of a shipped recipe, or a file", _is_text),
     "components": Key("a list of names", lambda v: bool(v) and _is_texts(v)),
 }
-PATHS = {name: Key("a path", _is_text) for name in ("images", "store", "shards")}
+DEFAULT_PATHS = {"images": "data/approved", "store": "data/derived", "shards": "data/shards"}
+PATHS = {name: Key("a path", _is_text) for name in DEFAULT_PATHS}
+OF_RESOLUTION = {"step": 64, "max_aspect": 2.0}  # with their defaults
 IMAGES = {
     "fit": Key(" or ".join(f'"{fit}"' for fit in FITS), lambda v: v in FITS),
     "buckets": Key('a list like ["1024x1024", "832x1216"]', _is_buckets),
     "resolution": Key(
-        "a number of pixels, or a list of them",
-        lambda v: all(map(_is_count, v)) if isinstance(v, list) and v else _is_count(v),
+        f"a number of pixels, or a list of at most {_MOST_LEVELS}",
+        lambda v: (
+            0 < len(v) <= _MOST_LEVELS and all(map(_is_count, v))
+            if isinstance(v, list)
+            else _is_count(v)
+        ),
     ),
     "step": _PIXELS,
     "max_aspect": Key("a number of at least 1", lambda v: _is_number(v, 1)),
@@ -193,6 +205,7 @@ COMPONENT = {
         lambda v: isinstance(v, dict) and _is_plain(v),
     ),
 }
+TABLES = {"paths": PATHS, "images": IMAGES}  # besides those of the components
 
 
 @dataclass(frozen=True)
@@ -234,6 +247,8 @@ def keys_of(encoder: str | None) -> tuple[str, ...]:
     """Name the keys that a component with this encoder may have."""
     if encoder is None:
         return _EVERY
+    if encoder == "picture":
+        return ("encoder", "folder", "suffix", *ENCODERS[encoder].keys)
     return (*_EVERY, *(ENCODERS[encoder].keys if encoder in ENCODERS else _OWN))
 
 
@@ -252,3 +267,8 @@ def brief(value: object) -> str:
     except (ValueError, RecursionError):  # a number of thousands of digits, an abyss of lists
         text = f"this {type(value).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+
+
+def spelt(key: str) -> str:
+    """Show a key in an error as TOML may have it."""
+    return key if _BARE.fullmatch(key) else brief(key)

@@ -118,7 +118,7 @@ class Component:
 
     @property
     def is_never_constant(self) -> bool:
-        """Whether an array with one value everywhere is damage: where an encoder of ours made it."""
+        """Whether one value everywhere is damage: in floats that an encoder made."""
         return self.is_float and self.encoder is not None
 
     def accepts(self, shape: Shape) -> bool:
