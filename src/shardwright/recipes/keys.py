@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from shardwright.buckets import is_bucket
 from shardwright.recipes.values import ANY, BFLOAT16, JSON_SUFFIX, PICTURES, Side
@@ -42,8 +41,7 @@ _LONGEST_SHOWN = 60  # characters of a value in an error
 NAME_WORDS = "lower-case letters, digits, - and _, at most 48 in all"
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """What a key may hold."""
 
     words: str  # for an error
@@ -208,8 +206,7 @@ COMPONENT = {
 TABLES = {"paths": PATHS, "images": IMAGES}  # besides those of the components
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """An encoder that is part of Shardwright."""
 
     module: str  # below shardwright.encoders

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from shardwright.buckets import is_bucket
 from shardwright.errors import DamageError
@@ -22,8 +22,7 @@ _MOST_AXES = 32  # of an array, in every NumPy
 _MOST_BYTES = (1 << 33) - (1 << 20)  # of a tar member, with room for its header
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """What is wrong in a recipe, and how to fix it."""
 
     table: str  # "images" or "component.NAME"; empty for a key above all tables
