@@ -34,6 +34,9 @@ class Side:
     divisor: int
 
 
+PIXELS = (Side("height", 1), Side("width", 1), 3)  # the shape of a picture
+
+
 @dataclass(frozen=True)
 class Mask:
     """Which tokens of a caption count: a list of 0 and 1 in the record, an array in a shard."""
@@ -115,7 +118,7 @@ class Component:
 
     @property
     def is_never_constant(self) -> bool:
-        """Whether an array with one value everywhere is damage: where an encoder of ours made it."""
+        """Whether one value everywhere is damage: in floats that an encoder made."""
         return self.is_float and self.encoder is not None
 
     def accepts(self, shape: Shape) -> bool:
