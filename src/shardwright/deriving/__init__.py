@@ -57,13 +57,13 @@ def derive(
     are no images or no captions, NoSpaceError if the arrays do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
-    from shardwright import recipes
     from shardwright.deriving.run import run
     from shardwright.deriving.settings import Request
     from shardwright.deriving.wanted import started_from, wanted
     from shardwright.encoders import require_choice
     from shardwright.encoders.base import Options
     from shardwright.recipes.keys import FITS
+    from shardwright.store.places import find_recipe
     from shardwright.store.store import Store, recorded
 
     validate.require_switches(ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed)
@@ -73,7 +73,7 @@ def derive(
     model = {} if model is None else model
     validate.require_mapping("--model", model, "component names to models")
     model = {n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()}
-    file = recipes.find(None if recipe is None else as_text("--recipe", recipe, "a file or a name"))
+    file = find_recipe(recipe)
     folder = place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir)
     store = Store(folder, place_or_none("--jsonl", jsonl) or folder / JSONL_NAME)
     names = validate.names("--recompute", recompute)

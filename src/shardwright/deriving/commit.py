@@ -173,7 +173,8 @@ def _outdated(sample: Sample, arrays: Collection[Component]) -> list[str]:
 
 def trimmed(array: Array, mask: Sequence[int] | Array) -> Array:
     """Keep the rows of the tokens that count."""
-    return array[np.array(mask, bool)]
+    kept: Array = array[np.array(mask, bool)]
+    return kept
 
 
 def _mask(component: Component) -> str:

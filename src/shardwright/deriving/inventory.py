@@ -47,8 +47,8 @@ class Inventory:
         self._outdated: dict[int, list[str]] = {}  # components that show an earlier file
         self.touched: dict[int, int] = {}  # the new time of files with the same content
         self.gone: dict[str, str] = {}  # the paths of images on record that do not exist, by id
-        captions = (c for c in store.recipe.captions if c.field == CAPTION)
-        self._places = [(f"{store.arrays(c)}/", c.extension) for c in captions]
+        made_from = (c for c in store.recipe.captions if c.field == CAPTION)
+        self._places = [(f"{store.arrays(c)}/", c.extension) for c in made_from]
         self._read_texts = any(component.source == "caption" for component in recompute)
         usable = (n for n in range(len(sources)) if n not in self.problems)
         self._numbers = {sources[number].image_id: number for number in usable}
@@ -154,7 +154,9 @@ class Inventory:
         """Find an image's texts, where they may differ from those on record."""
         row = self.given(number)
         beside = None if CAPTION in row or CAPTION not in self._texts else self._edited(number)
-        return {field: row.get(field, beside if field == CAPTION else None) for field in self._texts}
+        return {
+            field: row.get(field, beside if field == CAPTION else None) for field in self._texts
+        }
 
     def _read_facts(self, progress: Progress) -> dict[str, str]:
         """Compare the images with the files that were encoded; give those that are gone."""

@@ -17,7 +17,7 @@ class Pass:
     """Encoders that take their arrays from one forward pass."""
 
     def __init__(self, encoders: Mapping[Component, Encoder]) -> None:
-        self.encoders: Mapping[Component, Any] = encoders
+        self.encoders: dict[Component, Any] = {**encoders}
         self.components = tuple(encoders)
         self._first = self.encoders[self.components[0]]
         self.name = ", ".join(component.name for component in self.components)

@@ -171,6 +171,7 @@ def _outlook(layout: Plan, outcomes: Outcomes) -> DeriveSummary:
                 to_make=layout.to_make.get(component, 0),
                 bytes_needed=needed.get(component, 0),
                 settings=settings.settings.get(component),
+                elsewhere=component.source == "elsewhere",
             )
             for component in (*request.components, *_elsewhere(request.store))
         },
@@ -222,7 +223,9 @@ def _work(
         colours = settings.colours()
         each = passes(settings.encoders, colours)
         for through in each:
-            write_empty(through, [c for c in through.components if c in empties], settings, progress)
+            write_empty(
+                through, [c for c in through.components if c in empties], settings, progress
+            )
         progress.phase("derive", len(layout.numbers), "images")
         target = generation or journals
         rooms = {} if request.batch_size else machine.rooms(each)  # models are loaded

@@ -169,7 +169,9 @@ class InForce:
         if options.dtype is not None or used is None or component in self.request.recompute:
             return options
         dtype = used.settings.get("dtype")
-        return replace(options, dtype=dtype if used.settings.get("encoders") == "pretrained" else None)
+        return replace(
+            options, dtype=dtype if used.settings.get("encoders") == "pretrained" else None
+        )
 
     @property
     def recomputed(self) -> Set[Component]:

@@ -28,6 +28,7 @@ class ComponentSummary:
     made: int = 0
     bytes_written: int = 0
     not_recomputed: int = 0  # old arrays without a new one
+    elsewhere: bool = False  # whether another tool makes it
 
 
 @dataclass(kw_only=True)
