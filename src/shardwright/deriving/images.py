@@ -16,10 +16,10 @@ from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageEr
 from shardwright.deriving.colour import Conversion, conversion
 from shardwright.deriving.sources import FORMAT_OF, is_regular
 from shardwright.encoders.base import Picture
+from shardwright.pictures import PIXEL_LIMIT
 from shardwright.recipes import Component, Recipe, Side
 from shardwright.store.provenance import SRGB
 
-PIXEL_LIMIT = 89_478_485  # above it, Pillow suspects a decompression bomb; 256 MiB in RGB
 # By content, whatever the name says. Only these: for others, Pillow may start programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "QOI")
 _PLUGGED = ("HEIF", "JXL")  # with packages that the user may have installed
