@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from shardwright.encoders.base import Encoder
+from shardwright.encoders.base import Encoder, PictureWriter
 from shardwright.recipes import Component
 
 Array = NDArray[Any]
@@ -16,8 +16,8 @@ Array = NDArray[Any]
 class Pass:
     """Encoders that take their arrays from one forward pass."""
 
-    def __init__(self, encoders: Mapping[Component, Encoder]) -> None:
-        self.encoders: dict[Component, Any] = {**encoders}
+    def __init__(self, encoders: Mapping[Component, Any]) -> None:
+        self.encoders = encoders
         self.components = tuple(encoders)
         self._first = self.encoders[self.components[0]]
         self.name = ", ".join(component.name for component in self.components)
@@ -38,9 +38,11 @@ class Pass:
         return {component: encoder.take(made) for component, encoder in self.encoders.items()}
 
 
-def passes(encoders: Mapping[Component, Encoder], colours: Mapping[Component, str]) -> list[Pass]:
+def passes(
+    encoders: Mapping[Component, Encoder | PictureWriter], colours: Mapping[Component, str]
+) -> list[Pass]:
     """Group encoders that share a model and see the same input; pictures are only written."""
-    groups: dict[tuple[int, str | None], dict[Component, Encoder]] = {}
+    groups: dict[tuple[int, str | None], dict[Component, Any]] = {}
     for component, encoder in encoders.items():
         if component.is_array:
             shared = id(getattr(encoder, "shares", encoder))

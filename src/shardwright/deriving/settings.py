@@ -17,7 +17,7 @@ from msgspec import structs
 from shardwright import encoders
 from shardwright.deriving.generations import Generation, made_in
 from shardwright.deriving.inventory import Inventory
-from shardwright.encoders.base import Encoder, Options
+from shardwright.encoders.base import Encoder, Options, PictureWriter
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.interrupts import at_once
 from shardwright.recipes import Component, Recipe, RecipeFile
@@ -55,7 +55,7 @@ class InForce:
 
     def __init__(self, request: Request, inventory: Inventory) -> None:
         self.request, self.store, self.inventory = request, request.store, inventory
-        self.encoders: dict[Component, Encoder] = {}
+        self.encoders: dict[Component, Encoder | PictureWriter] = {}
         self.settings: dict[Component, Settings] = {}
         self._models: dict[Any, Any] = {}  # what several encoders share
         self.generation: Generation | None = None  # of what is recomputed
