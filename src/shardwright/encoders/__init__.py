@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal
 
 from shardwright.encoders.base import Encoder, Options
 from shardwright.errors import UsageError
-from shardwright.recipes import Component
+from shardwright.recipes import Component, Side
 from shardwright.recipes.keys import ENCODERS
 
 SETS = ("pretrained", "sketch")
@@ -27,8 +29,16 @@ def require_choice(choice: Choice) -> None:
         raise UsageError(f"--encoders is {choice!r}", fix=fix)
 
 
-def load(choice: Choice, component: Component, options: Options) -> Encoder:
-    """Give the encoder of a component; this is cheap, as its first use loads the weights."""
+def load(
+    choice: Choice,
+    component: Component,
+    options: Options,
+    models: dict[Any, Any] | None = None,
+) -> Encoder:
+    """Give the encoder of a component; this is cheap, as its first use loads the weights.
+
+    Encoders that are given the same ``models`` share what they load.
+    """
     fix = f"leave {component.name} out of --components"
     if not isinstance(choice, str):
         if component.name not in choice:
@@ -36,7 +46,20 @@ def load(choice: Choice, component: Component, options: Options) -> Encoder:
         return choice[component.name]
     if choice == "pretrained" and component.encoder not in ENCODERS:
         raise UsageError(f"--encoders {choice}: no encoder for {component.name}", fix=fix)
-    # Imported only when it is used: the pretrained ones need torch.
-    module = choice if choice == "sketch" else ENCODERS[component.encoder or ""].module
-    encoder: Encoder = import_module(f"{__name__}.{module}").load(component, options)
+    if choice == "sketch":
+        sketched: Encoder = import_module(f"{__name__}.sketch").load(component, options)
+        return sketched
+    shared = ({} if models is None else models,) if "model" in component.settings else ()
+    encoder: Encoder = _module(component).load(component, options, *shared)
     return encoder
+
+
+def shape_of(component: Component) -> tuple[int | Side | Literal["any"], ...]:
+    """Ask the checkpoint of a pretrained encoder for the shape of its arrays."""
+    found: tuple[int | Side | Literal["any"], ...] = _module(component).shape(component)
+    return found
+
+
+def _module(component: Component) -> ModuleType:
+    """Import the encoder only when it is used: most need torch."""
+    return import_module(f"{__name__}.{ENCODERS[component.encoder or ''].module}")
