@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shardwright.recipes.compare import differences
 from shardwright.recipes.file import DEFAULT, RecipeFile, find, read_shipped
 from shardwright.recipes.values import (
     ANY,
@@ -33,6 +34,7 @@ __all__ = [
     "Selection",
     "Shape",
     "Side",
+    "differences",
     "find",
 ]
 
