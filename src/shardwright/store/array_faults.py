@@ -17,7 +17,7 @@ from shardwright.storage.files import explained
 from shardwright.store import npy
 from shardwright.store.commands import Commands
 from shardwright.store.npy import BadArrayError
-from shardwright.store.store import ARRAY_SUFFIX, Store
+from shardwright.store.store import Store
 
 _BATCH = 256  # samples a worker checks at a time
 _MAKE = "run {run.derive}"
@@ -62,7 +62,7 @@ def look(
     size = time = 0
     shape: Shape = ()
     try:
-        fd = npy.open_array(image_id + ARRAY_SUFFIX, folder)
+        fd = npy.open_array(image_id + component.extension, folder)
         try:
             size, shape = npy.check(fd, component)
             time = os.fstat(fd).st_ctime_ns

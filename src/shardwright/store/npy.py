@@ -60,6 +60,8 @@ def check(fd: int, component: Component) -> tuple[int, Shape]:
 
 def check_part(first: Callable[[int], bytes], size: int, component: Component) -> tuple[int, Shape]:
     """Check a part of a file in the same way; ``first`` reads its first bytes."""
+    if not component.is_array:
+        return _picture(first(size), component)
     shape, expected = _judge(first(min(HEADER_BYTES, size)), component)
     if shape is None:  # a longer header, by another writer
         shape, expected = _judge(first(min(expected, size)), component)
@@ -80,7 +82,7 @@ def _judge(start: bytes, component: Component) -> tuple[Shape | None, int]:
     if length > len(start):
         return None, length
     header = parse(start[:length])
-    if header.dtype != component.dtype:
+    if header.dtype != component.header_dtype:
         raise BadArrayError("wrong_dtype")
     if not component.accepts(header.shape):
         raise BadArrayError("wrong_shape")
@@ -134,3 +136,15 @@ def parse(start: bytes) -> Header:
     if not is_shape or not isinstance(fortran_order, bool):
         raise BadArrayError("not_npy")
     return Header(dtype, fortran_order, shape, length)
+
+
+def _picture(data: bytes, component: Component) -> tuple[int, Shape]:
+    import io
+
+    from PIL import Image
+
+    try:
+        width, height = Image.open(io.BytesIO(data)).size
+    except OSError:
+        raise BadArrayError("not_a_picture") from None
+    return len(data), (height, width, 3)

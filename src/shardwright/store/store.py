@@ -17,6 +17,7 @@ from shardwright.store.journal import journal_path
 
 ARRAY_SUFFIX = ".npy"
 _RECIPE = "recipe.json"
+_EMPTY = "empty"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,11 @@ class Store:
 
     def array(self, component: Component, image_id: str) -> Path:
         """Give the file of one array."""
-        return self.folder / component.folder / (image_id + ARRAY_SUFFIX)
+        return self.folder / component.folder / (image_id + component.extension)
+
+    def empty(self, suffix: str) -> Path:
+        """Give the file of a member as it is for the empty caption."""
+        return self.state / _EMPTY / suffix
 
     def make_folders(self) -> None:
         """Make the folders, and sync them: a killed run may have left files that were not.
