@@ -44,8 +44,11 @@ def _values(component: Component) -> dict[str, object]:
     return {
         "encoder": component.encoder,
         **{key: value for key, value in settings.items() if key not in _NOT_COMPARED},
-        "dtype": _NAMES.get(component.dtype, component.dtype),
-        "shape": [_axis(component, number) for number in range(len(component.shape))],
+        "dtype": dtype_text(component),
+        "shape": [
+            _length(component, axis) if number == 0 else axis
+            for number, axis in enumerate(shape_text(component))
+        ],
         "folder": component.folder,
         "suffix": component.suffix,
         "field": component.field,
@@ -54,11 +57,20 @@ def _values(component: Component) -> dict[str, object]:
     }
 
 
-def _axis(component: Component, number: int) -> object:
-    axis = component.shape[number]
-    if isinstance(axis, Side):
-        return f"{axis.of}/{axis.divisor}" if axis.divisor > 1 else axis.of
-    return _length(component, axis) if number == 0 else axis
+def dtype_text(component: Component) -> str:
+    """Write a dtype as a recipe file does."""
+    return _NAMES.get(component.dtype, component.dtype)
+
+
+def shape_text(component: Component) -> tuple[int | str, ...]:
+    """Write a shape as a recipe file does."""
+    return tuple(map(_axis, component.shape))
+
+
+def _axis(axis: int | str | Side) -> int | str:
+    if not isinstance(axis, Side):
+        return axis
+    return f"{axis.of}/{axis.divisor}" if axis.divisor > 1 else axis.of
 
 
 def _length(component: Component, length: object) -> object:
