@@ -15,11 +15,12 @@ from shardwright.deriving.prepare import Sample
 from shardwright.deriving.settings import InForce
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
-from shardwright.recipes import Component
+from shardwright.recipes import Component, Recipe, Selection
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import Record
 from shardwright.summary import Count
 
+_COMPRESSED = 8  # times smaller than its pixels is a picture, or more
 _MEASURED = 256  # images that are opened to estimate the room, or the profiles, of all
 
 
@@ -35,6 +36,7 @@ class Plan:
         self.changed: list[str] = []  # images whose arrays show an earlier file
         self.to_make = dict.fromkeys(components, 0)
         names = [component.name for component in components]
+        selective = settings.store.recipe.selection != Selection()
         recordable = not settings.store.recipe.captions  # without a caption
         for number, source in enumerate(inventory.sources):
             check()
@@ -42,6 +44,9 @@ class Plan:
                 outcomes.fail(source, *inventory.problems[number], names)
                 continue
             make = inventory.missing(number, components)
+            if make and selective and (why := _left_out(source.path, settings.store.recipe)):
+                outcomes.leave_out(source, *why)
+                continue
             wants_text = self.wants_text(number, make)
             if inventory.is_outdated(number, make):
                 self.changed.append(source.path)
@@ -137,6 +142,8 @@ class Plan:
             if component.follows_picture:
                 shapes = [component.shape_for(*size) for size in self._sizes(component)]
             total = sum(component.nbytes(shape) + HEADER_BYTES for shape in shapes)
+            if not component.is_array and component.extension != ".png":
+                total //= _COMPRESSED
             needed[component] = total * count // max(1, len(shapes))
         return needed
 
@@ -148,6 +155,12 @@ class Plan:
             with suppress(BadImageError):
                 size = images.measure(self.inventory.sources[number].path)
                 yield images.frame(recipe.fit, size, component, recipe).size
+
+
+def _left_out(path: str, recipe: Recipe) -> tuple[str, str] | None:
+    with suppress(BadImageError):  # it fails later, with its reason
+        return images.left_out(images.measure(path), recipe)
+    return None
 
 
 def _nowhere(field: str) -> str:

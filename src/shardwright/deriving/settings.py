@@ -21,7 +21,7 @@ from shardwright.encoders.base import Encoder, Options, PictureWriter
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.interrupts import at_once
 from shardwright.recipes import Component, Recipe, RecipeFile
-from shardwright.recipes.compare import changes, shape_text
+from shardwright.recipes.compare import changes, shown_shape
 from shardwright.recipes.keys import ENCODERS
 from shardwright.storage import files
 from shardwright.store import facts, provenance
@@ -159,7 +159,7 @@ class InForce:
         gives = encoders.shape_of(component)
         if gives != component.shape:
             model = component.settings["model"]
-            what = f"{shape_text(component.shape)}, but {model} gives {shape_text(gives)}"
+            what = f"{shown_shape(component.shape)}, but {model} gives {shown_shape(gives)}"
             fix = "leave shape out, or give another model"
             raise self.request.file.error(component.name, "shape", what, fix)
 
