@@ -5,10 +5,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from typing import Any
 
 from shardwright.deriving import images
+from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
 from shardwright.deriving.images import BadImageError
-from shardwright.deriving.captions import CAPTION, Row
 from shardwright.deriving.inventory import recorded_text
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.prepare import Sample
@@ -141,16 +142,31 @@ class Plan:
             shapes = [component.shape_for(0, 0)]
             if component.follows_picture:
                 shapes = [component.shape_for(*size) for size in self._sizes(component)]
+            elif component.trim and count:
+                shapes = [(rows, *shapes[0][1:]) for rows in self._rows(component)]
             total = sum(component.nbytes(shape) + HEADER_BYTES for shape in shapes)
             if not component.is_array and component.extension != ".png":
                 total //= _COMPRESSED
             needed[component] = total * count // max(1, len(shapes))
         return needed
 
+    def _some(self, component: Component) -> list[int]:
+        """Choose some of the images that have no array of a component."""
+        numbers = [n for n in self.numbers if self.inventory.missing(n, [component])]
+        return numbers[:: max(1, len(numbers) // _MEASURED)]
+
+    def _rows(self, component: Component) -> Iterator[int]:
+        encoder: Any = self.settings.encoders[component]
+        for number in self._some(component):
+            check()
+            with suppress(CaptionError):
+                row = self.inventory.given(number) or self.inventory.record(number) or {}
+                text = row.get(component.field) or beside(self.inventory.sources[number])
+                yield int(encoder.prepare(text or "").mask.sum())
+
     def _sizes(self, component: Component) -> Iterator[images.Size]:
         recipe = self.settings.store.recipe
-        numbers = [n for n in self.numbers if self.inventory.missing(n, [component])]
-        for number in numbers[:: max(1, len(numbers) // _MEASURED)]:
+        for number in self._some(component):
             check()
             with suppress(BadImageError):
                 size = images.measure(self.inventory.sources[number].path)

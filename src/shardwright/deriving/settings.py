@@ -114,10 +114,11 @@ class InForce:
         if found:
             names = ",".join(name for name in recipe.by_name if name in changed)
             again = f"to recompute it, --recompute {names}; or " if names else ""
+            fix = f"to go on as before, change the recipe back; {again}give another --derived-dir"
             raise ProvenanceError(
                 f"was made with another recipe, and nothing was written ({'; '.join(found)})",
                 path=self.store.folder,
-                fix=f"to go on as before, change the recipe back; {again}give another --derived-dir",
+                fix=fix,
             )
 
     def _has_other_model(self, component: Component) -> bool:

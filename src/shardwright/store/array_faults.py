@@ -53,6 +53,7 @@ class Expected(NamedTuple):
     rows: tuple[tuple[str, int], ...] = ()  # of each trimmed component, by its mask
 
 
+ANYTHING = Expected()
 _Sample = tuple[str, Expected]
 
 
@@ -69,7 +70,7 @@ def look(
     image_id: str,
     folder: int,
     component: Component,
-    expected: Expected = Expected(),
+    expected: Expected = ANYTHING,
     *,
     read_data: bool = False,
 ) -> Look:
