@@ -115,6 +115,7 @@ class Autoencoder(Pretrained):
         config = checkpoint.config("_class_name", _KINDS)
         kind, factor = config["_class_name"], _factor(checkpoint, config)
         inputs = config.get("in_channels", config.get("input_channels", 3))
+        inputs //= _patch(config) ** 2
         if inputs != 3:
             what = f"takes pictures of {inputs} channels, and a picture has 3"
             raise UsageError(what, path=checkpoint.asked, fix="choose a model for RGB pictures")
@@ -197,8 +198,13 @@ def _factor(checkpoint: Checkpoint, config: dict[str, Any]) -> int:
         path = checkpoint.folder / "config.json"
         raise UsageError(f"has no {kind.blocks}", path=path, fix="download the model again")
     halved: int = 2 ** (len(blocks) - 1)
-    patch = config.get("patch_size") if kind.video else None  # Flux.2's is of its transformer
-    return min(halved, config.get("spatial_compression_ratio", halved)) * (patch or 1)
+    return min(halved, config.get("spatial_compression_ratio", halved)) * _patch(config)
+
+
+def _patch(config: dict[str, Any]) -> int:
+    """Count the pixels a side that are joined before the first block; Flux.2's come after all."""
+    found: int | None = config.get("patch_size")
+    return found if found and _KINDS[config["_class_name"]].video else 1
 
 
 load, shape = Autoencoder.load, Autoencoder.shape
