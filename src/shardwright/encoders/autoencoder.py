@@ -127,7 +127,7 @@ class Autoencoder(Pretrained):
 
     def describe(self) -> dict[str, Any]:
         config = self._config
-        keys = [*_NORMALIZATION, *(key for key in _BY_CHANNEL if key in config)]
+        keys = [*_NORMALIZATION, *(key for key in _BY_CHANNEL if config.get(key))]
         return self._description(
             "posterior mean, unscaled" if "KL" in self.kind else "latent, unscaled",
             preprocessing="pixels / 127.5 - 1",
@@ -197,8 +197,9 @@ def _factor(checkpoint: Checkpoint, config: dict[str, Any]) -> int:
     if not isinstance(blocks, list) or not blocks:
         path = checkpoint.folder / "config.json"
         raise UsageError(f"has no {kind.blocks}", path=path, fix="download the model again")
-    halved: int = 2 ** (len(blocks) - 1)
-    return min(halved, config.get("spatial_compression_ratio", halved)) * _patch(config)
+    halved = 2 ** (len(blocks) - 1)
+    limit: int = config.get("spatial_compression_ratio", halved)
+    return min(halved, limit) * _patch(config)
 
 
 def _patch(config: dict[str, Any]) -> int:

@@ -18,6 +18,7 @@ from shardwright.encoders.contract import TextEncoderContract
 from shardwright.errors import InputMissingError, UsageError
 from tests.derive.encoders.models import (
     edit_json,
+    make_byte_tokenizer,
     make_clip,
     make_clip_tokenizer,
     make_decoder,
@@ -283,6 +284,29 @@ def test_decoders_equal_a_plain_run(tmp_path: Path, kind: str) -> None:
             assert tokens.ids.tolist() == ids
             found = kept(encoded(made, caption), tokens.mask)
             assert relative_error(found, kept(states[layer][0].numpy(), tokens.mask)) < 1e-5
+
+
+def test_the_text_part_of_a_larger_model_equals_a_plain_run(tmp_path: Path) -> None:
+    import torch
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    folder = tmp_path / "gemma"
+    size = make_byte_tokenizer(folder)
+    small = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
+    text = {**small, "vocab_size": size, "num_hidden_layers": 3, "num_key_value_heads": 2}
+    vision = {**small, "num_hidden_layers": 1, "image_size": 28, "patch_size": 14}
+    config = Gemma3Config(
+        text_config={**text, "head_dim": 8}, vision_config=vision, image_token_index=size - 1
+    )
+    model = Gemma3ForConditionalGeneration(config).eval()
+    model.save_pretrained(folder)
+    made = encoder("text", folder, tokens=20, layer=-2)
+    tokens = made.prepare("a red kite")
+    ids, mask = (torch.from_numpy(part[None]).long() for part in (tokens.ids, tokens.mask))
+    with torch.no_grad():
+        states = model(ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    found = kept(encoded(made, "a red kite"), tokens.mask)
+    assert relative_error(found, kept(states[-2][0].numpy(), tokens.mask)) < 1e-5
 
 
 def test_a_layer_has_one_name_however_it_is_counted(qwen: Path) -> None:
