@@ -151,8 +151,11 @@ def _decode(fd: int, size: int, shape: Shape) -> None:
             raise BadArrayError("trailing_bytes")
         with warnings.catch_warnings(), open(os.dup(fd), "rb") as file:
             warnings.simplefilter("ignore")  # of metadata
+            formats = ("JPEG", "PNG", "WEBP")
             file.seek(0)
-            with Image.open(file, formats=("JPEG", "PNG", "WEBP")) as image:
+            Image.open(file, formats=formats).verify()  # the checksums of a PNG
+            file.seek(0)
+            with Image.open(file, formats=formats) as image:
                 image.load()
                 found = (image.height, image.width, len(image.getbands()))
     except BadArrayError:
