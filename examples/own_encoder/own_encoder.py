@@ -28,7 +28,7 @@ class Colours:
 
     def encode(self, batch: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Turn a batch into arrays; this is where a model would run, on ``self.device``."""
-        return batch.reshape(len(batch), -1).astype(np.float32) / 255
+        return batch.reshape(len(batch), -1).astype(np.float32) / np.float32(255)
 
     def describe(self) -> dict[str, Any]:
         """Give everything that the arrays depend on."""

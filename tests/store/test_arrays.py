@@ -246,14 +246,14 @@ def test_other_dtypes_are_stored_as_numpy_casts_them(dtype: str) -> None:
 
 
 def test_too_large_a_number_becomes_infinite_without_a_warning() -> None:
-    assert np.isinf(stored(np.float32([1e30]), of("<f2", 1))).all()
+    assert np.isinf(stored(np.array([1e30], np.float32), of("<f2", 1))).all()
     of_16_bits = of("bfloat16", 1)
-    assert np.isinf(values(stored(np.float64([1e300]), of_16_bits), of_16_bits)).all()
+    assert np.isinf(values(stored(np.array([1e300]), of_16_bits), of_16_bits)).all()
 
 
 def test_a_bfloat16_array_is_written_and_read_as_its_bits(tmp_path: Path) -> None:
     component = of("bfloat16", 3)
-    write_arrays([(tmp_path / "a.npy", stored(np.float32([1, -2.5, 3e38]), component))])
+    write_arrays([(tmp_path / "a.npy", stored(np.array([1, -2.5, 3e38], np.float32), component))])
     assert np.load(tmp_path / "a.npy").dtype == np.uint16
     found = read_array(tmp_path / "a.npy", component)
     assert values(found, component) == pytest.approx([1, -2.5, 3e38], rel=0.004)

@@ -173,14 +173,7 @@ def _write(share: Sequence[_Item]) -> None:
     with ExitStack() as unsealed:
         written = []
         for path, tmp, held in share:
-            parts: tuple[bytes | memoryview, ...] = (
-                (held,)
-                if isinstance(held, bytes)
-                else (
-                    npy.header_bytes(held.dtype.str, held.shape),
-                    np.ascontiguousarray(held).reshape(-1).view(np.uint8).data,
-                )
-            )
+            parts = [held] if isinstance(held, bytes) else _parts(held)
             file = unsealed.enter_context(files.NewFile(path, tmp))
             for part in parts:
                 file.write(part)
@@ -188,3 +181,9 @@ def _write(share: Sequence[_Item]) -> None:
             written.append((file, sum(map(len, parts))))
         for file, length in written:
             file.seal(length)
+
+
+def _parts(array: Array) -> list[bytes | memoryview]:
+    """Give the header and the data of an array's file."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return [npy.header_bytes(array.dtype.str, array.shape), data]

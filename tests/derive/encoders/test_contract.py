@@ -42,7 +42,8 @@ class Spots(Levels):
         self.component = Component("spots", "spots", "spots.npy", dtype, (ANY, 3))
 
     def prepare(self, picture: NDArray[np.uint8]) -> NDArray[Any]:
-        return picture[picture[..., 0] == picture[..., 0].max()].astype(np.float32)
+        brightest = picture[..., 0] == picture[..., 0].max()
+        return np.asarray(picture[brightest], np.float32)
 
 
 class TestSpots(shardwright.ImageEncoderContract):
