@@ -26,7 +26,6 @@ from shardwright.storage.local import LocalStorage
 from shardwright.store import content, npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
-from shardwright.store.store import ARRAY_SUFFIX
 
 _AHEAD = 4  # samples; a few MB
 _REPORT = 1 << 25  # bytes between two progress messages
@@ -129,8 +128,8 @@ def _open_ahead(
     try:
         for number in range(len(ids) + _AHEAD):
             if number < len(ids):
-                name = ids[number] + ARRAY_SUFFIX
-                waiting.append([_open_array(name, folder) for _, folder in folders])
+                image_id = ids[number]
+                waiting.append([_open_array(image_id + row.extension, fd) for row, fd in folders])
             if number >= _AHEAD:
                 yield waiting[0]
                 _close(waiting.popleft())

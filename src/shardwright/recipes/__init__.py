@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardwright.recipes.file import DEFAULT, RecipeFile, find, read_shipped
+from shardwright.recipes.rules import decode, require_valid
 from shardwright.recipes.values import (
     ANY,
     BFLOAT16,
@@ -33,7 +34,9 @@ __all__ = [
     "Selection",
     "Shape",
     "Side",
+    "decode",
     "find",
+    "require_valid",
 ]
 
 SPECIFICATION = read_shipped(DEFAULT).recipe
