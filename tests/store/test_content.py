@@ -20,7 +20,7 @@ from PIL import Image
 from shardwright.encoders.contract import picture
 from shardwright.recipes import ANY, Component, Mask, Shape, Side
 from shardwright.store import arrays, content
-from shardwright.store.array_faults import FAULTS, look
+from shardwright.store.array_faults import FAULTS, Expected, look
 from shardwright.store.npy import BadArrayError
 from tests import stores
 from tests.fuzz.targets import on_disk
@@ -224,7 +224,7 @@ def test_a_store_s_pictures_are_looked_at_under_their_own_names(tmp_path: Path) 
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
         found = [
-            look(name, folder, component("webp"), sizes, read_data=True)
+            look(name, folder, component("webp"), Expected(sizes), read_data=True)
             for name, sizes in (
                 ("one", ((72, 40),)),
                 ("one", ((40, 72),)),

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import shardwright
 from shardwright.encoders import load
 from shardwright.encoders.base import Encoder, Options
-from shardwright.encoders.contract import picture
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.recipes import Component, find
+from shardwright.recipes import Component
+from tests.derive.pictures import make_images
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_encoder"
 
@@ -255,18 +257,23 @@ def test_the_example_passes_its_own_test() -> None:
 
 
 @pytest.mark.parametrize("name", ["own_encoder:Colours", "colours"])
-def test_the_example_is_found_by_its_class_and_by_its_entry_point(
-    module: Write, monkeypatch: pytest.MonkeyPatch, name: str
+def test_the_example_makes_a_store_and_shards_by_its_class_and_by_its_entry_point(
+    module: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     monkeypatch.syspath_prepend(EXAMPLE)
-    entries = (EXAMPLE / "pyproject.toml").read_text()
-    assert 'colours = "own_encoder:Colours"' in entries
+    assert 'colours = "own_encoder:Colours"' in (EXAMPLE / "pyproject.toml").read_text()
     install(module(""), "own-encoder", "colours = own_encoder:Colours")
-    recipe = (EXAMPLE / "shardwright.toml").read_text()
-    path = module(recipe.replace("own_encoder:Colours", name), "recipe.toml") / "recipe.toml"
-    made = find(str(path)).recipe.by_name["colours"]
-    encoder: Any = load("pretrained", made, Options())
-    arrays = encoder.encode(encoder.prepare(picture(64, 32))[None])
-    corner = picture(64, 32)[:8, :16].mean(axis=(0, 1)) / 255
-    assert arrays.shape == (1, 48)
-    assert np.allclose(arrays[0, :3], corner, atol=0.01)
+    text = (EXAMPLE / "shardwright.toml").read_text().replace("own_encoder:Colours", name)
+    (tmp_path / "recipe.toml").write_text(text)
+    images = make_images(tmp_path / "images", 3)
+    store, shards = tmp_path / "store", tmp_path / "shards"
+    made = shardwright.derive(images, recipe=tmp_path / "recipe.toml", derived_dir=store)
+    assert (made.derived, made.components["colours"].made) == (3, 3)
+    assert shardwright.pack(derived_dir=store, output_dir=shards).written_samples == 3
+    assert not shardwright.verify(shards, read_data=True, against=store).damaged
+    for sample in shardwright.open(shards):
+        with Image.open(io.BytesIO(sample["picture.jpg"])) as image:
+            pixels = np.array(image)
+        height, width = (side // 4 for side in pixels.shape[:2])
+        corner = pixels[:height, :width].mean(axis=(0, 1)) / 255
+        assert np.allclose(sample["colours.npy"][:3], corner, atol=0.02)
