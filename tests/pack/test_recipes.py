@@ -16,7 +16,7 @@ import shardwright
 from shardwright import pack, verify
 from shardwright.errors import ProvenanceError
 from shardwright.recipes import Recipe
-from tests.shards.varied import VARIED, arrays, kept, varied_store
+from tests.shards.varied import MASK, VARIED, arrays, kept, varied_store
 from tests.store.small import npy
 
 
@@ -86,7 +86,8 @@ def test_verify_finds_a_trimmed_array_that_is_not_of_its_mask(store: Path) -> No
 def test_appending_samples_of_another_recipe_names_what_differs(store: Path) -> None:
     packed(store, limit=3)
     t5 = VARIED.by_name["t5"]
-    longer = replace(t5, shape=(16, 6), settings={"tokens": 16}, mask=replace(t5.mask, length=16))
+    mask = replace(MASK, length=16)
+    longer = replace(t5, shape=(16, 6), settings={"tokens": 16}, mask=mask)
     parts = tuple(longer if c is t5 else c for c in VARIED.components if c.name != "pose")
     record_recipe(store, replace(VARIED, components=parts, fit="original"))
     shutil.rmtree(store / ".shardwright/empty")
