@@ -24,7 +24,7 @@ DEFAULT = "prx"
 _SHIPPED = Path(__file__).parent / "shipped"
 _MOST_BYTES = 1 << 18  # of a file
 _MOST_DOTS = 1000  # in a line: the time that tomllib needs for a key grows with their square
-_A_TABLE = Key("a table", lambda v: isinstance(v, dict))
+_A_TABLE = Key("a table", lambda v: isinstance(v, dict), "", "")
 # With another value of one of these, the model may give another shape.
 _DECIDE_SHAPE = ("model", "subfolder", "output")
 
