@@ -12,6 +12,7 @@ from shardwright.recipes.build import Table, Tables, filled
 from shardwright.text import shown
 
 _WIDTH = 100  # of a line
+_LONGEST_LIST = 88  # on one line, with room for a comment
 _FARTHEST = 56  # column of a comment behind a value
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
@@ -94,14 +95,14 @@ def _commented(rows: Iterable[tuple[list[str], str]]) -> Iterator[str]:
 def _assigned(key: str, value: Any) -> list[str]:  # noqa: ANN401 - anything TOML can hold
     """Write a key and its value: on one line, or a long list on several."""
     line = f"{key} = {_text(value)}"
-    if len(line) <= _WIDTH or not isinstance(value, list):
+    if len(line) <= _LONGEST_LIST or not isinstance(value, list):
         return [line]
     lines = [f"{key} = ["]
     room = 0
     for item in map(_text, value):
         if len(item) + 2 > room:
             lines.append("   ")
-            room = _WIDTH - 4
+            room = _LONGEST_LIST - 4
         lines[-1] += f" {item},"
         room -= len(item) + 2
     return [*lines, "]"]
