@@ -27,7 +27,7 @@ from shardwright.errors import DamageError
 from shardwright.recipes import SPECIFICATION, Component, Side
 from shardwright.shards.format import index, manifest, tarread
 from shardwright.shards.format.tarread import BadTarError, Entry
-from shardwright.store import arrays, npy, records, rules
+from shardwright.store import arrays, content, records, rules
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 from shardwright.store.stage1 import repeated_ids, to_stage2
@@ -70,16 +70,15 @@ def array_file(
     fd = on_disk(data)
     for component in components:
         try:
-            size, shape = npy.check(fd, component)
+            size, shape = content.check(fd, component)
         except BadArrayError as error:
             require_name(error.reason)
             continue
         # What we let pass, NumPy must read as we did: it is what trainers will use.
         array = np.load(io.BytesIO(data), allow_pickle=False)
         assert (array.dtype.str, array.shape, size) == (component.dtype, shape, len(data))
-        nbytes = component.nbytes(shape)
         try:
-            arrays.check_values(fd, size - nbytes, nbytes, component.dtype)
+            arrays.check_values(fd, size, shape, component)
         except BadArrayError as error:
             require_name(error.reason)
 

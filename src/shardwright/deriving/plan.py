@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from shardwright.deriving import images
 from shardwright.deriving.images import BadImageError
-from shardwright.deriving.inventory import recorded_caption
+from shardwright.deriving.captions import CAPTION, Row
+from shardwright.deriving.inventory import recorded_text
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.settings import InForce
@@ -16,6 +17,7 @@ from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
 from shardwright.recipes import Component
 from shardwright.store.npy import HEADER_BYTES
+from shardwright.store.records import Record
 from shardwright.summary import Count
 
 _MEASURED = 256  # images that are opened to estimate the room, or the profiles, of all
@@ -33,7 +35,7 @@ class Plan:
         self.changed: list[str] = []  # images whose arrays show an earlier file
         self.to_make = dict.fromkeys(components, 0)
         names = [component.name for component in components]
-        no_caption = ("no_caption", "not in --captions, the record, or a .txt file beside it")
+        recordable = not settings.store.recipe.captions  # without a caption
         for number, source in enumerate(inventory.sources):
             check()
             if number in inventory.problems:
@@ -43,9 +45,11 @@ class Plan:
             wants_text = self.wants_text(number, make)
             if inventory.is_outdated(number, make):
                 self.changed.append(source.path)
-            if wants_text and not inventory.captioned[number]:
-                outcomes.fail(source, *no_caption, names)
-            elif not (make or wants_text):
+            update = number in inventory.other_columns
+            update |= recordable and not inventory.valid[number]
+            if wants_text and (field := inventory.lacks_text(number)):
+                outcomes.fail(source, "no_caption", _nowhere(field), names)
+            elif not (make or wants_text or update):
                 outcomes.complete += 1
             else:
                 self.numbers.append(number)
@@ -69,15 +73,8 @@ class Plan:
         """Give the samples to make, in the order of the images."""
         for number in self.numbers:
             make = self.inventory.missing(number, self.components)
-            record = self.inventory.record(number)
-            recorded, given = recorded_caption(record), self.inventory.given_caption(number)
-            texts = {c for c in make if c.source == "caption"}
-            if texts & self.settings.recomputed:
-                caption = given  # or the text beside it, which may be why it is recomputed
-            elif texts:
-                caption = given or recorded
-            else:  # the array was made from the caption on record
-                caption = recorded or given
+            record, row = self.inventory.record(number), self.inventory.given(number)
+            texts = self._texts(make, record, row)
             yield Sample(
                 self.inventory.sources[number],
                 make,
@@ -85,8 +82,25 @@ class Plan:
                 self.inventory.facts(number),
                 self.inventory.kept(number, make),
                 wants_text=self.wants_text(number, make),
-                caption=caption,
+                texts=texts,
+                columns={name: value for name, value in row.items() if name not in texts},
             )
+
+    def _texts(
+        self, make: Collection[Component], record: Record | None, row: Row
+    ) -> dict[str, str | None]:
+        """Choose an image's texts; None for one that is read beside it, or else in the record."""
+        chosen = {}
+        for field in dict.fromkeys((CAPTION, *self.settings.store.recipe.texts)):
+            recorded, given = recorded_text(record, field), row.get(field)
+            made = {c for c in make if c.source == "caption" and c.field == field}
+            if made & self.settings.recomputed:
+                chosen[field] = given  # or the text beside it, which may be why it is recomputed
+            elif made or field not in self.settings.store.recipe.texts:
+                chosen[field] = given or recorded
+            else:  # the array was made from the text on record
+                chosen[field] = recorded or given
+        return chosen
 
     def wants_text(self, number: int, make: Collection[Component]) -> bool:
         """Whether an image's caption is to be tokenized: for an array, or for its record."""
@@ -127,10 +141,16 @@ class Plan:
         return needed
 
     def _sizes(self, component: Component) -> Iterator[images.Size]:
-        fit, recipe = self.settings.request.fit, self.settings.store.recipe
+        recipe = self.settings.store.recipe
         numbers = [n for n in self.numbers if self.inventory.missing(n, [component])]
         for number in numbers[:: max(1, len(numbers) // _MEASURED)]:
             check()
             with suppress(BadImageError):
                 size = images.measure(self.inventory.sources[number].path)
-                yield images.frame(fit, size, component, recipe).size
+                yield images.frame(recipe.fit, size, component, recipe).size
+
+
+def _nowhere(field: str) -> str:
+    if field == CAPTION:
+        return "not in --captions, the record, or a .txt file beside it"
+    return f"no {field} in --captions or the record"

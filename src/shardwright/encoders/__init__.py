@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
-from shardwright.encoders.base import Encoder, Options
+from shardwright.encoders.base import Encoder, Options, PictureWriter
 from shardwright.errors import UsageError
 from shardwright.recipes import Component
 from shardwright.recipes.keys import ENCODERS
 
 SETS = ("pretrained", "sketch")
+PICTURE = "picture"  # the encoder that every set has
 
 # The name of a set, or the caller's own encoders by component name.
 Choice = str | Mapping[str, Encoder]
@@ -27,16 +29,33 @@ def require_choice(choice: Choice) -> None:
         raise UsageError(f"--encoders is {choice!r}", fix=fix)
 
 
-def load(choice: Choice, component: Component, options: Options) -> Encoder:
-    """Give the encoder of a component; this is cheap, as its first use loads the weights."""
+def load(
+    choice: Choice, component: Component, options: Options, models: dict[Any, Any] | None = None
+) -> Encoder | PictureWriter:
+    """Give the encoder of a component; this is cheap, as its first use loads the weights.
+
+    One of the user's own is imported: only call this for the recipe file or flag of this call.
+    """
+    named = component.encoder
     fix = f"leave {component.name} out of --components"
     if not isinstance(choice, str):
-        if component.name not in choice:
+        if component.name in choice:
+            return choice[component.name]
+        if named != PICTURE:
             raise UsageError(f"encoders: no encoder for {component.name}", fix=fix)
-        return choice[component.name]
-    if choice == "pretrained" and component.encoder not in ENCODERS:
+    if choice == "sketch" and named != PICTURE:
+        module = "sketch"
+    elif named is None:
         raise UsageError(f"--encoders {choice}: no encoder for {component.name}", fix=fix)
+    else:
+        module = ENCODERS[named].module if named in ENCODERS else "own"
     # Imported only when it is used: the pretrained ones need torch.
-    module = choice if choice == "sketch" else ENCODERS[component.encoder or ""].module
-    encoder: Encoder = import_module(f"{__name__}.{module}").load(component, options)
+    encoder: Encoder | PictureWriter = import_module(f"{__name__}.{module}").load(
+        component, options
+    )
     return encoder
+
+
+def shape_of(component: Component) -> Any:
+    """Stub until merged."""
+    return component.shape

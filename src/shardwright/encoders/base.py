@@ -76,6 +76,17 @@ class TextEncoder(_Encoder, Protocol):
         ...
 
 
+class PictureWriter(_Encoder, Protocol):
+    """Writes the picture itself, as a file; not in batches."""
+
+    def write(self, picture: Picture, original: bytes | None) -> bytes:
+        """Give the file of a picture.
+
+        ``original`` is the image file, if it holds exactly this picture; it may then be kept.
+        """
+        ...
+
+
 Encoder = ImageEncoder | TextEncoder
 
 

@@ -29,10 +29,11 @@ from shardwright.store import commands, provenance, records
 from shardwright.store.folders import require_merged
 from shardwright.store.records import BadRecordError, Line, Record, is_image_id
 from shardwright.store.rules import Rules
-from shardwright.store.store import ARRAY_SUFFIX, Store
+from shardwright.store.store import Store
 
 WARNINGS_SHOWN = 5
 _UNMET = -1  # for its place: no record of these arrays has come yet
+_ARRAY = ".npy"  # ids are compared as names of arrays, because listing a folder gives these
 
 
 @dataclass
@@ -150,7 +151,7 @@ def scan(store: Store, progress: Progress, progress_every: int) -> Scan:
         doubts = _Doubts(found, places, again, rules, progress)
         walked = records.walk(jsonl, rules.essentials, progress=progress, phase="scan")
         for line, ready in walked:
-            if ready is not None and places.get(name := ready.image_id + ARRAY_SUFFIX) == _UNMET:
+            if ready is not None and places.get(name := ready.image_id + _ARRAY) == _UNMET:
                 places[name] = line.offset
                 found.add(ready.image_id, ready.aspect_bucket, line)
             elif not doubts.settle(line):
@@ -167,9 +168,12 @@ def scan(store: Store, progress: Progress, progress_every: int) -> Scan:
 def _complete(store: Store) -> Collection[str]:
     """List each component's folder once, and give the names that are in all of them."""
     complete: Collection[str] | None = None
-    for folder in map(store.arrays, store.recipe.components):
+    for component in store.recipe.components:
+        folder, end = store.arrays(component), component.extension
         with explained(folder):
             names = os.listdir(folder) if folder.is_dir() else []
+        if end != _ARRAY:
+            names = [name.removesuffix(end) + _ARRAY for name in names if name.endswith(end)]
         if complete is None:
             complete = names
         elif names != complete:  # mostly they are the same, and in the same order too
@@ -205,11 +209,11 @@ class _Doubts:
             assert reason is not None
             found.skipped.add(reason, where)
             return False
-        name = image_id + ARRAY_SUFFIX
+        name = image_id + _ARRAY
         earlier = self.places.get(name)
         self.places[name] = line.offset
         if earlier != _UNMET:
-            reason = reason or self._missing(name)
+            reason = reason or self._missing(image_id)
             if earlier is not None:
                 reason = self._repeated(earlier, record) or reason
         if reason is not None:
@@ -218,10 +222,10 @@ class _Doubts:
         found.add(image_id, record["aspect_bucket"], line)
         return True
 
-    def _missing(self, name: str) -> str | None:
+    def _missing(self, image_id: str) -> str | None:
         store = self.found.store
         for component in store.recipe.components:
-            if not os.path.lexists(store.arrays(component) / name):
+            if not os.path.lexists(store.array(component, image_id)):
                 return f"{component.name}_missing"
         return None
 

@@ -23,10 +23,9 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.storage.files import GatheredFile
 from shardwright.storage.local import LocalStorage
-from shardwright.store import npy, records
+from shardwright.store import content, npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
-from shardwright.store.store import ARRAY_SUFFIX
 
 _AHEAD = 4  # samples; a few MB
 _REPORT = 1 << 25  # bytes between two progress messages
@@ -129,8 +128,8 @@ def _open_ahead(
     try:
         for number in range(len(ids) + _AHEAD):
             if number < len(ids):
-                name = ids[number] + ARRAY_SUFFIX
-                waiting.append([_open_array(name, folder) for _, folder in folders])
+                image_id = ids[number]
+                waiting.append([_open_array(image_id + row.extension, fd) for row, fd in folders])
             if number >= _AHEAD:
                 yield waiting[0]
                 _close(waiting.popleft())
@@ -172,7 +171,7 @@ class _Members:
 
     def add_array(self, name: str, size: int, time: int, component: Component, fd: int) -> None:
         """Add an array file's bytes as they are, if it is still as it was planned."""
-        if npy.check(fd, component)[0] != size:
+        if content.check(fd, component)[0] != size:
             raise BadArrayError("another_size")
         self.file.put(tar.header(name, size))
         hasher = xxhash.xxh3_64()

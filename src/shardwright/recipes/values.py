@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -250,6 +250,16 @@ class Recipe:
                 fitting = nearest
         assert fitting is not None
         return fitting
+
+    def override(self, *, fit: str | None, models: Mapping[str, str]) -> Recipe:
+        """Give it with the values of flags: another fit, and other models."""
+        components = tuple(
+            dataclasses.replace(c, settings={**c.settings, "model": models[c.name]})
+            if c.name in models
+            else c
+            for c in self.components
+        )
+        return dataclasses.replace(self, components=components, fit=fit or self.fit)
 
     def members(self) -> Iterator[Component | Mask]:
         """Give what a sample has besides its record: each component, followed by its mask."""

@@ -14,10 +14,10 @@ from shardwright.engine import Engine
 from shardwright.interrupts import check
 from shardwright.recipes import Component, Shape
 from shardwright.storage.files import explained
-from shardwright.store import npy
+from shardwright.store import content, npy
 from shardwright.store.commands import Commands
 from shardwright.store.npy import BadArrayError
-from shardwright.store.store import ARRAY_SUFFIX, Store
+from shardwright.store.store import Store
 
 _BATCH = 256  # samples a worker checks at a time
 _MAKE = "run {run.derive}"
@@ -30,6 +30,7 @@ FAULTS = {
     "not_a_file": ("not a regular file", _REMAKE),
     "empty": ("empty", _REMAKE),
     "not_npy": ("not a .npy file", _REMAKE),
+    "not_a_picture": ("not a {component.extension} picture", _REMAKE),
     "truncated": ("shorter than its header says", _REMAKE),
     "trailing_bytes": ("longer than its header says", _REMAKE),
     "wrong_dtype": ("its dtype is not {component.dtype}", _REMAKE),
@@ -39,6 +40,7 @@ FAULTS = {
     "pickled": ("holds pickled objects, which are never loaded", _REMAKE),
     "nan": ("has values that are not numbers (NaN)", _REMAKE),
     "infinite": ("has infinite values", _REMAKE),
+    "unreadable_picture": ("cannot be decoded", _REMAKE),
     "constant": ("all its values are the same", _REMAKE),
 }
 
@@ -62,17 +64,16 @@ def look(
     size = time = 0
     shape: Shape = ()
     try:
-        fd = npy.open_array(image_id + ARRAY_SUFFIX, folder)
+        fd = npy.open_array(image_id + component.extension, folder)
         try:
-            size, shape = npy.check(fd, component)
+            size, shape = content.check(fd, component)
             time = os.fstat(fd).st_ctime_ns
             if sizes and shape not in _shapes(component, sizes):
                 raise BadArrayError("wrong_size")
             if read_data:
                 from shardwright.store import arrays  # here, because only this needs NumPy
 
-                nbytes = component.nbytes(shape)
-                arrays.check_values(fd, size - nbytes, nbytes, component.dtype)
+                arrays.check_values(fd, size, shape, component)
         finally:
             os.close(fd)
     except BadArrayError as error:

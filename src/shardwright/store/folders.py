@@ -12,7 +12,7 @@ from shardwright.layout import JSONL_NAME, STATE_FOLDER
 from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.store import commands
-from shardwright.store.store import ARRAY_SUFFIX, Store
+from shardwright.store.store import Store
 
 
 def is_store(folder: Path) -> bool:
@@ -39,11 +39,8 @@ def require_merged(store: Store) -> None:
 
 def array_ids(store: Store, component: Component) -> Iterator[str]:
     """List the ids that have an array of a component, in any order, one at a time."""
-    return (
-        name.removesuffix(ARRAY_SUFFIX)
-        for name in _names(store.arrays(component))
-        if name.endswith(ARRAY_SUFFIX)
-    )
+    end = component.extension
+    return (n.removesuffix(end) for n in _names(store.arrays(component)) if n.endswith(end))
 
 
 def leftovers(store: Store) -> list[Path]:

@@ -34,12 +34,12 @@ FAULTS = {
     "image_path_invalid": ("image_path is not a path", _FIX),
     "aspect_bucket_missing": ("no aspect_bucket", _FIX),
     "aspect_bucket_invalid": ("aspect_bucket is not written WIDTHxHEIGHT", _FIX),
-    "caption_missing": ("no caption", _FIX),
-    "caption_invalid": ("caption is blank or not a string", _FIX),
+    "caption_missing": ("no {text}", _FIX),
+    "caption_invalid": ("{text} is blank or not a string", _FIX),
     "mask_missing": ("no {mask}", _FIX),
     "mask_invalid": ("{mask} is not a list of {length} zeros and ones", _FIX),
-    "mask_all_zero": ("there is a caption, but {mask} is all zeros", _FIX),
-    "mask_without_caption": ("{mask} has ones, but there is no caption", _FIX),
+    "mask_all_zero": ("there is a {text}, but {mask} is all zeros", _FIX),
+    "mask_without_caption": ("{mask} has ones, but there is no {text}", _FIX),
     "size_missing": ("no height or no width", _FIX),
     "size_invalid": ("height or width is not the size of a picture", _FIX),
     "format_version_missing": ("no format_version", _FIX),
@@ -62,7 +62,6 @@ class Essentials(msgspec.Struct, gc=False):
 
     image_id: str
     aspect_bucket: str
-    caption: str
 
 
 class _Rule(NamedTuple):
@@ -89,7 +88,7 @@ class Rules:
         required = [
             _Rule("image_id", "image_id", str, is_image_id),
             _Rule("aspect_bucket", "aspect_bucket", str, is_bucket),
-            _Rule("caption", "caption", str, _is_caption),
+            *(_Rule(field, "caption", str, _is_caption) for field in recipe.texts),
             *(_Rule(m.field, "mask", Any, partial(is_mask, mask=m)) for m in recipe.masks),
         ]
         optional = [
@@ -99,11 +98,17 @@ class Rules:
         ]
         version = _Rule("format_version", "format_version", Literal[FORMAT_VERSION])
         self._rules = (*required, *optional, version)
+        texts = {f"text{number}": field for number, field in enumerate(recipe.texts)}
         masks = {f"mask{number}": mask.field for number, mask in enumerate(recipe.masks)}
-        fields: list[Any] = [(name, msgspec.Raw) for name in masks]
+        fields: list[Any] = [(name, str) for name in texts] + [
+            (name, msgspec.Raw) for name in masks
+        ]
         fields += [(rule.field, rule.kind | None, None) for rule in optional]
-        kind = msgspec.defstruct("_Essentials", fields, bases=(Essentials,), rename=masks, gc=False)
+        kind = msgspec.defstruct(
+            "_Essentials", fields, bases=(Essentials,), rename=texts | masks, gc=False
+        )
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
+        self._texts = list(map(attrgetter, texts))
         self._masks = list(zip(map(attrgetter, masks), recipe.masks, strict=True))
 
     def essentials(self, line: bytes | None) -> Essentials | None:
@@ -121,7 +126,10 @@ class Rules:
         except records.NOT_JSON:
             return None
         # The same as the rules, because calling them would take twice as long.
-        if not _is_caption(found.caption) or not is_bucket(found.aspect_bucket):
+        for text in self._texts:
+            if not _is_caption(text(found)):
+                return None
+        if not is_bucket(found.aspect_bucket):
             return None
         for get, mask in self._masks:
             if not is_mask(get(found), mask):
@@ -140,9 +148,9 @@ class Rules:
                 return  # migrating adds what else is missing
             yield "inline_array"
         found = {rule.field: rule.fault(record.get(rule.field)) for rule in self._rules}
-        captioned = found["caption"] is None
-        for mask in self.recipe.masks:
-            if found[mask.field] is None and (1 in record[mask.field]) is not captioned:
+        for component in self.recipe.captions:
+            mask, captioned = component.mask, found[component.field] is None
+            if mask and found[mask.field] is None and (1 in record[mask.field]) is not captioned:
                 found[mask.field] = "mask_all_zero" if captioned else "mask_without_caption"
         yield from filter(None, dict.fromkeys(found.values()))
 
@@ -175,4 +183,5 @@ def words(fault: str, recipe: Recipe, run: Commands) -> tuple[str, str]:
     what, fix = FAULTS[fault]
     fields = " or ".join(mask.field for mask in recipe.masks)
     lengths = " or ".join(dict.fromkeys(str(mask.length) for mask in recipe.masks))
-    return what.format(mask=fields, length=lengths), fix.format(run=run)
+    texts = " or ".join(recipe.texts)
+    return what.format(text=texts, mask=fields, length=lengths), fix.format(run=run)

@@ -13,7 +13,7 @@ from shardwright.shards.format import tar, tarread
 from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.tarread import Fault
 from shardwright.storage.local import Readable
-from shardwright.store import npy, records
+from shardwright.store import content, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Record
 
@@ -31,8 +31,13 @@ class Place(NamedTuple):
 
     def first(self, count: int) -> bytes:
         """Read the first bytes of its data."""
-        known = count <= len(self.start)
-        return self.start[:count] if known else self.file.pread(self.offset, count)
+        return self.read(count, 0)
+
+    def read(self, count: int, at: int) -> bytes:
+        """Read bytes of its data from an offset; fewer at its end."""
+        count = max(0, min(count, self.size - at))
+        known = at + count <= len(self.start)
+        return self.start[at : at + count] if known else self.file.pread(self.offset + at, count)
 
 
 Found = tuple[str, dict[str, Place]]  # a sample's name, and its members
@@ -124,7 +129,7 @@ def _record(place: Place, bucket: str | None) -> tuple[Record, list[Fault]]:
 
 def _array(place: Place, component: Component, record: Record) -> Iterator[Fault]:
     try:
-        _, shape = npy.check_part(place.first, place.size, component)
+        _, shape = content.check_part(place.read, place.size, component)
     except BadArrayError as error:
         what = f"does not match the recipe ({_words(error.reason)})"
         yield Fault(f"{component.name}_{error.reason}", what, component.suffix)

@@ -1,0 +1,85 @@
+"""In what two recipes differ, so that an error can name it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from shardwright.recipes.keys import DTYPES, TOKENS
+from shardwright.recipes.values import Component, Recipe, Side
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_NOT_COMPARED = ("model", "subfolder")  # one model may have several names; the provenance knows
+
+
+def differences(old: Recipe, new: Recipe) -> list[str]:
+    """List what keeps the samples of two recipes apart, like ``t5: tokens was 77, now 512``."""
+    found = []
+    for name in dict.fromkeys((*old.by_name, *new.by_name)):
+        before, now = old.by_name.get(name), new.by_name.get(name)
+        if before is None or now is None:
+            found.append(f"{name}: {'added' if before is None else 'removed'}")
+        else:
+            found += [f"{name}: {what}" for what in changes(before, now)]
+    if not found and list(old.by_name) != list(new.by_name):
+        found.append(f"components: were {', '.join(old.by_name)}, now {', '.join(new.by_name)}")
+    if old.buckets != new.buckets:
+        gone = [f"{bucket} removed" for bucket in old.buckets if bucket not in new.buckets]
+        come = [f"{bucket} added" for bucket in new.buckets if bucket not in old.buckets]
+        found.append(f"buckets: {', '.join((*gone, *come)) or 'in another order'}")
+    if old.fit != new.fit:
+        found.append(f"fit was {old.fit}, now {new.fit}")
+    return found
+
+
+def changes(old: Component, new: Component) -> Iterator[str]:
+    """List what decides the arrays of a component and differs; what is not known yet does not."""
+    before, now = _values(old), _values(new)
+    unknown = [key for key in ("dtype", "shape") if not now[key]]
+    for key in dict.fromkeys((*before, *now)):
+        if before.get(key) != now.get(key) and key not in unknown:
+            yield f"{key} was {_text(before.get(key))}, now {_text(now.get(key))}"
+
+
+def _values(component: Component) -> dict[str, object]:
+    """Give what decides the arrays of a component, by its key in a recipe file."""
+    mask, settings = component.mask, component.settings
+    return {
+        "encoder": component.encoder,
+        **{key: value for key, value in settings.items() if key not in _NOT_COMPARED},
+        "dtype": _NAMES.get(component.dtype, component.dtype),
+        "shape": [_axis(component, number) for number in range(len(component.shape))],
+        "folder": component.folder,
+        "suffix": component.suffix,
+        "field": component.field,
+        "trim": component.trim,
+        "mask": mask and [mask.field, mask.suffix, _length(component, mask.length)],
+    }
+
+
+def shape_text(shape: Iterable[object]) -> str:
+    """Write a shape as a recipe file has it."""
+    return _text(list(map(_axis_text, shape)))
+
+
+def _axis(component: Component, number: int) -> object:
+    axis = component.shape[number]
+    return _length(component, axis) if number == 0 and isinstance(axis, int) else _axis_text(axis)
+
+
+def _axis_text(axis: object) -> object:
+    if isinstance(axis, Side):
+        return f"{axis.of}/{axis.divisor}" if axis.divisor > 1 else axis.of
+    return axis
+
+
+def _length(component: Component, length: object) -> object:
+    """Write a number of tokens as a recipe file does, so that it is compared only once."""
+    return TOKENS if length == component.settings.get(TOKENS) else length
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "not given"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
