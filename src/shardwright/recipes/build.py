@@ -33,16 +33,10 @@ class Invalid(Exception):  # noqa: N818 - turned into an error where the file is
 
 def build(tables: Tables) -> Recipe:
     """Make a recipe of merged tables, whose values are valid each by itself."""
-    known = [name.removeprefix("component.") for name in tables if name.startswith("component.")]
-    names = tables[""].get("components", known)
-    for name in names:
-        if name not in known:
-            what = f"{keys.brief(name)} has no table [component.{name}]"
-            raise Invalid("", "components", what, keys.nearest(name, known))
     images = tables["images"]
     levels = _levels(images)
     return Recipe(
-        components=tuple(_component(name, tables[f"component.{name}"]) for name in names),
+        components=tuple(_component(name, tables[f"component.{name}"]) for name in chosen(tables)),
         buckets=tuple(bucket for level in levels for bucket in level),
         levels=tuple(map(len, levels)) if len(levels) > 1 else (),
         fit=images.get("fit", keys.FITS[0]),
@@ -50,6 +44,17 @@ def build(tables: Tables) -> Recipe:
             **{field.name: images.get(field.name) for field in dataclasses.fields(Selection)}
         ),
     )
+
+
+def chosen(tables: Tables) -> list[str]:
+    """Name the components in order: those that are listed, else all that have a table."""
+    known = [name.removeprefix("component.") for name in tables if name.startswith("component.")]
+    names: list[str] = tables[""].get("components", known)
+    for name in names:
+        if name not in known:
+            what = f"there is no table [component.{keys.spelt(name)}]"
+            raise Invalid("", "components", what, keys.nearest(name, known))
+    return names
 
 
 def _levels(images: Table) -> list[list[Bucket]]:

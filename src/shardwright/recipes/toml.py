@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from shardwright.recipes import keys
-from shardwright.recipes.build import Table, Tables, filled
+from shardwright.recipes.build import Table, Tables, chosen, filled
 from shardwright.text import shown
 
 _WIDTH = 100  # of a line
@@ -18,7 +18,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 def complete(tables: Tables) -> Tables:
-    """Fill in the defaults, in the order to write them."""
+    """Give the tables in use with their defaults, in the order to write them."""
     images = {"fit": keys.FITS[0], **tables["images"]}
     if "resolution" in images:
         images = {**images, **keys.OF_RESOLUTION, **tables["images"]}
@@ -27,9 +27,8 @@ def complete(tables: Tables) -> Tables:
         "paths": {**keys.DEFAULT_PATHS, **tables["paths"]},
         "images": {key: images[key] for key in keys.IMAGES if key in images},
     }
-    for name, table in tables.items():
-        if name.startswith("component."):
-            full[name] = filled(name.removeprefix("component."), table)
+    for name in chosen(tables):
+        full[f"component.{name}"] = filled(name, tables[f"component.{name}"])
     return full
 
 

@@ -1,20 +1,13 @@
-"""The recipe in force: where each value comes from, and a file to start from."""
+"""The recipe in force: where each of its values comes from, and a file to start from."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from shardwright import recipes
 from shardwright.entry import entry
-from shardwright.errors import UsageError
-from shardwright.recipes.file import NAME, shipped
 from shardwright.summary import Summary
-from shardwright.validate import as_text, place, require_switches
-
-if TYPE_CHECKING:
-    from shardwright.recipes import Component, RecipeFile
+from shardwright.validate import as_text, place_or_none, require_switches
 
 __all__ = ["RecipeComponent", "RecipeSummary", "ShippedRecipe", "recipe"]
 
@@ -27,7 +20,7 @@ class RecipeComponent:
 
     name: str
     member: str  # the end of its name in a shard
-    dtype: str | None  # None until the model is there, as with the shape
+    dtype: str | None  # None until the model is there; so is the shape
     shape: list[int | str] | None  # for example [16, "height/8", "width/8"]
     encoder: str | None  # None if another tool makes it
     model: str | None
@@ -43,36 +36,33 @@ class ShippedRecipe:
 
 @dataclass
 class RecipeSummary(Summary):
-    """The recipe in force, or the shipped ones."""
+    """The recipe in force, or the shipped ones if they are to be listed."""
 
     origin: str = ""  # a file, a shipped recipe or a store
     toml: str = ""  # all of it, with the origin of each value
     components: list[RecipeComponent] = field(default_factory=list)
     buckets: list[str] = field(default_factory=list)
-    written: str | None = None  # the file to start from
-    shipped: dict[str, ShippedRecipe] = field(default_factory=dict)  # if they are listed
+    written: str | None = None  # the new file
+    shipped: dict[str, ShippedRecipe] = field(default_factory=dict)
 
 
 @entry
 def recipe(
     recipe: StrPath | None = None,
     *,
-    list: bool = False,  # noqa: A002 - as the flag
+    list: bool = False,  # noqa: A002 - named like the flag
     init: StrPath | None = None,
 ) -> RecipeSummary:
     """Show the recipe in force, list the shipped ones, or write a file to start from.
 
     Arguments are named like the flags of ``shardwright recipe``. ``recipe`` is a file or the name
-    of a shipped recipe; without it, the recipe in force is ``shardwright.toml`` of the working
-    folder, else that of the store, else ``prx``. ``init`` is the file to write.
+    of a shipped recipe. Without it, ``shardwright.toml`` of the working folder is in force, else
+    the recipe of the store, else ``prx``. ``init`` is the file to write; it must not exist.
     """
-    from shardwright.recipes import build, toml  # here, to keep --help fast
+    from shardwright.showing import run  # here, to keep --help fast
 
     require_switches(list=list)
     if list:
-        return RecipeSummary(shipped={name: _shipped(name) for name in shipped()})
+        return RecipeSummary(shipped=run.shipped())
     given = None if recipe is None else as_text("recipe", recipe, "a file or a name")
-    found, tables, origins = recipes.find(given), None, None
-    store = found.paths["store"]
-    origin = found.origin or recipes.DEFAULT
-    ...
+    return run.show(given, place_or_none("--init", init))
