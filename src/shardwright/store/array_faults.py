@@ -44,8 +44,14 @@ FAULTS = {
     "constant": ("all its values are the same", _REMAKE),
 }
 
-Sizes = tuple[tuple[int, int], ...]  # width and height of each picture that an array may be of
-_Sample = tuple[str, Sizes]
+class Expected(NamedTuple):
+    """What the record of a sample says about the shapes of its arrays."""
+
+    sizes: tuple[tuple[int, int], ...] = ()  # width and height of each picture they may be of
+    rows: tuple[int, ...] = ()  # the ones in each mask, in the order of the recipe
+
+
+_Sample = tuple[str, Expected]
 
 
 class Look(NamedTuple):

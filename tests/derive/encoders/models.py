@@ -6,9 +6,12 @@ that use a model pay for them.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+
+from shardwright.recipes import Component
 
 # As in the repository of the default checkpoint.
 DINO_PREPROCESSING: dict[str, Any] = {
@@ -101,6 +104,12 @@ def make_tokenizer(folder: Path) -> None:
     vocab += [(letter, -8.0) for letter in letters]
     vocab += [(f"▁{word}", -4.0) for word in words if f"▁{word}" not in letters]
     T5Tokenizer(vocab=vocab).save_pretrained(folder)
+
+
+def with_model(component: Component, model: Path | str, **settings: Any) -> Component:  # noqa: ANN401
+    """Give the component with another model, and perhaps other settings."""
+    changed = {**component.settings, "model": str(model), **settings}
+    return dataclasses.replace(component, settings=changed)
 
 
 def edit_json(path: Path, **changes: Any) -> None:  # noqa: ANN401 - JSON

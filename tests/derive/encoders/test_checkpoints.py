@@ -19,25 +19,25 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.encoders.base import Options
 from shardwright.encoders.checkpoints import Checkpoint, Layout, find
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipes import SPECIFICATION
 from tests.derive.encoders.hub import COMMIT, serving
+from tests.derive.encoders.models import with_model
 
 COMPONENT = next(component for component in SPECIFICATION.components if component.name == "vae")
-LAYOUT = Layout("no/default", ("config.json",), weights="diffusion_pytorch_model", subfolder="vae")
+LAYOUT = Layout(("config.json",), weights="diffusion_pytorch_model")
 SOURCES = Path(__file__).parents[3] / "src"
 
 # Finds a model, perhaps fetches its weights, and prints what it found or why not.
 SCRIPT = """
 import json, sys
-from shardwright.encoders.base import Options
 from shardwright.encoders.checkpoints import find
 from shardwright.errors import ShardwrightError
+from tests.derive.encoders.models import with_model
 from tests.derive.encoders.test_checkpoints import COMPONENT, LAYOUT
 try:
-    found = find(COMPONENT, Options(models={"vae": sys.argv[1]}), LAYOUT)
+    found = find(with_model(COMPONENT, sys.argv[1]), LAYOUT)
     weights = found.fetch_weights() / "diffusion_pytorch_model.safetensors"
     said = dict(found.identity, config=found.read("config.json"), bytes=weights.read_text())
 except ShardwrightError as error:
@@ -71,7 +71,7 @@ def make_folder(folder: Path, weights: bytes = b"weights") -> Path:
 
 
 def found(folder: Path | str) -> Checkpoint:
-    return find(COMPONENT, Options(models={"vae": str(folder)}), LAYOUT)
+    return find(with_model(COMPONENT, folder), LAYOUT)
 
 
 def test_the_subfolder_of_a_complete_pipeline_is_found(tmp_path: Path) -> None:

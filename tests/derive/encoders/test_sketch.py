@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.encoders import load, require_choice
-from shardwright.encoders.base import ImageEncoder, Options, TextEncoder
+from shardwright.encoders import require_choice
+from shardwright.encoders.base import ImageEncoder, TextEncoder
 from shardwright.encoders.contract import ImageEncoderContract, TextEncoderContract, picture
 from shardwright.encoders.sketch import BlockTransform, Descriptor, HashedWords, decode
 from shardwright.errors import UsageError
@@ -76,11 +76,6 @@ def test_captions_share_the_rows_of_their_common_words() -> None:
     same = [bool((rows[0, n] == rows[1, n]).all()) for n in range(5)]
     assert same == [True, False, True, False, False]  # the end stands against the "!"
     assert not rows[0, 4:].any(), "padding is zero"
-
-
-def test_a_sketch_takes_no_model() -> None:
-    with pytest.raises(UsageError, match="a sketch has no model"):
-        load("sketch", VAE, Options(models={"vae": "somewhere"}))
 
 
 def test_unknown_encoders_are_refused() -> None:
