@@ -58,18 +58,24 @@ def run(options: argparse.Namespace) -> int:
 def describe(summary: RecipeSummary) -> str:
     """Write the recipe as TOML, and what it comes to as comments."""
     if summary.shipped:
-        rows = ([name, each.about] for name, each in summary.shipped.items())
-        names = (", ".join(each.components) for each in summary.shipped.values())
+        rows = summary.shipped.items()
         return "\n".join(
-            f"{row}\n  {each}" for row, each in zip(_aligned(rows), names, strict=True)
+            f"{name}: {', '.join(each.components)}\n  {each.about}" for name, each in rows
         )
     if summary.written is not None:
         wrote = f"wrote {shown(summary.written)}, which begins as {shown(summary.origin)}"
         return f"{wrote}\nnext: edit it, then run shardwright derive"
     heads = ["component", "member", "dtype", "shape", "encoder", "model"]
     cells = _aligned([heads, *map(_cells, summary.components)])
-    lines = [f"# The recipe of {shown(summary.origin)}.", "", summary.toml]
-    return "\n".join([*lines, *(f"# {row}" for row in cells), "#", f"# {_buckets(summary.buckets)}"])
+    lines = [
+        f"# The recipe of {shown(summary.origin)}.",
+        "",
+        summary.toml,
+        *(f"# {row}" for row in cells),
+    ]
+    return "\n".join(
+        [*lines, *(f"# {row}" for row in cells), "#", f"# {_buckets(summary.buckets)}"]
+    )
 
 
 def _cells(component: RecipeComponent) -> list[str]:

@@ -88,8 +88,8 @@ def _read(given: str, origin: str | None) -> RecipeFile:
     for label, tables in reversed(found):
         merged = _merge(merged, tables, label, origins)
     if not merged["images"].keys() & {"buckets", "resolution"}:
-        base = {"images": {"buckets": _parse(shipped_path(DEFAULT), DEFAULT)["images"]["buckets"]}}
-        merged = _merge(merged, base, DEFAULT, origins)
+        merged["images"]["buckets"] = _parse(shipped_path(DEFAULT), DEFAULT)["images"]["buckets"]
+        origins["images.buckets"] = DEFAULT
     return _built(merged, origins, origin)
 
 
@@ -116,14 +116,12 @@ def _parse(path: Path, label: str) -> Tables:
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_BYTES + 1)
-        if (
-            len(data) > _MOST_BYTES
-            or max(line.count(b".") for line in data.split(b"\n")) > _MOST_DOTS
-        ):
-            raise UsageError("is too large for a recipe", path=label, fix="give a recipe file")
-        document = tomllib.loads(data.decode())
     except OSError as error:
         raise refusal(path, error) from None
+    if len(data) > _MOST_BYTES or max(line.count(b".") for line in data.split(b"\n")) > _MOST_DOTS:
+        raise UsageError("is too large for a recipe", path=label, fix="give a recipe file")
+    try:
+        document = tomllib.loads(data.decode())
     except UnicodeDecodeError:
         raise UsageError("is not UTF-8 text", path=label, fix="save it as UTF-8") from None
     except RecursionError:
@@ -212,4 +210,6 @@ def place(table: str, key: str) -> str:
 def _error(fault: Fault, origins: Mapping[str, str], origin: str | None) -> UsageError:
     where = f"[{fault.table}] " if fault.table else ""
     path = origins.get(place(fault.table, fault.key), origin)
+    if path in shipped():  # right by itself: the mistake is in what extends it
+        path = origin
     return UsageError(f"{where}{fault.key}: {fault.what}", path=path, fix=fault.fix)

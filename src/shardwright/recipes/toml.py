@@ -50,10 +50,8 @@ def with_origins(tables: Tables, origins: Mapping[str, str]) -> str:
 
 def starting(tables: Tables, origin: str) -> str:
     """Write complete tables as a file to start from, in which every key is explained."""
-    parts = [
-        [f"# A recipe: what a sample consists of. It begins as {origin}; change what you need."]
-    ]
-    parts.append([*_explained(tables[""], keys.TOP)])
+    head = f"# A recipe: what a sample consists of. It begins as {shown(origin)}."
+    parts = [[head], [*_explained(tables[""], keys.TOP)]]
     for name, known in keys.TABLES.items():
         parts.append([f"[{name}]", *_explained(tables[name], known)])
     for name, table in tables.items():
@@ -93,12 +91,12 @@ def _commented(rows: Iterable[tuple[list[str], str]]) -> Iterator[str]:
 
 def _assigned(key: str, value: Any) -> list[str]:  # noqa: ANN401 - anything TOML can hold
     """Write a key and its value: on one line, or a long list on several."""
-    line = f"{key} = {_text(value)}"
+    line = f"{key} = {text(value)}"
     if len(line) <= _LONGEST_LIST or not isinstance(value, list):
         return [line]
     lines = [f"{key} = ["]
     room = 0
-    for item in map(_text, value):
+    for item in map(text, value):
         if len(item) + 2 > room:
             lines.append("   ")
             room = _LONGEST_LIST - 4
@@ -107,18 +105,19 @@ def _assigned(key: str, value: Any) -> list[str]:  # noqa: ANN401 - anything TOM
     return [*lines, "]"]
 
 
-def _text(value: Any) -> str:  # noqa: ANN401 - anything TOML can hold
+def text(value: Any) -> str:  # noqa: ANN401 - anything TOML can hold
+    """Write a value."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return f"[{', '.join(map(_text, value))}]"
+        return f"[{', '.join(map(text, value))}]"
     if isinstance(value, dict):
-        rows = (f"{_key(key)} = {_text(each)}" for key, each in value.items())
+        rows = (f"{_key(key)} = {text(each)}" for key, each in value.items())
         return f"{{ {', '.join(rows)} }}" if value else "{}"
     return repr(value)
 
 
 def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _text(key)
+    return key if _BARE.fullmatch(key) else text(key)

@@ -14,14 +14,13 @@ from shardwright.store.store import recorded
 
 
 def shipped() -> dict[str, ShippedRecipe]:
-    """Describe the shipped recipes by the first line of their files."""
-    return {
-        name: ShippedRecipe(
-            file.shipped_path(name).read_text().partition("\n")[0].strip("# "),
-            list(file.read_shipped(name).recipe.by_name),
-        )
-        for name in file.shipped()
-    }
+    """Describe the shipped recipes by the first sentence of their files."""
+    found = {}
+    for name in file.shipped():
+        comment = file.shipped_path(name).read_text().partition("\n\n")[0].replace("\n# ", " ")
+        about = comment.removeprefix("# ").partition(". ")[0].removesuffix(".")
+        found[name] = ShippedRecipe(about, list(file.read_shipped(name).recipe.by_name))
+    return found
 
 
 def show(given: str | None, init: Path | None) -> RecipeSummary:
