@@ -156,7 +156,8 @@ def _components(summary: DeriveSummary) -> str:
         count, bytes_ = part.made, f"{part.bytes_written:,}"
         if summary.dry_run:
             count, bytes_ = part.to_make, f"about {size(part.bytes_needed)}"
-        model = part.settings.get("model", "") if part.settings else "not needed"
+        made_by = part.settings or {"model": "not needed"}
+        model = made_by.get("model") or made_by.get("encoder", "")
         model = "made elsewhere" if part.elsewhere else model
         rows.append((name, f"{part.there:,}", f"{count:,}", bytes_, str(model)))
     return table(rows)

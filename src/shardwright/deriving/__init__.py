@@ -51,10 +51,11 @@ def derive(
 
     Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
     model ids or folders, and ``encoders`` may also map them to your own encoders. What is not given
-    is as the recipe says, or else as the store was made. What exists is left as it is; ``recompute`` replaces it once all of it is made. An image that cannot be derived
-    is counted in the summary with its reason and does not stop the run. Raises ProvenanceError if a
-    component was made with other settings before, InputMissingError (a FileNotFoundError) if there
-    are no images or no captions, NoSpaceError if the arrays do not fit on the disk.
+    is as the recipe says, or else as the store was made. What exists is left as it is;
+    ``recompute`` replaces it once all of it is made. An image that cannot be derived is counted in
+    the summary with its reason and does not stop the run. Raises ProvenanceError if a component was
+    made with other settings before, InputMissingError (a FileNotFoundError) if there are no images
+    or no captions, NoSpaceError if the arrays do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
     from shardwright.deriving.run import run

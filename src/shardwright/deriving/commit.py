@@ -57,16 +57,13 @@ class Committer:
                 part.made += 1
                 nbytes = len(content) if isinstance(content, bytes) else content.nbytes
                 part.bytes_written += nbytes + HEADER_BYTES * component.is_array
-        records = [
-            None if sample.failure or sample.left_out else self._record(sample)
-            for sample in samples
-        ]
+        records = [None if sample.failure else self._record(sample) for sample in samples]
         # A record says what its arrays were made from, so a record that is there changes first; a
         # new one says that its arrays are there, so it comes last. In a generation all are new.
         changed: list[Record] = []
         new: list[Record] = []
         for sample, record in zip(samples, records, strict=True):
-            if self.generation is not None and not (sample.failure or sample.left_out):
+            if self.generation is not None and not sample.failure:
                 new.append(record or {"image_id": sample.source.image_id})
             elif record is not None and record != sample.record:
                 (new if sample.record is None else changed).append(record)
@@ -79,8 +76,6 @@ class Committer:
         for sample, record in zip(samples, records, strict=True):
             if sample.failure:
                 self._fail(sample, *sample.failure)
-            elif sample.left_out:
-                self.outcomes.leave_out(sample.source, *sample.left_out)
             else:
                 self.outcomes.succeed(bool(sample.make) or record != sample.record)
                 if sample.unapplied:
@@ -92,7 +87,7 @@ class Committer:
         old = known = sample.facts or Facts(image_id)
         if any(component.source == "image" for component in arrays):
             known = replace(known, image=sample.image, outdated=_outdated(sample, arrays))
-        if sample.tokens_lost and not (sample.failure or sample.left_out):
+        if sample.tokens_lost and not sample.failure:
             known = replace(known, tokens_lost=sample.tokens_lost, cut_at=sample.cut_at)
             for name, lost in sample.tokens_lost.items():
                 self.summary.truncated.setdefault(name, Truncated()).add(image_id, lost)

@@ -5,21 +5,23 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from typing import Any
 
 from shardwright.deriving import images
+from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
 from shardwright.deriving.images import BadImageError
-from shardwright.deriving.captions import CAPTION, Row
 from shardwright.deriving.inventory import recorded_text
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.settings import InForce
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
-from shardwright.recipes import Component
+from shardwright.recipes import Component, Recipe, Selection
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import Record
 from shardwright.summary import Count
 
+_COMPRESSED = 8  # times smaller than its pixels is a picture, or more
 _MEASURED = 256  # images that are opened to estimate the room, or the profiles, of all
 
 
@@ -35,6 +37,7 @@ class Plan:
         self.changed: list[str] = []  # images whose arrays show an earlier file
         self.to_make = dict.fromkeys(components, 0)
         names = [component.name for component in components]
+        selective = settings.store.recipe.selection != Selection()
         recordable = not settings.store.recipe.captions  # without a caption
         for number, source in enumerate(inventory.sources):
             check()
@@ -42,6 +45,9 @@ class Plan:
                 outcomes.fail(source, *inventory.problems[number], names)
                 continue
             make = inventory.missing(number, components)
+            if make and selective and (why := _left_out(source.path, settings.store.recipe)):
+                outcomes.leave_out(source, *why)
+                continue
             wants_text = self.wants_text(number, make)
             if inventory.is_outdated(number, make):
                 self.changed.append(source.path)
@@ -136,18 +142,41 @@ class Plan:
             shapes = [component.shape_for(0, 0)]
             if component.follows_picture:
                 shapes = [component.shape_for(*size) for size in self._sizes(component)]
+            elif component.trim and count:
+                shapes = [(rows, *shapes[0][1:]) for rows in self._rows(component)]
             total = sum(component.nbytes(shape) + HEADER_BYTES for shape in shapes)
+            if not component.is_array and component.extension != ".png":
+                total //= _COMPRESSED
             needed[component] = total * count // max(1, len(shapes))
         return needed
 
+    def _some(self, component: Component) -> list[int]:
+        """Choose some of the images that have no array of a component."""
+        numbers = [n for n in self.numbers if self.inventory.missing(n, [component])]
+        return numbers[:: max(1, len(numbers) // _MEASURED)]
+
+    def _rows(self, component: Component) -> Iterator[int]:
+        encoder: Any = self.settings.encoders[component]
+        for number in self._some(component):
+            check()
+            with suppress(CaptionError):
+                row = self.inventory.given(number) or self.inventory.record(number) or {}
+                text = row.get(component.field) or beside(self.inventory.sources[number])
+                yield int(encoder.prepare(text or "").mask.sum())
+
     def _sizes(self, component: Component) -> Iterator[images.Size]:
         recipe = self.settings.store.recipe
-        numbers = [n for n in self.numbers if self.inventory.missing(n, [component])]
-        for number in numbers[:: max(1, len(numbers) // _MEASURED)]:
+        for number in self._some(component):
             check()
             with suppress(BadImageError):
                 size = images.measure(self.inventory.sources[number].path)
                 yield images.frame(recipe.fit, size, component, recipe).size
+
+
+def _left_out(path: str, recipe: Recipe) -> tuple[str, str] | None:
+    with suppress(BadImageError):  # it fails later, with its reason
+        return images.left_out(images.measure(path), recipe)
+    return None
 
 
 def _nowhere(field: str) -> str:

@@ -15,7 +15,7 @@ from shardwright.deriving.inventory import recorded_size, recorded_text
 from shardwright.deriving.passes import Array, Pass
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.sources import Source, is_regular
-from shardwright.recipes import Component, Selection
+from shardwright.recipes import Component
 from shardwright.store import facts
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.records import Record
@@ -42,7 +42,6 @@ class Sample:
     arrays: dict[Component, Array] = field(default_factory=dict)  # what it gave
     pictures: dict[Component, bytes] = field(default_factory=dict)  # files
     failure: tuple[str, str] | None = None  # the reason's name and a detail
-    left_out: tuple[str, str] | None = None  # likewise, if the recipe does not select it
     unapplied: str | None = None  # why its colour profile was not applied, if it was not
 
     @property
@@ -65,7 +64,6 @@ def read(
         _read_image(sample, settings, passes, colours)
     except (BadImageError, CaptionError) as error:
         sample.failure = (error.args[0], error.args[1])
-    if sample.failure or sample.left_out:
         sample.inputs.clear()
     return sample
 
@@ -107,11 +105,6 @@ def _read_image(
         # The arrays that are there show the picture of the record, whatever the file holds now.
         sample.size = recorded_size(sample.record) or images.measure(path)
         return
-    if recipe.selection != Selection():
-        sample.size = images.measure(path)
-        sample.left_out = images.left_out(sample.size, recipe)
-        if sample.left_out:
-            return
     with suppress(OSError):  # reading it gives the reason
         sample.image = facts.image_file(path) if is_regular(path) else None
     pictures, sample.unapplied, plain = images.read(path, {colours[c] for c in made})

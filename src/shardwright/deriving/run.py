@@ -61,7 +61,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         announce.unused_rows(given, progress)
         settings.compare()
         outcomes = Outcomes()
-        layout = Plan(settings, outcomes)
+        with images.strict():
+            layout = Plan(settings, outcomes)
         if settings.generation is not None and not request.drop_failed:
             settings.generation.require_given({source.image_id for source in found})
         empties = settings.missing_empties(layout.work)
@@ -98,7 +99,6 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             assert journals is not None
             _work(layout, outcomes, journals, empties, summary, progress)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
-    summary.left_out = outcomes.left_out
     summary.unapplied_profiles = outcomes.profiles
     announce.profiles(summary, stored, progress)
     summary.seconds = round(time.monotonic() - started, 3)
@@ -176,6 +176,7 @@ def _outlook(layout: Plan, outcomes: Outcomes) -> DeriveSummary:
             for component in (*request.components, *_elsewhere(request.store))
         },
         failed_by_reason=outcomes.by_reason(),
+        left_out=outcomes.left_out,
         kept_captions=len(inventory.other_captions) - replaced,
         replaced_captions=replaced,
         unused_rows=inventory.captions.unused() if inventory.captions else {},

@@ -21,7 +21,7 @@ from shardwright.encoders.base import Encoder, Options, PictureWriter
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.interrupts import at_once
 from shardwright.recipes import Component, Recipe, RecipeFile
-from shardwright.recipes.compare import changes, shape_text
+from shardwright.recipes.compare import changes, shown_shape
 from shardwright.recipes.keys import ENCODERS
 from shardwright.storage import files
 from shardwright.store import facts, provenance
@@ -114,10 +114,11 @@ class InForce:
         if found:
             names = ",".join(name for name in recipe.by_name if name in changed)
             again = f"to recompute it, --recompute {names}; or " if names else ""
+            fix = f"to go on as before, change the recipe back; {again}give another --derived-dir"
             raise ProvenanceError(
                 f"was made with another recipe, and nothing was written ({'; '.join(found)})",
                 path=self.store.folder,
-                fix=f"to go on as before, change the recipe back; {again}give another --derived-dir",
+                fix=fix,
             )
 
     def _has_other_model(self, component: Component) -> bool:
@@ -159,7 +160,7 @@ class InForce:
         gives = encoders.shape_of(component)
         if gives != component.shape:
             model = component.settings["model"]
-            what = f"{shape_text(component.shape)}, but {model} gives {shape_text(gives)}"
+            what = f"{shown_shape(component.shape)}, but {model} gives {shown_shape(gives)}"
             fix = "leave shape out, or give another model"
             raise self.request.file.error(component.name, "shape", what, fix)
 

@@ -18,9 +18,9 @@ from shardwright.buckets import Bucket
 from shardwright.engine import Engine
 from shardwright.packing.scan import Part, Scan
 from shardwright.progress import Progress
-from shardwright.recipes import Component, Recipe, Shape
+from shardwright.recipes import Component, Recipe
 from shardwright.shards.format import tar
-from shardwright.shards.format.record_members import json_member
+from shardwright.shards.format.record_members import json_member, mask_fault
 from shardwright.store import records
 from shardwright.store.array_faults import look
 from shardwright.store.records import BadRecordError
@@ -115,16 +115,11 @@ def _check(task: _Task) -> Iterator[tuple[int, list[_Found | str]]]:
         recipe = task.samples.store.recipe
         results = []
         for (image_id, line), bucket in zip(task.samples.lines(), task.buckets, strict=True):
-            shapes = _shapes(recipe, bucket)
-            results.append(_check_sample(line, image_id, folders, recipe, shapes))
+            results.append(_check_sample(line, image_id, folders, recipe, _size(bucket)))
         yield task.first, results
 
 
-@cache
-def _shapes(recipe: Recipe, bucket: str) -> tuple[Shape, ...]:
-    """Give the shapes of a sample's arrays for a picture of exactly the bucket's size."""
-    size = Bucket.parse(bucket)
-    return tuple(c.shape_for(size.width, size.height) for c in recipe.components)
+_size = cache(Bucket.parse)  # there are few
 
 
 def _check_sample(
@@ -132,21 +127,24 @@ def _check_sample(
     image_id: str,
     folders: list[tuple[Component, int]],
     recipe: Recipe,
-    bucket_shapes: tuple[Shape, ...],
+    bucket: Bucket,
 ) -> _Found | str:
     try:
-        json_size = len(json_member(records.parse(line), recipe))
+        record = records.parse(line)
+        json_size = len(json_member(record, recipe))
     except BadRecordError as error:
         return error.reason
     sizes, times = [], []
     off_shape = False
-    for (component, folder), bucket_shape in zip(folders, bucket_shapes, strict=True):
+    for component, folder in folders:
         fault, size, shape, time = look(image_id, folder, component)
         if fault is None and size > tar.LARGEST_MEMBER:
             fault = "too_large"
+        if fault is None and component.trim and component.mask:
+            fault = mask_fault(shape, record[component.mask.field])
         if fault is not None:
             return f"{component.name}_{fault}"
         sizes.append(size)
         times.append(time)
-        off_shape |= shape != bucket_shape
+        off_shape |= not component.fits(shape, bucket.width, bucket.height)
     return _Found(json_size, xxhash.xxh3_64_intdigest(line), sizes, times, off_shape)

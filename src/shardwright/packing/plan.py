@@ -9,7 +9,7 @@ import random
 from array import array
 from collections.abc import Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import msgspec
@@ -21,6 +21,7 @@ from shardwright.packing.check import Checked
 from shardwright.packing.scan import Scan
 from shardwright.packing.summary import Skipped
 from shardwright.recipes import SPECIFICATION
+from shardwright.recipes.compare import differences
 from shardwright.shards.format import tar
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.shards.format.names import bucket_folder, shard_name
@@ -77,7 +78,9 @@ class Plan:
     def digest(self) -> str:
         """Sum up the settings and every sample with its record and sizes, in order."""
         hasher = xxhash.xxh3_128(msgspec.json.encode(self.settings))
-        if (recipe := self.scan.store.recipe) != SPECIFICATION:
+        recipe = self.scan.store.recipe
+        # The fit is in the provenance, and earlier versions kept it only there.
+        if differences(SPECIFICATION, replace(recipe, fit=SPECIFICATION.fit)):
             hasher.update(msgspec.json.encode(recipe))
         for shard in self.shards:
             check()

@@ -196,9 +196,13 @@ def finish(
     begun: Unfinished,
     entries: Sequence[ShardEntry],
     made: Mapping[str, Entry],
+    empty: dict[str, str],
     sha256: bool,
 ) -> None:
-    """Publish the manifest, which ends a run; ``made`` is how the store's arrays were made."""
+    """Publish the manifest, which ends a run.
+
+    ``made`` is how the store's arrays were made, ``empty`` the checksums of the empty caption.
+    """
     base = begun.base or Manifest(runs=[], shards=[])
     runs, shards = base.runs, base.shards
     if entries:
@@ -222,7 +226,12 @@ def finish(
     if sha256:
         shards = [_with_sha256(entry, output) for entry in shards]
     recipe = plan.scan.store.recipe
-    done = Manifest(runs=runs, shards=shards, recipe=UNSET if recipe == SPECIFICATION else recipe)
+    done = Manifest(
+        runs=runs,
+        shards=shards,
+        recipe=UNSET if recipe == SPECIFICATION else recipe,
+        empty=empty or UNSET,
+    )
     manifest.save_sha256(output, done)
     manifest.save_manifest(output, done)
     manifest.remove_unfinished(output)

@@ -15,7 +15,7 @@ from shardwright.errors import (
     SourceChangedError,
     UsageError,
 )
-from shardwright.packing import publish, start
+from shardwright.packing import empty, publish, start
 from shardwright.packing.check import check
 from shardwright.packing.origin import jsonl_name, require_same_jsonl, require_same_kind
 from shardwright.packing.plan import Plan, Shard, plan, select
@@ -61,7 +61,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     found = scan(store, progress, request.progress_every)
     _require_samples(settings.buckets, found)
     start = _start(request)
-    made = provenance.read(store.folder)
+    made, without_text = provenance.read(store.folder), empty.read(store)
     before = [] if request.other_jsonl else packed_from(target)
     if request.way:
         require_same_jsonl(store, before, target)
@@ -93,7 +93,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
                     what = "another run has written here"
                     raise SourceChangedError(what, path=target, fix="run again")
                 old = _old(todo, kept, start, target)
-                _write(layout, todo, kept, start, made, request, progress)
+                _write(layout, todo, kept, start, made, without_text, request, progress)
         elif obstacle is None:
             old = _old(todo, kept, start, target)
     summary = _summary(layout, todo, request, len(kept), obstacle, old)
@@ -153,6 +153,7 @@ def _write(
     kept: dict[str, ShardEntry],
     start: Start,
     made: Mapping[str, Entry],
+    without_text: Mapping[str, bytes],
     request: Request,
     progress: Progress,
 ) -> None:
@@ -187,9 +188,10 @@ def _write(
         for name in sorted(set(start.replaced) - set(layout.buckets)):  # no sample is in them now
             manifest.remove_manifest(target)
             publish.remove_shards(target, name)
+        checksums = empty.publish(target, start.base, without_text)
         publish.sync(target)  # before the manifest lists them
         entries = [*kept.values(), *written]
-        publish.finish(target, layout, begun, entries, made, sha256)
+        publish.finish(target, layout, begun, entries, made, checksums, sha256)
     except KeyboardInterrupt as interrupt:
         instead = f" instead of --{request.way}" if request.way in ("overwrite", "append") else ""
         interrupt.add_note(f"to continue, run the same pack with --resume{instead}")

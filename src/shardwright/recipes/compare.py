@@ -46,8 +46,11 @@ def _values(component: Component) -> dict[str, object]:
     return {
         "encoder": component.encoder,
         **{key: value for key, value in settings.items() if key not in _NOT_COMPARED},
-        "dtype": _NAMES.get(component.dtype, component.dtype),
-        "shape": [_axis(component, number) for number in range(len(component.shape))],
+        "dtype": dtype_text(component),
+        "shape": [
+            _length(component, axis) if number == 0 else axis
+            for number, axis in enumerate(shape_text(component))
+        ],
         "folder": component.folder,
         "suffix": component.suffix,
         "field": component.field,
@@ -56,20 +59,25 @@ def _values(component: Component) -> dict[str, object]:
     }
 
 
-def shape_text(shape: Iterable[object]) -> str:
-    """Write a shape as a recipe file has it."""
-    return _text(list(map(_axis_text, shape)))
+def dtype_text(component: Component) -> str:
+    """Write a dtype as a recipe file does."""
+    return _NAMES.get(component.dtype, component.dtype)
 
 
-def _axis(component: Component, number: int) -> object:
-    axis = component.shape[number]
-    return _length(component, axis) if number == 0 and isinstance(axis, int) else _axis_text(axis)
+def shape_text(component: Component) -> tuple[int | str, ...]:
+    """Write a shape as a recipe file does."""
+    return tuple(map(_axis, component.shape))
 
 
-def _axis_text(axis: object) -> object:
-    if isinstance(axis, Side):
-        return f"{axis.of}/{axis.divisor}" if axis.divisor > 1 else axis.of
-    return axis
+def shown_shape(shape: Iterable[int | str | Side]) -> str:
+    """Write a shape on one line, for an error."""
+    return _text(list(map(_axis, shape)))
+
+
+def _axis(axis: int | str | Side) -> int | str:
+    if not isinstance(axis, Side):
+        return axis
+    return f"{axis.of}/{axis.divisor}" if axis.divisor > 1 else axis.of
 
 
 def _length(component: Component, length: object) -> object:

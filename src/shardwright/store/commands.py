@@ -45,7 +45,8 @@ def _spelt(path: Path) -> str:
 def derive(store: Store, *, recompute: Iterable[str] = (), fit_buckets: bool = False) -> str:
     """Write the derive command that continues this store, or that recomputes parts of it.
 
-    It starts from what the store or its recompute has recorded, so no setting is repeated. With ``fit_buckets`` it recomputes the latents at the size of their bucket.
+    It starts from what the store or its recompute has recorded, so no setting is repeated. With
+    ``fit_buckets`` it recomputes the latents at the size of their bucket.
     """
     flags, names = [], list(recompute)
     if fit_buckets:

@@ -37,13 +37,13 @@ class Store:
         Raise if another one is given. A store that no run of ours has written to has the given one.
         """
         there = recorded(folder)
-        if there is not None and given is not None and given.origin is not None:
-            if changes := differences(there, given.recipe):
-                raise ProvenanceError(
-                    f"is not of the recipe {given.origin} ({'; '.join(changes)})",
-                    path=folder,
-                    fix="to bring it up to date run shardwright derive with this recipe",
-                )
+        asked = given.recipe if given is not None and given.origin is not None else None
+        if there and asked and (changes := differences(there, asked)):
+            what = f"was made with another recipe ({'; '.join(changes)})"
+            fix = (
+                "to bring it up to date run shardwright derive, or give the recipe it was made with"
+            )
+            raise ProvenanceError(what, path=folder, fix=fix)
         recipe = there or (given.recipe if given else SPECIFICATION)
         for component in recipe.components:
             if not component.is_known:

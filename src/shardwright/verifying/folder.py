@@ -31,6 +31,7 @@ from shardwright.store import commands, provenance
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
+from shardwright.verifying.empty import check_empty
 from shardwright.verifying.shard import Checker, Outlines, Seen, ShardToCheck
 
 _TAR = ".tar"
@@ -66,6 +67,8 @@ def verify_shards(
         findings += shard.findings if other is None else [_renamed(shard.path, other)]
     findings += _own_sizes(seen, source)
     findings += _repeated_keys(seen)
+    if packed is not None and unfinished is None:
+        findings += check_empty(folder, packed, source.store if source else None)
     for path, _ in sorted(shards.list(_TAR + TMP_SUFFIX)):
         what, fix = "partly written by an interrupted run", "the next pack removes it"
         findings.append(Finding("leftover", path, None, what, fix, damage=False))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from shardwright.buckets import Bucket, is_bucket
 from shardwright.progress import quantity
-from shardwright.recipes import JSON_SUFFIX, MEMBER_FIELDS, Component, Recipe, Shape
+from shardwright.recipes import JSON_SUFFIX, MEMBER_FIELDS, Component, Mask, Recipe, Shape
 from shardwright.shards.format import tar, tarread
 from shardwright.shards.format.index import ShardIndex
+from shardwright.shards.format.record_members import mask_fault
 from shardwright.shards.format.tarread import Fault
 from shardwright.storage.local import Readable
 from shardwright.store import content, records
@@ -98,13 +98,19 @@ def check_sample(
     if JSON_SUFFIX in places:
         record, found = _record(places[JSON_SUFFIX], bucket)
         faults += found
+    shapes: dict[str, Shape] = {}
     for suffix, array in recipe.arrays.items():
-        if suffix in places:
-            faults += _array(places[suffix], array, record)
-    for mask in recipe.masks:
-        place, valid = places.get(mask.suffix), all(f.member != mask.suffix for f in faults)
-        if place and valid and place.first(place.size)[-mask.length :].translate(None, b"\0\1"):
-            faults.append(Fault("mask_invalid", "has values other than 0 and 1", mask.suffix))
+        if place := places.get(suffix):
+            try:
+                _, shapes[suffix] = content.check_part(place.read, place.size, array)
+            except BadArrayError as error:
+                what = f"does not match the recipe ({_words(error.reason)})"
+                faults.append(Fault(f"{array.name}_{error.reason}", what, suffix))
+            else:
+                faults += _size(shapes[suffix], array, record)
+    for component in recipe.components:
+        if component.mask is not None and component.mask.suffix in shapes:
+            faults += _mask(places[component.mask.suffix], component, component.mask, shapes)
     image_id = record.get("image_id")
     return (image_id if records.is_image_id(image_id) else None), faults
 
@@ -127,33 +133,36 @@ def _record(place: Place, bucket: str | None) -> tuple[Record, list[Fault]]:
     return record, faults
 
 
-def _array(place: Place, component: Component, record: Record) -> Iterator[Fault]:
-    try:
-        _, shape = content.check_part(place.read, place.size, component)
-    except BadArrayError as error:
-        what = f"does not match the recipe ({_words(error.reason)})"
-        yield Fault(f"{component.name}_{error.reason}", what, component.suffix)
+def _mask(
+    place: Place, component: Component, mask: Mask, shapes: Mapping[str, Shape]
+) -> Iterator[Fault]:
+    values = place.first(place.size)[-mask.length :]
+    if values.translate(None, b"\0\1"):
+        yield Fault("mask_invalid", "has values other than 0 and 1", mask.suffix)
         return
-    bucket = record.get("aspect_bucket")
-    wanted = _bucket_shape(component, bucket) if type(bucket) is str else None
-    if wanted is None or shape == wanted:
+    shape = shapes.get(component.suffix)
+    if component.trim and shape and (fault := mask_fault(shape, values)):
+        what = f"has {quantity(shape[0], 'rows')}, but {mask.suffix} keeps {sum(values):,}"
+        yield Fault(f"{component.name}_{fault}", what, component.suffix)
+
+
+def _size(shape: Shape, component: Component, record: Record) -> Iterator[Fault]:
+    bucket = _parsed(record.get("aspect_bucket"))
+    if bucket is None or component.fits(shape, bucket.width, bucket.height):
         return
     width, height = record.get("width"), record.get("height")
-    if type(width) is int and type(height) is int and shape != component.shape_for(width, height):
+    if type(width) is int and type(height) is int and not component.fits(shape, width, height):
         # It belongs to another picture: packing did not do that, but training would use it.
         what = f"its shape {shape} fits neither its picture nor its bucket"
         yield Fault(f"{component.name}_wrong_size", what, component.suffix)
     else:
+        wanted = component.shape_for(bucket.width, bucket.height)
         what = f"is {shape}, but its bucket needs {wanted}"
         yield Fault(OWN_SIZE, what, component.suffix, damage=False)
 
 
-@lru_cache(maxsize=256)
-def _bucket_shape(component: Component, bucket: str) -> Shape | None:
-    if not is_bucket(bucket):
-        return None
-    size = Bucket.parse(bucket)
-    return component.shape_for(size.width, size.height)
+def _parsed(bucket: object) -> Bucket | None:
+    return Bucket.parse(bucket) if isinstance(bucket, str) and is_bucket(bucket) else None
 
 
 def _words(reason: str) -> str:

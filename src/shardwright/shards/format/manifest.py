@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Recipe
+from shardwright.shards.format.empty import empty_members
 from shardwright.storage import files
 
 MANIFEST_NAME = "manifest.json"
@@ -85,10 +86,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[Run]
     shards: list[ShardEntry]
     recipe: Recipe | UnsetType = UNSET  # of the samples; absent: the specification's
+    empty: dict[str, str] | UnsetType = UNSET  # the xxh3 of each member for the empty caption
 
     def samples_of(self) -> Recipe:
         """Give the recipe of the samples."""
         return SPECIFICATION if isinstance(self.recipe, UnsetType) else self.recipe
+
+    def empties(self) -> dict[str, str]:
+        """Give the xxh3 of each member for the empty caption; none in earlier manifests."""
+        return {} if isinstance(self.empty, UnsetType) else self.empty
 
     def jsonls(self) -> list[str]:
         """Name the known JSONLs that the shards were packed from."""
@@ -137,6 +143,8 @@ def decode_manifest(data: bytes, path: Path | str) -> Manifest:
     runs, paths = range(len(found.runs)), {entry.path for entry in found.shards}
     if not runs or len(paths) < len(found.shards) or any(e.run not in runs for e in found.shards):
         raise DamageError("lists a shard twice or without its run", path=path, fix=_FIX)
+    if not found.empties().keys() <= empty_members(found.samples_of()).keys():
+        raise DamageError("lists an empty caption of no component", path=path, fix=_FIX)
     return found
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
 
-from shardwright.recipes import MEMBER_FIELDS, Mask, Recipe
+from shardwright.recipes import MEMBER_FIELDS, Mask, Recipe, Shape
 from shardwright.store.npy import header_bytes
 from shardwright.store.records import Record
 
@@ -25,6 +26,11 @@ def json_member(record: Record, recipe: Recipe) -> bytes:
 def mask_member(record: Record, mask: Mask) -> bytes:
     """Write a mask of the record as a ``.npy`` file."""
     return _header(mask) + bytes(record[mask.field])
+
+
+def mask_fault(shape: Shape, mask: Sequence[int]) -> str | None:
+    """Name what is wrong with a trimmed array: it has one row for each token that counts."""
+    return None if shape[0] == sum(mask) else "other_mask"
 
 
 def mask_bytes(mask: Mask) -> int:

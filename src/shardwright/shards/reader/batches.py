@@ -8,20 +8,18 @@ number, and a place in an epoch is one number too.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwright.errors import UsageError
 from shardwright.progress import quantity
 from shardwright.recipes import JSON_SUFFIX
-from shardwright.shards.format import decode
 from shardwright.shards.reader.catalog import Numbers
-from shardwright.shards.reader.view import Sample, View
-from shardwright.store.commands import quoted
+from shardwright.shards.reader.stacking import Columns, Stack, Stacking, Tokens, stacked
+from shardwright.shards.reader.view import View
 from shardwright.validate import integer
 
 if TYPE_CHECKING:
@@ -29,14 +27,7 @@ if TYPE_CHECKING:
 
 Batch = dict[str, Any]
 State = dict[str, Any]
-Arrays = dict[str, list[NDArray[Any]]]  # of one batch, by field
-Stack = Callable[[Arrays], dict[str, Any]]
 SmallBuckets = Literal["drop", "keep", "refuse"]
-
-
-def stacked(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Stack each field: one allocation, and one copy of each sample."""
-    return {field: np.stack(found, dtype=found[0].dtype) for field, found in arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -57,6 +48,10 @@ class Batches:
     A batch is a dict: every array stacked under its suffix, ``json`` (a list of dicts),
     ``image_id``, ``caption`` and ``__key__`` (lists), ``bucket``, and ``__state__``. A sample
     appears at most once per epoch. Ranks get different samples and the same number of batches.
+
+    Trimmed text is padded with zeros to the longest of its batch, or to ``tokens``: one length, or
+    a length by suffix. Its mask is as long, with ones for the rows of a caption. Arrays with a free
+    axis and pictures are lists.
 
     ``drop_last`` leaves out samples that do not fill a batch, other ones in every epoch. Without
     it some batches are short, and at most ``world_size - 1`` samples are left out. A bucket with
@@ -108,14 +103,18 @@ class Batches:
 class Epochs:
     """The batches of every epoch for one rank."""
 
-    def __init__(self, view: View, settings: BatchSettings, rank: int) -> None:
+    def __init__(
+        self, view: View, settings: BatchSettings, rank: int, tokens: Tokens = None
+    ) -> None:
         _require_sense(settings, rank)
         self._view = view
         self._settings = settings
         self._rank = rank
         self._planned: tuple[int, list[Numbers]] | None = None  # an epoch and its batches
         buckets = view.by_bucket()
-        _require_stackable(view, buckets)
+        self._stacking = Stacking(view, tokens)
+        for bucket, numbers in buckets.items():
+            self._stacking.require_stackable(bucket, view.sizes(numbers))
         self._buckets = _settle_small(buckets, settings)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -162,7 +161,7 @@ class Epochs:
         mine = self._plan(epoch)[self._rank :: self._settings.world_size][start::step]
         for count, numbers in enumerate(self._view.ahead(mine)):
             after = start + count * step + 1
-            batch, arrays = gather(self._view, numbers)
+            batch, arrays = gather(self._view, numbers, self._stacking)
             yield after, batch | stack(arrays) | {"__state__": self.state(epoch, after)}
 
     def _plan(self, epoch: int) -> list[Numbers]:
@@ -187,43 +186,16 @@ def plan(buckets: Mapping[str, Numbers], settings: BatchSettings, epoch: int) ->
     return batches[: len(batches) - len(batches) % settings.world_size]
 
 
-def gather(view: View, numbers: Numbers) -> tuple[Batch, Arrays]:
-    """Read samples of one bucket; their arrays map the shards and have one shape."""
+def gather(view: View, numbers: Numbers, stacking: Stacking) -> tuple[Batch, Columns]:
+    """Read samples of one bucket; their arrays map the shards."""
     samples = list(view.samples(numbers.tolist()))
-    columns = {field: [sample[field] for sample in samples] for field in samples[0]}
-    arrays = {field: columns.pop(field) for field in view.fields if decode.is_array(field)}
-    for field in arrays:
-        _require_one_shape(view, samples, field)
-    batch: Batch = {"bucket": view.catalog.shard_of(int(numbers[0])).bucket, **columns}
+    arrays = stacking.columns(samples)
+    batch: Batch = {"bucket": view.catalog.shard_of(int(numbers[0])).bucket}
+    batch |= {name: [s[name] for s in samples] for name in samples[0] if name not in arrays}
     if JSON_SUFFIX in batch:
         for name in ("image_id", "caption"):
             batch[name] = [fields.get(name) for fields in batch[JSON_SUFFIX]]
     return batch, arrays
-
-
-def _require_one_shape(view: View, samples: list[Sample], field: str) -> None:
-    first = samples[0][field]
-    for sample in samples:
-        array = sample[field]
-        if (array.shape, array.dtype) != (first.shape, first.dtype):
-            what = (
-                f"{sample['__key__']}.{field} is {array.dtype} {array.shape}, but "
-                f"{samples[0]['__key__']}.{field} of the same bucket is {first.dtype} {first.shape}"
-            )
-            raise UsageError(what, fix=_one_shape(view, field))
-
-
-def _one_shape(view: View, field: str) -> str:
-    """Say how to give all arrays of a bucket one shape."""
-    what = "a batch needs one shape per bucket"
-    component = view.catalog.arrays.get(field)
-    if component is None or not component.follows_picture:
-        return what
-    return (
-        f"{what}: with the flags of your store, run shardwright derive --fit bucket --recompute "
-        f"{component.name}, then shardwright pack --overwrite --output-dir "
-        f"{quoted(view.folder.name)}"
-    )
 
 
 def _shuffle(draw: np.random.PCG64, count: int) -> Numbers:
@@ -256,17 +228,6 @@ def _settle_small(buckets: dict[str, Numbers], settings: BatchSettings) -> dict[
     what = f"never used: {what}; small_buckets='keep' makes short batches of them"
     warnings.warn(what, stacklevel=4)  # points at the caller of batches
     return {name: numbers for name, numbers in buckets.items() if name not in small}
-
-
-def _require_stackable(view: View, buckets: dict[str, Numbers]) -> None:
-    """Raise now, not in the middle of an epoch, if arrays of a bucket differ in size."""
-    for bucket, numbers in buckets.items():
-        for field, sizes in view.sizes(numbers).items():
-            kinds, counts = np.unique(sizes, return_counts=True)
-            if len(kinds) > 1:
-                odd, total = len(sizes) - counts.max(), len(sizes)
-                what = f"bucket {bucket}: {odd:,} of {total:,} {field} differ in size"
-                raise UsageError(what, fix=_one_shape(view, field))
 
 
 def _require_sense(settings: BatchSettings, rank: int) -> None:

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from shardwright.errors import DamageError, InputMissingError
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity
-from shardwright.recipes import Component
+from shardwright.recipes import Recipe
 from shardwright.shards.format import index, manifest, tarread
 from shardwright.shards.format.index import Member, ShardIndex
 from shardwright.shards.format.keys import keys
 from shardwright.shards.format.names import bucket_folder, existing_buckets, existing_shards
 from shardwright.shards.format.tarread import Fault
+from shardwright.shards.reader.components import ComponentInfo, components_of
 from shardwright.shards.reader.folder import COPY, Folder, LocalFolder, Shard
 from shardwright.storage.files import explained
 from shardwright.storage.local import LocalStorage
@@ -49,7 +50,9 @@ class Catalog:
     places: Places  # by sample and member: the offset of its data, and its size
     marks: Marks  # by sample: the hash of its key
     keys: list[str] | None = None  # if scanned: a long key is not complete in its header
-    arrays: Mapping[str, Component] = field(default_factory=dict)  # by field; unknown if scanned
+    recipe: Recipe | None = None  # unknown if scanned, and so is what follows
+    components: Mapping[str, ComponentInfo] = field(default_factory=dict)
+    empty: Mapping[str, str] = field(default_factory=dict)  # the xxh3 of each file
 
     def shard_of(self, number: int) -> Shard:
         """Find the shard of a sample."""
@@ -98,7 +101,12 @@ def open_catalog(folder: Folder) -> Catalog:
             Shard(entry.path, entry.bucket, entry.samples, entry.bytes, entry.index_xxh3, stamp)
         )
     catalog = _catalog(folder, (_contents(*one) for one in _indexes(folder, shards)))
-    return replace(catalog, arrays=found.samples_of().arrays)
+    return replace(
+        catalog,
+        recipe=found.samples_of(),
+        components=components_of(found),
+        empty=found.empties(),
+    )
 
 
 def read_ids(folder: Folder, catalog: Catalog) -> list[str] | None:

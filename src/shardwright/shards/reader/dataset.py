@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -11,8 +11,11 @@ import numpy as np
 from shardwright.errors import UsageError
 from shardwright.progress import quantity
 from shardwright.recipes import JSON_SUFFIX
+from shardwright.shards.format import decode
 from shardwright.shards.reader.batches import Batches, BatchSettings, Epochs, SmallBuckets
 from shardwright.shards.reader.catalog import read_ids
+from shardwright.shards.reader.components import ComponentInfo, EmptyCaption
+from shardwright.shards.reader.stacking import Tokens
 from shardwright.shards.reader.view import Sample, View
 from shardwright.validate import integer
 
@@ -24,8 +27,9 @@ class Dataset:
     """The samples of a shard folder, in file order, as ``shardwright.open`` returns them.
 
     ``dataset[i]`` is a dict: ``json`` (a dict), every array under its suffix (``NAME.npy``) and
-    ``__key__``. Arrays map the shard: they are read-only and not copied. A dataset can be pickled
-    and forked; every process maps the shards for itself.
+    ``__key__``. Arrays map the shard: they are read-only and not copied; only bfloat16 becomes
+    float32. Pictures are bytes. A dataset can be pickled and forked; every process maps the shards
+    for itself.
 
     Every sample that is read is the one the index names. If a local shard is replaced or written
     to while the dataset is in use, the next read of it is an error; at a URL only if this sample
@@ -48,17 +52,35 @@ class Dataset:
             number = self._view.numbers[operator.index(position)]
         except IndexError:
             raise IndexError(f"sample {position} of {len(self)}") from None
-        return next(self._view.samples([int(number)]))
+        return next(self._samples([int(number)]))
 
     def __iter__(self) -> Iterator[Sample]:
         numbers, starts = self._view.numbers, range(0, len(self), _GROUP)
         for group in self._view.ahead(numbers[start : start + _GROUP] for start in starts):
-            yield from self._view.samples(group.tolist())
+            yield from self._samples(group.tolist())
+
+    def _samples(self, numbers: list[int]) -> Iterator[Sample]:
+        samples = self._view.samples(numbers)
+        return map(self._widened, samples) if self._view.halves else samples
+
+    def _widened(self, sample: Sample) -> Sample:
+        return sample | {field: decode.widened(sample[field]) for field in self._view.halves}
 
     @property
     def field_names(self) -> tuple[str, ...]:
         """The members of every sample."""
         return self._view.fields
+
+    @property
+    def components(self) -> Mapping[str, ComponentInfo]:
+        """What each component is and how it was made, by name; empty without a manifest."""
+        return self._view.catalog.components
+
+    @cached_property
+    def empty(self) -> EmptyCaption:
+        """The arrays and masks of the empty caption, by field, as in a sample."""
+        view = self._view
+        return EmptyCaption(view.folder, view.catalog.recipe, view.catalog.empty)
 
     @property
     def buckets(self) -> dict[str, int]:
@@ -80,7 +102,7 @@ class Dataset:
         for name in names:
             if name not in self.field_names:
                 raise UsageError(f"field {name}: not here", fix=f"there are {known}")
-        return Dataset(View(view.folder, view.catalog, view.numbers, names))
+        return Dataset(view.narrowed(*names))
 
     def by_id(self, image_id: str) -> Sample:
         """Read the sample of an image; KeyError if there is none."""
@@ -103,6 +125,7 @@ class Dataset:
         world_size: int = 1,
         drop_last: bool = True,
         small_buckets: SmallBuckets = "drop",
+        tokens: Tokens = None,
     ) -> Batches:
         """Make shuffled batches, each of one bucket, with stacked arrays; see ``Batches``."""
         settings = BatchSettings(
@@ -114,7 +137,7 @@ class Dataset:
             samples=self._view.digest(),
         )
         epoch, rank = integer("epoch", epoch), integer("rank", rank)
-        return Batches(Epochs(self._view, settings, rank), epoch)
+        return Batches(Epochs(self._view, settings, rank, tokens), epoch)
 
     @cached_property
     def _number_by_id(self) -> dict[str, int]:

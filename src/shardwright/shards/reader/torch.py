@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from shardwright.errors import StorageError
-from shardwright.shards.reader.batches import Arrays, Batch, Epochs, State, stacked
+from shardwright.shards.reader.batches import Batch, Epochs, State
+from shardwright.shards.reader.stacking import Column, Columns
 from shardwright.validate import integer
 
 _ALIGNED = 64
@@ -77,35 +80,65 @@ class TorchBatches(IterableDataset[Batch]):
         self._read = None
 
 
-def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
-    return {field: torch.from_numpy(array) for field, array in stacked(arrays).items()}
+def _tensors(columns: Columns) -> dict[str, Any]:
+    return {field: _tensor(column) for field, column in columns.items()}
 
 
-def _shared(arrays: Arrays) -> dict[str, torch.Tensor]:
-    """Stack all fields in one piece of shared memory, which the trainer maps without a copy.
+def _tensor(column: Column) -> torch.Tensor | list[torch.Tensor]:
+    found, kind = column.merged(), _kind(column)
+    if isinstance(found, list):
+        return [torch.from_numpy(array).view(kind) for array in found]
+    return torch.from_numpy(found).view(kind)
+
+
+def _kind(column: Column) -> torch.dtype:
+    if column.is_bfloat16:
+        return torch.bfloat16
+    return torch.from_numpy(np.empty(0, column.arrays[0].dtype)).dtype
+
+
+def _shared(columns: Columns) -> dict[str, Any]:
+    """Put all fields in one piece of shared memory, which the trainer maps without a copy.
 
     It is written as a file, because filling fresh memory page by page takes twice as long, and not
-    in /dev/shm, which is small in many containers. One piece needs one file descriptor.
+    in /dev/shm, which is small in many containers. One piece needs one file descriptor. What pads
+    an array is never written: a hole in a file reads as zeros.
     """
-    if not arrays:
+    if not columns:
         return {}
     fd = os.memfd_create("shardwright")
     try:
         end = 0
-        places = {}
-        for field, found in arrays.items():
-            places[field] = end = -(-end // _ALIGNED) * _ALIGNED
-            for array in found:
+        places: dict[str, list[int]] = {}
+        for field, column in columns.items():
+            starts = places[field] = []
+            step = 0 if column.length is None else math.prod(column.shape) * _item(column)
+            for array in column.arrays:
+                if column.apart or not starts:
+                    end = -(-end // _ALIGNED) * _ALIGNED
+                starts.append(end)
                 if os.pwrite(fd, array.data, end) != array.nbytes:
                     what = "no memory left to share a batch"
                     raise StorageError(what, fix="use smaller batches")
-                end += array.nbytes
+                end += step or array.nbytes
+        os.ftruncate(fd, end)
         storage = torch.UntypedStorage._new_shared_fd_cpu(fd, end)
     finally:
         os.close(fd)
-    tensors = {}
-    for field, found in arrays.items():
-        tensor = torch.from_numpy(np.empty(0, found[0].dtype))
-        shape = (len(found), *found[0].shape)
-        tensors[field] = tensor.set_(storage, places[field] // tensor.itemsize, shape)
+    tensors: dict[str, Any] = {}
+    for field, column in columns.items():
+        kind, item = _kind(column), _item(column)
+        if column.apart:
+            tensors[field] = [
+                torch.empty(0, dtype=kind).set_(storage, start // item, array.shape)
+                for start, array in zip(places[field], column.arrays, strict=True)
+            ]
+        else:
+            shape = (len(column.arrays), *column.shape)
+            start = places[field][0]
+            tensors[field] = torch.empty(0, dtype=kind).set_(storage, start // item, shape)
     return tensors
+
+
+def _item(column: Column) -> int:
+    return column.arrays[0].itemsize

@@ -11,7 +11,7 @@ import xxhash
 
 from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
-from shardwright.recipes import LONGEST_NAME
+from shardwright.recipes import BFLOAT16, LONGEST_NAME
 from shardwright.shards.format import decode
 from shardwright.shards.format.decode import BadMemberError
 from shardwright.shards.format.tar import BLOCK
@@ -39,6 +39,12 @@ class View:
         self.fields = fields or catalog.members
         self._columns = [catalog.members.index(field) for field in self.fields]
         self._suffixes = [f".{field}".encode() for field in self.fields]
+        known = catalog.recipe.arrays if catalog.recipe else {}
+        self.halves = [f for f in self.fields if f in known and known[f].dtype == BFLOAT16]
+
+    def narrowed(self, *fields: str) -> View:
+        """View some members of the same samples."""
+        return View(self.folder, self.catalog, self.numbers, fields)
 
     def by_bucket(self) -> dict[str, Numbers]:
         """Group the numbers of the samples by bucket."""
@@ -69,7 +75,10 @@ class View:
         yield from waiting
 
     def samples(self, numbers: Sequence[int]) -> Iterator[Sample]:
-        """Read samples and check that they are the right ones; arrays map the shard."""
+        """Read samples and check that they are the right ones; arrays map the shard.
+
+        Those of ``halves`` hold the bits of bfloat16.
+        """
         pieces = self._pieces(numbers)
         views = self.folder.views(pieces)
         width = len(self.fields)

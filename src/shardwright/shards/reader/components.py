@@ -1,0 +1,113 @@
+"""What a dataset knows besides its samples: how they were made, and the empty caption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+from numpy.typing import NDArray
+
+from shardwright.errors import DamageError, InputMissingError, UsageError
+from shardwright.layout import STATE_FOLDER
+from shardwright.recipes import BFLOAT16, Recipe
+from shardwright.recipes.compare import dtype_text, shape_text
+from shardwright.shards.format import decode
+from shardwright.shards.format.decode import BadMemberError
+from shardwright.shards.format.empty import empty_members, empty_name
+from shardwright.shards.format.manifest import Manifest
+from shardwright.shards.reader.folder import COPY, Folder
+from shardwright.store import provenance
+
+
+@dataclass(frozen=True)
+class ComponentInfo:
+    """What a component is, and how it was made as far as that is recorded."""
+
+    name: str
+    suffix: str  # of its member, which is its field in a sample
+    dtype: str  # of its values, for example "float16"
+    shape: tuple[int | str, ...]  # as in a recipe file, for example (16, "height/8", "width/8")
+    model: str | None
+    scaling_factor: float | None  # of an autoencoder; not applied to the latents
+    shift_factor: float | None
+    settings: Mapping[str, Any]  # all that its encoder recorded
+
+
+def components_of(found: Manifest) -> dict[str, ComponentInfo]:
+    """Describe the components of a manifest, by name."""
+    made: dict[str, provenance.Settings] = {}
+    for number in found.by_run():  # in which equal components have equal settings
+        made |= provenance.settings_in(found.runs[number].provenance)
+    described = {}
+    for component in found.samples_of().components:
+        settings = made.get(component.name, {})
+        described[component.name] = ComponentInfo(
+            name=component.name,
+            suffix=component.suffix,
+            dtype=dtype_text(component),
+            shape=shape_text(component),
+            model=settings.get("model"),
+            scaling_factor=settings.get("scaling_factor"),
+            shift_factor=settings.get("shift_factor"),
+            settings=settings,
+        )
+    return described
+
+
+class EmptyCaption:
+    """The arrays and masks of the empty caption, by the suffixes of their members.
+
+    Values are as in a sample. A file is read when it is first asked for.
+    """
+
+    def __init__(self, folder: Folder, recipe: Recipe | None, checksums: Mapping[str, str]) -> None:
+        self._folder, self._recipe, self._checksums = folder, recipe, checksums
+        self._read: dict[str, NDArray[Any]] = {}
+
+    def __getitem__(self, suffix: str) -> NDArray[Any]:
+        if suffix not in self._read:
+            self._require_listed(suffix)
+            self._read[suffix] = self._load(suffix)
+        return self._read[suffix]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._checksums)
+
+    def __len__(self) -> int:
+        return len(self._checksums)
+
+    def keys(self) -> Iterator[str]:
+        """Name what there is, so that ``dict`` reads it all."""
+        return iter(self)
+
+    def _require_listed(self, suffix: str) -> None:
+        name = self._folder.name
+        if self._recipe is None:
+            what = "has no manifest, so nothing is known of the empty caption"
+            copy = f"copy {STATE_FOLDER} along with the shards"
+            raise InputMissingError(what, path=name, fix=copy)
+        if suffix not in (texts := empty_members(self._recipe)):
+            there = f"there are {', '.join(texts)}" if texts else None
+            raise UsageError(f"empty: {suffix} is not made from a caption", path=name, fix=there)
+        if suffix not in self._checksums:
+            what = f"has no {suffix} of the empty caption: an earlier version packed these shards"
+            fix = "run shardwright derive once more, then pack with --append or --overwrite"
+            raise InputMissingError(what, path=name, fix=fix)
+
+    def _load(self, suffix: str) -> NDArray[Any]:
+        path = f"{self._folder.name}/{empty_name(suffix)}"
+        (data,) = self._folder.read_files([empty_name(suffix)])
+        if data is None:
+            what = "no such file, but the manifest lists it"
+            raise InputMissingError(what, path=path, fix=COPY)
+        if xxhash.xxh3_64_hexdigest(data) != self._checksums[suffix]:
+            raise DamageError("is damaged, or not the one in the manifest", path=path, fix=COPY)
+        try:
+            array = decode.array(memoryview(data))
+        except BadMemberError as error:
+            raise DamageError(f"is damaged ({error})", path=path, fix=COPY) from None
+        assert self._recipe is not None
+        half = self._recipe.arrays[suffix].dtype == BFLOAT16
+        return decode.widened(array) if half else array.copy()
