@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shardwright.recipes.compare import differences
 from shardwright.recipes.file import DEFAULT, RecipeFile, find, read_shipped
 from shardwright.recipes.rules import decode, require_valid
 from shardwright.recipes.values import (
@@ -35,6 +36,7 @@ __all__ = [
     "Shape",
     "Side",
     "decode",
+    "differences",
     "find",
     "require_valid",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ DEFAULT = "prx"
 _SHIPPED = Path(__file__).parent / "shipped"
 _MOST_BYTES = 1 << 18  # of a file
 _MOST_DOTS = 1000  # in a line: the time that tomllib needs for a key grows with their square
-_A_TABLE = Key("a table", lambda v: isinstance(v, dict))
+_A_TABLE = Key("a table", lambda v: isinstance(v, dict), "", "")
 # With another value of one of these, the model may give another shape.
 _DECIDE_SHAPE = ("model", "subfolder", "output")
 
@@ -42,22 +42,6 @@ class RecipeFile:
     def error(self, name: str, key: str, what: str, fix: str) -> UsageError:
         """Make the error for a key of a component."""
         return _error(Fault(f"component.{name}", key, what, fix), self.origins, self.origin)
-
-    def override(
-        self, *, fit: str | None = None, models: Mapping[str, str] | None = None
-    ) -> RecipeFile:
-        """Replace some values by those of flags."""
-        over: Tables = {"images": {}} if fit is None else {"images": {"fit": fit}}
-        for name, model in (models or {}).items():
-            if name not in self.recipe.by_name:
-                fix = keys.nearest(name, self.recipe.by_name)
-                raise UsageError(f"--model {name}: no such component", fix=fix)
-            over[f"component.{name}"] = {"model": model}
-        origins = dict(self.origins)
-        tables = _merge(
-            self.tables, over, lambda name: "--fit" if name == "images" else "--model", origins
-        )
-        return _built(tables, origins, self.origin)
 
 
 def shipped() -> list[str]:
@@ -102,10 +86,10 @@ def _read(given: str, origin: str | None) -> RecipeFile:
     merged: Tables = {}
     origins: dict[str, str] = {}
     for label, tables in reversed(found):
-        merged = _merge(merged, tables, lambda _, label=label: label, origins)  # type: ignore[misc]
+        merged = _merge(merged, tables, label, origins)
     if not merged["images"].keys() & {"buckets", "resolution"}:
-        base = {"images": {"buckets": _parse(shipped_path(DEFAULT), DEFAULT)["images"]["buckets"]}}
-        merged = _merge(merged, base, lambda _: DEFAULT, origins)
+        merged["images"]["buckets"] = _parse(shipped_path(DEFAULT), DEFAULT)["images"]["buckets"]
+        origins["images.buckets"] = DEFAULT
     return _built(merged, origins, origin)
 
 
@@ -132,14 +116,12 @@ def _parse(path: Path, label: str) -> Tables:
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_BYTES + 1)
-        if (
-            len(data) > _MOST_BYTES
-            or max(line.count(b".") for line in data.split(b"\n")) > _MOST_DOTS
-        ):
-            raise UsageError("is too large for a recipe", path=label, fix="give a recipe file")
-        document = tomllib.loads(data.decode())
     except OSError as error:
         raise refusal(path, error) from None
+    if len(data) > _MOST_BYTES or max(line.count(b".") for line in data.split(b"\n")) > _MOST_DOTS:
+        raise UsageError("is too large for a recipe", path=label, fix="give a recipe file")
+    try:
+        document = tomllib.loads(data.decode())
     except UnicodeDecodeError:
         raise UsageError("is not UTF-8 text", path=label, fix="save it as UTF-8") from None
     except RecursionError:
@@ -178,9 +160,7 @@ def _check(table: Table, known: Mapping[str, Key], where: str, label: str) -> No
             raise UsageError(what, path=label, fix=f"give {known[key].words}")
 
 
-def _merge(
-    base: Tables, over: Tables, label: Callable[[str], str], origins: dict[str, str]
-) -> Tables:
+def _merge(base: Tables, over: Tables, label: str, origins: dict[str, str]) -> Tables:
     """Lay tables over others; ``origins`` learns where each value comes from."""
     merged = {name: dict(table) for name, table in base.items()}
     for name, new in over.items():
@@ -189,7 +169,7 @@ def _merge(
             del old[key]
             origins.pop(place(name, key), None)
         old |= new
-        origins |= {place(name, key): label(name) for key in new}
+        origins |= {place(name, key): label for key in new}
     if "components" in merged[""] and "components" not in over.get("", {}):
         added = (name.removeprefix("component.") for name in over if name.startswith("component."))
         merged[""]["components"] = list(dict.fromkeys((*merged[""]["components"], *added)))
@@ -230,4 +210,6 @@ def place(table: str, key: str) -> str:
 def _error(fault: Fault, origins: Mapping[str, str], origin: str | None) -> UsageError:
     where = f"[{fault.table}] " if fault.table else ""
     path = origins.get(place(fault.table, fault.key), origin)
+    if path in shipped():  # right by itself: the mistake is in what extends it
+        path = origin
     return UsageError(f"{where}{fault.key}: {fault.what}", path=path, fix=fault.fix)

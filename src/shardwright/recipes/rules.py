@@ -59,6 +59,10 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
     """Find what is wrong."""
     if not recipe.components:
         yield Fault("", "components", "there are none", "write [component.NAME]")
+    for name, count in Counter(component.name for component in recipe.components).items():
+        if count > 1:
+            what = f"{keys.brief(name)} is listed {count:,} times"
+            yield Fault("", "components", what, "list it once")
     for component in recipe.components:
         if not keys.is_name(component.name):
             what = f"{keys.brief(component.name)} is not a name"
@@ -127,8 +131,7 @@ def _in_common(recipe: Recipe) -> Iterator[Fault]:
     owners: dict[tuple[str, str], str] = {}
     for component in recipe.components:
         table, mask = f"component.{component.name}", component.mask
-        owned = [("name", "name", component.name), ("folder", "folder", component.folder)]
-        owned.append(("suffix", "suffix", component.suffix))
+        owned = [("folder", "folder", component.folder), ("suffix", "suffix", component.suffix)]
         owned += (("inline", "field", name) for name in component.inline)
         if mask is not None:
             owned += [("mask", "suffix", mask.suffix), ("mask", "field", mask.field)]

@@ -33,6 +33,9 @@ class Side:
     of: Literal["width", "height"]
     divisor: int
 
+    def __str__(self) -> str:
+        return self.of if self.divisor == 1 else f"{self.of}/{self.divisor}"
+
 
 PIXELS = (Side("height", 1), Side("width", 1), 3)  # the shape of a picture
 
