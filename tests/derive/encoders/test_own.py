@@ -18,7 +18,7 @@ from shardwright.encoders import load
 from shardwright.encoders.base import Encoder, Options
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipes import Component
-from tests.derive.pictures import make_images
+from tests.derive.pictures import make_images, save
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_encoder"
 
@@ -254,6 +254,25 @@ def test_the_example_passes_its_own_test() -> None:
     assert " passed" in done.stdout
     lines = sum(len(path.read_text().splitlines()) for path in EXAMPLE.glob("*.py"))
     assert lines < 60
+
+
+def test_integers_that_the_component_cannot_hold_are_failures_and_not_stored(
+    module: Write, tmp_path: Path
+) -> None:
+    module(GOOD.replace("return batch", "return batch[:, 0].astype('int64') + 200"))
+    (tmp_path / "recipe.toml").write_text(
+        'extends = "prx"\ncomponents = ["c"]\n'
+        '[component.c]\nencoder = "mine:Good"\ndtype = "uint8"\nshape = [3]\n'
+    )
+    for name, level in (("dark", 9), ("bright", 90)):
+        save(tmp_path / "images" / f"{name}.png", np.full((8, 8, 3), level, np.uint8))
+    made = shardwright.derive(
+        tmp_path / "images", recipe=tmp_path / "recipe.toml", derived_dir=tmp_path / "store"
+    )
+    assert (made.derived, made.failed) == (1, 1)
+    assert [path.name for path in (tmp_path / "store" / "c").iterdir()] == ["dark.npy"]
+    failures = (tmp_path / "store" / ".shardwright" / "failures.jsonl").read_text()
+    assert "c: too large a value for |u1" in failures
 
 
 @pytest.mark.parametrize("name", ["own_encoder:Colours", "colours"])
