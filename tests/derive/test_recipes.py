@@ -56,9 +56,9 @@ def contents(*folders: str) -> dict[str, bytes]:
 
 def checked(components: Iterable[str] = ()) -> shardwright.Dataset:
     """Pack, verify everything, and open the shards."""
-    assert verify("store", read_data=True).findings == []
-    assert pack(overwrite=True).skipped_incomplete == 0
-    assert verify("shards", read_data=True, against="store").findings == []
+    assert verify("store", read_data=True, workers=1).findings == []
+    assert pack(overwrite=True, workers=1).skipped_incomplete == 0
+    assert verify("shards", read_data=True, against="store", workers=1).findings == []
     return shardwright.open("shards")
 
 
@@ -476,7 +476,7 @@ def test_code_that_only_the_store_names_is_never_imported(
     with pytest.raises(UsageError, match="encoder trap:Mine is named only by the store"):
         derive("images", derived_dir="store", encoders="pretrained", **only)
     pack(derived_dir="store", output_dir="shards")
-    assert verify("shards", read_data=True, against="store").findings == []
+    assert verify("shards", read_data=True, against="store", workers=1).findings == []
     assert len(shardwright.open("shards")) == 4
 
 

@@ -363,12 +363,12 @@ def make_small_recipe(name: str, folder: Path) -> Path:
 
 
 def _write_recipe(name: str, folder: Path, models: dict[str, tuple[Path, int | None]]) -> Path:
-    shipped = recipes.find(name).tables["component"]
+    shipped = recipes.find(name).tables
     lines = [f'extends = "{name}"']
     for component, (model, width) in models.items():
-        shape = [*shipped[component]["shape"][:-1], width or shipped[component]["shape"][-1]]
+        *axes, last = shipped[f"component.{component}"]["shape"]
         lines += [f"[component.{component}]", f"model = {json.dumps(str(model))}"]
-        lines += [f"shape = {json.dumps(shape)}"]
+        lines += [f"shape = {json.dumps([*axes, width or last])}"]
     path = folder / f"{name}.toml"
     path.write_text("\n".join(lines) + "\n")
     return path
