@@ -38,20 +38,16 @@ class _Kind:
 
     channels: str = "latent_channels"
     blocks: str = "block_out_channels"  # each but the last halves the sides
-    width: str = "block_out_channels"  # of the first block, which is the largest in memory
+    width: str | None = None  # of the first block, if the blocks do not say it
     video: bool = False  # a picture is a video of one frame
 
 
 _CAUSAL = _Kind("z_dim", "dim_mult", "base_dim", video=True)
 _KINDS = {
     "AutoencoderKL": _Kind(),
-    "AutoencoderDC": _Kind(blocks="encoder_block_out_channels", width="encoder_block_out_channels"),
-    "AutoencoderTiny": _Kind(
-        blocks="encoder_block_out_channels", width="encoder_block_out_channels"
-    ),
-    "AsymmetricAutoencoderKL": _Kind(
-        blocks="down_block_out_channels", width="down_block_out_channels"
-    ),
+    "AutoencoderDC": _Kind(blocks="encoder_block_out_channels"),
+    "AutoencoderTiny": _Kind(blocks="encoder_block_out_channels"),
+    "AsymmetricAutoencoderKL": _Kind(blocks="down_block_out_channels"),
     "AutoencoderKLFlux2": _Kind(),
     "AutoencoderKLHunyuanImage": _Kind(),
     "AutoencoderKLKVAE": _Kind("z_channels", "ch_mult", "channels"),
@@ -105,8 +101,8 @@ class Autoencoder(Pretrained):
         self._config = checkpoint.read("config.json")
         self._factor = _factor(checkpoint, self._config)
         self._tiling = tiling or Tiling()
-        width = self._config[_KINDS[kind].width]
-        first: int = width[0] if isinstance(width, list) else width
+        known = _KINDS[kind]
+        first = self._config[known.width] if known.width else self._config[known.blocks][0]
         more = max(1, math.ceil(first / _MEASURED_CHANNELS))
         self.bytes_per_number = _BYTES_PER_NUMBER[self._dtype] * more
 
@@ -197,7 +193,7 @@ def _factor(checkpoint: Checkpoint, config: dict[str, Any]) -> int:
     if not isinstance(blocks, list) or not blocks:
         path = checkpoint.folder / "config.json"
         raise UsageError(f"has no {kind.blocks}", path=path, fix="download the model again")
-    halved = 2 ** (len(blocks) - 1)
+    halved = 1 << len(blocks) - 1
     limit: int = config.get("spatial_compression_ratio", halved)
     return min(halved, limit) * _patch(config)
 

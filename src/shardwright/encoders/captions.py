@@ -161,8 +161,9 @@ def _load(checkpoint: Checkpoint) -> Tokenizer:
         ):
             from transformers import CLIPTokenizer
 
-            built: Tokenizer = CLIPTokenizer.from_pretrained(folder).backend_tokenizer
-            return built
+            built = CLIPTokenizer.from_pretrained(folder, local_files_only=True)
+            found: Tokenizer = built.backend_tokenizer
+            return found
     except Exception as error:  # tokenizers raises nothing more exact
         what = f"is not a tokenizer ({error})"
         raise UsageError(what, path=path, fix="download the model again") from error

@@ -44,8 +44,11 @@ def test_a_shipped_recipe_needs_no_checkpoint_to_know_its_arrays(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["prx", *SHAPES])
-def test_every_component_of_a_shipped_recipe_is_made(name: str, tmp_path: Path) -> None:
+def test_every_component_of_a_shipped_recipe_is_made_and_nothing_printed(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     recipe = recipes.find(str(make_small_recipe(name, tmp_path))).recipe
+    capfd.readouterr()
     models: dict[Any, Any] = {}
     for component in recipe.components:
         assert shape_of(component) == component.shape
@@ -54,6 +57,7 @@ def test_every_component_of_a_shipped_recipe_is_made(name: str, tmp_path: Path) 
         array = encoded(encoder, source)
         assert array.shape == component.shape_for(64, 48)
         assert np.isfinite(array).all()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_arrays_of_sdxl_are_what_its_pipeline_makes(tmp_path: Path) -> None:
