@@ -314,6 +314,7 @@ OWN = f'{NEW}encoder = "my.code:Class"\nsource = "caption"\ndtype = "float16"\n'
          "components: there is no table [component.vea]; did you mean vae?"),
         ('extends = "prx"\ncomponents = ["vae", "vae"]',
          "components: 'vae' is listed 2 times; list it once"),
+        ("components = ['t5']\n" + VAE, "[component.vae]: is not listed in components; add it"),
         (VAE + "modle = 'x'", "[component.vae] modle: no such key; did you mean model?"),
         (VAE + "tokens = 5", '[component.vae] tokens: encoder "autoencoder" has no such key;'),
         (ARRAY + "model = 'x'", "[component.new] model: a component without encoder has no"),
