@@ -1,4 +1,4 @@
-"""Loaders of others, each in a process: ``python -m tests.shards.peers NAME SHARDS OUT``.
+"""Loaders of others, each in a process: ``python -m tests.shards.peers NAME OUT SHARDS...``.
 
 They do not all stand beside what we test with (wids needs an old webdataset), so ``make test``
 installs them into a folder of their own, which only such a process sees. It writes all samples as
@@ -13,6 +13,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,13 @@ import numpy as np
 Samples = list[dict[str, Any]]
 
 FOLDER = Path(sys.prefix, "peers")
-FIELDS = ["json", "dinov3.npy", "vae.npy", "t5h.npy", "t5m.npy"]
 
 
-def run(name: str, shards: Path, out: Path) -> Samples:
-    """Read shards with a loader; give its samples."""
+def run(name: str, out: Path, *folders: Path) -> list[Samples]:
+    """Read shards with a loader; give the samples of each folder."""
     ours = os.environ.get("PYTHONPATH", "")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.shards.peers", name, str(shards), str(out)],
+        [sys.executable, "-m", "tests.shards.peers", name, str(out), *map(str, folders)],
         capture_output=True,
         text=True,
         timeout=240,
@@ -37,7 +37,7 @@ def run(name: str, shards: Path, out: Path) -> Samples:
         env=os.environ | {"PYTHONPATH": f"{FOLDER}{os.pathsep}{ours}"},
     )
     assert done.returncode == 0, done.stderr
-    samples: Samples = pickle.loads(out.read_bytes())
+    samples: list[Samples] = pickle.loads(out.read_bytes())
     return samples
 
 
@@ -63,7 +63,8 @@ def energon(shards: Path) -> Samples:
         repeat=False,
     )
     found = [sample for batch in energon.get_loader(dataset) for sample in batch]
-    return [{field: sample[field] for field in FIELDS} for sample in found]
+    names = fields(shards)  # arrays are tensors, some of which cannot be pickled
+    return [{f: s[f] if f == "json" else np.asarray(s[f]) for f in names} for s in found]
 
 
 def ray(shards: Path) -> Samples:
@@ -71,12 +72,10 @@ def ray(shards: Path) -> Samples:
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     import ray
 
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        rows = ray.data.read_webdataset(tars(shards)).take_all()
-    finally:
-        ray.shutdown()
-    return [{field: row[field] for field in FIELDS} for row in rows]
+    if not ray.is_initialized():  # it ends with the process
+        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    rows = ray.data.read_webdataset(tars(shards)).take_all()
+    return [{field: row[field] for field in fields(shards)} for row in rows]
 
 
 def wids(shards: Path) -> Samples:
@@ -87,19 +86,20 @@ def wids(shards: Path) -> Samples:
 
     dataset = wids.ShardListDataset(str(shards / ".wids.json"))
     found = [dataset[number] for number in range(len(dataset))]
-    return [{field: sample[f".{field}"] for field in FIELDS} for sample in found]
+    return [{field: sample[f".{field}"] for field in fields(shards)} for sample in found]
 
 
 def dali(shards: Path) -> Samples:
     from nvidia.dali import Pipeline, fn
 
     indexes = sorted(map(str, shards.glob(".dali/bucket_*/*.idx")))
+    names = fields(shards)
     pipeline = Pipeline(batch_size=1, num_threads=1, device_id=None)
     with pipeline:
         members = fn.readers.webdataset(
             paths=tars(shards),
             index_paths=indexes,
-            ext=FIELDS,
+            ext=names,
             missing_component_behavior="error",
             name="shards",
         )
@@ -108,7 +108,7 @@ def dali(shards: Path) -> Samples:
     samples = []
     for _ in range(pipeline.epoch_size("shards")):
         found = [bytes(output.at(0)) for output in pipeline.run()]
-        samples.append({f: decoded(f, data) for f, data in zip(FIELDS, found, strict=True)})
+        samples.append({f: decoded(f, data) for f, data in zip(names, found, strict=True)})
     return samples
 
 
@@ -156,10 +156,20 @@ def tars(shards: Path) -> list[str]:
     return sorted(map(str, shards.glob("bucket_*/*.tar")))
 
 
+def fields(shards: Path) -> list[str]:
+    """Name the members of the first sample."""
+    with tarfile.open(tars(shards)[0]) as tar:
+        split = [name.partition(".") for name in tar.getnames()]
+    return [field for key, _, field in split if key == split[0][0]]
+
+
 def decoded(field: str, data: bytes) -> Any:  # noqa: ANN401 - a dict or an array
-    return np.load(io.BytesIO(data)) if field.endswith(".npy") else json.loads(data)
+    if field.endswith(".npy"):
+        return np.load(io.BytesIO(data))
+    return json.loads(data) if field == "json" else data
 
 
 if __name__ == "__main__":
-    _, name, shards, out = sys.argv
-    Path(out).write_bytes(pickle.dumps((LOADERS | {"s3": s3})[name](Path(shards))))
+    _, name, out, *folders = sys.argv
+    found = list(map((LOADERS | {"s3": s3})[name], map(Path, folders)))
+    Path(out).write_bytes(pickle.dumps(found))

@@ -5,6 +5,7 @@ webdataset and Hugging Face datasets are in the dev extra; ``peers`` runs the ot
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -16,16 +17,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import shardwright
+from shardwright.recipes import Recipe
 from shardwright.shards.loaders.indexes import LOADERS
 from shardwright.storage import files, locks
 from tests.faults import Killed, KillingDisk, WatchedDisk
-from tests.shards import peers
+from tests.shards import peers, varied
 from tests.shards.packed import assert_same, assert_sample, expected, packed
 from tests.store.small import small_store
 
 SAMPLES = 12
+OTHERS = {"sdxl": varied.SDXL, "varied": varied.VARIED}
 ALL = list(LOADERS)
 IDS = {f"img{number}" for number in range(SAMPLES)}
 
@@ -33,6 +37,32 @@ IDS = {f"img{number}" for number in range(SAMPLES)}
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packed(tmp_path_factory.mktemp("made"), SAMPLES)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Shards of other recipes, with every index."""
+    root = tmp_path_factory.mktemp("others")
+    found = {name: varied.packed(root / name, SAMPLES, OTHERS[name]) for name in OTHERS}
+    for folder in found.values():
+        shardwright.index(folder, for_=ALL)
+    return found
+
+
+def assert_other(sample: dict[str, Any], recipe: Recipe) -> None:
+    """Fail unless a sample of such shards is right; others see bfloat16 as its bits."""
+    number = int(sample["json"]["image_id"].removeprefix("img"))
+    for name, values in varied.arrays(number, recipe).items():
+        array = varied.bits(values) if recipe.arrays[name].dtype == "bfloat16" else values
+        assert_same(np.asarray(sample[name], array.dtype), array)
+    if "picture.webp" in recipe.suffixes:
+        found, data = sample["picture.webp"], varied.picture(number)
+        if isinstance(found, bytes | io.BytesIO):
+            assert (found if isinstance(found, bytes) else found.getvalue()) == data
+        else:  # the loader has decoded it
+            pixels = np.asarray(found)
+            pixels = pixels if pixels.dtype == np.uint8 else pixels.transpose(1, 2, 0) * 255
+            np.testing.assert_allclose(pixels, np.asarray(Image.open(io.BytesIO(data))), atol=0.01)
 
 
 @pytest.fixture
@@ -88,16 +118,42 @@ def test_hugging_face_reads_the_shards_as_files_as_a_folder_and_by_bucket(shards
     assert_hf(hf_samples(str(shards), "96x64"), odd)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("recipe", ["sdxl", "varied"])
+def test_webdataset_and_hugging_face_read_shards_of_other_recipes(
+    others: dict[str, Path], recipe: str
+) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    shards = others[recipe]
+    plain = webdataset.WebDataset(tars(shards), shardshuffle=False)
+    for found in (
+        list(plain.decode()),
+        list(plain.decode("pil")),
+        hf_samples(str(shards)),
+        hf_samples("webdataset", data_files={"train": f"{shards}/bucket_*/*.tar"}),
+    ):
+        for sample in found:
+            assert_other(sample, OTHERS[recipe])
+        assert {sample["json"]["image_id"] for sample in found} == IDS
+    assert set((shardwright.verify(shards, loaders=True).loaders or {}).values()) == {"pass"}
+
+
 @pytest.mark.timeout(300)  # Ray starts ten processes, which takes a minute on a busy machine
 @pytest.mark.parametrize("name", peers.LOADERS)
-def test_others_read_the_shards_with_the_index_written_for_them(shards: Path, name: str) -> None:
+def test_others_read_the_shards_with_the_index_written_for_them(
+    shards: Path, others: dict[str, Path], name: str
+) -> None:
     if not (peers.FOLDER / name).is_dir():
         pytest.skip("make test installs it")
     shardwright.index(shards, for_=ALL)
-    samples = peers.run(name, shards, shards.parent / "samples")
-    for sample in samples:
+    found = peers.run(name, shards.parent / "samples", shards, *others.values())
+    for sample in found[0]:
         assert_sample(sample, sample["json"]["image_id"])
-    assert sorted(sample["json"]["image_id"] for sample in samples) == sorted(IDS)
+    assert sorted(sample["json"]["image_id"] for sample in found[0]) == sorted(IDS)
+    for samples, recipe in zip(found[1:], others, strict=True):
+        for sample in samples:
+            assert_other(sample, OTHERS[recipe])
+        assert {sample["json"]["image_id"] for sample in samples} == IDS
 
 
 def read_member(shard: Path, offset: int, size: int) -> bytes:

@@ -214,6 +214,6 @@ def test_connections_are_not_taken_to_another_process(server: WebServer, method:
 def test_s3_gives_the_same_samples(shards: Path, tmp_path: Path) -> None:
     if not (peers.FOLDER / "moto").is_dir():
         pytest.skip("make test installs it")
-    samples = peers.run("s3", shards, tmp_path / "samples")
+    (samples,) = peers.run("s3", tmp_path / "samples", shards)
     for sample, image_id in zip(samples, file_order(SAMPLES), strict=True):
         assert_sample(sample, image_id)

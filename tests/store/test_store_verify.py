@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 
 import shardwright
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.recipes import SPECIFICATION
+from shardwright.recipes import SPECIFICATION, Component
 from shardwright.store import rules
+from shardwright.store.arrays import check_values, values
+from shardwright.store.npy import BadArrayError
+from tests.fuzz.targets import on_disk
 from tests.store.small import SmallStore, npy, record, small_store
 
 DERIVE = "run shardwright derive"

@@ -82,9 +82,6 @@ def derive(
     begun, usual = started_from(store, bool(names) and not discard)
     encoders = usual if encoders is None else encoders
     require_choice(encoders)
-    if encoders == "sketch" and model:
-        what = f"--model {next(iter(model))}=...: a sketch has no model"
-        raise UsageError(what, fix="leave out --model")
     used = recorded(folder)
     made = wanted(file, begun or used, fit, model, encoders)
     store = replace(store, recipe=made)
@@ -92,6 +89,9 @@ def derive(
     chosen = _chosen(made, "--components", components) or encodable
     recomputed = () if discard else _chosen(made, "--recompute", names)
     _chosen(made, "--model", model)
+    if encoders == "sketch" and model:
+        what = f"--model {next(iter(model))}=...: a sketch has no model"
+        raise UsageError(what, fix="leave out --model")
     for component in recomputed:
         if component not in chosen:
             raise UsageError(f"--recompute {component.name}: is not among --components")

@@ -114,7 +114,8 @@ class Committer:
             if component.trim:
                 array = trimmed(array, sample.masks[_mask(component)])
             found = stored(array, component)
-            if np.isfinite(values(found, component)).all():
+            held = component.is_float or np.array_equal(found, array)
+            if held and np.isfinite(values(found, component)).all():
                 valid[component] = found
             else:
                 what = "too large a value" if np.isfinite(array).all() else "NaN or infinity"

@@ -64,10 +64,12 @@ class Plan:
                     self.to_make[component] += 1
         failures = [failure for failure in outcomes.failures if failure.reason == "no_caption"]
         if len(failures) == len(inventory.sources):
+            field = next(filter(None, map(inventory.lacks_text, range(len(inventory.sources)))))
+            beside_it = ", or write name.txt beside name.jpg" * (field == CAPTION)
             raise InputMissingError(
-                "has no caption, and no other image has one",
+                f"has no {field}, and no other image has one",
                 path=failures[0].image_path,
-                fix="give --captions FILE, or write name.txt beside name.jpg",
+                fix=f"give --captions FILE{beside_it}",
             )
 
     @property

@@ -91,26 +91,16 @@ class InForce:
 
     def _require_same_recipe(self) -> None:
         """Raise if arrays in use were made with another recipe and are not recomputed."""
-        request, recipe, used = self.request, self.store.recipe, self.request.used
-        changed = {
-            component.name: listed
-            for component in recipe.components
-            if used
-            and component.name in used.by_name
-            and self.inventory.stored[component]
-            and component not in request.recompute
-            and (listed := list(changes(used.by_name[component.name], component)))
-        }
+        recipe, stored = self.store.recipe, self.inventory.stored
+        kept = [c for c in recipe.components if stored[c] and c not in self.request.recompute]
+        changed = {c.name: listed for c in kept if (listed := self._changes(c))}
         found = [f"{name}: {', '.join(listed)}" for name, listed in changed.items()]
-        follow = [c for c in recipe.components if c.follows_picture] or recipe.pictures
-        if (
-            used
-            and any(self.inventory.stored.values())
-            and (used.buckets, used.levels) != (recipe.buckets, recipe.levels)
-            and not request.recompute.issuperset(follow or recipe.components)
-        ):
-            found.append("the buckets differ")
-            changed |= {component.name: [] for component in follow}
+        if self._other_buckets and any(stored.values()):
+            # Records get their bucket together with new arrays of the picture.
+            follow = [c for c in recipe.components if c.follows_picture] or recipe.pictures
+            if not follow or any(component in kept for component in follow):
+                found.append("the buckets differ")
+                changed |= {component.name: [] for component in follow}
         if found:
             names = ",".join(name for name in recipe.by_name if name in changed)
             again = f"to recompute it, --recompute {names}; or " if names else ""
@@ -120,6 +110,22 @@ class InForce:
                 path=self.store.folder,
                 fix=fix,
             )
+
+    @property
+    def _other_buckets(self) -> bool:
+        """Whether the store has other buckets than the recipe."""
+        used, recipe = self.request.used, self.store.recipe
+        return bool(used) and (used.buckets, used.levels) != (recipe.buckets, recipe.levels)
+
+    def _changes(self, component: Component) -> list[str]:
+        """List what is different in the recipe of a component since its arrays were made."""
+        used = self.request.used.by_name.get(component.name) if self.request.used else None
+        return list(changes(used, component)) if used else []
+
+    def _is_changed(self, component: Component) -> bool:
+        """Whether its new arrays may differ from the old ones, whatever its encoder says."""
+        fitted = component.follows_picture and self.store.recipe.fit == "bucket"
+        return bool(self._changes(component)) or (fitted and self._other_buckets)
 
     def _has_other_model(self, component: Component) -> bool:
         """Whether the model has another name than before, so that its weights are compared."""
@@ -244,6 +250,7 @@ class InForce:
         for component in components:
             old, new = self._entries.get(component.name), self._entry(component)
             same = old is not None and complete(old.settings) == complete(new.settings)
+            same = same and not self._is_changed(component)
             if same and _is_new(old, component):
                 continue
             if self.inventory.stored[component] or component.name in begun:

@@ -115,6 +115,7 @@ class Autoencoder(Pretrained):
         config = checkpoint.config("_class_name", _KINDS)
         kind, factor = config["_class_name"], _factor(checkpoint, config)
         inputs = config.get("in_channels", config.get("input_channels", 3))
+        inputs //= _patch(config) ** 2
         if inputs != 3:
             what = f"takes pictures of {inputs} channels, and a picture has 3"
             raise UsageError(what, path=checkpoint.asked, fix="choose a model for RGB pictures")
@@ -126,7 +127,7 @@ class Autoencoder(Pretrained):
 
     def describe(self) -> dict[str, Any]:
         config = self._config
-        keys = [*_NORMALIZATION, *(key for key in _BY_CHANNEL if key in config)]
+        keys = [*_NORMALIZATION, *(key for key in _BY_CHANNEL if config.get(key))]
         return self._description(
             "posterior mean, unscaled" if "KL" in self.kind else "latent, unscaled",
             preprocessing="pixels / 127.5 - 1",
@@ -196,9 +197,15 @@ def _factor(checkpoint: Checkpoint, config: dict[str, Any]) -> int:
     if not isinstance(blocks, list) or not blocks:
         path = checkpoint.folder / "config.json"
         raise UsageError(f"has no {kind.blocks}", path=path, fix="download the model again")
-    halved: int = 2 ** (len(blocks) - 1)
-    patch = config.get("patch_size") if kind.video else None  # Flux.2's is of its transformer
-    return min(halved, config.get("spatial_compression_ratio", halved)) * (patch or 1)
+    halved = 2 ** (len(blocks) - 1)
+    limit: int = config.get("spatial_compression_ratio", halved)
+    return min(halved, limit) * _patch(config)
+
+
+def _patch(config: dict[str, Any]) -> int:
+    """Count the pixels a side that are joined before the first block; Flux.2's come after all."""
+    found: int | None = config.get("patch_size")
+    return found if found and _KINDS[config["_class_name"]].video else 1
 
 
 load, shape = Autoencoder.load, Autoencoder.shape

@@ -77,10 +77,12 @@ class Checkpoint:
     def require(self, shape: Axes) -> None:
         """Raise if the model gives other arrays than its component needs."""
         component = self.component
-        if shape != component.shape or not component.is_float:
-            needs = _words(component.shape) + ("" if component.is_float else f" {component.dtype}")
-            what = f"gives {_words(shape)} floats, and {component.name} needs {needs}"
-            raise UsageError(what, path=self.asked, fix=_fix(component))
+        if shape != component.shape:
+            what = f"is {_words(component.shape)}, and the model gives {_words(shape)}"
+            raise self.refused("shape", what, f"leave it out, or {_fix(component)}")
+        if not component.is_float:
+            what = f"is {component.dtype}, and the model gives floats"
+            raise self.refused("dtype", what, "choose from float16, bfloat16 and float32")
 
     def refused(self, key: str, what: str, fix: str) -> UsageError:
         """Make the error for a setting of the component that this model does not have."""

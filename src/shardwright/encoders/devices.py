@@ -38,7 +38,7 @@ class Model:
     def __init__(
         self, checkpoint: Checkpoint, library: str, kind: str, device: str, dtype: str
     ) -> None:
-        self._checkpoint, self._library, self._kind = checkpoint, library, kind
+        self.checkpoint, self._library, self._kind = checkpoint, library, kind
         self._device, self._dtype = device, dtype
 
     @cached_property
@@ -46,7 +46,7 @@ class Model:
         """Load all weights onto the device."""
         import torch
 
-        asked, folder = self._checkpoint.asked, self._checkpoint.fetch_weights()
+        asked, folder = self.checkpoint.asked, self.checkpoint.fetch_weights()
         options = {"dtype": getattr(torch, self._dtype)}
         if self._library == "diffusers":  # has its own name for it, and would ask for accelerate
             options = {"torch_dtype": options["dtype"], "low_cpu_mem_usage": False}
@@ -162,7 +162,7 @@ class Pretrained(ABC):
         """Choose from the model's output."""
 
     def _description(self, output: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain JSON
-        identity = self._checkpoint.identity
+        identity = self._shared.checkpoint.identity  # which may have read all weights
         return {"encoder": self.kind, **identity, "dtype": self._dtype, "output": output, **more}
 
 

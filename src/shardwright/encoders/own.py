@@ -53,7 +53,7 @@ def _place(name: str, component: Component) -> tuple[str, str]:
     installed = entry_points(group=GROUP)
     named = {(entry.module, entry.attr): entry for entry in installed if entry.name == name}
     if not named:
-        known = [*ENCODERS, *sorted({entry.name for entry in installed})]
+        known = [*ENCODERS, *sorted({entry.name for entry in installed} - ENCODERS.keys())]
         what = "is neither part of Shardwright nor an installed entry point"
         raise _error(component, what, f'{nearest(name, known)}, or write "package.module:Class"')
     if len(named) > 1:

@@ -11,7 +11,7 @@ from shardwright.recipes import Component
 if TYPE_CHECKING:
     import torch
 
-_KINDS = {"t5": "T5EncoderModel", "umt5": "UMT5EncoderModel"}
+KINDS = {"t5": "T5EncoderModel", "umt5": "UMT5EncoderModel"}
 
 
 class T5Encoder(CaptionEncoder):
@@ -21,9 +21,9 @@ class T5Encoder(CaptionEncoder):
 
     @classmethod
     def examine(cls, component: Component, checkpoint: Checkpoint) -> tuple[str, Axes]:
-        config = checkpoint.config("model_type", _KINDS)
+        config = checkpoint.config("model_type", KINDS)
         shape = (component.settings["tokens"], checkpoint.count(config, "d_model"))
-        return _KINDS[config["model_type"]], shape
+        return KINDS[config["model_type"]], shape
 
     def describe(self) -> dict[str, Any]:
         return self._described("last_hidden_state")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from shardwright.encoders import t5
 from shardwright.encoders.captions import (
     SPECIAL_TOKENS,
     TOKENIZER,
@@ -31,8 +32,9 @@ class DecoderEncoder(CaptionEncoder):
     @classmethod
     def examine(cls, component: Component, checkpoint: Checkpoint) -> tuple[str, Axes]:
         config = checkpoint.read("config.json")
-        if config.get("is_encoder_decoder"):
-            what = f"is a {config.get('model_type')} model, which has an encoder of its own"
+        kind = config.get("model_type")
+        if config.get("is_encoder_decoder") or kind in t5.KINDS:
+            what = f"is a {kind} model, which has an encoder of its own"
             raise UsageError(what, path=checkpoint.asked, fix='use encoder = "t5", or a decoder')
         config = text_config(checkpoint, cls.defaults)
         layer_of(checkpoint, config)

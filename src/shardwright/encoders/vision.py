@@ -55,7 +55,7 @@ class Preprocessing:
 
     def apply(self, picture: Picture, *, rounded: bool) -> NDArray[np.float32]:
         """Give the pixel values, (3, height, width); resized pixels may be rounded to 8 bits."""
-        resample, size = Image.Resampling(self.resample), self._resized(*picture.shape[:2])
+        resample, size = Image.Resampling(self.resample), self.resized(*picture.shape[:2])
         if rounded:
             pixels = np.asarray(Image.fromarray(picture).resize(size, resample))
             pixels = pixels.transpose(2, 0, 1)
@@ -70,7 +70,7 @@ class Preprocessing:
         values: NDArray[np.float32] = (pixels * np.float32(self.rescale) - mean) / std
         return values
 
-    def _resized(self, height: int, width: int) -> tuple[int, int]:
+    def resized(self, height: int, width: int) -> tuple[int, int]:
         """Give the width and height to resize to."""
         if self.shortest_edge is None:
             assert self.height is not None
@@ -104,11 +104,9 @@ class VisionEncoder(Pretrained):
     def examine(cls, component: Component, checkpoint: Checkpoint) -> tuple[str, Axes]:
         assert component.encoder is not None
         kinds = _KINDS[component.encoder]
-        if component.encoder == "siglip2" and "siglip2" in checkpoint.read("config.json").values():
-            what = (
-                "is a checkpoint for pictures of any aspect ratio (NaFlex), which is not supported"
-            )
-            fix = "choose one of a fixed resolution, for example google/siglip2-base-patch16-224"
+        if checkpoint.read("config.json").get("model_type") in _NAFLEX:
+            what = "is a NaFlex model, which takes pictures of any size: not supported"
+            fix = "choose one of a fixed size, for example google/siglip2-base-patch16-224"
             raise UsageError(what, path=checkpoint.asked, fix=fix)
         config = checkpoint.config("model_type", kinds)
         kind = kinds[config["model_type"]]
@@ -170,7 +168,7 @@ def read_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
         raise UsageError(f"has no {error}", path=path) from None
     except (TypeError, ValueError) as error:
         raise UsageError(str(error), path=path) from None
-    smallest = found._resized(1, 1)
+    smallest = found.resized(1, 1)
     if crop is not None and (crop[0] > smallest[1] or crop[1] > smallest[0]):
         raise UsageError("crops more than it leaves", path=path, fix="download the model again")
     return found

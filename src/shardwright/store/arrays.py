@@ -151,8 +151,11 @@ def _decode(fd: int, size: int, shape: Shape) -> None:
             raise BadArrayError("trailing_bytes")
         with warnings.catch_warnings(), open(os.dup(fd), "rb") as file:
             warnings.simplefilter("ignore")  # of metadata
+            formats = ("JPEG", "PNG", "WEBP")
             file.seek(0)
-            with Image.open(file, formats=("JPEG", "PNG", "WEBP")) as image:
+            Image.open(file, formats=formats).verify()  # the checksums of a PNG
+            file.seek(0)
+            with Image.open(file, formats=formats) as image:
                 image.load()
                 found = (image.height, image.width, len(image.getbands()))
     except BadArrayError:
@@ -170,14 +173,7 @@ def _write(share: Sequence[_Item]) -> None:
     with ExitStack() as unsealed:
         written = []
         for path, tmp, held in share:
-            parts: tuple[bytes | memoryview, ...] = (
-                (held,)
-                if isinstance(held, bytes)
-                else (
-                    npy.header_bytes(held.dtype.str, held.shape),
-                    np.ascontiguousarray(held).reshape(-1).view(np.uint8).data,
-                )
-            )
+            parts = [held] if isinstance(held, bytes) else _parts(held)
             file = unsealed.enter_context(files.NewFile(path, tmp))
             for part in parts:
                 file.write(part)
@@ -185,3 +181,9 @@ def _write(share: Sequence[_Item]) -> None:
             written.append((file, sum(map(len, parts))))
         for file, length in written:
             file.seal(length)
+
+
+def _parts(array: Array) -> list[bytes | memoryview]:
+    """Give the header and the data of an array's file."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return [npy.header_bytes(array.dtype.str, array.shape), data]

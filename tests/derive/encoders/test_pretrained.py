@@ -363,9 +363,23 @@ def test_descriptions_name_model_dtype_preprocessing_scale_and_shift(
             "std": [0.229, 0.224, 0.225],
         },
     }
-    assert said["vae"]["scaling_factor"] == 0.3611
-    assert said["vae"]["shift_factor"] == 0.1159
-    assert said["t5"]["tokens"] == 77
+    assert said["vae"] == {
+        "encoder": "AutoencoderKL",
+        "model": "tiny-vae",
+        "dtype": "float32",
+        "output": "posterior mean, unscaled",
+        "preprocessing": "pixels / 127.5 - 1",
+        "tiling": {"above": 2_097_152, "side": 1024, "overlap": 256},
+        "scaling_factor": 0.3611,
+        "shift_factor": 0.1159,
+    }
+    assert said["t5"] == {
+        "encoder": "T5EncoderModel",
+        "model": "tiny-t5",
+        "dtype": "float32",
+        "output": "last_hidden_state",
+        "tokens": 77,
+    }
 
 
 def test_preprocessing_is_the_checkpoint_s_own(checkpoints: Checkpoints, tmp_path: Path) -> None:
