@@ -309,6 +309,7 @@ OWN = f'{NEW}encoder = "my.code:Class"\nsource = "caption"\ndtype = "float16"\n'
         (f"[images]\nresolution = {10**30}", "[images] resolution: 10000000000000000000000000000"),
         (f"[images]\nresolution = {[512] * 17}", "[images] resolution: [512, 512, 512, 512, 512,"),
         ("", "components: there are none; write [component.NAME]"),
+        ("components = ['x']", "components: there is no table [component.x]; write it"),
         ("components = []", "components: [] is not valid; give a list of names"),
         ('extends = "prx"\ncomponents = ["vea"]',
          "components: there is no table [component.vea]; did you mean vae?"),
