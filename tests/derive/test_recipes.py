@@ -163,7 +163,7 @@ def test_other_buckets_are_refused_and_then_recomputed() -> None:
     write(SMALL)
     sketch()
     write(SMALL.replace('"96x64", "64x96"', '"112x64"'))
-    with pytest.raises(ProvenanceError, match="the buckets differ.*--recompute vae"):
+    with pytest.raises(ProvenanceError, match=r"the buckets differ.*--recompute vae"):
         derive()
     derive(recompute=["vae"])
     assert checked().buckets == {"64x64": 2, "112x64": 2}
@@ -472,7 +472,7 @@ def test_code_that_only_the_store_names_is_never_imported(
     sketch()
     Path("shardwright.toml").unlink()
     make_images(Path("images"), 5)
-    only = {"components": ["mine"], "recompute": ["mine"]}
+    only: dict[str, Any] = {"components": ["mine"], "recompute": ["mine"]}
     with pytest.raises(UsageError, match="encoder trap:Mine is named only by the store"):
         derive("images", derived_dir="store", encoders="pretrained", **only)
     pack(derived_dir="store", output_dir="shards")

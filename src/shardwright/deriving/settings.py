@@ -115,7 +115,9 @@ class InForce:
     def _other_buckets(self) -> bool:
         """Whether the store has other buckets than the recipe."""
         used, recipe = self.request.used, self.store.recipe
-        return bool(used) and (used.buckets, used.levels) != (recipe.buckets, recipe.levels)
+        return used is not None and (
+            (used.buckets, used.levels) != (recipe.buckets, recipe.levels)
+        )
 
     def _changes(self, component: Component) -> list[str]:
         """List what is different in the recipe of a component since its arrays were made."""

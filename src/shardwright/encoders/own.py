@@ -67,6 +67,7 @@ def _place(name: str, component: Component) -> tuple[str, str]:
 def _imported(module: str, attribute: str, component: Component) -> object:
     try:
         found = import_module(module)
+        kind: object = getattr(found, attribute, None)  # a module may import it only now
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise _failed(module, component, error) from error
@@ -74,11 +75,11 @@ def _imported(module: str, attribute: str, component: Component) -> object:
         raise _error(component, f"there is no module {error.name}", fix) from None
     except (Exception, SystemExit) as error:  # a module may do anything when it is imported
         raise _failed(module, component, error) from error
-    if not hasattr(found, attribute):
+    if kind is None:
         classes = [name for name, value in vars(found).items() if isinstance(value, type)]
         fix = nearest(attribute, classes) if classes else "name a class of another module"
         raise _error(component, f"{module} has no {attribute}", fix)
-    return getattr(found, attribute)
+    return kind
 
 
 def _failed(module: str, component: Component, error: BaseException) -> UsageError:

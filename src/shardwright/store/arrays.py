@@ -28,9 +28,8 @@ _THREADS = 16  # a disk commits in one go what waits together
 _SHARE = 8  # files a thread has open at most: macOS allows a process 256
 _BFLOAT16_INFINITY = 0x7F80  # its bits
 
-_Item = tuple[
-    Path, Path, Array | bytes
-]  # its name, its name while it is written, and what it holds
+# Its name, its name while it is written, and what it holds.
+_Item = tuple[Path, Path, Array | bytes]
 
 
 def write_arrays(arrays: Iterable[tuple[Path, Array | bytes]]) -> None:
@@ -39,7 +38,7 @@ def write_arrays(arrays: Iterable[tuple[Path, Array | bytes]]) -> None:
     When this returns, all of them are on the disk. If it fails, some may be, and no other files
     are left.
     """
-    # ".tmp" is as long as ".npy" or shorter than ".webp", so the longest image_id fits too.
+    # ".tmp" is no longer than ".npy" or ".webp", so the longest image_id fits too.
     group = [(path, path.with_suffix(files.TMP_SUFFIX), array) for path, array in arrays]
     share = max(1, min(_SHARE, len(group) // _THREADS))
     shares = [group[first : first + share] for first in range(0, len(group), share)]

@@ -128,6 +128,7 @@ def test_a_module_without_classes_is_named(module: Write) -> None:
         ("def f(:", "SyntaxError: invalid syntax (mine.py, line 1)"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("from os import nothing", "ImportError: cannot import name 'nothing' from 'os'"),
+        ("def __getattr__(name): import absent", "ModuleNotFoundError: No module named 'absent'"),
     ],
 )
 def test_a_module_that_fails_to_import_is_named_with_its_error(

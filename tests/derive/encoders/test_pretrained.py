@@ -15,6 +15,7 @@ from PIL import Image
 
 from shardwright.deriving import images
 from shardwright.deriving.machine import rooms
+from shardwright.deriving.passes import Pass
 from shardwright.encoders import load
 from shardwright.encoders.autoencoder import Autoencoder, Tiling
 from shardwright.encoders.base import ImageEncoder, Options, Picture, TextEncoder
@@ -204,7 +205,8 @@ def test_the_vae_knows_how_much_memory_a_picture_takes(checkpoints: Checkpoints)
     vae = encoder("vae", checkpoints["vae"])
     megapixel = vae.prepare(picture(1024, 1024)).size * vae.bytes_per_number
     assert 2.5e9 < megapixel < 2.8e9  # as measured with the default model, for each after the first
-    assert rooms({COMPONENT["vae"]: vae})[COMPONENT["vae"]] > 0
+    through = Pass({COMPONENT["vae"]: vae})
+    assert rooms([through])[through] > 0
 
 
 @pytest.mark.parametrize(("name", "plain"), [("dinov3", plain_dino), ("vae", plain_vae)])
