@@ -118,8 +118,9 @@ def components(draw: st.DrawFn) -> dict[str, Any]:
     kind = ENCODERS.get(encoder or "")
     if kind:
         caption = kind.source == "caption"
-    lengths = st.lists(st.integers(1, 500) if caption else AXES, min_size=1, max_size=2)
-    drawn = {
+    axes: st.SearchStrategy[Any] = st.integers(1, 500) if caption else AXES
+    lengths = st.lists(axes, min_size=1, max_size=2)
+    drawn: dict[str, Any] = {
         "encoder": encoder,
         "model": draw(TEXT),
         "subfolder": draw(TEXT),

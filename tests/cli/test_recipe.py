@@ -28,6 +28,15 @@ resolution = [256, 512]
 model = "google-t5/t5-small"
 tokens = 20
 
+[component.words]
+encoder = "my.code:Words"
+source = "caption"
+tokens = 30
+mask = true
+trim = true
+dtype = "int32"
+shape = ["tokens"]
+
 [component.pose]
 dtype = "bfloat16"
 shape = ["any", 3]
@@ -57,12 +66,13 @@ def test_the_recipe_in_force_is_shown_with_the_origin_of_each_value() -> None:
         "resolution = [256, 512] # shardwright.toml",
         "step = 64 # default",
         "tokens = 20 # shardwright.toml",
-        "# shape # known once the model is there",
+        "# shape # from the model",
         'suffix = "t5h.npy" # prx',
         'folder = "pose" # default',
         "# component member dtype shape encoder model",
         "# vae vae.npy float16 (16, height/8, width/8) autoencoder black-forest-labs/FLUX.1-dev",
-        "# t5 t5h.npy float16 known once the model is there t5 google-t5/t5-small",
+        "# t5 t5h.npy float16 from the model t5 google-t5/t5-small",
+        "# words words.npy int32 (up to 30) my.code:Words -",
         "# pose pose.npy bfloat16 (any, 3) - -",
         "# 8 buckets, from 192x320 to 640x384, of 0.06 to 0.26 megapixels",
     ):
@@ -167,6 +177,7 @@ def test_json_holds_the_recipe_for_programs() -> None:
         "member": "vae.npy",
         "dtype": "float16",
         "shape": [16, "height/8", "width/8"],
+        "trim": False,
         "encoder": "autoencoder",
         "model": "black-forest-labs/FLUX.1-dev",
     }

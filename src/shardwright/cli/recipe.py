@@ -79,9 +79,9 @@ def describe(summary: RecipeSummary) -> str:
 
 
 def _cells(component: RecipeComponent) -> list[str]:
-    shape = "known once the model is there"
+    shape = "from the model"
     if component.shape is not None:
-        shape = f"({', '.join(map(str, component.shape))})"
+        shape = f"({'up to ' * component.trim}{', '.join(map(str, component.shape))})"
     given = (component.dtype, shape, component.encoder, component.model)
     return [component.name, component.member, *(shown(each or "-") for each in given)]
 

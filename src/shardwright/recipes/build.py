@@ -53,7 +53,8 @@ def chosen(tables: Tables) -> list[str]:
     for name in names:
         if name not in known:
             what = f"there is no table [component.{keys.spelt(name)}]"
-            raise Invalid("", "components", what, keys.nearest(name, known))
+            fix = keys.nearest(name, known) if known else "write it"
+            raise Invalid("", "components", what, fix)
     return names
 
 

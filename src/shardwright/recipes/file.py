@@ -145,6 +145,9 @@ def _tables(document: Table, label: str) -> Tables:
             what = f"[component.{keys.spelt(name)}]: is not a component"
             fix = f"write [component.NAME], with {keys.NAME_WORDS} in NAME"
             raise UsageError(what, path=label, fix=fix)
+        if name not in document.get("components", [name]):
+            what = f"[component.{name}]: is not listed in components"
+            raise UsageError(what, path=label, fix="add it there, or remove the table")
         _check(table, keys.COMPONENT, f"[component.{name}] ", label)
         tables[f"component.{name}"] = table
     return tables

@@ -42,7 +42,7 @@ def with_origins(tables: Tables, origins: Mapping[str, str]) -> str:
         ]
         if name.startswith("component.") and table.get("encoder") != "picture":
             missing = [key for key in ("dtype", "shape") if key not in table]
-            rows += (([f"# {key}"], "known once the model is there") for key in missing)
+            rows += (([f"# {key}"], "from the model") for key in missing)
         if rows:
             parts.append([*([f"[{name}]"] if name else []), *_commented(rows)])
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"

@@ -22,6 +22,7 @@ class RecipeComponent:
     member: str  # the end of its name in a shard
     dtype: str | None  # None until the model is there; so is the shape
     shape: list[int | str] | None  # for example [16, "height/8", "width/8"]
+    trim: bool  # whether the first axis is only as long as the caption
     encoder: str | None  # None if another tool makes it
     model: str | None
 

@@ -61,6 +61,7 @@ def _row(component: Component) -> RecipeComponent:
         member=component.suffix,
         dtype=names.get(component.dtype),
         shape=shape or None,
+        trim=component.trim,
         encoder=component.encoder,
         model=component.settings.get("model"),
     )
