@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 
 import shardwright
@@ -20,7 +21,7 @@ from tests import stage1
 from tests.derive.pictures import make_images, sketch
 from tests.durability.folders import Contents, restore
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
-from tests.stores import Record, Store, make_store, record
+from tests.stores import Record, Store, array, make_store, npy, record
 
 BUCKETS = ("24x16", "32x16")
 GONE = "16x24"  # a bucket that had samples once
@@ -60,6 +61,10 @@ def twenty(count: int = 20) -> list[Record]:
 
 def small_store(root: Path, records: list[Record]) -> Store:
     """Make a store whose latents have the shapes of their tiny buckets."""
+    empty = root / ".shardwright/empty"  # the empty caption, which is packed too
+    empty.mkdir(parents=True, exist_ok=True)
+    (empty / "t5h.npy").write_bytes(npy(array("t5", "")))
+    (empty / "t5m.npy").write_bytes(npy(np.array([1] + [0] * 76, np.uint8)))
     return make_store(root, records, latent=lambda r: (16, r["height"] // 8, r["width"] // 8))
 
 

@@ -120,8 +120,8 @@ class Stacking:
                     is_bfloat16=field in self._view.halves,
                 )
                 if not column.apart:
-                    free = 1 if field in self._trimmed else 0  # axes
-                    _require_one_shape(self._view, samples, field, free)
+                    free = 1 if field in self._trimmed else 0
+                    _require_one_shape(self._view, samples, field, column.arrays, free)
                 found[field] = column
         for field, mask in self._trimmed.items():
             self._pad(samples, field, mask, found)
@@ -153,11 +153,14 @@ def _require_room(key: str, field: str, count: int, length: int) -> None:
         raise UsageError(what, fix=f"give tokens={count} or more, or leave it out")
 
 
-def _require_one_shape(view: View, samples: list[Sample], field: str, free: int) -> None:
-    first = samples[0][field]
-    for sample in samples:
-        array = sample[field]
-        if (array.shape[free:], array.dtype) != (first.shape[free:], first.dtype):
+def _require_one_shape(
+    view: View, samples: list[Sample], field: str, arrays: list[NDArray[Any]], free: int
+) -> None:
+    """Raise if arrays differ beyond their first ``free`` axes."""
+    first = arrays[0]
+    wanted = first.shape[free:], first.dtype
+    for sample, array in zip(samples, arrays, strict=True):
+        if (array.shape[free:], array.dtype) != wanted:
             what = (
                 f"{sample['__key__']}.{field} is {array.dtype} {array.shape}, but "
                 f"{samples[0]['__key__']}.{field} of the same bucket is {first.dtype} {first.shape}"
