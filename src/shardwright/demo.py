@@ -18,14 +18,18 @@ from shardwright.encoders.sketch import decode
 from shardwright.errors import UsageError
 from shardwright.packing import PackSummary, pack
 from shardwright.progress import Progress
-from shardwright.recipes import SPECIFICATION
+from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.storage.local import require_writable
+from shardwright.store.arrays import values
+from shardwright.store.places import find_recipe
+from shardwright.store.store import Store
 from shardwright.summary import Summary
 from shardwright.verifying import VerifyReport, verify
 
 _MARKER = "MADE_BY_SHARDWRIGHT_DEMO"
 _PICTURES = 24
+_SIZES = 4  # of the recipe's buckets
 _SUNS = {"red": (222, 60, 40), "golden": (250, 200, 60), "pale": (250, 245, 225)}
 _SKIES = {"a blue sky": (90, 150, 220), "dusk": (120, 80, 130), "the morning": (240, 180, 140)}
 _HILLS = {"green": (50, 110, 60), "dark": (35, 40, 60), "brown": (110, 80, 50)}
@@ -42,7 +46,7 @@ class DemoSummary(Summary):
     first_sample: dict[str, str]
     samples_read: int
     tree: list[str]
-    preview: str
+    preview: str | None  # a decoded latent, if the recipe has one
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as plain dicts, lists and numbers, ready for JSON."""
@@ -50,9 +54,17 @@ class DemoSummary(Summary):
 
 
 def demo(
-    *, folder: str | Path = "shardwright-demo", progress: Progress | None = None
+    *,
+    folder: str | Path = "shardwright-demo",
+    recipe: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> DemoSummary:
     """Make pictures with captions, derive, pack and verify them, and read the shards back."""
+    given = find_recipe(recipe)
+    for component in given.recipe.components:
+        if component.source == "elsewhere":
+            fix = "give a recipe without it"
+            raise given.error(component.name, "encoder", "is missing, so nothing makes it", fix)
     root = Path(folder)
     require_writable(root)
     if root.exists() and not (root / _MARKER).exists() and any(root.iterdir()):
@@ -60,9 +72,13 @@ def demo(
     images, store, shards = root / "images", root / "derived", root / "shards"
     files.make_folder(images)
     files.write(root / _MARKER, b"shardwright demo may overwrite everything in this folder\n")
+    sizes = given.recipe.buckets[:_SIZES]
     for number in range(_PICTURES):
-        _make_picture(images / f"demo{number:03}", SPECIFICATION.buckets[number % 4], number)
-    derived = derive(images, derived_dir=store, encoders="sketch", fit="bucket", progress=progress)
+        _make_picture(images / f"demo{number:03}", sizes[number % len(sizes)], number)
+    derived = derive(
+        images, recipe=recipe, derived_dir=store, encoders="sketch", fit="bucket", progress=progress
+    )
+    made = Store.at(store).recipe
     packed = pack(
         derived_dir=store, output_dir=shards, shard_size=5, overwrite=True, progress=progress
     )
@@ -70,10 +86,11 @@ def demo(
         verify(store, read_data=True, progress=progress),
         verify(shards, read_data=True, against=store, progress=progress),
     ]
-    preview = root / "preview.jpg"
-    first, count = _read_back(shards, preview)
-    tree = _tree(shards)
-    return DemoSummary(str(root), derived, packed, verified, first, count, tree, str(preview))
+    latent = next((c for c in made.components if c.follows_picture and c.is_array), None)
+    preview = root / "preview.jpg" if latent else None
+    first, count = _read_back(shards, latent, preview)
+    shown = None if preview is None else str(preview)
+    return DemoSummary(str(root), derived, packed, verified, first, count, _tree(shards), shown)
 
 
 def _make_picture(path: Path, size: Bucket, number: int) -> None:
@@ -102,9 +119,10 @@ def _make_picture(path: Path, size: Bucket, number: int) -> None:
     files.write(path.with_suffix(".txt"), caption.encode())
 
 
-def _read_back(shards: Path, preview: Path) -> tuple[dict[str, str], int]:
+def _read_back(
+    shards: Path, latent: Component | None, preview: Path | None
+) -> tuple[dict[str, str], int]:
     """Read every member of every shard; describe the first sample and decode its latent."""
-    latent = next(c for c in SPECIFICATION.components if c.follows_picture)
     members: dict[str, bytes] = {}
     for path in sorted(shards.glob("bucket_*/shard-*.tar")):
         with tarfile.open(path) as tar:
@@ -113,11 +131,16 @@ def _read_back(shards: Path, preview: Path) -> tuple[dict[str, str], int]:
     key = samples[0].removesuffix("json")
     first = {samples[0]: members[samples[0]].decode()}
     for name, data in members.items():
-        if name.startswith(key) and name.endswith(".npy"):
-            array = np.load(io.BytesIO(data), allow_pickle=False)
-            first[name] = f"{array.dtype} {array.shape}"
-            if name == key + latent.suffix:
-                files.write(preview, _jpeg(Image.fromarray(decode(array, latent))))
+        if not name.startswith(key) or name == samples[0]:
+            continue
+        if not name.endswith(".npy"):
+            first[name] = f"{len(data):,} bytes"
+            continue
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+        first[name] = f"{array.dtype} {array.shape}"
+        if latent and preview and name == key + latent.suffix:
+            picture = decode(values(array, latent), latent)
+            files.write(preview, _jpeg(Image.fromarray(picture)))
     return first, len(samples)
 
 

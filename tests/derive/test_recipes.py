@@ -163,7 +163,9 @@ def test_other_buckets_are_refused_and_then_recomputed() -> None:
     write(SMALL)
     sketch()
     write(SMALL.replace('"96x64", "64x96"', '"112x64"'))
-    with pytest.raises(ProvenanceError, match=r"the buckets differ.*--recompute vae"):
+    with pytest.raises(
+        ProvenanceError, match=r"96x64 removed, 64x96 removed, 112x64 added\); .*--recompute vae"
+    ):
         derive()
     derive(recompute=["vae"])
     assert checked().buckets == {"64x64": 2, "112x64": 2}

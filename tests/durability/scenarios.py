@@ -202,6 +202,35 @@ def _recompute(folder: Path, output: Path) -> tuple[Command, Options, Options]:
     return partial(sketch, images, output, batch_size=3), options, options
 
 
+_RECIPE = """
+extends = "prx"
+components = ["dinov3", "t5", "picture"]
+[component.t5]
+tokens = {tokens}
+trim = true
+[component.picture]
+encoder = "picture"
+format = "webp"
+"""
+
+
+def _derive_by_a_recipe(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+    """Derive trimmed text and pictures, by a recipe that is recorded first."""
+    images, recipe = make_images(folder / "images", 2, TINY), folder / "mine.toml"
+    recipe.write_text(_RECIPE.format(tokens=9))
+    return partial(sketch, images, output, recipe=recipe, batch_size=2), {}, {}
+
+
+def _change_the_recipe(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+    """Recompute a text with more tokens, so that the store gets another recipe at the swap."""
+    command, _, _ = _derive_by_a_recipe(folder, output)
+    with using(WatchedDisk()):
+        command()
+    (folder / "mine.toml").write_text(_RECIPE.format(tokens=12))
+    options = {"recompute": ["t5"]}
+    return command, options, options
+
+
 def _after_a_kill(build: Build, call: str, more: int) -> Build:
     """Go on with a run that was killed so many calls after, or before, its first one of a kind."""
 
@@ -246,6 +275,9 @@ _STORE: dict[str, Build] = {
     "resume a recompute": _after_a_kill(_recompute, "append", 15),
     "discard a recompute": _discard,
     "resume a swap": _after_a_kill(_recompute, "rmdir", -13),
+    "derive by a recipe": _derive_by_a_recipe,
+    "change the recipe": _change_the_recipe,
+    "resume the swap of a recipe": _after_a_kill(_change_the_recipe, "rmdir", -13),
 }
 # As many records as packing has: too slow for every day.
 _LARGE: dict[str, Build] = {

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from shardwright.cli import derive, pack, verify
-from shardwright.cli.options import path
+from shardwright.cli.options import RECIPE, path
 from shardwright.cli.printing import call
 from shardwright.text import shown
 
@@ -40,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     folder = path("DIR", "a new folder (%(default)s)")
     parser.add_argument("folder", nargs="?", default="shardwright-demo", **folder)
+    for name, flag in RECIPE.items():
+        parser.add_argument(name, **flag)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,7 +64,8 @@ def _describe(result: DemoSummary) -> str:
             [f"6. read back all {result.samples_read} samples with tarfile; the first:"]
             + [f"  {name:<20} {text}" for name, text in result.first_sample.items()]
         ),
-        f"its latent, decoded again: {shown(result.preview)}",
-        _NEXT,
     ]
+    if result.preview is not None:
+        parts.append(f"its latent, decoded again: {shown(result.preview)}")
+    parts.append(_NEXT)
     return "\n\n".join(parts)

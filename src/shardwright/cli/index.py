@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import shardwright
-from shardwright.cli.options import declare, names, path, switch
+from shardwright.cli.options import RECIPE, declare, names, path, switch
 from shardwright.cli.printing import call
 from shardwright.shards.loaders import IndexSummary
 from shardwright.text import shown
@@ -45,7 +45,8 @@ exit status:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     flags = {
-        "shards": path("SHARDS", "the folder (%(default)s)"),
+        "shards": path("SHARDS", "the folder (data/shards, or as the recipe says)"),
+        **RECIPE,
         "--for": names("LOADER", "energon, dali, wids, webshart or hf"),
         "--remove": switch("remove the loader's files instead"),
     }

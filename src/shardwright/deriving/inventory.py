@@ -22,7 +22,7 @@ from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.folders import array_ids
-from shardwright.store.records import Line, Record
+from shardwright.store.records import LONGEST_FILE_NAME, Line, Record
 from shardwright.store.rules import Rules, is_side, is_stage1
 from shardwright.store.store import Store
 
@@ -41,6 +41,11 @@ class Inventory:
     ) -> None:
         self.sources, self.store, self.captions = sources, store, captions
         self.problems = problems(sources, _owners(sources, store))  # (reason, detail), by number
+        longest = LONGEST_FILE_NAME - max(len(c.extension) for c in store.recipe.components)
+        for number, source in enumerate(sources):
+            if len(source.image_id) > longest // 4 and len(os.fsencode(source.image_id)) > longest:
+                detail = "its name is too long for the files of this recipe"
+                self.problems.setdefault(number, ("image_id_invalid", detail))
         self.other_captions: set[int] = set()  # images with another caption than on record
         self.other_columns: set[int] = set()  # images with other columns than on record
         self.changed: set[int] = set()  # images whose file is not the one that was encoded

@@ -21,7 +21,7 @@ from shardwright.encoders.base import Encoder, Options, PictureWriter
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.interrupts import at_once
 from shardwright.recipes import Component, Recipe, RecipeFile
-from shardwright.recipes.compare import changes, shown_shape
+from shardwright.recipes.compare import bucket_changes, changes, shown_shape
 from shardwright.recipes.keys import ENCODERS
 from shardwright.storage import files
 from shardwright.store import facts, provenance
@@ -95,11 +95,12 @@ class InForce:
         kept = [c for c in recipe.components if stored[c] and c not in self.request.recompute]
         changed = {c.name: listed for c in kept if (listed := self._changes(c))}
         found = [f"{name}: {', '.join(listed)}" for name, listed in changed.items()]
-        if self._other_buckets and any(stored.values()):
+        buckets = self._bucket_changes()
+        if buckets and any(stored.values()):
             # Records get their bucket together with new arrays of the picture.
             follow = [c for c in recipe.components if c.follows_picture] or recipe.pictures
             if not follow or any(component in kept for component in follow):
-                found.append("the buckets differ")
+                found += buckets
                 changed |= {component.name: [] for component in follow}
         if found:
             names = ",".join(name for name in recipe.by_name if name in changed)
@@ -111,11 +112,10 @@ class InForce:
                 fix=fix,
             )
 
-    @property
-    def _other_buckets(self) -> bool:
-        """Whether the store has other buckets than the recipe."""
-        used, recipe = self.request.used, self.store.recipe
-        return used is not None and ((used.buckets, used.levels) != (recipe.buckets, recipe.levels))
+    def _bucket_changes(self) -> list[str]:
+        """Say which buckets of the store are not those of the recipe."""
+        used = self.request.used
+        return bucket_changes(used, self.store.recipe) if used else []
 
     def _changes(self, component: Component) -> list[str]:
         """List what is different in the recipe of a component since its arrays were made."""
@@ -125,7 +125,7 @@ class InForce:
     def _is_changed(self, component: Component) -> bool:
         """Whether its new arrays may differ from the old ones, whatever its encoder says."""
         fitted = component.follows_picture and self.store.recipe.fit == "bucket"
-        return bool(self._changes(component)) or (fitted and self._other_buckets)
+        return bool(self._changes(component) or (fitted and self._bucket_changes()))
 
     def _has_other_model(self, component: Component) -> bool:
         """Whether the model has another name than before, so that its weights are compared."""
@@ -219,11 +219,12 @@ class InForce:
             for component in self.request.components
             if component.source == "caption"
             and (component in work or component.name in self._used)
-            and not (
-                component.name in self._used
-                and self.store_of(component).empty(component.suffix).exists()
-            )
+            and not (component.name in self._used and self._has_empty(component))
         ]
+
+    def _has_empty(self, component: Component) -> bool:
+        suffixes = [component.suffix, *([component.mask.suffix] if component.mask else [])]
+        return all(self.store_of(component).empty(suffix).exists() for suffix in suffixes)
 
     def begin(self, components: Iterable[Component]) -> None:
         """Record how the arrays are made that this run adds to those in use."""

@@ -61,7 +61,8 @@ def run(request: Request, progress: Progress) -> PackSummary:
     found = scan(store, progress, request.progress_every)
     _require_samples(settings.buckets, found)
     start = _start(request)
-    made, without_text = provenance.read(store.folder), empty.read(store)
+    entries, without_text = provenance.read(store.folder), empty.read(store)
+    made = {name: entry for name, entry in entries.items() if name in store.recipe.by_name}
     before = [] if request.other_jsonl else packed_from(target)
     if request.way:
         require_same_jsonl(store, before, target)

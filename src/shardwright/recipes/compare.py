@@ -22,13 +22,19 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
             found += [f"{name}: {what}" for what in changes(before, now)]
     if not found and list(old.by_name) != list(new.by_name):
         found.append(f"components: were {', '.join(old.by_name)}, now {', '.join(new.by_name)}")
-    if old.buckets != new.buckets:
-        gone = [f"{bucket} removed" for bucket in old.buckets if bucket not in new.buckets]
-        come = [f"{bucket} added" for bucket in new.buckets if bucket not in old.buckets]
-        found.append(f"buckets: {', '.join((*gone, *come)) or 'in another order'}")
+    found += bucket_changes(old, new)
     if old.fit != new.fit:
         found.append(f"fit was {old.fit}, now {new.fit}")
     return found
+
+
+def bucket_changes(old: Recipe, new: Recipe) -> list[str]:
+    """Say which buckets differ, if any do."""
+    if (old.buckets, old.levels) == (new.buckets, new.levels):
+        return []
+    gone = [f"{bucket} removed" for bucket in old.buckets if bucket not in new.buckets]
+    come = [f"{bucket} added" for bucket in new.buckets if bucket not in old.buckets]
+    return [f"buckets: {', '.join((*gone, *come)) or 'in another order'}"]
 
 
 def changes(old: Component, new: Component) -> Iterator[str]:

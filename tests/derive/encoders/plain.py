@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shardwright.encoders.base import Encoder, Picture
+from shardwright.encoders.base import Picture
 
 
 def plain_autoencoder(folder: Path, kind: str, source: Picture) -> NDArray[Any]:
@@ -50,7 +50,7 @@ def plain_tokens(tokenizer: Any, caption: str, length: int) -> Any:  # noqa: ANN
     )
 
 
-def encoded(encoder: Encoder, source: Any) -> NDArray[Any]:  # noqa: ANN401 - picture or caption
+def encoded(encoder: Any, source: Any) -> NDArray[Any]:  # noqa: ANN401 - picture or caption
     """Encode one picture or caption alone."""
     prepared: Any = encoder.prepare(source)
     inputs = (prepared,) if isinstance(prepared, np.ndarray) else (prepared.ids, prepared.mask)

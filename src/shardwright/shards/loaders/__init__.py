@@ -23,8 +23,9 @@ class IndexSummary(Summary):
 
 @entry
 def index(
-    shards: str | os.PathLike[str] = "data/shards",
+    shards: str | os.PathLike[str] | None = None,
     *,
+    recipe: str | os.PathLike[str] | None = None,
     for_: Iterable[str] = (),
     remove: bool = False,
 ) -> IndexSummary:
@@ -35,6 +36,8 @@ def index(
     """
     # Here, so that the package and --help are imported quickly.
     from shardwright.shards.loaders.indexes import write_indexes
+    from shardwright.store.places import find_recipe
 
     require_switches(remove=remove)
-    return write_indexes(place("shards", shards), names("--for", for_), remove)
+    folder = find_recipe(recipe).paths["shards"] if shards is None else place("shards", shards)
+    return write_indexes(folder, names("--for", for_), remove)
