@@ -6,15 +6,17 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from shardwright.recipes import find, keys
 from tests.commands import run
 from tests.derive.pictures import make_images
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/training.md"]
+PAGES = ["README.md", "docs/recipes.md", "docs/training.md"]
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -30,6 +32,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flow = (ROOT / "README.md").read_text().split("## The flow")[1].split("|")[0]
     commands = re.findall(r"`shardwright ([^`]+)`", flow)
     assert commands == ["derive --fit bucket", "pack"]
+    for recipe in blocks("docs/recipes.md", "toml"):
+        if named := re.match(r"# (\S+\.toml)\n", recipe):
+            (folder / named[1]).write_text(recipe)
     for command in (f"{commands[0]} --encoders sketch", commands[1], "demo demo"):
         done = run(*command.split(), cwd=folder)
         assert done.returncode == 0, done.stderr
@@ -54,6 +59,27 @@ def test_commands_and_python_of_a_page_print_what_it_shows(page: str, project: P
         [sys.executable, "-c", code], cwd=project, capture_output=True, text=True, timeout=100
     )
     assert read.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)", code), read.stderr
+
+
+def test_every_recipe_in_the_docs_is_valid(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.toml"
+    for page in PAGES:
+        for recipe in blocks(page, "toml"):
+            file.write_text(recipe)
+            assert find(file).recipe.components
+
+
+def test_the_reference_of_recipes_has_every_key_once_with_a_valid_example() -> None:
+    text = (ROOT / "docs/recipes.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| `([^`|]+)`[^|]* \| [^|]+ \|$", text, re.M)
+    known = {**keys.TOP, **keys.PATHS, **keys.IMAGES, **keys.COMPONENT}
+    assert sorted(name for name, _ in rows) == sorted(known)
+    for name, example in rows:
+        assert known[name].allows(tomllib.loads(f"x = {example}")["x"]), name
+    for name, kind in keys.ENCODERS.items():
+        assert f"`{name}`" in text
+        assert all(f'`"{output}"`' in text for output in kind.outputs)
+    assert all(f"`{name}`" in text for name in keys.DTYPES)
 
 
 def without_times(output: str) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shardwright.migrating import MigrateSummary, migrate
     from shardwright.packing import BucketSummary, PackSummary, pack
     from shardwright.progress import Progress
+    from shardwright.recipes import Component
     from shardwright.reporting import (
         BucketStatus,
         ComponentStatus,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from shardwright.shards.reader import open  # noqa: A004 - for shardwright.open, as gzip.open
     from shardwright.shards.reader.batches import Batches
     from shardwright.shards.reader.dataset import Dataset
+    from shardwright.showing import RecipeComponent, RecipeSummary, ShippedRecipe, recipe
     from shardwright.summary import Count
     from shardwright.verifying import Finding, VerifyReport, verify
     from shardwright.version import __version__
@@ -47,6 +49,7 @@ __all__ = [
     "Batches",
     "BucketStatus",
     "BucketSummary",
+    "Component",
     "ComponentStatus",
     "ComponentSummary",
     "Count",
@@ -67,8 +70,11 @@ __all__ = [
     "PackedStatus",
     "Progress",
     "ProvenanceError",
+    "RecipeComponent",
+    "RecipeSummary",
     "ShardExistsError",
     "ShardwrightError",
+    "ShippedRecipe",
     "SourceChangedError",
     "StorageError",
     "StoreStatus",
@@ -84,6 +90,7 @@ __all__ = [
     "migrate",
     "open",
     "pack",
+    "recipe",
     "status",
     "verify",
 ]
@@ -102,11 +109,13 @@ _MODULES = {
     "migrating": "MigrateSummary migrate",
     "packing": "BucketSummary PackSummary pack",
     "progress": "Progress",
+    "recipes": "Component",
     "reporting": "BucketStatus ComponentStatus PackedStatus StoreStatus status",
     "shards.loaders": "IndexSummary index",
     "shards.reader.batches": "Batches",
     "shards.reader.dataset": "Dataset",
     "shards.reader": "open",
+    "showing": "RecipeComponent RecipeSummary ShippedRecipe recipe",
     "summary": "Count",
     "verifying": "Finding VerifyReport verify",
     "version": "__version__",

@@ -10,6 +10,7 @@ from typing import Self
 
 # Bounded, so that a bucket can never be a path, and unique, so that 1024x1024 has one spelling.
 _NAME = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", re.ASCII)
+_MOST_WIDTHS = 1000  # of the buckets of one resolution
 
 
 @dataclass(frozen=True, order=True)
@@ -26,6 +27,11 @@ class Bucket:
     def aspect(self) -> float:
         """Its width divided by its height."""
         return self.width / self.height
+
+    @property
+    def elongation(self) -> float:
+        """Its longer side divided by its shorter one."""
+        return max(self.width, self.height) / min(self.width, self.height)
 
     @classmethod
     def parse(cls, name: str) -> Self:
@@ -45,13 +51,18 @@ def is_bucket(name: str) -> bool:
 def generate(resolution: int, step: int, max_aspect: float) -> list[Bucket]:
     """Make buckets of about ``resolution`` squared pixels, the square first.
 
-    Their sides are multiples of ``step``; none is more than ``max_aspect`` times the other. For
+    Their sides are multiples of ``step``; no side is more than ``max_aspect`` times the other. For
     each width, the height is the largest with which the area is not exceeded.
     """
-    area, longest = resolution**2, math.isqrt(int(resolution**2 * max_aspect))
-    found = set()
+    area, side = resolution**2, resolution // step * step
+    longest = math.isqrt(int(area * max_aspect))
+    if not side:
+        raise ValueError(f"{step:,} is more than the resolution {resolution:,}")
+    if longest // step > _MOST_WIDTHS:
+        raise ValueError(f"{step:,} gives {longest // step:,} widths, more than {_MOST_WIDTHS:,}")
+    found = {Bucket(side, side)}
     for width in range(step, longest + 1, step):
         height = area // width // step * step
         if height and max(width, height) <= max_aspect * min(width, height):
             found |= {Bucket(width, height), Bucket(height, width)}
-    return sorted(found, key=lambda bucket: (abs(math.log(bucket.aspect)), bucket.width))
+    return sorted(found, key=lambda bucket: (bucket.elongation, bucket.width))

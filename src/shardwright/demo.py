@@ -104,7 +104,7 @@ def _make_picture(path: Path, size: Bucket, number: int) -> None:
 
 def _read_back(shards: Path, preview: Path) -> tuple[dict[str, str], int]:
     """Read every member of every shard; describe the first sample and decode its latent."""
-    latent = next(c.suffix for c in SPECIFICATION.components if c.follows_picture)
+    latent = next(c for c in SPECIFICATION.components if c.follows_picture)
     members: dict[str, bytes] = {}
     for path in sorted(shards.glob("bucket_*/shard-*.tar")):
         with tarfile.open(path) as tar:
@@ -116,8 +116,8 @@ def _read_back(shards: Path, preview: Path) -> tuple[dict[str, str], int]:
         if name.startswith(key) and name.endswith(".npy"):
             array = np.load(io.BytesIO(data), allow_pickle=False)
             first[name] = f"{array.dtype} {array.shape}"
-            if name == key + latent:
-                files.write(preview, _jpeg(Image.fromarray(decode(array))))
+            if name == key + latent.suffix:
+                files.write(preview, _jpeg(Image.fromarray(decode(array, latent))))
     return first, len(samples)
 
 

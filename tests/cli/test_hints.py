@@ -313,8 +313,7 @@ def test_the_images_are_named_from_any_working_folder(
     monkeypatch.chdir(project / "elsewhere")
     command = shardwright.status(derived_dir=project / "data/derived").next_command
     assert command == (
-        f"shardwright derive {project}/data/approved --encoders sketch "
-        f"--derived-dir {project}/data/derived"
+        f"shardwright derive {project}/data/approved --derived-dir {project}/data/derived"
     )
 
 

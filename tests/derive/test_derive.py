@@ -490,7 +490,7 @@ def test_all_other_settings_are_named_and_first_how_to_continue_as_before(tmp_pa
     images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
     sketch(images, derived, fit="bucket")
     with pytest.raises(ProvenanceError) as caught:
-        derive(images, derived_dir=derived)
+        derive(images, derived_dir=derived, encoders="pretrained", fit="original")
     assert str(caught.value) == (
         f"{derived}: was made with other settings, and nothing was written (dinov3, t5: encoders "
         "was sketch, now pretrained; vae: encoders was sketch, now pretrained, fit was bucket, now "

@@ -14,6 +14,7 @@ from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.sources import Source, problems
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Lines, Progress
+from shardwright.recipes import SPECIFICATION
 
 
 def find(folder: Path) -> list[Source]:
@@ -146,7 +147,11 @@ def write_jsonl(path: Path, rows: list[dict[str, object]]) -> Path:
 
 
 def caption_of(file: Path, root: Path, path: Path) -> str | None:
-    return captions.read(file, root).of(Source(path.stem, str(path), False))
+    return (
+        captions.read(file, root, SPECIFICATION)
+        .of(Source(path.stem, str(path), False))
+        .get("caption")
+    )
 
 
 @pytest.mark.parametrize("given", ["a.jpg", "in/a.jpg", "./in/a.jpg", "root/in/a.jpg"])
@@ -204,7 +209,7 @@ def test_a_caption_that_is_a_list_is_called_so(tmp_path: Path) -> None:
         {"file_name": "d.jpg", "text": ""},
         {"file_name": "e.jpg"},
     ]
-    found = captions.read(write_jsonl(tmp_path / "c.jsonl", rows), tmp_path).unused()
+    found = captions.read(write_jsonl(tmp_path / "c.jsonl", rows), tmp_path, SPECIFICATION).unused()
     assert {reason: (rows.count, rows.example) for reason, rows in found.items()} == {
         "caption_is_list": (2, "a.jpg"),
         "caption_not_string": (1, "c.jpg"),
@@ -230,7 +235,7 @@ def test_a_captions_file_that_cannot_be_used_stops_the_run(
 ) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UsageError, match=message):
-        captions.read(tmp_path / name, tmp_path)
+        captions.read(tmp_path / name, tmp_path, SPECIFICATION)
 
 
 def test_a_sidecar_is_text_in_utf8(tmp_path: Path) -> None:

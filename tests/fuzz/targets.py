@@ -20,14 +20,16 @@ from typing import BinaryIO
 
 import numpy as np
 import xxhash
+from PIL import Image
 
 import shardwright
 from shardwright import ShardwrightError, VerifyReport
 from shardwright.errors import DamageError
 from shardwright.recipes import SPECIFICATION, Component, Side
+from shardwright.recipes.values import PICTURES
 from shardwright.shards.format import index, manifest, tarread
 from shardwright.shards.format.tarread import BadTarError, Entry
-from shardwright.store import arrays, npy, records, rules
+from shardwright.store import arrays, content, records, rules
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 from shardwright.store.stage1 import repeated_ids, to_stage2
@@ -70,18 +72,34 @@ def array_file(
     fd = on_disk(data)
     for component in components:
         try:
-            size, shape = npy.check(fd, component)
+            size, shape = content.check(fd, component)
         except BadArrayError as error:
             require_name(error.reason)
             continue
         # What we let pass, NumPy must read as we did: it is what trainers will use.
         array = np.load(io.BytesIO(data), allow_pickle=False)
         assert (array.dtype.str, array.shape, size) == (component.dtype, shape, len(data))
-        nbytes = component.nbytes(shape)
         try:
-            arrays.check_values(fd, size - nbytes, nbytes, component.dtype)
+            arrays.check_values(fd, size, shape, component)
         except BadArrayError as error:
             require_name(error.reason)
+
+
+def picture_file(data: bytes) -> None:
+    """A picture, whose head may claim anything."""
+    fd = on_disk(data)
+    for extension in PICTURES:
+        sides = (Side("height", 1), Side("width", 1), 3)
+        component = Component("p", "p", f"p.{extension}", "|u1", sides, encoder="picture")
+        try:
+            size, shape = content.check(fd, component)
+            arrays.check_values(fd, size, shape, component)
+        except BadArrayError as error:
+            require_name(error.reason)
+            continue
+        # What we let pass, Pillow must read as we did.
+        with Image.open(io.BytesIO(data)) as image:
+            assert (np.asarray(image).shape, size) == (shape, len(data))
 
 
 def tar(data: bytes) -> None:
@@ -151,6 +169,7 @@ def index_file(data: bytes) -> None:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "record_lines": record_lines,
     "array_file": array_file,
+    "picture_file": picture_file,
     "tar": tar,
     "manifest_file": manifest_file,
     "index_file": index_file,
@@ -169,6 +188,13 @@ def corpus(name: str) -> list[bytes]:
             mask = stores.npy(np.ones(77, np.uint8))
             embedding = stores.npy(stores.array("dinov3", "one"))
             return [stores.npy(small), stores.npy(small.astype(">f2")), mask, embedding]
+        case "picture_file":
+            image = Image.linear_gradient("L").resize((24, 16)).convert("RGB")
+            pictures = []
+            for kind, lossless in (("jpeg", 0), ("png", 0), ("webp", 0), ("webp", 1)):
+                image.save(file := io.BytesIO(), kind, lossless=bool(lossless))
+                pictures.append(file.getvalue())
+            return pictures
         case "tar":
             members = [
                 ("one.json", stores.line(stores.record("one", "24x16"))),

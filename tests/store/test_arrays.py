@@ -10,15 +10,25 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from shardwright.errors import NoSpaceError, StorageError
-from shardwright.recipes import SPECIFICATION
+from shardwright.recipes import SPECIFICATION, Component
 from shardwright.storage import files
-from shardwright.store.arrays import Array, read_array, write_arrays
+from shardwright.store import content
+from shardwright.store.arrays import (
+    Array,
+    check_values,
+    read_array,
+    stored,
+    values,
+    write_arrays,
+)
 from shardwright.store.npy import BadArrayError
 from tests.faults import Call, FailingDisk, Killed, KillingDisk, WatchedDisk, contents
+from tests.fuzz.targets import on_disk
 
 DINO, VAE, T5 = SPECIFICATION.components
 
@@ -29,7 +39,7 @@ def saved(array: npt.NDArray[np.generic]) -> bytes:
     return out.getvalue()
 
 
-def group(folder: Path, count: int = 5) -> list[tuple[Path, Array]]:
+def group(folder: Path, count: int = 5) -> list[tuple[Path, Array | bytes]]:
     return [(folder / f"img{n}.npy", np.full(1024, n, "<f4")) for n in range(count)]
 
 
@@ -192,6 +202,97 @@ def test_a_missing_array_and_a_pipe_in_its_place_are_named(tmp_path: Path) -> No
     os.mkfifo(tmp_path / "a.npy")
     with pytest.raises(BadArrayError, match="not_a_file"):
         read_array(tmp_path / "a.npy", DINO)
+
+
+def of(dtype: str, *shape: int | str, encoder: str | None = "mine") -> Component:
+    return Component("a", "a", "a.npy", dtype, shape, encoder=encoder)  # type: ignore[arg-type]
+
+
+FLOATS = hnp.arrays(np.float32, st.integers(1, 30), elements=st.floats(width=32))
+
+
+@settings(deadline=None, max_examples=200)
+@given(FLOATS)
+@example(np.array([0x7F7FFFFF, 0x7F7F8000, 0x7F7F7FFF, 1, 0x8000, 0x18000], "<u4").view("<f4"))
+@example(np.array([0xFFFFFFFF, 0x7F800001, 0x7FFFFFFF, 0xFF800000], "<u4").view("<f4"))
+def test_bfloat16_is_rounded_and_read_as_torch_does(floats: npt.NDArray[np.float32]) -> None:
+    torch = pytest.importorskip("torch")
+    made = stored(floats, of("bfloat16", len(floats)))
+    theirs = torch.from_numpy(floats.copy()).to(torch.bfloat16)
+    assert made.dtype == "<u2"
+    back = values(made, of("bfloat16", len(floats)))
+    assert back.dtype == "<f4"
+    assert np.array_equal(back, theirs.float().numpy(), equal_nan=True)
+    numbers = ~np.isnan(floats)
+    assert np.array_equal(made[numbers], theirs.view(torch.int16).numpy().view("<u2")[numbers])
+
+
+@given(hnp.arrays(np.uint16, st.integers(1, 30)))
+def test_every_bfloat16_survives_being_read_and_stored(bits: npt.NDArray[np.uint16]) -> None:
+    component = of("bfloat16", len(bits))
+    back = stored(values(bits, component), component)
+    nan = np.isnan(values(bits, component))
+    assert np.array_equal(back[~nan], bits[~nan])
+    assert np.isnan(values(back, component)[nan]).all()
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8", "|u1", "<i8", "|b1"])
+def test_other_dtypes_are_stored_as_numpy_casts_them(dtype: str) -> None:
+    array = np.array([[0, 1], [2.5, 100]], np.float32)
+    made = stored(array, of(dtype, 2, 2))
+    assert made.dtype.str == dtype
+    assert np.array_equal(made, array.astype(dtype))
+    assert values(made, of(dtype, 2, 2)) is made
+
+
+def test_too_large_a_number_becomes_infinite_without_a_warning() -> None:
+    assert np.isinf(stored(np.array([1e30], np.float32), of("<f2", 1))).all()
+    of_16_bits = of("bfloat16", 1)
+    assert np.isinf(values(stored(np.array([1e300]), of_16_bits), of_16_bits)).all()
+
+
+def test_a_bfloat16_array_is_written_and_read_as_its_bits(tmp_path: Path) -> None:
+    component = of("bfloat16", 3)
+    write_arrays([(tmp_path / "a.npy", stored(np.array([1, -2.5, 3e38], np.float32), component))])
+    assert np.load(tmp_path / "a.npy").dtype == np.uint16
+    found = read_array(tmp_path / "a.npy", component)
+    assert values(found, component) == pytest.approx([1, -2.5, 3e38], rel=0.004)
+    with pytest.raises(BadArrayError, match="wrong_dtype"):
+        read_array(tmp_path / "a.npy", of("<f2", 3))
+
+
+@pytest.mark.parametrize(
+    ("component", "array", "fault"),
+    [
+        (of("<f4", 4), np.zeros(4), "constant"),
+        (of("<f4", 4, encoder=None), np.zeros(4), None),
+        (of("<f4", 1), np.zeros(1), None),
+        (of("bfloat16", 4), np.full(4, 7), "constant"),
+        (of("|u1", 4), np.full(4, 255), None),
+        (of("<i8", 4), np.full(4, -1), None),
+        (of("|b1", 4), np.ones(4), None),
+        (of("<u2", 2), np.array([0x7C00, 0xFFFF]), None),
+        (of("bfloat16", 2), np.array([1, np.inf]), "infinite"),
+        (of("bfloat16", 2), np.array([np.nan, np.inf]), "nan"),
+        (of("<f4", "any", 2, encoder=None), np.array([[1, np.nan]]), "nan"),
+    ],
+)
+def test_values_are_judged_by_their_component(
+    component: Component, array: Array, fault: str | None
+) -> None:
+    fd = on_disk(saved(stored(array, component)))
+    size, shape = content.check(fd, component)
+    if fault is None:
+        check_values(fd, size, shape, component)
+    else:
+        with pytest.raises(BadArrayError, match=fault):
+            check_values(fd, size, shape, component)
+
+
+def test_pictures_are_written_as_they_are_beside_arrays(tmp_path: Path) -> None:
+    longest = tmp_path / ("x" * 250 + ".webp")
+    write_arrays([(longest, b"RIFF"), (tmp_path / "a.b.npy", np.ones(3, "<f4"))])
+    assert contents(tmp_path) == {longest.name: b"RIFF", "a.b.npy": saved(np.ones(3, "<f4"))}
 
 
 def _made(folder: Path) -> Path:

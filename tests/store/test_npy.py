@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardwright.recipes import SPECIFICATION, Component
-from shardwright.store import npy
+from shardwright.store import content, npy
 from shardwright.store.npy import BadArrayError
 from tests import stores
 from tests.fuzz.targets import SMALL, array_file, on_disk
@@ -32,8 +32,8 @@ def write_header(dtype: Any, shape: tuple[int, ...], version: tuple[int, int]) -
 
 
 def check(data: bytes, component: Component = SMALL) -> tuple[int, tuple[int, ...]]:
-    """Check bytes as a file; give what ``npy.check`` gives."""
-    return npy.check(on_disk(data), component)
+    """Check bytes as a file; give what ``content.check`` gives."""
+    return content.check(on_disk(data), component)
 
 
 @given(DTYPES, st.lists(st.integers(0, 10**6), max_size=3).map(tuple))

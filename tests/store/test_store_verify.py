@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 
 import shardwright
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.recipes import SPECIFICATION
+from shardwright.recipes import SPECIFICATION, Component
 from shardwright.store import rules
+from shardwright.store.arrays import check_values, values
+from shardwright.store.npy import BadArrayError
+from tests.fuzz.targets import on_disk
 from tests.store.small import SmallStore, npy, record, small_store
 
 DERIVE = "run shardwright derive"
@@ -253,30 +256,23 @@ def test_nan_beyond_the_first_chunk_of_a_large_array_is_found(store: SmallStore)
     assert only_finding(store, read_data=True).kind == "vae_nan"
 
 
+@pytest.mark.parametrize("dtype", ["<f2", "bfloat16"])
 @settings(deadline=None, max_examples=60)
-@given(values=st.lists(st.integers(0, 0xFFFF), min_size=1, max_size=40), repeats=st.integers(1, 3))
-def test_the_judgement_by_bits_is_numpys(
-    tmp_path_factory: pytest.TempPathFactory, values: list[int], repeats: int
-) -> None:
-    from shardwright.store.arrays import check_values
-    from shardwright.store.npy import BadArrayError
-
-    array = np.array(values * repeats, "<u2").view("<f2")
-    path = tmp_path_factory.mktemp("values") / "a.npy"
-    array.tofile(path)
-    expected = "constant" if len(set(values)) == 1 else None
-    if np.isinf(array).any():
+@given(bits=st.lists(st.integers(0, 0xFFFF), min_size=1, max_size=40), repeats=st.integers(2, 3))
+def test_the_judgement_by_bits_is_numpys(dtype: str, bits: list[int], repeats: int) -> None:
+    made = np.array(bits * repeats, "<u2")
+    component = Component("a", "a", "a.npy", dtype, (len(made),), encoder="mine")
+    numbers = made.view("<f2") if dtype == "<f2" else values(made, component)
+    expected = "constant" if len(set(bits)) == 1 else None
+    if np.isinf(numbers).any():
         expected = "infinite"
-    if np.isnan(array).any():
+    if np.isnan(numbers).any():
         expected = "nan"
-    fd = os.open(path, os.O_RDONLY)
     try:
-        check_values(fd, 0, array.nbytes, "<f2")
+        check_values(on_disk(made.tobytes()), made.nbytes, made.shape, component)
         found = None
     except BadArrayError as error:
         found = error.reason
-    finally:
-        os.close(fd)
     assert found == expected
 
 

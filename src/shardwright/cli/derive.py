@@ -48,13 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     model = text("COMPONENT=ID", "another model: a hub id or a folder; may be given several times")
     flags = {
-        "images": path("IMAGES", "(%(default)s)"),
+        "images": path("IMAGES", "(data/approved, or as the recipe says)"),
         **STORE,
         "--captions": path(
             "FILE", "JSONL or CSV with image_path or file_name, and caption or text"
         ),
         "--encoders": text(
-            "SET", "pretrained, or sketch: no models, for trying things out (%(default)s)"
+            "SET",
+            "pretrained, or sketch: no models, for trying things out (as before, else pretrained)",
         ),
         "--model": {**model, "action": "append"},
         "--components": names("COMPONENT", "make only these, for example vae"),
@@ -67,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fit": text(
             "HOW",
             "original: latents of the picture's size; bucket: resized to cover the bucket, and "
-            "cropped at the centre (%(default)s)",
+            "cropped at the centre (as the recipe says, else as before, else original)",
         ),
         "--device": text("DEVICE", "auto, cpu, cuda, cuda:N or mps (%(default)s)"),
         "--dtype": text("DTYPE", "bfloat16 or float32 (what suits the device and the component)"),
@@ -155,7 +156,9 @@ def _components(summary: DeriveSummary) -> str:
         count, bytes_ = part.made, f"{part.bytes_written:,}"
         if summary.dry_run:
             count, bytes_ = part.to_make, f"about {size(part.bytes_needed)}"
-        model = part.settings.get("model", "") if part.settings else "not needed"
+        made_by = part.settings or {"model": "not needed"}
+        model = made_by.get("model") or made_by.get("encoder", "")
+        model = "made elsewhere" if part.elsewhere else model
         rows.append((name, f"{part.there:,}", f"{count:,}", bytes_, str(model)))
     return table(rows)
 
@@ -167,6 +170,8 @@ def _counts(summary: DeriveSummary) -> str:
         f"already_complete: {summary.already_complete:,}",
         f"failed: {summary.failed:,}",
     ]
+    if summary.left_out:
+        lines.append(f"left_out: {sum(found.count for found in summary.left_out.values()):,}")
     if summary.kept_captions:
         lines.append(f"kept_captions: {summary.kept_captions:,} (the new text is not encoded)")
     if summary.replaced_captions:
@@ -177,6 +182,7 @@ def _counts(summary: DeriveSummary) -> str:
         (summary.unused_rows, "unused_rows, "),
         (summary.unapplied_profiles, ""),
         (summary.failed_by_reason, "  "),
+        (summary.left_out, "  "),
     ):
         for reason, found in reasons.items():
             count = f"{about if reason == 'profile_ignored' else ''}{found.count:,}"

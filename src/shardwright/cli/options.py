@@ -64,8 +64,14 @@ def _names(given: str) -> list[str]:
     return [name.strip() for name in given.split(",")]
 
 
+RECIPE = {
+    "--recipe": path(
+        "FILE_OR_NAME", "what a sample consists of (shardwright.toml, else as the store was made)"
+    )
+}
 STORE = {
-    "--derived-dir": path("DIR", "the store (%(default)s)"),
+    **RECIPE,
+    "--derived-dir": path("DIR", "the store (data/derived, or as the recipe says)"),
     "--jsonl --input-jsonl": path("FILE", f"its metadata (DERIVED_DIR/{JSONL_NAME})"),
 }
 WORKERS = {"--workers": number("processes (one per core)")}

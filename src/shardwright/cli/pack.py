@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     flags = {
         **STORE,
-        "--output-dir": path("DIR", "where the shards go (%(default)s)"),
+        "--output-dir": path("DIR", "where the shards go (data/shards, or as the recipe says)"),
         "--bucket": names("WxH", "pack these buckets only"),
         "--shard-size": number("samples per shard (%(default)s)"),
         "--limit": number("pack at most N samples in all"),

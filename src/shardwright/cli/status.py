@@ -38,7 +38,11 @@ _LEFTOVERS_LISTED = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    flags = {**STORE, "--output-dir": path("DIR", "the shards (%(default)s)"), **WORKERS}
+    flags = {
+        **STORE,
+        "--output-dir": path("DIR", "the shards (data/shards, or as the recipe says)"),
+        **WORKERS,
+    }
     declare(parser, shardwright.status, flags)
 
 

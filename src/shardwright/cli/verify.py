@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 import shardwright
-from shardwright.cli.options import WORKERS, declare, path, switch
+from shardwright.cli.options import RECIPE, WORKERS, declare, path, switch
 from shardwright.cli.printing import call, listed
 from shardwright.progress import quantity, size
 from shardwright.store.findings import FAIL, NEEDS_INDEX
@@ -51,7 +51,8 @@ _UNPROVEN = {"no_manifest", "part"}  # warnings that the expected contents are u
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     flags = {
-        "path": path("PATH", "what to check (%(default)s)"),
+        "path": path("PATH", "what to check (data/derived, or as the recipe says)"),
+        **RECIPE,
         "--read-data": switch("read every byte too"),
         "--against": path("DERIVED_DIR", "compare shards with this store; reads every byte"),
         "--loaders": switch("also list the loaders that can read the shards"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright import validate
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.entry import entry
 from shardwright.errors import UsageError
+from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe
 from shardwright.validate import as_text, integer, place, place_or_none
@@ -26,17 +28,18 @@ _DISCARD = "none"  # what --recompute takes to discard an unfinished one
 
 @entry
 def derive(
-    images: StrPath = "data/approved",
+    images: StrPath | None = None,
     *,
-    derived_dir: StrPath = "data/derived",
+    recipe: StrPath | None = None,
+    derived_dir: StrPath | None = None,
     jsonl: StrPath | None = None,
     captions: StrPath | None = None,
-    encoders: str | Mapping[str, Encoder] = "pretrained",
+    encoders: str | Mapping[str, Encoder] | None = None,
     model: Mapping[str, str] | None = None,
     components: Iterable[str] = (),
     recompute: Iterable[str] = (),
     drop_failed: bool = False,
-    fit: str = "original",
+    fit: str | None = None,
     device: str = "auto",
     dtype: str | None = None,
     batch_size: int | None = None,
@@ -47,47 +50,64 @@ def derive(
     """Make the missing arrays and records of the images below a folder.
 
     Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
-    model ids or folders, and ``encoders`` may also map them to your own encoders. What exists is
-    left as it is; ``recompute`` replaces it once all of it is made. An image that cannot be derived
-    is counted in the summary with its reason and does not stop the run. Raises ProvenanceError if a
-    component was made with other settings before, InputMissingError (a FileNotFoundError) if there
-    are no images or no captions, NoSpaceError if the arrays do not fit on the disk.
+    model ids or folders, and ``encoders`` may also map them to your own encoders. What is not given
+    is as the recipe says, or else as the store was made. What exists is left as it is;
+    ``recompute`` replaces it once all of it is made. An image that cannot be derived is counted in
+    the summary with its reason and does not stop the run. Raises ProvenanceError if a component was
+    made with other settings before, InputMissingError (a FileNotFoundError) if there are no images
+    or no captions, NoSpaceError if the arrays do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
-    from shardwright.deriving.images import FITS
     from shardwright.deriving.run import run
     from shardwright.deriving.settings import Request
+    from shardwright.deriving.wanted import started_from, wanted
     from shardwright.encoders import require_choice
     from shardwright.encoders.base import Options
-    from shardwright.store.store import Store
+    from shardwright.recipes.keys import FITS
+    from shardwright.store.places import find_recipe
+    from shardwright.store.store import Store, recorded
 
     validate.require_switches(ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed)
-    if fit not in FITS:
+    if fit is not None and fit not in FITS:
         raise UsageError(f"--fit {fit}: unknown", fix=f"choose from {', '.join(FITS)}")
-    require_choice(encoders)
+    options = Options(as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype)
     model = {} if model is None else model
     validate.require_mapping("--model", model, "component names to models")
-    store = Store.at(place("--derived-dir", derived_dir), place_or_none("--jsonl", jsonl))
-    chosen = _chosen(store.recipe, "--components", components) or store.recipe.components
+    model = {n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()}
+    file = find_recipe(recipe)
+    folder = place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir)
+    store = Store(folder, place_or_none("--jsonl", jsonl) or folder / JSONL_NAME)
     names = validate.names("--recompute", recompute)
     discard = names == [_DISCARD]
-    recomputed = () if discard else _chosen(store.recipe, "--recompute", names)
-    _chosen(store.recipe, "--model", model)
+    begun, usual = started_from(store, bool(names) and not discard)
+    encoders = usual if encoders is None else encoders
+    require_choice(encoders)
+    used = recorded(folder)
+    made = wanted(file, begun or used, fit, model, encoders)
+    store = replace(store, recipe=made)
+    encodable = tuple(component for component in made.components if component.source != "elsewhere")
+    chosen = _chosen(made, "--components", components) or encodable
+    recomputed = () if discard else _chosen(made, "--recompute", names)
+    _chosen(made, "--model", model)
+    if encoders == "sketch" and model:
+        what = f"--model {next(iter(model))}=...: a sketch has no model"
+        raise UsageError(what, fix="leave out --model")
     for component in recomputed:
         if component not in chosen:
             raise UsageError(f"--recompute {component.name}: is not among --components")
     request = Request(
-        images=place("images", images),
+        images=place("images", file.paths["images"] if images is None else images),
         store=store,
+        used=used,
+        file=file,
         captions=place_or_none("--captions", captions),
         encoders=encoders,
-        options=Options(as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype),
-        models={n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()},
+        options=options,
+        models=model,
         components=chosen,
         recompute=frozenset(recomputed),
         discard=discard,
         drop_failed=drop_failed,
-        fit=fit,
         batch_size=None if batch_size is None else integer("--batch-size", batch_size, least=1),
         ignore_space=ignore_space,
         dry_run=dry_run,
@@ -101,4 +121,8 @@ def _chosen(recipe: Recipe, flag: str, names: Iterable[str]) -> tuple[Component,
     known = [component.name for component in recipe.components]
     for name in sorted(wanted.difference(known)):
         raise UsageError(f"{flag} {name}: no such component", fix=f"choose from {', '.join(known)}")
+    for name in sorted(wanted):
+        if recipe.by_name[name].source == "elsewhere":
+            what = f"{flag} {name}: the recipe has no encoder for it"
+            raise UsageError(what, fix="make its arrays with your own tool, or give it an encoder")
     return tuple(component for component in recipe.components if component.name in wanted)

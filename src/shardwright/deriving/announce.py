@@ -25,13 +25,17 @@ _UNUSED = {
 def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
     """Say what is about to be done, and what may be wrong."""
     settings = layout.settings
+    out = sum(found.count for found in summary.left_out.values())
+    left_out = f", {out:,} left out by the recipe" * bool(out)
     progress.say(
         f"{quantity(summary.images_found, 'images')}: {summary.derived:,} to derive, "
         f"{summary.already_complete:,} already complete, {summary.failed:,} cannot be derived"
+        f"{left_out}"
     )
     for component in layout.work:
         part = summary.components[component.name]
-        model = settings.settings[component].get("model", "your own encoder")
+        known = settings.settings[component]
+        model = known.get("model") or known.get("encoder", "your own encoder")
         what, room = f"{part.to_make:,} to make with {model}", size(part.bytes_needed)
         progress.say(f"  {component.name}: {what}; needs about {room}")
     if summary.fit is not None:

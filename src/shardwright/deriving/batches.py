@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from shardwright.deriving.prepare import Array, Sample
-from shardwright.encoders.base import Encoder
+from shardwright.deriving.images import Size
+from shardwright.deriving.passes import Array, Pass
+from shardwright.deriving.prepare import Sample
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import at_once
 from shardwright.progress import Progress
-from shardwright.recipes import Component, Shape
+from shardwright.recipes import ANY, Component, Shape
 
 BATCH_SIZE = 8  # where memory allows
 _TRIAL_SIDE = 64
@@ -21,9 +21,9 @@ _TRIAL_SIDE = 64
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs of one shape for one encoder, and the samples that they belong to."""
+    """Inputs of one shape for one pass, and the samples that they belong to."""
 
-    component: Component
+    through: Pass
     samples: list[Sample]
     inputs: tuple[Array, ...]
 
@@ -33,98 +33,101 @@ class Batcher:
 
     def __init__(
         self,
-        encoders: Mapping[Component, Encoder],
+        passes: Sequence[Pass],
         batch_size: int,
         progress: Progress,
-        rooms: Mapping[Component, int],
+        rooms: Mapping[Pass, int],
     ) -> None:
-        self.encoders, self.batch_size, self.progress = encoders, batch_size, progress
+        self.passes, self.batch_size, self.progress = passes, batch_size, progress
         self._room = dict(rooms)  # numbers that fit on the device, where known
 
     def stack(self, samples: Iterable[Sample]) -> list[Batch]:
         """Stack the inputs of samples into batches, those of one shape together."""
-        groups: dict[tuple[Component, Shape], list[Sample]] = {}
+        groups: dict[tuple[Pass, Shape], list[Sample]] = {}
         for sample in samples:
-            for component, inputs in sample.inputs.items():
-                groups.setdefault((component, inputs[0].shape), []).append(sample)
+            for through, inputs in sample.inputs.items():
+                groups.setdefault((through, inputs[0].shape), []).append(sample)
         batches = []
-        for (component, _), group in groups.items():
-            step = self._step(component, group[0].inputs[component])
+        for (through, _), group in groups.items():
+            step = self._step(through, group[0].inputs[through])
             for first in range(0, len(group), step):
                 part = group[first : first + step]
-                columns = zip(*(sample.inputs.pop(component) for sample in part), strict=True)
-                batches.append(Batch(component, part, tuple(map(np.stack, columns))))
+                columns = zip(*(sample.inputs.pop(through) for sample in part), strict=True)
+                batches.append(Batch(through, part, tuple(map(np.stack, columns))))
         # One model after the other, which keeps the caches of a device warm.
-        order = list(self.encoders)
-        return sorted(batches, key=lambda batch: order.index(batch.component))
+        return sorted(batches, key=lambda batch: self.passes.index(batch.through))
 
     def encode(self, batch: Batch) -> None:
         """Encode a batch; a sample that cannot be encoded even alone is a failure."""
-        encoder, done = self.encoders[batch.component], 0
-        step = self._step(batch.component, tuple(column[0] for column in batch.inputs))
+        through, done = batch.through, 0
+        step = self._step(through, tuple(column[0] for column in batch.inputs))
         while done < len(batch.samples):
             part = batch.samples[done : done + step]
             try:
                 with at_once():
-                    made = encoder.encode(*(column[done : done + step] for column in batch.inputs))
+                    made = through.encode(*(column[done : done + step] for column in batch.inputs))
             except ShardwrightError:
                 raise
             except MemoryError:
                 if len(part) > 1:
                     step = self._halve(batch, len(part))
                     continue
-                detail = f"{batch.component.name}: not enough memory for it"
+                detail = f"{through.name}: not enough memory for it"
                 part[0].failure = ("out_of_memory", detail)
             except Exception as error:  # a model's own code: find the sample that causes it
                 if len(part) > 1:
                     step = 1
                     continue
-                part[0].failure = ("encoder_failed", f"{batch.component.name}: {error}")
+                part[0].failure = ("encoder_failed", f"{through.name}: {error}")
             else:
-                for sample, array in zip(part, made, strict=True):
-                    sample.arrays[batch.component] = array
+                for component, arrays in made.items():
+                    for sample, array in zip(part, arrays, strict=True):
+                        if component in sample.make:
+                            sample.arrays[component] = array
             done += len(part)
 
-    def _step(self, component: Component, inputs: tuple[Array, ...]) -> int:
+    def _step(self, through: Pass, inputs: tuple[Array, ...]) -> int:
         """Choose how many samples to encode at a time."""
-        room = self._room.get(component)
+        room = self._room.get(through)
         numbers = sum(column.size for column in inputs)
         return self.batch_size if room is None else max(1, min(self.batch_size, room // numbers))
 
     def _halve(self, batch: Batch, count: int) -> int:
         step = count // 2
-        self._room[batch.component] = step * sum(column[0].size for column in batch.inputs)
+        self._room[batch.through] = step * sum(column[0].size for column in batch.inputs)
         self.progress.warn(
-            f"{batch.component.name}: no memory for {count} images at a time; trying {step}"
+            f"{batch.through.name}: no memory for {count} images at a time; trying {step}"
         )
         return step
 
 
-def try_out(encoder: Encoder) -> None:
+def try_out(through: Pass) -> None:
     """Encode something small, so that a broken model stops the run before it begins."""
-    component = encoder.component
+    size = Size(_TRIAL_SIDE, _TRIAL_SIDE)
     try:
         with at_once():
-            prepare: Any = encoder.prepare
-            if component.source == "caption":
-                tokens = prepare("a trial")
+            if through.source == "caption":
+                tokens = through.prepare("a trial")
                 inputs: tuple[Array, ...] = (tokens.ids, tokens.mask)
             else:
-                inputs = (prepare(np.full((_TRIAL_SIDE, _TRIAL_SIDE, 3), 99, np.uint8)),)
-            made = encoder.encode(*(column[None] for column in inputs))
+                inputs = (through.prepare(np.full((*size, 3), 99, np.uint8)),)
+            made = through.encode(*(column[None] for column in inputs))
     except ShardwrightError:
         raise
     except MemoryError:
-        what = f"{component.name}: the device has no memory for even one small image"
+        what = f"{through.name}: the device has no memory for even one small image"
         raise ShardwrightError(what, fix="free some, or give another --device") from None
     except Exception as error:
-        raise ShardwrightError(f"{component.name}: the encoder failed: {error}") from error
-    require_shape(component, made[0], component.shape_for(_TRIAL_SIDE, _TRIAL_SIDE))
+        raise ShardwrightError(f"{through.name}: the encoder failed: {error}") from error
+    for component, arrays in made.items():
+        require_shape(component, arrays[0], size)
 
 
-def require_shape(component: Component, array: Array, shape: Shape) -> None:
-    """Raise if an array is not of its component's shape and kind."""
-    if array.shape != shape or (array.dtype.kind == "f") is not component.is_float:
+def require_shape(component: Component, array: Array, size: Size) -> None:
+    """Raise if an array is not of its component's shape and kind; trimming comes later."""
+    shape = component.shape_for(*size)
+    fits = array.shape == shape or (ANY in component.shape and component.fits(array.shape, *size))
+    if not fits or (array.dtype.kind == "f") is not component.is_float:
         expected = f"expected {component.dtype} {shape}"
         what = f"{component.name}: the encoder gave {array.dtype} {array.shape}, {expected}"
         raise ShardwrightError(what, fix="use the right model")

@@ -1,4 +1,8 @@
-"""The captions a user gives in a file, and those that lie beside their images."""
+"""The captions a user gives in a file, and those that lie beside their images.
+
+A row of the file may have any columns: texts that components are made from, and others, which are
+kept in the record.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from shardwright.deriving.sources import Source, is_regular
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import check
+from shardwright.recipes import Recipe
 from shardwright.storage import files
 from shardwright.store import records
-from shardwright.store.records import BadRecordError
+from shardwright.store.records import CROP, BadRecordError
 from shardwright.summary import Count
 
 _PATH_FIELDS = ("image_path", "file_name")
-_CAPTION_FIELDS = ("caption", "text")
+CAPTION = "caption"
+_CAPTION_FIELDS = (CAPTION, "text")
+
+Row = dict[str, Any]  # the columns of an image, by the record field that they become
 
 
 class CaptionError(ValueError):
@@ -31,31 +41,31 @@ class Captions:
 
     path: Path
     root: str  # the folder of the images
-    by_name: dict[str, dict[str, str]]
+    by_name: dict[str, dict[str, bytes]]  # rows as JSON, which takes less memory
     useless: dict[str, list[str]] = field(default_factory=dict)  # by reason, as rows name images
     _met: set[str] = field(default_factory=set)  # paths in rows that match an image
 
-    def of(self, source: Source) -> str | None:
-        """Find the caption of an image.
+    def of(self, source: Source) -> Row:
+        """Find the row of an image; empty if there is none.
 
         A row belongs to an image when the one path ends with the other: rows may be relative to
         any folder above the image, and the images may have moved since they were written.
         """
         rows = self.by_name.get(os.path.basename(source.path))
         if rows is None:
-            return None
+            return {}
         absolute = os.path.abspath(source.path)
         within = os.path.relpath(source.path, self.root)
         near = [path for path in rows if _ends_with(absolute, path)]
         if near:  # the longest path is the most exact
             self._met.update(near)
-            return rows[max(near, key=len)]
+            return _row(rows[max(near, key=len)])
         far = [path for path in rows if _ends_with(path, within)]
         self._met.update(far)
         different = {rows[path] for path in far}
         if len(different) > 1:
             raise CaptionError("caption_ambiguous", "several rows of the captions match it")
-        return different.pop() if different else None
+        return _row(different.pop()) if different else {}
 
     def unused(self) -> dict[str, Count]:
         """Count the rows that no image uses, after ``of`` was called for every image."""
@@ -64,14 +74,18 @@ class Captions:
         return {why: Count(len(paths), paths[0]) for why, paths in reasons.items() if paths}
 
 
-def read(path: Path, root: Path) -> Captions:
-    """Read a JSONL or CSV of image paths and captions; of two rows for one path the later wins."""
+def read(path: Path, root: Path, recipe: Recipe) -> Captions:
+    """Read a JSONL or CSV of image paths and captions; of two rows for one path the later wins.
+
+    A row with none of the texts that the recipe needs is not used.
+    """
     fix = "give --captions a JSONL or CSV file"
     if path.is_dir():
         raise UsageError("is a folder", path=path, fix=fix)
     if not path.is_file():
         raise InputMissingError("no such file", path=path, fix=fix)
     captions = Captions(path, str(root), {})
+    ours = {*recipe.record_fields, *recipe.inline, *_PATH_FIELDS, CROP}
     rows = _csv_rows(path) if path.suffix.lower() == ".csv" else _jsonl_rows(path)
     for number, row in rows:
         check()
@@ -81,15 +95,26 @@ def read(path: Path, root: Path) -> Captions:
             what, fix = f"line {number}: names no image", f"each row needs {needed}"
             raise UsageError(what, path=path, fix=fix)
         image = os.path.normpath(image)
-        caption = _first(row, _CAPTION_FIELDS)
-        if not isinstance(caption, str) or not caption.strip():
-            captions.useless.setdefault(_fault(caption), []).append(image)
+        caption = next((name for name in _CAPTION_FIELDS if row.get(name)), None)
+        if caption is not None:
+            row[CAPTION] = row.pop(caption)
+        texts = {name: row.pop(name, None) for name in dict.fromkeys((CAPTION, *recipe.texts))}
+        usable = {n: t.strip() for n, t in texts.items() if isinstance(t, str) and t.strip()}
+        if recipe.texts and usable.keys().isdisjoint(recipe.texts):
+            captions.useless.setdefault(_fault(texts[recipe.texts[0]]), []).append(image)
             continue
+        others = {n: v for n, v in row.items() if n not in ours and v is not None}
+        found = msgspec.json.encode(usable | others)
         same_name = captions.by_name.setdefault(os.path.basename(image), {})
-        if same_name.get(image, caption.strip()) != caption.strip():
+        if same_name.get(image, found) != found:
             captions.useless.setdefault("repeated", []).append(image)
-        same_name[image] = caption.strip()
+        same_name[image] = found
     return captions
+
+
+def _row(data: bytes) -> Row:
+    found: Row = msgspec.json.decode(data)
+    return found
 
 
 def beside(source: Source) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import numpy as np
 from msgspec import to_builtins
@@ -10,14 +11,16 @@ from msgspec.structs import replace
 
 from shardwright.deriving import images
 from shardwright.deriving.batches import require_shape
+from shardwright.deriving.captions import CAPTION
 from shardwright.deriving.images import Size
 from shardwright.deriving.outcomes import Outcomes
-from shardwright.deriving.prepare import Array, Sample
+from shardwright.deriving.passes import Array
+from shardwright.deriving.prepare import Sample
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress
 from shardwright.recipes import FORMAT_VERSION, Component
-from shardwright.store.arrays import write_arrays
+from shardwright.store.arrays import stored, values, write_arrays
 from shardwright.store.facts import Facts, Truncated
 from shardwright.store.journal import Journal
 from shardwright.store.npy import HEADER_BYTES
@@ -44,15 +47,16 @@ class Committer:
 
     def commit(self, samples: list[Sample]) -> None:
         """Make a group durable, and count each of its samples."""
-        group = []
+        group: list[tuple[Path, Array | bytes]] = []
         for sample in samples:
-            arrays = self._checked(sample)
-            self._note(sample, arrays)
-            for component, array in arrays.items():
-                group.append((self.store.array(component, sample.source.image_id), array))
+            made = self._checked(sample)
+            self._note(sample, made)
+            for component, content in made.items():
+                group.append((self.store.array(component, sample.source.image_id), content))
                 part = self.summary.components[component.name]
                 part.made += 1
-                part.bytes_written += HEADER_BYTES + array.nbytes
+                nbytes = len(content) if isinstance(content, bytes) else content.nbytes
+                part.bytes_written += nbytes + HEADER_BYTES * component.is_array
         records = [None if sample.failure else self._record(sample) for sample in samples]
         # A record says what its arrays were made from, so a record that is there changes first; a
         # new one says that its arrays are there, so it comes last. In a generation all are new.
@@ -95,29 +99,31 @@ class Committer:
             self.records.append(record)
         self.records.commit()
 
-    def _checked(self, sample: Sample) -> dict[Component, Array]:
-        """Give the arrays of a sample in their components' dtypes; values must be finite there.
+    def _checked(self, sample: Sample) -> dict[Component, Array | bytes]:
+        """Give the files of a sample: arrays as they are stored, where values must be finite.
 
         Valid arrays of a sample that failed are kept, and not made again next time; except in a
         generation, and those made from its caption, which no record has.
         """
-        valid = {}
+        valid: dict[Component, Array | bytes] = dict(sample.pictures)
         for component, array in sample.arrays.items():
             size = _known(sample.size)
             if component.follows_picture:
                 size = images.frame(self.fits[component], size, component, self.store.recipe).size
-            require_shape(component, array, component.shape_for(*size))
-            with np.errstate(over="ignore"):
-                cast = array.astype(component.dtype)
-            if np.isfinite(cast).all():
-                valid[component] = cast
+            require_shape(component, array, size)
+            if component.trim:
+                array = trimmed(array, sample.masks[_mask(component)])
+            found = stored(array, component)
+            held = component.is_float or np.array_equal(found, array)
+            if held and np.isfinite(values(found, component)).all():
+                valid[component] = found
             else:
                 what = "too large a value" if np.isfinite(array).all() else "NaN or infinity"
                 detail = f"{component.name}: {what} for {component.dtype}"
                 sample.failure = sample.failure or ("not_finite", detail)
         if sample.failure:
             kept = self.generation is None
-            return {c: array for c, array in valid.items() if kept and c.source == "image"}
+            return {c: found for c, found in valid.items() if kept and c.source == "image"}
         return valid
 
     def _fail(self, sample: Sample, reason: str, detail: str) -> None:
@@ -133,13 +139,14 @@ class Committer:
         """Write the record of a sample; None while its mask is missing."""
         source, size = sample.source, _known(sample.size)
         record: Record = {"image_id": source.image_id, "image_path": source.path}
-        record |= sample.record or {}
+        record |= (sample.record or {}) | sample.columns
         record["height"], record["width"] = size.height, size.width
         record["aspect_bucket"] = str(self.store.recipe.bucket_for(*size))
         record["format_version"] = FORMAT_VERSION
         if sample.wants_text:
-            record["caption"] = sample.caption
-            record |= sample.masks
+            record |= sample.texts | sample.masks
+        if CAPTION not in self.store.recipe.texts:
+            record[CAPTION] = sample.texts[CAPTION]
         for component, fit in self.fits.items():
             if component in sample.make or sample.record is None:
                 record.pop(CROP, None)
@@ -158,6 +165,17 @@ def _outdated(sample: Sample, arrays: Collection[Component]) -> list[str]:
     made = [component.name for component in arrays]
     same = before.image.xxh3 == sample.image.xxh3
     return [name for name in (before.outdated if same else sample.kept) if name not in made]
+
+
+def trimmed(array: Array, mask: Sequence[int] | Array) -> Array:
+    """Keep the rows of the tokens that count."""
+    kept: Array = array[np.array(mask, bool)]
+    return kept
+
+
+def _mask(component: Component) -> str:
+    assert component.mask is not None  # a recipe with trim has one
+    return component.mask.field
 
 
 def _known(size: Size | None) -> Size:

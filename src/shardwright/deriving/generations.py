@@ -8,8 +8,8 @@ that was interrupted.
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import shlex
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from shardwright.errors import ProvenanceError, StorageError
 from shardwright.interrupts import check
-from shardwright.layout import JSONL_NAME
 from shardwright.progress import quantity
 from shardwright.recipes import Component
 from shardwright.storage import files
@@ -27,7 +26,7 @@ from shardwright.store.folders import array_ids
 from shardwright.store.journal import Journal
 from shardwright.store.provenance import Entry
 from shardwright.store.records import CROP, BadRecordError, Record
-from shardwright.store.store import Store
+from shardwright.store.store import Store, read_recipe
 
 
 class Generation:
@@ -36,7 +35,7 @@ class Generation:
     def __init__(
         self, store: Store, entries: Mapping[Component, Entry], kept: Collection[Component]
     ) -> None:
-        self.used, self.store = store, beside(store)
+        self.used, self.store = store, store.next
         self.entries, self.kept = entries, kept
         self.records, self.facts = Journal(self.store.jsonl), Journal(facts.path_of(self.store))
         self._require_same(provenance.read(self.store.folder))
@@ -46,6 +45,7 @@ class Generation:
         """Open it for writing; the caller holds the lock of the store."""
         provenance.write(self.store.folder, {c.name: entry for c, entry in self.entries.items()})
         self.store.make_folders()
+        self.store.record(always=True)
         with self.records, self.facts:
             yield
 
@@ -83,9 +83,7 @@ class Generation:
         changed, listed = provenance.differences(before, now)
         if changed or (begun and begun.keys() != now.keys()):
             names = ",".join(begun)
-            flags = shlex.join(provenance.flags(begun))
-            if changed:
-                flags = provenance.flags_before(begun, changed)
+            flags = provenance.flags_before(begun, changed) if changed else ""
             other = f", with other settings ({listed})" * bool(changed)
             fix = f"to continue it, give --recompute {names}{' and ' * bool(flags)}{flags}; "
             fix += "to discard it, --recompute none"
@@ -98,12 +96,6 @@ class Generation:
                 raise StorageError(what, path=folder, fix=fix)
 
 
-def beside(store: Store) -> Store:
-    """Give the store of the next generation."""
-    folder = store.state / "next"
-    return Store(folder, folder / JSONL_NAME, store.recipe)
-
-
 def made_in(new: Store) -> Iterator[Record]:
     """Read the records of the images that are recomputed."""
     for path in (new.jsonl, new.journal):
@@ -113,7 +105,7 @@ def made_in(new: Store) -> Iterator[Record]:
 
 def unfinished(store: Store) -> tuple[dict[str, Entry], int]:
     """Give what is recomputed but not in use yet, and the number of images so far."""
-    new = beside(store)
+    new = store.next
     if _swapped(provenance.readable(store.folder)):
         return {}, 0
     return provenance.readable(new.folder), len({r["image_id"] for r in made_in(new)})
@@ -121,13 +113,22 @@ def unfinished(store: Store) -> tuple[dict[str, Entry], int]:
 
 def finish(store: Store) -> list[str]:
     """Finish what a killed run has left: its journal, and a swap; name what was swapped."""
-    entries, new = provenance.read(store.folder), beside(store)
+    entries, begun = provenance.read(store.folder), read_recipe(store.next.folder)
+    store = store if begun is None else dataclasses.replace(store, recipe=begun)
+    new = store.next
     for jsonl in (new.jsonl, facts.path_of(new)):
         journal.recover(jsonl)
     swapped = _swapped(entries)
     if not swapped:
         return []
     made = dict.fromkeys(record["image_id"] for record in made_in(new))
+    if begun is not None:
+        store.record()
+        for suffix in begun.suffixes:
+            if new.empty(suffix).exists():
+                files.make_folder(store.empty(suffix).parent)
+                files.move(new.empty(suffix), store.empty(suffix))
+                files.sync_folder(store.empty(suffix).parent)
     # Before the arrays, whose presence says which fields to take; it can be repeated.
     journal.apply(new.jsonl, store.jsonl, made, partial(_combined, new))
     journal.apply(facts.path_of(new), facts.path_of(store), made)
@@ -151,13 +152,13 @@ def _swapped(entries: Mapping[str, Entry]) -> dict[str, Entry]:
 
 def discard(store: Store) -> None:
     """Remove the next generation; the records first, without which its arrays do not count."""
-    new = beside(store)
+    new = store.next
     files.withdraw(new.jsonl)
     files.withdraw(new.journal)
-    for folder in (new.folder, *map(new.arrays, new.recipe.components), new.state):
-        for path in list(folder.glob("*")):
-            if path.is_file():
-                files.remove(path)
+    found = sorted(new.folder.rglob("*"), key=lambda path: new.state in path.parents)
+    for path in found:  # and its provenance last, so that it is not forgotten
+        if path.is_file():
+            files.remove(path)
     files.remove_empty_folders(new.folder)
 
 
@@ -178,5 +179,5 @@ def _combined(new: Store, old: bytes | None, line: bytes) -> bytes | None:
 def _fields(component: Component) -> list[str]:
     """Name the fields of a record that describe an array."""
     if component.source == "caption":
-        return ["caption", *([component.mask.field] if component.mask else [])]
+        return [component.field, *([component.mask.field] if component.mask else [])]
     return ["height", "width", "aspect_bucket", *([CROP] if component.follows_picture else [])]

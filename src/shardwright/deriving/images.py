@@ -16,11 +16,10 @@ from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageEr
 from shardwright.deriving.colour import Conversion, conversion
 from shardwright.deriving.sources import FORMAT_OF, is_regular
 from shardwright.encoders.base import Picture
+from shardwright.pictures import PIXEL_LIMIT
 from shardwright.recipes import Component, Recipe, Side
 from shardwright.store.provenance import SRGB
 
-PIXEL_LIMIT = 89_478_485  # above it, Pillow suspects a decompression bomb; 256 MiB in RGB
-FITS = ("original", "bucket")
 # By content, whatever the name says. Only these: for others, Pillow may start programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "QOI")
 _PLUGGED = ("HEIF", "JXL")  # with packages that the user may have installed
@@ -57,6 +56,7 @@ class Pictures(NamedTuple):
 
     by_colour: dict[str, Picture]
     unapplied: str | None
+    plain: bool  # whether these are the pixels of the file, as any reader would see them
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,12 @@ def read(path: str, colours: Collection[str]) -> Pictures:
         if convert.apply is None:
             one = np.array(_rgb(upright, convert))
             unapplied = None if convert.usable else "profile_not_usable"
-            return Pictures(dict.fromkeys(colours, one), unapplied)
+            turned = image.getexif().get(_ORIENTATION, 1) != 1
+            plain = image.mode == "RGB" and not turned and getattr(image, "n_frames", 1) == 1
+            return Pictures(dict.fromkeys(colours, one), unapplied, plain)
         rules = {colour: convert if colour == SRGB else Conversion() for colour in colours}
         found = {colour: np.array(_rgb(upright, rule)) for colour, rule in rules.items()}
-        return Pictures(found, None if set(colours) == {SRGB} else "profile_ignored")
+        return Pictures(found, None if set(colours) == {SRGB} else "profile_ignored", False)
 
 
 def has_other_colours(path: str) -> bool:
@@ -134,12 +136,35 @@ def frame(fit: str, size: Size, component: Component, recipe: Recipe) -> Frame:
             detail = f"{size.width}x{size.height} pixels are too few for {component.name}"
             raise BadImageError("too_small", detail)
         return Frame((0, 0, width, height), Size(width, height))
+    return _bucket_frame(size, recipe)
+
+
+def _bucket_frame(size: Size, recipe: Recipe) -> Frame:
     bucket = recipe.bucket_for(*size)
     scale = min(size.width / bucket.width, size.height / bucket.height)
     width = max(1, min(size.width, round(bucket.width * scale)))
     height = max(1, min(size.height, round(bucket.height * scale)))
     left, top = (size.width - width) // 2, (size.height - height) // 2
     return Frame((left, top, left + width, top + height), Size(bucket.width, bucket.height))
+
+
+def left_out(size: Size, recipe: Recipe) -> tuple[str, str] | None:
+    """Say why the recipe's selection leaves an image out: the reason's name and a detail."""
+    limits, (width, height) = recipe.selection, size
+    if limits.min_side is not None and min(size) < limits.min_side:
+        return "below_min_side", f"{width}x{height} pixels, and min_side is {limits.min_side}"
+    if recipe.fit != "bucket" or (limits.max_upscale, limits.max_crop) == (None, None):
+        return None
+    frame = _bucket_frame(size, recipe)
+    left, top, right, bottom = frame.box
+    upscale = max(frame.size.width / (right - left), frame.size.height / (bottom - top))
+    crop = 1 - (right - left) * (bottom - top) / (width * height)
+    if limits.max_upscale is not None and upscale > limits.max_upscale:
+        detail = f"enlarged {upscale:.2f} times, and max_upscale is {limits.max_upscale}"
+        return "above_max_upscale", detail
+    if limits.max_crop is not None and crop > limits.max_crop:
+        return "above_max_crop", f"{crop:.0%} cropped, and max_crop is {limits.max_crop}"
+    return None
 
 
 def framed(picture: Picture, frame: Frame) -> Picture:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from shardwright.deriving.captions import CaptionError, Captions, beside
+from shardwright.deriving.captions import CAPTION, CaptionError, Captions, Row, beside
 from shardwright.deriving.images import Size
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
@@ -24,7 +24,7 @@ from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.folders import array_ids
 from shardwright.store.records import Line, Record
 from shardwright.store.rules import Rules, is_side, is_stage1
-from shardwright.store.store import ARRAY_SUFFIX, Store
+from shardwright.store.store import Store
 
 
 class Inventory:
@@ -42,11 +42,13 @@ class Inventory:
         self.sources, self.store, self.captions = sources, store, captions
         self.problems = problems(sources, _owners(sources, store))  # (reason, detail), by number
         self.other_captions: set[int] = set()  # images with another caption than on record
+        self.other_columns: set[int] = set()  # images with other columns than on record
         self.changed: set[int] = set()  # images whose file is not the one that was encoded
         self._outdated: dict[int, list[str]] = {}  # components that show an earlier file
         self.touched: dict[int, int] = {}  # the new time of files with the same content
         self.gone: dict[str, str] = {}  # the paths of images on record that do not exist, by id
-        self._text_folders = [str(store.arrays(c)) for c in store.recipe.captions]
+        made_from = (c for c in store.recipe.captions if c.field == CAPTION)
+        self._places = [(f"{store.arrays(c)}/", c.extension) for c in made_from]
         self._read_texts = any(component.source == "caption" for component in recompute)
         usable = (n for n in range(len(sources)) if n not in self.problems)
         self._numbers = {sources[number].image_id: number for number in usable}
@@ -55,8 +57,10 @@ class Inventory:
         self._line = array("Q", bytes(8 * len(sources)))  # where its record begins, plus one; or 0
         self._facts = array("Q", bytes(8 * len(sources)))  # likewise
         self.valid = bytearray(len(sources))  # whether that record is valid
-        # Whether there is a caption; a text beside the image may turn out to be blank.
-        self.captioned = bytearray(source.has_sidecar for source in sources)
+        # Whether there is a text, by its field; one beside the image may turn out to be blank.
+        self._texts = {field: bytearray(len(sources)) for field in store.recipe.texts}
+        if CAPTION in self._texts:
+            self._texts[CAPTION] = bytearray(source.has_sidecar for source in sources)
         for component, there in self._there.items():
             for image_id in array_ids(store, component):
                 self.stored[component] += 1
@@ -64,14 +68,18 @@ class Inventory:
                     there[self._numbers[image_id]] = 1
         gone = self._read_facts(progress)
         recorded = self._read_records(progress, gone)
-        for number, has_caption in enumerate(recorded):
-            if not has_caption:  # it is unknown from which caption these arrays were made
-                for component in store.recipe.captions:
+        for component in store.recipe.captions:
+            for number, has_text in enumerate(recorded[component.field]):
+                if not has_text:  # it is unknown from which caption this array was made
                     self._there[component][number] = 0
 
     def missing(self, number: int, components: Iterable[Component]) -> tuple[Component, ...]:
         """Name the arrays that an image does not have."""
         return tuple(c for c in components if not self._there[c][number])
+
+    def lacks_text(self, number: int) -> str | None:
+        """Name the first text that an image needs and does not have."""
+        return next((field for field, there in self._texts.items() if not there[number]), None)
 
     def kept(self, number: int, make: Collection[Component]) -> list[str]:
         """Name the arrays of a picture that an image has and keeps."""
@@ -95,6 +103,7 @@ class Inventory:
         If an image's file, or its caption, has changed since then, it is made again.
         """
         sources = {component.source for component in components}
+        fields = {component.field for component in components if component.source == "caption"}
         for component in components:
             self._there[component] = bytearray(len(self.sources))
         for record in made:
@@ -104,15 +113,13 @@ class Inventory:
             new, path = files.get(record["image_id"]), self.sources[number].path
             if "image" in sources and new is not None and new.now(path) is None:
                 continue
-            text = None
-            if "caption" in sources or number in self.other_captions:
-                text = self.given_caption(number) or self._edited(number)
-            if "caption" in sources and text not in (None, record.get("caption")):
+            texts = self._texts_now(number) if fields or number in self.other_captions else {}
+            if any(texts[field] not in (None, record.get(field)) for field in fields):
                 continue
             self.valid[number] = 1
             self.changed.discard(number)
             self._outdated.pop(number, None)
-            if text == record.get("caption"):
+            if all(text == record.get(field) for field, text in texts.items()):
                 self.other_captions.discard(number)
             for there in self._there.values():
                 there[number] = 1
@@ -139,9 +146,17 @@ class Inventory:
         path, time = facts.absolute(self.sources[number].path), self.touched[number]
         return replace(known, image=replace(known.image, path=path, mtime_ns=time))
 
-    def given_caption(self, number: int) -> str | None:
-        """Find an image's caption in the file that the user gave."""
-        return self.captions.of(self.sources[number]) if self.captions else None
+    def given(self, number: int) -> Row:
+        """Find an image's row in the captions file that the user gave."""
+        return self.captions.of(self.sources[number]) if self.captions else {}
+
+    def _texts_now(self, number: int) -> dict[str, str | None]:
+        """Find an image's texts, where they may differ from those on record."""
+        row = self.given(number)
+        beside = None if CAPTION in row or CAPTION not in self._texts else self._edited(number)
+        return {
+            field: row.get(field, beside if field == CAPTION else None) for field in self._texts
+        }
 
     def _read_facts(self, progress: Progress) -> dict[str, str]:
         """Compare the images with the files that were encoded; give those that are gone."""
@@ -170,21 +185,16 @@ class Inventory:
                     self.touched[number] = now.mtime_ns
         return gone
 
-    def _read_records(self, progress: Progress, gone: Mapping[str, str]) -> bytearray:
-        """Read all records; give which images have a caption in theirs."""
-        recorded = bytearray(len(self.sources))
-        given: dict[int, str] = {}
-        if self.captions:
-            for number in range(len(self.sources)):
-                check()
-                try:
-                    caption = self.given_caption(number)
-                except CaptionError as error:
-                    self.problems.setdefault(number, (error.args[0], error.args[1]))
-                    continue
-                if caption is not None:
-                    given[number] = caption
-                    self.captioned[number] = 1
+    def _read_records(self, progress: Progress, gone: Mapping[str, str]) -> dict[str, bytearray]:
+        """Read all records; give which images have a text in theirs, by its field."""
+        recorded = {field: bytearray(len(self.sources)) for field in self._texts}
+        for number in range(len(self.sources)) if self.captions else ():
+            check()
+            try:
+                for field in self.given(number).keys() & self._texts.keys():
+                    self._texts[field][number] = 1
+            except CaptionError as error:
+                self.problems.setdefault(number, (error.args[0], error.args[1]))
         jsonl, rules = self.store.jsonl, Rules(self.store.recipe)
         malformed: list[Line] = []
         for line, record in records.walk(
@@ -197,25 +207,36 @@ class Inventory:
             if found is not None:  # of two records of one image the later counts
                 self._line[found] = line.offset + 1
                 self.valid[found] = next(rules.faults(record), None) is None
-                recorded[found] = recorded_caption(record) is not None
-                self.captioned[found] |= recorded[found]
-                self._judge(found, record, given.get(found))
+                for field in self._texts:
+                    recorded[field][found] = recorded_text(record, field) is not None
+                    self._texts[field][found] |= recorded[field][found]
+                self._judge(found, record)
         if malformed:
             lines = quantity(len(malformed), "lines")
             progress.warn(f"{jsonl}: {lines} without a record; kept as is")
         return recorded
 
-    def _judge(self, number: int, record: Record, given: str | None) -> None:
+    def _judge(self, number: int, record: Record) -> None:
         """Compare an image and its captions with its record."""
-        caption = recorded_caption(record)
+        row: Row = {}
+        with suppress(CaptionError):  # a problem already
+            row = self.given(number)
         self.other_captions.discard(number)
-        if caption is not None:
-            if given is None:
-                differs = self._edited(number) not in (None, caption.strip())
+        self.other_columns.discard(number)
+        for field in self._texts:
+            text = recorded_text(record, field)
+            if text is None:
+                continue
+            if field not in row:
+                edited = self._edited(number) if field == CAPTION else None
+                differs = edited not in (None, text.strip())
             else:  # without an array, the given is taken
-                differs = given != caption and self._has_texts(number)
+                differs = row[field] != text and self._has_arrays(number, field)
             if differs:
                 self.other_captions.add(number)
+        others = row.keys() - self._texts.keys()
+        if self.valid[number] and any(record.get(name) != row[name] for name in others):
+            self.other_columns.add(number)
         if is_stage1(record, self.store.recipe):
             detail = "its record holds inline arrays; run shardwright migrate first"
             self.problems[number] = ("not_migrated", detail)
@@ -224,9 +245,10 @@ class Inventory:
             detail = f"the store has this image_id for {other}{gone}"
             self.problems[number] = ("duplicate_id", detail)
 
-    def _has_texts(self, number: int) -> bool:
-        """Whether an image has any array of its caption."""
-        return any(self._there[component][number] for component in self.store.recipe.captions)
+    def _has_arrays(self, number: int, field: str) -> bool:
+        """Whether an image has any array of a text."""
+        captions = self.store.recipe.captions
+        return any(self._there[c][number] for c in captions if c.field == field)
 
     def _edited(self, number: int) -> str | None:
         """Read the caption beside an image, if it may have changed since its array was made.
@@ -236,20 +258,20 @@ class Inventory:
         """
         source = self.sources[number]
         with suppress(CaptionError, OSError):  # reported as a failure if it is needed
-            if source.has_sidecar and self._has_texts(number) and not self._read_texts:
+            if source.has_sidecar and self._has_arrays(number, CAPTION) and not self._read_texts:
                 written = os.stat(source.sidecar).st_mtime_ns
-                name = f"/{source.image_id}{ARRAY_SUFFIX}"  # a Path would be slow for all images
-                arrays = (folder + name for folder in self._text_folders)
+                # A Path would be slow for all images.
+                arrays = (folder + source.image_id + end for folder, end in self._places)
                 if all(written < os.stat(array).st_mtime_ns for array in arrays):
                     return None
             return beside(source)
         return None
 
 
-def recorded_caption(record: Record | None) -> str | None:
-    """Give the caption of a record, if it has one."""
-    caption = record.get("caption") if record else None
-    return caption if isinstance(caption, str) and caption.strip() else None
+def recorded_text(record: Record | None, field: str) -> str | None:
+    """Give a text of a record, if it has one."""
+    text = record.get(field) if record else None
+    return text if isinstance(text, str) and text.strip() else None
 
 
 def recorded_size(record: Record | None) -> Size | None:

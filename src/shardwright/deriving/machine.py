@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from shardwright.encoders.base import Encoder
-from shardwright.recipes import Component
+from shardwright.deriving.passes import Pass
 
 CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 CGROUPS = Path("/sys/fs/cgroup")
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
 
 
-def rooms(encoders: Mapping[Component, Encoder]) -> dict[Component, int]:
-    """Count the input numbers that fit into memory, for each encoder that says what it needs."""
+def rooms(passes: Iterable[Pass]) -> dict[Pass, int]:
+    """Count the input numbers that fit into memory, for each pass that says what it needs."""
     return {
-        component: room(encoder.device, free_memory(encoder.device), needed)
-        for component, encoder in encoders.items()
-        if (needed := getattr(encoder, "bytes_per_number", None))  # users' encoders may not have it
+        each: room(each.device, free_memory(each.device), each.bytes_per_number)
+        for each in passes
+        if each.bytes_per_number
     }
 
 

@@ -37,6 +37,7 @@ class Outcomes:
     derived: int = 0
     complete: int = 0
     failures: list[Failure] = field(default_factory=list)
+    left_out: dict[str, Count] = field(default_factory=dict)  # by the recipe, by reason
     profiles: dict[str, Count] = field(default_factory=dict)  # of colour, not applied
     _row: int = 0
 
@@ -65,6 +66,11 @@ class Outcomes:
         self._row = 0
         self.derived += changed
         self.complete += not changed
+
+    def leave_out(self, source: Source, reason: str, detail: str) -> None:
+        """Count an image that the recipe does not select."""
+        example = f"{source.path}: {detail}"
+        self.left_out.setdefault(reason, Count(0, example)).count += 1
 
     def leave_profile(self, source: Source, reason: str) -> None:
         """Count an image whose colour profile was not applied."""

@@ -5,19 +5,23 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from typing import Any
 
 from shardwright.deriving import images
+from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
 from shardwright.deriving.images import BadImageError
-from shardwright.deriving.inventory import recorded_caption
+from shardwright.deriving.inventory import recorded_text
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.settings import InForce
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
-from shardwright.recipes import Component
+from shardwright.recipes import Component, Recipe, Selection
 from shardwright.store.npy import HEADER_BYTES
+from shardwright.store.records import Record
 from shardwright.summary import Count
 
+_COMPRESSED = 8  # times smaller than its pixels is a picture, or more
 _MEASURED = 256  # images that are opened to estimate the room, or the profiles, of all
 
 
@@ -33,19 +37,25 @@ class Plan:
         self.changed: list[str] = []  # images whose arrays show an earlier file
         self.to_make = dict.fromkeys(components, 0)
         names = [component.name for component in components]
-        no_caption = ("no_caption", "not in --captions, the record, or a .txt file beside it")
+        selective = settings.store.recipe.selection != Selection()
+        recordable = not settings.store.recipe.captions  # without a caption
         for number, source in enumerate(inventory.sources):
             check()
             if number in inventory.problems:
                 outcomes.fail(source, *inventory.problems[number], names)
                 continue
             make = inventory.missing(number, components)
+            if make and selective and (why := _left_out(source.path, settings.store.recipe)):
+                outcomes.leave_out(source, *why)
+                continue
             wants_text = self.wants_text(number, make)
             if inventory.is_outdated(number, make):
                 self.changed.append(source.path)
-            if wants_text and not inventory.captioned[number]:
-                outcomes.fail(source, *no_caption, names)
-            elif not (make or wants_text):
+            update = number in inventory.other_columns
+            update |= recordable and not inventory.valid[number]
+            if wants_text and (field := inventory.lacks_text(number)):
+                outcomes.fail(source, "no_caption", _nowhere(field), names)
+            elif not (make or wants_text or update):
                 outcomes.complete += 1
             else:
                 self.numbers.append(number)
@@ -54,10 +64,12 @@ class Plan:
                     self.to_make[component] += 1
         failures = [failure for failure in outcomes.failures if failure.reason == "no_caption"]
         if len(failures) == len(inventory.sources):
+            field = next(filter(None, map(inventory.lacks_text, range(len(inventory.sources)))))
+            beside_it = ", or write name.txt beside name.jpg" * (field == CAPTION)
             raise InputMissingError(
-                "has no caption, and no other image has one",
+                f"has no {field}, and no other image has one",
                 path=failures[0].image_path,
-                fix="give --captions FILE, or write name.txt beside name.jpg",
+                fix=f"give --captions FILE{beside_it}",
             )
 
     @property
@@ -69,15 +81,8 @@ class Plan:
         """Give the samples to make, in the order of the images."""
         for number in self.numbers:
             make = self.inventory.missing(number, self.components)
-            record = self.inventory.record(number)
-            recorded, given = recorded_caption(record), self.inventory.given_caption(number)
-            texts = {c for c in make if c.source == "caption"}
-            if texts & self.settings.recomputed:
-                caption = given  # or the text beside it, which may be why it is recomputed
-            elif texts:
-                caption = given or recorded
-            else:  # the array was made from the caption on record
-                caption = recorded or given
+            record, row = self.inventory.record(number), self.inventory.given(number)
+            texts = self._texts(make, record, row)
             yield Sample(
                 self.inventory.sources[number],
                 make,
@@ -85,8 +90,25 @@ class Plan:
                 self.inventory.facts(number),
                 self.inventory.kept(number, make),
                 wants_text=self.wants_text(number, make),
-                caption=caption,
+                texts=texts,
+                columns={name: value for name, value in row.items() if name not in texts},
             )
+
+    def _texts(
+        self, make: Collection[Component], record: Record | None, row: Row
+    ) -> dict[str, str | None]:
+        """Choose an image's texts; None for one that is read beside it, or else in the record."""
+        chosen = {}
+        for field in dict.fromkeys((CAPTION, *self.settings.store.recipe.texts)):
+            recorded, given = recorded_text(record, field), row.get(field)
+            made = {c for c in make if c.source == "caption" and c.field == field}
+            if made & self.settings.recomputed:
+                chosen[field] = given  # or the text beside it, which may be why it is recomputed
+            elif made or field not in self.settings.store.recipe.texts:
+                chosen[field] = given or recorded
+            else:  # the array was made from the text on record
+                chosen[field] = recorded or given
+        return chosen
 
     def wants_text(self, number: int, make: Collection[Component]) -> bool:
         """Whether an image's caption is to be tokenized: for an array, or for its record."""
@@ -122,15 +144,44 @@ class Plan:
             shapes = [component.shape_for(0, 0)]
             if component.follows_picture:
                 shapes = [component.shape_for(*size) for size in self._sizes(component)]
+            elif component.trim and count:
+                shapes = [(rows, *shapes[0][1:]) for rows in self._rows(component)]
             total = sum(component.nbytes(shape) + HEADER_BYTES for shape in shapes)
+            if not component.is_array and component.extension != ".png":
+                total //= _COMPRESSED
             needed[component] = total * count // max(1, len(shapes))
         return needed
 
-    def _sizes(self, component: Component) -> Iterator[images.Size]:
-        fit, recipe = self.settings.request.fit, self.settings.store.recipe
+    def _some(self, component: Component) -> list[int]:
+        """Choose some of the images that have no array of a component."""
         numbers = [n for n in self.numbers if self.inventory.missing(n, [component])]
-        for number in numbers[:: max(1, len(numbers) // _MEASURED)]:
+        return numbers[:: max(1, len(numbers) // _MEASURED)]
+
+    def _rows(self, component: Component) -> Iterator[int]:
+        encoder: Any = self.settings.encoders[component]
+        for number in self._some(component):
+            check()
+            with suppress(CaptionError):
+                row = self.inventory.given(number) or self.inventory.record(number) or {}
+                text = row.get(component.field) or beside(self.inventory.sources[number])
+                yield int(encoder.prepare(text or "").mask.sum())
+
+    def _sizes(self, component: Component) -> Iterator[images.Size]:
+        recipe = self.settings.store.recipe
+        for number in self._some(component):
             check()
             with suppress(BadImageError):
                 size = images.measure(self.inventory.sources[number].path)
-                yield images.frame(fit, size, component, recipe).size
+                yield images.frame(recipe.fit, size, component, recipe).size
+
+
+def _left_out(path: str, recipe: Recipe) -> tuple[str, str] | None:
+    with suppress(BadImageError):  # it fails later, with its reason
+        return images.left_out(images.measure(path), recipe)
+    return None
+
+
+def _nowhere(field: str) -> str:
+    if field == CAPTION:
+        return "not in --captions, the record, or a .txt file beside it"
+    return f"no {field} in --captions or the record"

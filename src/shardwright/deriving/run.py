@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import NamedTuple
@@ -13,8 +13,10 @@ from msgspec import to_builtins
 from shardwright.deriving import announce, captions, generations, images, machine, prepare, sources
 from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
 from shardwright.deriving.commit import Committer
+from shardwright.deriving.empty import write_empty
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.outcomes import Outcomes, write_failures
+from shardwright.deriving.passes import passes
 from shardwright.deriving.pipeline import Pipeline
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.settings import InForce, Request
@@ -22,6 +24,7 @@ from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
+from shardwright.recipes import Component
 from shardwright.storage import locks
 from shardwright.storage.local import free_bytes, require_space, require_writable
 from shardwright.store import facts
@@ -44,7 +47,9 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     store = request.store
     _require_place(store)
     found = sources.find(request.images, progress)
-    given = captions.read(request.captions, request.images) if request.captions else None
+    given = None
+    if request.captions:
+        given = captions.read(request.captions, request.images, store.recipe)
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
     new = not _is_begun(store)
     with ExitStack() as opened:
@@ -56,13 +61,17 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         announce.unused_rows(given, progress)
         settings.compare()
         outcomes = Outcomes()
-        layout = Plan(settings, outcomes)
+        with images.strict():
+            layout = Plan(settings, outcomes)
         if settings.generation is not None and not request.drop_failed:
             settings.generation.require_given({source.image_id for source in found})
+        empties = settings.missing_empties(layout.work)
         settings.load(
             component
             for component in request.components
-            if component in layout.work or (component.source == "caption" and layout.texts)
+            if component in layout.work
+            or (component.source == "caption" and layout.texts)
+            or component in empties
         )
         colours = settings.colours()
         stored = [c for c in request.components if colours.get(c, SRGB) != SRGB]
@@ -78,8 +87,9 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                     raise
                 summary.obstacle = str(error)
         if not request.dry_run:
-            for component in layout.work:
-                try_out(settings.encoders[component])
+            for each in passes(settings.encoders, colours):
+                if not set(layout.work).isdisjoint(each.components):
+                    try_out(each)
             if new and _is_begun(store):
                 locks.require_unlocked(store.folder)
                 raise SourceChangedError(
@@ -87,7 +97,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                 )
             journals = journals or opened.enter_context(_opened(request, progress))
             assert journals is not None
-            _work(layout, outcomes, journals, summary, progress)
+            _work(layout, outcomes, journals, empties, summary, progress)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
     summary.unapplied_profiles = outcomes.profiles
     announce.profiles(summary, stored, progress)
@@ -158,13 +168,15 @@ def _outlook(layout: Plan, outcomes: Outcomes) -> DeriveSummary:
         components={
             component.name: ComponentSummary(
                 there=inventory.count(component),
-                to_make=layout.to_make[component],
-                bytes_needed=needed[component],
+                to_make=layout.to_make.get(component, 0),
+                bytes_needed=needed.get(component, 0),
                 settings=settings.settings.get(component),
+                elsewhere=component.source == "elsewhere",
             )
-            for component in request.components
+            for component in (*request.components, *_elsewhere(request.store))
         },
         failed_by_reason=outcomes.by_reason(),
+        left_out=outcomes.left_out,
         kept_captions=len(inventory.other_captions) - replaced,
         replaced_captions=replaced,
         unused_rows=inventory.captions.unused() if inventory.captions else {},
@@ -183,8 +195,18 @@ def _require_room(settings: InForce, needed: int) -> None:
     require_space(settings.store.folder, "the arrays need about", needed, instead)
 
 
+def _elsewhere(store: Store) -> list[Component]:
+    """Give the components whose arrays are made by other tools."""
+    return [component for component in store.recipe.components if component.source == "elsewhere"]
+
+
 def _work(
-    layout: Plan, outcomes: Outcomes, journals: Journals, summary: DeriveSummary, progress: Progress
+    layout: Plan,
+    outcomes: Outcomes,
+    journals: Journals,
+    empties: Collection[Component],
+    summary: DeriveSummary,
+    progress: Progress,
 ) -> None:
     """Make what is missing, and put what was recomputed in use."""
     settings, inventory = layout.settings, layout.inventory
@@ -199,12 +221,18 @@ def _work(
         journals.facts.commit()
     settings.begin(layout.work)
     with generation.opened() if generation else nullcontext(), _failures_kept(settings, outcomes):
+        colours = settings.colours()
+        each = passes(settings.encoders, colours)
+        for through in each:
+            write_empty(
+                through, [c for c in through.components if c in empties], settings, progress
+            )
         progress.phase("derive", len(layout.numbers), "images")
         target = generation or journals
-        rooms = {} if request.batch_size else machine.rooms(settings.encoders)  # models are loaded
+        rooms = {} if request.batch_size else machine.rooms(each)  # models are loaded
         pipeline = Pipeline(
-            partial(prepare.read, settings=settings, colours=settings.colours()),
-            Batcher(settings.encoders, request.batch_size or BATCH_SIZE, progress, rooms),
+            partial(prepare.read, settings=settings, passes=each, colours=colours),
+            Batcher(each, request.batch_size or BATCH_SIZE, progress, rooms),
             Committer(settings, target.records, target.facts, outcomes, summary, progress),
             progress,
         )

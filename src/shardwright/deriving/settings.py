@@ -7,18 +7,22 @@ same settings. Any run finishes that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
 from shardwright import encoders
-from shardwright.deriving.generations import Generation, beside, made_in
+from shardwright.deriving.generations import Generation, made_in
 from shardwright.deriving.inventory import Inventory
-from shardwright.encoders.base import Encoder, Options
+from shardwright.encoders.base import Encoder, Options, PictureWriter
+from shardwright.errors import ProvenanceError, UsageError
 from shardwright.interrupts import at_once
-from shardwright.recipes import Component
+from shardwright.recipes import Component, Recipe, RecipeFile
+from shardwright.recipes.compare import changes, shown_shape
+from shardwright.recipes.keys import ENCODERS
 from shardwright.storage import files
 from shardwright.store import facts, provenance
 from shardwright.store.provenance import SRGB, Entry, Settings, complete
@@ -30,7 +34,9 @@ class Request:
     """What the user asked for, already checked."""
 
     images: Path
-    store: Store
+    store: Store  # with the recipe that is wanted
+    used: Recipe | None  # the recipe of the store as it is
+    file: RecipeFile
     captions: Path | None
     encoders: encoders.Choice
     options: Options
@@ -39,7 +45,6 @@ class Request:
     recompute: frozenset[Component]
     discard: bool  # what an unfinished recompute has made
     drop_failed: bool  # the arrays of images that cannot be recomputed
-    fit: str
     batch_size: int | None  # None for what fits into memory
     ignore_space: bool
     dry_run: bool
@@ -50,8 +55,9 @@ class InForce:
 
     def __init__(self, request: Request, inventory: Inventory) -> None:
         self.request, self.store, self.inventory = request, request.store, inventory
-        self.encoders: dict[Component, Encoder] = {}
+        self.encoders: dict[Component, Encoder | PictureWriter] = {}
         self.settings: dict[Component, Settings] = {}
+        self._models: dict[Any, Any] = {}  # what several encoders share
         self.generation: Generation | None = None  # of what is recomputed
         self._entries = provenance.read(self.store.folder)
         self._left = {  # unfinished by the version before
@@ -72,6 +78,7 @@ class InForce:
         named its model, or if the component is recomputed.
         """
         components, recompute = self.request.components, self.request.recompute
+        self._require_same_recipe()
         asked = {
             component.name: self._used[component.name].settings | self._choices(component)
             for component in components
@@ -79,23 +86,99 @@ class InForce:
         }
         provenance.require_same(self._used, asked, self.store.folder)
         again = [c for c in components if c in recompute | self._left]
-        self.load(c for c in components if c in again or c.name in self.request.models)
+        self.load(c for c in components if c in again or self._has_other_model(c))
         self._recompute(again)
+
+    def _require_same_recipe(self) -> None:
+        """Raise if arrays in use were made with another recipe and are not recomputed."""
+        recipe, stored = self.store.recipe, self.inventory.stored
+        kept = [c for c in recipe.components if stored[c] and c not in self.request.recompute]
+        changed = {c.name: listed for c in kept if (listed := self._changes(c))}
+        found = [f"{name}: {', '.join(listed)}" for name, listed in changed.items()]
+        if self._other_buckets and any(stored.values()):
+            # Records get their bucket together with new arrays of the picture.
+            follow = [c for c in recipe.components if c.follows_picture] or recipe.pictures
+            if not follow or any(component in kept for component in follow):
+                found.append("the buckets differ")
+                changed |= {component.name: [] for component in follow}
+        if found:
+            names = ",".join(name for name in recipe.by_name if name in changed)
+            again = f"to recompute it, --recompute {names}; or " if names else ""
+            fix = f"to go on as before, change the recipe back; {again}give another --derived-dir"
+            raise ProvenanceError(
+                f"was made with another recipe, and nothing was written ({'; '.join(found)})",
+                path=self.store.folder,
+                fix=fix,
+            )
+
+    @property
+    def _other_buckets(self) -> bool:
+        """Whether the store has other buckets than the recipe."""
+        used, recipe = self.request.used, self.store.recipe
+        return used is not None and ((used.buckets, used.levels) != (recipe.buckets, recipe.levels))
+
+    def _changes(self, component: Component) -> list[str]:
+        """List what is different in the recipe of a component since its arrays were made."""
+        used = self.request.used.by_name.get(component.name) if self.request.used else None
+        return list(changes(used, component)) if used else []
+
+    def _is_changed(self, component: Component) -> bool:
+        """Whether its new arrays may differ from the old ones, whatever its encoder says."""
+        fitted = component.follows_picture and self.store.recipe.fit == "bucket"
+        return bool(self._changes(component)) or (fitted and self._other_buckets)
+
+    def _has_other_model(self, component: Component) -> bool:
+        """Whether the model has another name than before, so that its weights are compared."""
+        used = self.request.used.by_name.get(component.name) if self.request.used else None
+        before = used.settings.get("model") if used else None
+        named = component.name in self.request.models
+        return named or (used is not None and before != component.settings.get("model"))
 
     def load(self, components: Iterable[Component]) -> None:
         """Load encoders, each once; raise if arrays were made with other settings."""
         for component in components:
             if component not in self.encoders:
-                asked = component
-                if model := self.request.models.get(component.name):
-                    asked = replace(component, settings={**component.settings, "model": model})
+                self._require_named(component)
                 with at_once():
-                    encoder = encoders.load(self.request.encoders, asked, self.request.options)
+                    self._require_shape(component)
+                    encoder = encoders.load(
+                        self.request.encoders, component, self._options(component), self._models
+                    )
                     settings = encoder.describe() | self._choices(component)
                 self.encoders[component] = encoder
                 self.settings[component] = provenance.plain(settings)
         kept = {c.name: s for c, s in self.settings.items() if c not in self.request.recompute}
         provenance.require_same(self._used, kept, self.store.folder)
+
+    def _require_named(self, component: Component) -> None:
+        """Refuse code that only the store names: data must not decide what runs."""
+        own = component.encoder is not None and component.encoder not in ENCODERS
+        if own and self.request.encoders == "pretrained" and self.request.file.origin is None:
+            what = f"{component.name}: its encoder {component.encoder} is named only by the store"
+            fix = "give --recipe FILE that names it, because code named in data is never run"
+            raise UsageError(what, path=self.store.folder, fix=fix)
+
+    def _require_shape(self, component: Component) -> None:
+        """Raise if a recipe states another shape than its model gives."""
+        kind = ENCODERS.get(component.encoder or "")
+        if self.request.encoders != "pretrained" or kind is None or "model" not in kind.keys:
+            return
+        gives = encoders.shape_of(component)
+        if gives != component.shape:
+            model = component.settings["model"]
+            what = f"{shown_shape(component.shape)}, but {model} gives {shown_shape(gives)}"
+            fix = "leave shape out, or give another model"
+            raise self.request.file.error(component.name, "shape", what, fix)
+
+    def _options(self, component: Component) -> Options:
+        """Give the options of an encoder; arrays are added with the precision of those there."""
+        options, used = self.request.options, self._used.get(component.name)
+        if options.dtype is not None or used is None or component in self.request.recompute:
+            return options
+        dtype = used.settings.get("dtype")
+        return replace(
+            options, dtype=dtype if used.settings.get("encoders") == "pretrained" else None
+        )
 
     @property
     def recomputed(self) -> Set[Component]:
@@ -122,6 +205,26 @@ class InForce:
             return 0
         return self.inventory.stored[component]
 
+    def store_of(self, component: Component) -> Store:
+        """Give the store that the new arrays of a component go to."""
+        return self.store.next if component in self.recomputed else self.store
+
+    def missing_empties(self, work: Collection[Component]) -> list[Component]:
+        """Name the components made from captions that have no array of the empty caption.
+
+        Not those whose arrays were made elsewhere: nobody knows with what.
+        """
+        return [
+            component
+            for component in self.request.components
+            if component.source == "caption"
+            and (component in work or component.name in self._used)
+            and not (
+                component.name in self._used
+                and self.store_of(component).empty(component.suffix).exists()
+            )
+        ]
+
     def begin(self, components: Iterable[Component]) -> None:
         """Record how the arrays are made that this run adds to those in use."""
         entries = dict(self._entries)
@@ -129,6 +232,8 @@ class InForce:
             if _is_new(entries.get(component.name), component):
                 entries[component.name] = structs.replace(entries[component.name], recompute=None)
             files.withdraw(self.store.state / f"remade-{component.name}.jsonl")
+        if self.generation is None:
+            self.store.record()
         for component in components:
             if component.name not in self._used and component not in self.recomputed:
                 unknown = self.unknown_arrays(component)
@@ -140,11 +245,12 @@ class InForce:
 
     def _recompute(self, components: Iterable[Component]) -> None:
         """Begin or continue a generation for components that have arrays."""
-        begun = provenance.read(beside(self.store).folder)
+        begun = provenance.read(self.store.next.folder)
         entries, kept = {}, set()
         for component in components:
             old, new = self._entries.get(component.name), self._entry(component)
             same = old is not None and complete(old.settings) == complete(new.settings)
+            same = same and not self._is_changed(component)
             if same and _is_new(old, component):
                 continue
             if self.inventory.stored[component] or component.name in begun:
@@ -165,7 +271,7 @@ class InForce:
 
     def _choices(self, component: Component) -> Settings:
         """Give the settings that are not the encoder's: the user's, and the colour rule."""
-        fit = self.request.fit if component.follows_picture else None
+        fit = self.store.recipe.fit if component.follows_picture else None
         chosen = provenance.choices(self.request.encoders, fit)
         if component.source == "image":
             new = component in self.request.recompute

@@ -28,6 +28,7 @@ class ComponentSummary:
     made: int = 0
     bytes_written: int = 0
     not_recomputed: int = 0  # old arrays without a new one
+    elsewhere: bool = False  # whether another tool makes it
 
 
 @dataclass(kw_only=True)
@@ -42,6 +43,7 @@ class DeriveSummary(Summary):
     derived_dir: str
     components: dict[str, ComponentSummary]
     failed_by_reason: dict[str, Count]
+    left_out: dict[str, Count] = field(default_factory=dict)  # by the recipe, by reason
     kept_captions: int  # on record, although another one is given or beside the image
     replaced_captions: int  # on record, by one that is given or beside the image
     unused_rows: dict[str, Count]  # of --captions

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal
 
-from shardwright.encoders.base import Encoder, Options
+from shardwright.encoders.base import Encoder, Options, PictureWriter
 from shardwright.errors import UsageError
-from shardwright.recipes import Component
+from shardwright.recipes import Component, Side
 from shardwright.recipes.keys import ENCODERS
 
 SETS = ("pretrained", "sketch")
+PICTURE = "picture"  # the encoder that every set has
 
 # The name of a set, or the caller's own encoders by component name.
 Choice = str | Mapping[str, Encoder]
@@ -27,16 +30,39 @@ def require_choice(choice: Choice) -> None:
         raise UsageError(f"--encoders is {choice!r}", fix=fix)
 
 
-def load(choice: Choice, component: Component, options: Options) -> Encoder:
-    """Give the encoder of a component; this is cheap, as its first use loads the weights."""
-    fix = f"leave {component.name} out of --components"
-    if not isinstance(choice, str):
-        if component.name not in choice:
-            raise UsageError(f"encoders: no encoder for {component.name}", fix=fix)
+def load(
+    choice: Choice, component: Component, options: Options, models: dict[Any, Any] | None = None
+) -> Encoder | PictureWriter:
+    """Give the encoder of a component; this is cheap, as its first use loads the weights.
+
+    Encoders that are given the same ``models`` share what they load. One of the user's own is
+    imported: only call this for the recipe file or flag of this call.
+    """
+    if not isinstance(choice, str) and component.name in choice:
         return choice[component.name]
-    if choice == "pretrained" and component.encoder not in ENCODERS:
-        raise UsageError(f"--encoders {choice}: no encoder for {component.name}", fix=fix)
-    # Imported only when it is used: the pretrained ones need torch.
-    module = choice if choice == "sketch" else ENCODERS[component.encoder or ""].module
-    encoder: Encoder = import_module(f"{__name__}.{module}").load(component, options)
+    named = component.encoder
+    sketched = choice == "sketch" and named != PICTURE
+    if not sketched and (named is None or not (isinstance(choice, str) or named == PICTURE)):
+        by = f"--encoders {choice}" if isinstance(choice, str) else "encoders"
+        what = f"{by}: no encoder for {component.name}"
+        raise UsageError(what, fix=f"leave {component.name} out of --components")
+    module = _import("sketch") if sketched else _module(component)
+    shared = ({} if models is None else models,) if hasattr(module, "shape") else ()
+    encoder: Encoder | PictureWriter = module.load(component, options, *shared)
     return encoder
+
+
+def shape_of(component: Component) -> tuple[int | Side | Literal["any"], ...]:
+    """Ask the checkpoint of a pretrained encoder for the shape of its arrays."""
+    found: tuple[int | Side | Literal["any"], ...] = _module(component).shape(component)
+    return found
+
+
+def _module(component: Component) -> ModuleType:
+    named = component.encoder or ""
+    return _import(ENCODERS[named].module if named in ENCODERS else "own")
+
+
+def _import(name: str) -> ModuleType:
+    """Import a module only when it is used: the pretrained ones need torch."""
+    return import_module(f"{__name__}.{name}")

@@ -1,112 +1,167 @@
-"""VAE: the mean of the posterior of an AutoencoderKL, unscaled.
+"""Image autoencoders: the mean of the posterior, or the latent of one that has none, unscaled.
 
-The scaling and shift factors are recorded for the trainer and not applied. The mean, not a sample,
-so that the same picture gives the same latent.
+The scale and shift are recorded for the trainer and not applied. The mean, not a sample, so that
+the same picture gives the same latent.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.encoders.base import ImageEncoder, Options, Picture
-from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.devices import Pretrained, find_model, run
-from shardwright.recipes import Component
+from shardwright.encoders.base import Options, Picture
+from shardwright.encoders.checkpoints import Axes, Checkpoint, Layout
+from shardwright.encoders.devices import Pretrained
+from shardwright.errors import UsageError
+from shardwright.recipes import Component, Side
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_LAYOUT = Layout(("config.json",), "diffusion_pytorch_model")
-_FACTOR = 8  # pixels a side of one latent
-_BYTES_PER_NUMBER = {"float32": 840, "bfloat16": 420}  # of input, while it is encoded; measured
+# While a picture is encoded, for each number of it: measured with Flux's, which begins with 128
+# channels. Others are taken to need as much, or more by their own first channels.
+_BYTES_PER_NUMBER = {"float32": 840, "bfloat16": 420}
+_MEASURED_CHANNELS = 128
+_NORMALIZATION = ("scaling_factor", "shift_factor")  # of all channels; they may be null
+_BY_CHANNEL = ("latents_mean", "latents_std")
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How the configuration of a class of diffusers names what is needed here."""
+
+    channels: str = "latent_channels"
+    blocks: str = "block_out_channels"  # each but the last halves the sides
+    width: str | None = None  # of the first block, if the blocks do not say it
+    video: bool = False  # a picture is a video of one frame
+
+
+_CAUSAL = _Kind("z_dim", "dim_mult", "base_dim", video=True)
+_KINDS = {
+    "AutoencoderKL": _Kind(),
+    "AutoencoderDC": _Kind(blocks="encoder_block_out_channels"),
+    "AutoencoderTiny": _Kind(blocks="encoder_block_out_channels"),
+    "AsymmetricAutoencoderKL": _Kind(blocks="down_block_out_channels"),
+    "AutoencoderKLFlux2": _Kind(),
+    "AutoencoderKLHunyuanImage": _Kind(),
+    "AutoencoderKLKVAE": _Kind("z_channels", "ch_mult", "channels"),
+    "AutoencoderKLQwenImage": _CAUSAL,
+    "AutoencoderKLWan": _CAUSAL,
+}
 
 
 @dataclass(frozen=True)
 class Tiling:
     """When and how a picture is cut up: by its size alone, so that its latent is always the same.
 
-    Every bucket and a full-HD picture are encoded in one pass.
+    Every bucket near one megapixel and a full-HD picture are encoded in one pass.
     """
 
     above: int = 2**21  # pixels
     side: int = 1024
     overlap: int = 256
 
-    def cuts(self, length: int) -> list[tuple[int, int]]:
+    def cuts(self, length: int, factor: int) -> list[tuple[int, int]]:
         """Cut one side into overlapping parts of nearly the same length, between latents."""
         if length <= self.side:
             return [(0, length)]
         last = math.ceil((length - self.side) / (self.side - self.overlap))
-        starts = [(length - self.side) * n // last // _FACTOR * _FACTOR for n in range(last + 1)]
+        starts = [(length - self.side) * n // last // factor * factor for n in range(last + 1)]
         return [(start, start + self.side) for start in starts[:-1]] + [(starts[-1], length)]
 
-    def feather(self, latents: int) -> NDArray[np.float32]:
+    def feather(self, latents: int, factor: int) -> NDArray[np.float32]:
         """Weigh the latents of a part: less towards its ends, where it has seen least."""
         inward = np.arange(1, latents + 1)
-        ramp = np.minimum(np.minimum(inward, inward[::-1]), self.overlap // _FACTOR)
+        ramp = np.minimum(np.minimum(inward, inward[::-1]), self.overlap // factor)
         return ramp.astype(np.float32)
 
 
-class VaeEncoder(Pretrained):
-    """An AutoencoderKL."""
+class Autoencoder(Pretrained):
+    """An autoencoder of diffusers."""
 
-    library, kind = "diffusers", "AutoencoderKL"
+    library = "diffusers"
+    layout = Layout(("config.json",), "diffusion_pytorch_model")
 
     def __init__(
         self,
         component: Component,
         checkpoint: Checkpoint,
         options: Options,
+        models: dict[Any, Any],
+        kind: str,
         tiling: Tiling | None = None,
     ) -> None:
-        super().__init__(component, checkpoint, options)
+        super().__init__(component, checkpoint, options, models, kind)
+        self._config = checkpoint.read("config.json")
+        self._factor = _factor(checkpoint, self._config)
         self._tiling = tiling or Tiling()
-        self.bytes_per_number = _BYTES_PER_NUMBER[self._dtype]
+        known = _KINDS[kind]
+        first = self._config[known.width] if known.width else self._config[known.blocks][0]
+        more = max(1, math.ceil(first / _MEASURED_CHANNELS))
+        self.bytes_per_number = _BYTES_PER_NUMBER[self._dtype] * more
+
+    @classmethod
+    def examine(cls, component: Component, checkpoint: Checkpoint) -> tuple[str, Axes]:
+        config = checkpoint.config("_class_name", _KINDS)
+        kind, factor = config["_class_name"], _factor(checkpoint, config)
+        inputs = config.get("in_channels", config.get("input_channels", 3))
+        inputs //= _patch(config) ** 2
+        if inputs != 3:
+            what = f"takes pictures of {inputs} channels, and a picture has 3"
+            raise UsageError(what, path=checkpoint.asked, fix="choose a model for RGB pictures")
+        channels = checkpoint.count(config, _KINDS[kind].channels)
+        return kind, (channels, Side("height", factor), Side("width", factor))
 
     def prepare(self, picture: Picture) -> Picture:
         return picture  # as bytes: a quarter of the memory on the way, scaled fast on the device
 
-    def encode(self, batch: NDArray[np.uint8]) -> NDArray[np.float32]:
-        height, width = batch.shape[1:3]
-        encode = self._mean if height * width <= self._tiling.above else self._tiled
-        model = self._model
-        return run(lambda: encode(model, batch))
-
     def describe(self) -> dict[str, Any]:
-        config = self._checkpoint.read("config.json")
+        config = self._config
+        keys = [*_NORMALIZATION, *(key for key in _BY_CHANNEL if config.get(key))]
         return self._description(
-            "posterior mean, unscaled",
+            "posterior mean, unscaled" if "KL" in self.kind else "latent, unscaled",
             preprocessing="pixels / 127.5 - 1",
             tiling=asdict(self._tiling),
-            scaling_factor=config.get("scaling_factor"),
-            shift_factor=config.get("shift_factor"),
+            **{key: config.get(key) for key in keys},
         )
 
-    @cached_property
+    @property
     def _model(self) -> nn.Module:
+        from torch.nn import Identity
+
         model = super()._model
-        model.decoder = None  # half of the weights, and never used
+        if not isinstance(model.decoder, Identity):  # half of the weights, and never used
+            model.decoder = Identity()
         return model
 
-    def _mean(self, model: nn.Module, batch: NDArray[np.uint8]) -> torch.Tensor:
+    def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+        (batch,) = inputs
+        height, width = batch.shape[1:3]
+        one_pass = height * width <= self._tiling.above
+        return (self._latent if one_pass else self._tiled)(model, batch)
+
+    def _choose(self, made: torch.Tensor) -> torch.Tensor:
+        return made
+
+    def _latent(self, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         import torch
 
         # Contiguous: on a CPU, torch normalises pictures that are stored pixel by pixel with errors
         # of a thousandth, and larger pictures with larger errors.
-        pixels = torch.from_numpy(batch).to(self.device).permute(0, 3, 1, 2).contiguous()
+        pixels = batch.permute(0, 3, 1, 2).contiguous()
         scaled = pixels.to(torch.float32).div(127.5).sub(1).to(model.dtype)
-        mean: torch.Tensor = model.encode(scaled).latent_dist.mean
-        return mean.float()
+        video = _KINDS[self.kind].video
+        made = model.encode(scaled.unsqueeze(2) if video else scaled, return_dict=False)[0]
+        latent: torch.Tensor = made if isinstance(made, torch.Tensor) else made.mode()
+        return (latent.squeeze(2) if video else latent).float()
 
-    def _tiled(self, model: nn.Module, batch: NDArray[np.uint8]) -> torch.Tensor:
+    def _tiled(self, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         """Encode tile by tile and fade each into its neighbours.
 
         Diffusers' own tiling leaves a last tile of any size, down to one too small to encode.
@@ -114,30 +169,39 @@ class VaeEncoder(Pretrained):
         import torch
 
         count, height, width = batch.shape[:3]
+        factor, tiling = self._factor, self._tiling
         shape = self.component.shape_for(width, height)
         total = torch.zeros(count, *shape, device=self.device)
         weight = torch.zeros(shape[1:], device=self.device)
         for (top, bottom), (left, right) in product(
-            self._tiling.cuts(height), self._tiling.cuts(width)
+            tiling.cuts(height, factor), tiling.cuts(width, factor)
         ):
-            tile = self._mean(model, batch[:, top:bottom, left:right])
-            ramps = (self._tiling.feather(latents) for latents in tile.shape[2:])
+            tile = self._latent(model, batch[:, top:bottom, left:right])
+            ramps = (tiling.feather(latents, factor) for latents in tile.shape[2:])
             feather = torch.from_numpy(np.outer(*ramps)).to(self.device)
-            rows = slice(top // _FACTOR, bottom // _FACTOR)
-            columns = slice(left // _FACTOR, right // _FACTOR)
+            rows = slice(top // factor, bottom // factor)
+            columns = slice(left // factor, right // factor)
             total[:, :, rows, columns] += tile * feather
             weight[rows, columns] += feather
         return total / weight
 
 
-def load(component: Component, options: Options) -> ImageEncoder:
-    """Find the checkpoint, and refuse one that does not make this component."""
-    checkpoint = find_model(component, options, ("torch", "diffusers"), _LAYOUT)
-    config = checkpoint.config("_class_name", "AutoencoderKL")
-    channels, blocks = config.get("latent_channels"), config.get("block_out_channels", ())
-    gives, needs = (
-        f"({count}, H//{factor}, W//{factor})"
-        for count, factor in ((channels, 2 ** (len(blocks) - 1)), (component.shape[0], _FACTOR))
-    )
-    checkpoint.require_shape(gives, needs)
-    return VaeEncoder(component, checkpoint, options)
+def _factor(checkpoint: Checkpoint, config: dict[str, Any]) -> int:
+    """Count the pixels a side of one latent."""
+    kind = _KINDS[config["_class_name"]]
+    blocks = config.get(kind.blocks)
+    if not isinstance(blocks, list) or not blocks:
+        path = checkpoint.folder / "config.json"
+        raise UsageError(f"has no {kind.blocks}", path=path, fix="download the model again")
+    halved = 1 << len(blocks) - 1
+    limit: int = config.get("spatial_compression_ratio", halved)
+    return min(halved, limit) * _patch(config)
+
+
+def _patch(config: dict[str, Any]) -> int:
+    """Count the pixels a side that are joined before the first block; Flux.2's come after all."""
+    found: int | None = config.get("patch_size")
+    return found if found and _KINDS[config["_class_name"]].video else 1
+
+
+load, shape = Autoencoder.load, Autoencoder.shape

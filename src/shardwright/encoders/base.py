@@ -7,6 +7,10 @@ compare provenance, or plan, without loading a model.
 
 An encoder that needs much memory may have ``bytes_per_number``: the bytes that ``encode`` takes for
 each number of its input. The default batch is then one that fits.
+
+Encoders of one model may share its work: each has ``shares``, an object, and ``encode(*inputs)`` is
+``take(forward(*inputs))``. Of encoders with the same ``shares``, one prepares the input and runs
+``forward``, and each takes its own array from what the model gave.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ class ImageEncoder(_Encoder, Protocol):
         """Preprocess one picture; those whose prepared arrays have one shape are batched."""
         ...
 
-    def encode(self, batch: NDArray[Any]) -> NDArray[Any]:
+    def encode(self, batch: NDArray[Any], /) -> NDArray[Any]:
         """Turn (N, *prepared shape) into (N, *component shape), in its dtype or a wider one.
 
         Raises MemoryError when the device has no room for the batch; it is then halved.
@@ -68,10 +72,21 @@ class TextEncoder(_Encoder, Protocol):
         """Tokenize one caption."""
         ...
 
-    def encode(self, ids: NDArray[np.int64], mask: NDArray[np.uint8]) -> NDArray[Any]:
+    def encode(self, ids: NDArray[np.int64], mask: NDArray[np.uint8], /) -> NDArray[Any]:
         """Turn N rows of tokens into (N, *component shape), in its dtype or a wider one.
 
         Raises MemoryError when the device has no room for the batch; it is then halved.
+        """
+        ...
+
+
+class PictureWriter(_Encoder, Protocol):
+    """Writes the picture itself, as a file; not in batches."""
+
+    def write(self, picture: Picture, original: bytes | None) -> bytes:
+        """Give the file of a picture.
+
+        ``original`` is the image file, if it holds exactly this picture; it may then be kept.
         """
         ...
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.recipes import Component
+from shardwright.recipes import Component, Side
 
 _WEIGHT_ENDS = (".safetensors", "-*.safetensors", ".safetensors.index.json")
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
 _SECONDS = 5.0  # for the hub's first answer
+
+Axes = tuple[int | Side | Literal["any"], ...]  # the shape of a component
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Layout:
 
     small: tuple[str, ...]
     weights: str  # the stem: one file STEM.safetensors, or STEM-00001-of-….safetensors and an index
+    tokenizer: tuple[str, ...] = ()  # those of them that a pipeline has in another folder
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,9 @@ class Checkpoint:
     folder: Path  # the root, or its subfolder
     revision: str | None  # the hub's commit; None for a local folder
 
-    def read(self, name: str) -> dict[str, Any]:
+    def read(self, name: str, folder: Path | None = None) -> dict[str, Any]:
         """Read one of the JSON files."""
-        path = self.folder / name
+        path = (folder or self.folder) / name
         try:
             found = json.loads(path.read_bytes())
         except FileNotFoundError:
@@ -55,19 +58,44 @@ class Checkpoint:
             raise UsageError("is not a JSON object", path=path)
         return found
 
-    def config(self, field: str, kind: str) -> dict[str, Any]:
-        """Read the configuration; raise if it is not of a model of this kind."""
+    def config(self, field: str, kinds: Collection[str]) -> dict[str, Any]:
+        """Read the configuration; raise if it is not of a model of these kinds."""
         config = self.read("config.json")
-        if (found := config.get(field)) != kind:
-            what = f"is a {found} model; a {kind} is needed"
+        if (found := config.get(field)) not in kinds:
+            what = f"is a {found} model; {' or '.join(kinds)} is needed"
             raise UsageError(what, path=self.asked, fix=_fix(self.component))
         return config
 
-    def require_shape(self, gives: object, needs: object) -> None:
-        """Raise if a model gives arrays of another shape than its component needs."""
-        if gives != needs:
-            what = f"gives {gives}, and {self.component.name} needs {needs}"
-            raise UsageError(what, path=self.asked, fix=_fix(self.component))
+    def count(self, config: Mapping[str, Any], key: str) -> int:
+        """Give a number of the configuration, or of a part of it."""
+        found = config.get(key)
+        if type(found) is not int or found < 1:
+            what = f"has {key}: {found}" if key in config else f"has no {key}"
+            raise UsageError(what, path=self.folder / "config.json", fix=_fix(self.component))
+        return found
+
+    def require(self, shape: Axes) -> None:
+        """Raise if the model gives other arrays than its component needs."""
+        component = self.component
+        if shape != component.shape:
+            what = f"is {_words(component.shape)}, and the model gives {_words(shape)}"
+            raise self.refused("shape", what, f"leave it out, or {_fix(component)}")
+        if not component.is_float:
+            what = f"is {component.dtype}, and the model gives floats"
+            raise self.refused("dtype", what, "choose from float16, bfloat16 and float32")
+
+    def refused(self, key: str, what: str, fix: str) -> UsageError:
+        """Make the error for a setting of the component that this model does not have."""
+        where = f"[component.{self.component.name}] {key}: "
+        return UsageError(f"{where}{what}", path=self.asked, fix=fix)
+
+    @cached_property
+    def tokenizer_folder(self) -> Path:
+        """Where the tokenizer is: with the model, or beside it as in a pipeline of diffusers."""
+        if any((self.folder / name).is_file() for name in self.layout.tokenizer):
+            return self.folder
+        beside = self.folder.with_name(_tokenizer_of(self.folder.name))
+        return beside if beside.is_dir() else self.folder
 
     def fetch_weights(self) -> Path:
         """Give the folder once it has the weights."""
@@ -84,9 +112,10 @@ class Checkpoint:
         """Name the exact weights: by the hub's commit, or by a hash of the files in a folder."""
         if self.revision is not None:
             return {"model": self.asked.partition("@")[0], "revision": self.revision}
-        small = (path for name in self.layout.small if (path := self.folder / name).is_file())
+        small = [self.folder / name for name in self.layout.small]
+        small += [self.tokenizer_folder / name for name in self.layout.tokenizer]
         digests = hashlib.sha256()
-        for path in [*small, *self._weight_files()]:
+        for path in [*filter(Path.is_file, small), *self._weight_files()]:
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             digests.update(f"{path.name} {digest}\n".encode())
@@ -114,9 +143,10 @@ def find(component: Component, layout: Layout) -> Checkpoint:
             what = "is not a folder" if root.exists() else "no such folder"
             raise InputMissingError(what, path=asked, fix=_fix(component))
         repo, _, wanted = asked.partition("@")
-        subfolder = _subfolder(component)
-        below = [f"{subfolder}/{name}" for name in layout.small if subfolder]
-        root = _download(component, repo, wanted or None, [*layout.small, *below])
+        small, subfolder = (*layout.small, *layout.tokenizer), _subfolder(component)
+        below = [f"{subfolder}/{name}" for name in small if subfolder]
+        beside = [f"{_tokenizer_of(subfolder)}/{name}" for name in layout.tokenizer if subfolder]
+        root = _download(component, repo, wanted or None, [*small, *below, *beside])
         revision = root.name
     within = root / _subfolder(component)
     folder = within if (within / "config.json").is_file() else root
@@ -127,6 +157,17 @@ def _subfolder(component: Component) -> str:
     """Give where the model is in a complete pipeline; a folder may also be just the model."""
     found: str = component.settings.get("subfolder", "")
     return found
+
+
+def _tokenizer_of(folder: str) -> str:
+    """Name the folder with the tokenizer of a pipeline's text encoder."""
+    return folder.replace("text_encoder", "tokenizer")
+
+
+def _words(shape: Axes) -> str:
+    """Write a shape as the documentation does."""
+    axes = (f"{a.of[0].upper()}//{a.divisor}" if isinstance(a, Side) else str(a) for a in shape)
+    return f"({', '.join(axes)}{',' if len(shape) == 1 else ''})"
 
 
 def _download(

@@ -1,9 +1,10 @@
 """The sketch encoders: no weights, no torch, the right shapes, and arrays with a meaning.
 
-They replace the models in the demo, in tests and in trials of training code. A latent decodes back
-to a recognisable picture, similar pictures have similar descriptors, and captions that share words
-share rows. ``prepare`` does all work on pictures, one at a time and without BLAS, so that no array
-depends on its batch or on the number of threads.
+They replace the models in the demo, in tests and in trials of training code, for any recipe: what a
+component is made from and its shape decide what is made. A latent decodes back to a recognisable
+picture, similar pictures have similar descriptors, and captions that share words share rows.
+``prepare`` does all work on pictures, one at a time and without BLAS, so that no array depends on
+its batch or on the number of threads.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import hashlib
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,48 +22,63 @@ from PIL import Image
 
 from shardwright.encoders.base import Encoder, Options, Picture, Tokens
 from shardwright.errors import UsageError
-from shardwright.recipes import Component
+from shardwright.recipes import ANY, BFLOAT16, Component, Shape, Side
 
+Numbers = NDArray[Any]
 Floats = NDArray[np.floating[Any]]
+_Wave = tuple[int, tuple[int, int]]  # luma or a chroma, and its frequency down and across
 
 _VERSION = 1  # raised with any change of the arrays
 
-_BLOCK = 8
-# The lowest frequencies of a block, as (down, across): six of the luma, five of each chroma.
-_FREQUENCIES = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))
-_CHANNELS = tuple((0, frequency) for frequency in _FREQUENCIES) + tuple(
-    (plane, frequency) for plane in (1, 2) for frequency in _FREQUENCIES[:5]
-)
-_SCALE = 256  # brings the coefficients into the range of a model's latents, about -4 to 4
+_SCALE = 32  # brings the coefficients into the range of a model's latents, about -4 to 4
+_RANGE = 4
+_SIDES = (Side("height", 8), Side("width", 8))
 
 _LUMA = (0.299, 0.587, 0.114)
 _TO_YCC = (_LUMA, (-0.168736, -0.331264, 0.5), (0.5, -0.418688, -0.081312))  # as JPEG has it
 _TO_RGB = ((1.0, 0.0, 1.402), (1.0, -0.344136, -0.714136), (1.0, 1.772, 0.0))
 
 _THUMBNAIL, _GRID, _DIRECTIONS, _SHADES = 64, 8, 8, 4
+_CELL = 8  # pixels a side of a patch
+_MOST_FREE = 4  # the longest free axis
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _VOCABULARY = 32_000
 _PADDING, _END, _FIRST_WORD = 0, 1, 2
-_WIDTH = 1024  # of a word's row
+_TOKENS = 77  # where neither a mask nor a shape says how many
 
 
 def load(component: Component, options: Options) -> Encoder:
     """Give the sketch of a component."""
-    if component.name not in _ENCODERS:
-        fix = f"leave {component.name} out of --components"
-        raise UsageError(f"--encoders sketch: no encoder for {component.name}", fix=fix)
-    return _ENCODERS[component.name](component)
+    if not component.is_known:
+        fix = f"add dtype and shape to [component.{component.name}] in the recipe"
+        raise UsageError(f"--encoders sketch: the shape of {component.name} is unknown", fix=fix)
+    if component.source == "caption":
+        return HashedWords(component)
+    if component.source != "image":
+        what = f"--encoders sketch: {component.name} is made by another tool"
+        raise UsageError(what, fix=f"leave {component.name} out of --components")
+    if _is_map(component):
+        return BlockTransform(component)
+    if len(component.shape) == 2 and all(isinstance(axis, int) for axis in component.shape):
+        return Patches(component)
+    return Descriptor(component)
 
 
-def decode(latent: NDArray[Any]) -> Picture:
-    """Turn a sketched latent back into a coarse picture."""
-    rows, columns = latent.shape[1:]
-    planes = np.zeros((3, rows, _BLOCK, columns, _BLOCK), np.float32)
-    for channel, (plane, (down, across)) in zip(latent, _CHANNELS, strict=True):
-        wave = _COSINES[down][:, None, None] * _COSINES[across]
-        planes[plane] += channel.astype(np.float32)[:, None, :, None] * (wave * _SCALE)
-    ycc = planes.reshape(3, rows * _BLOCK, columns * _BLOCK)
+def decode(latent: Numbers, component: Component | None = None) -> Picture:
+    """Turn a sketched latent back into a coarse picture; without a component, of 8x8 blocks."""
+    if component is None:
+        component = Component("", "", "", "<f2", (len(latent), *_SIDES))
+    layout = _Layout.of(component)
+    rows, columns = (latent.shape[place] for place in layout.places)
+    channels = np.moveaxis(latent, layout.places, (-2, -1)).reshape(-1, rows, columns)
+    planes = np.zeros((3, rows, layout.down, columns, layout.across), np.float32)
+    for channel, (plane, (down, across)) in zip(
+        channels, layout.waves(len(channels)), strict=False
+    ):
+        wave = _cosines(layout.down)[down][:, None, None] * _cosines(layout.across)[across]
+        planes[plane] += channel.astype(np.float32)[:, None, :, None] * (wave * layout.scale)
+    ycc = planes.reshape(3, rows * layout.down, columns * layout.across)
     rgb = np.stack([_weighted(ycc, weights) for weights in _TO_RGB], axis=-1)
     return (rgb + 128).round().clip(0, 255).astype(np.uint8)
 
@@ -78,89 +93,215 @@ class _Sketch:
     def describe(self) -> dict[str, Any]:
         return {"encoder": "sketch", "model": self.model, "version": _VERSION}
 
+    def _numbers(self, floats: Floats) -> Numbers:
+        """Give floats of a model's range as numbers of the component's kind."""
+        if self.component.dtype == BFLOAT16:
+            return floats
+        dtype = np.dtype(self.component.dtype)
+        if dtype.kind == "f":
+            return floats.astype(np.result_type(dtype, np.float32), copy=False)
+        if dtype.kind == "b":
+            return floats > 0
+        middle = 128 if dtype.kind == "u" else 0
+        return (floats * (127 / _RANGE)).round().clip(-127, 127).astype(np.int64) + middle
+
 
 class _PictureSketch(_Sketch):
-    def encode(self, batch: Floats) -> Floats:
+    def prepare(self, picture: Picture) -> Numbers:
+        return self._numbers(self._sketch(picture))
+
+    def encode(self, batch: Numbers) -> Numbers:
         return batch  # ``prepare`` has done it
+
+    def _sketch(self, picture: Picture) -> Floats:
+        raise NotImplementedError
+
+
+class _Layout(NamedTuple):
+    """How a latent lies over a picture: its two axes that follow the sides, and its blocks."""
+
+    places: tuple[int, int]  # of the axes along the height and along the width
+    down: int  # pixels of a block
+    across: int
+
+    @classmethod
+    def of(cls, component: Component) -> _Layout:
+        sides = {
+            axis.of: (place, axis.divisor)
+            for place, axis in enumerate(component.shape)
+            if isinstance(axis, Side)
+        }
+        (rows, down), (columns, across) = sides["height"], sides["width"]
+        return cls((rows, columns), down, across)
+
+    @property
+    def scale(self) -> float:
+        return _SCALE * math.sqrt(self.down * self.across)
+
+    def waves(self, channels: int) -> tuple[_Wave, ...]:
+        return _waves(channels, self.down, self.across)
 
 
 class BlockTransform(_PictureSketch):
-    """Latents: the lowest frequencies of every 8x8 block of a picture."""
+    """Latents: the lowest frequencies of every block of a picture."""
 
     model = "block-dct"
 
-    def prepare(self, picture: Picture) -> Floats:
+    def _sketch(self, picture: Picture) -> Floats:
+        layout = _Layout.of(self.component)
+        shape = self.component.shape_for(picture.shape[1], picture.shape[0])
+        rows, columns = (shape[place] for place in layout.places)
+        picture = picture[: rows * layout.down, : columns * layout.across]
         planes = [_weighted(np.moveaxis(picture, 2, 0), weights) for weights in _TO_YCC]
         planes[0] -= 128
-        rows, columns = picture.shape[0] // _BLOCK, picture.shape[1] // _BLOCK
-        latent = np.empty((len(_CHANNELS), rows, columns), np.float32)
+        channels = math.prod(shape) // (rows * columns)
+        latent = np.zeros((channels, rows, columns), np.float32)
         bands: dict[tuple[int, int], Floats] = {}
-        for number, (plane, (down, across)) in enumerate(_CHANNELS):
+        for number, (plane, (down, across)) in enumerate(layout.waves(channels)):
             if (plane, down) not in bands:
-                blocks = planes[plane].reshape(rows, _BLOCK, columns * _BLOCK)
-                bands[plane, down] = _weighted(np.moveaxis(blocks, 1, 0), _COSINES[down])
-            blocks = bands[plane, down].reshape(rows, columns, _BLOCK)
-            latent[number] = _weighted(np.moveaxis(blocks, 2, 0), _COSINES[across])
-        return latent / _SCALE
+                blocks = planes[plane].reshape(rows, layout.down, columns * layout.across)
+                weights = _cosines(layout.down)[down]
+                bands[plane, down] = _weighted(np.moveaxis(blocks, 1, 0), weights)
+            blocks = bands[plane, down].reshape(rows, columns, layout.across)
+            latent[number] = _weighted(np.moveaxis(blocks, 2, 0), _cosines(layout.across)[across])
+        others = [length for place, length in enumerate(shape) if place not in layout.places]
+        lying = (latent / layout.scale).reshape(*others, rows, columns)
+        return np.moveaxis(lying, (-2, -1), layout.places)
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "scaling_factor": 1.0, "shift_factor": 0.0}
 
 
 class Descriptor(_PictureSketch):
-    """A picture in one vector: its colours and edges by place, and its palette."""
+    """A picture in one vector, or in any shape: its colours and edges by place, and its palette."""
 
     model = "colours-and-edges"
 
-    def prepare(self, picture: Picture) -> Floats:
-        image = Image.fromarray(picture)
-        thumbnail = image.resize((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BOX)
-        small = np.array(thumbnail, np.float32) / np.float32(255) - np.float32(0.5)
+    def _sketch(self, picture: Picture) -> Floats:
+        thumbnail = _resized(picture, _THUMBNAIL, _THUMBNAIL)
+        small = _centred(thumbnail)
         luma = _weighted(np.moveaxis(small, 2, 0), _LUMA)
         parts = (_pooled(small, _GRID), _pooled(luma, 2 * _GRID), _edges(luma), _palette(small))
-        return np.concatenate([_unit(part.ravel()) for part in parts]).astype(np.float32) / 2
+        described = np.concatenate([_unit(part.ravel()) for part in parts]).astype(np.float32) / 2
+        free = 1 + int(thumbnail.sum(dtype=np.int64)) % _MOST_FREE
+        shape = _filled(self.component, free, picture.shape[1], picture.shape[0])
+        return _of_length(described, math.prod(shape)).reshape(shape)
+
+
+class Patches(_PictureSketch):
+    """A row for each cell of a grid over the picture: its colours, and where it is."""
+
+    model = "colours-of-patches"
+
+    def _sketch(self, picture: Picture) -> Floats:
+        count, width = self.component.shape_for(0, 0)
+        rows = max(side for side in range(1, math.isqrt(count) + 1) if count % side == 0)
+        columns = count // rows
+        small = _centred(_resized(picture, columns * _CELL, rows * _CELL))
+        cells = small.reshape(rows, _CELL, columns, _CELL, 3).swapaxes(1, 2).reshape(count, -1)
+        places = np.indices((rows, columns)).reshape(2, count).T / (rows, columns)
+        described = np.concatenate([places.astype(np.float32), cells], axis=1)
+        return np.stack([_of_length(row, width) for row in described])
 
 
 class HashedWords(_Sketch):
-    """Captions: a row for each word, drawn from the word's hash."""
+    """Captions: a row for each word, drawn from the word's hash; of a vector, their mean."""
 
     model = "hashed-words"
 
+    def __init__(self, component: Component) -> None:
+        super().__init__(component)
+        said = component.mask or "tokens" in component.settings
+        self._tokens = component.tokens if said or type(component.shape[0]) is int else _TOKENS
+        self._shape = _filled(component, 1)
+        self._has_rows = len(self._shape) > 1 and component.shape[0] in (self._tokens, ANY)
+        if self._has_rows:
+            self._shape = (self._tokens, *self._shape[1:])
+
     def prepare(self, caption: str) -> Tokens:
         found = list(_WORD.finditer(caption.lower()))
-        words = found[: self.component.tokens - 1]
-        ids = np.full(self.component.tokens, _PADDING, np.int64)
+        words = found[: self._tokens - 1]
+        ids = np.full(self._tokens, _PADDING, np.int64)
         ids[: len(words)] = [_word_id(word[0]) for word in words]
         ids[len(words)] = _END
         lost = len(found) - len(words)
         cut_at = None
         if lost:  # a few characters are longer in lower case
             ends = range(len(caption) + 1)
-            cut_at = bisect_left(ends, words[-1].end(), key=lambda at: len(caption[:at].lower()))
+            last = words[-1].end() if words else 0
+            cut_at = bisect_left(ends, last, key=lambda at: len(caption[:at].lower()))
         return Tokens(ids, (ids != _PADDING).astype(np.uint8), lost, cut_at)
 
-    def encode(self, ids: NDArray[np.int64], mask: NDArray[np.uint8]) -> Floats:
-        return np.stack([[_word_row(word) for word in row] for row in ids.tolist()])
+    def encode(self, ids: NDArray[np.int64], mask: NDArray[np.uint8]) -> Numbers:
+        width = math.prod(self._shape[1:] if self._has_rows else self._shape)
+        drawn = np.stack([[_word_row(word, width) for word in row] for row in ids.tolist()])
+        rows = (drawn.astype(np.float32) - 127.5) / 128
+        rows[ids == _PADDING] = 0
+        if not self._has_rows:
+            rows = rows.sum(axis=1) / (ids != _PADDING).sum(axis=1, keepdims=True, dtype=np.float32)
+        return self._numbers(rows.reshape(-1, *self._shape))
+
+    def describe(self) -> dict[str, Any]:
+        said = super().describe()
+        # Of a vector, the shape does not tell how many words it is the mean of.
+        return said if self._has_rows else {**said, "output": "mean", "tokens": self._tokens}
 
 
-_ENCODERS: dict[str, Callable[[Component], Encoder]] = {
-    "vae": BlockTransform,
-    "dinov3": Descriptor,
-    "t5": HashedWords,
-}
+def _is_map(component: Component) -> bool:
+    """Whether an array lies over the picture: one axis follows its height, and one its width."""
+    sides = [axis.of for axis in component.shape if isinstance(axis, Side)]
+    return sorted(sides) == ["height", "width"]
 
 
-def _cosines() -> tuple[Floats, ...]:
+def _filled(component: Component, free: int, width: int = 0, height: int = 0) -> Shape:
+    """Give a shape for a picture of this size, with this length for a free axis."""
+    shape = zip(component.shape, component.shape_for(width, height), strict=True)
+    return tuple(free if axis == ANY else length for axis, length in shape)
+
+
+@lru_cache(maxsize=64)
+def _waves(channels: int, down: int, across: int) -> tuple[_Wave, ...]:
+    """Choose what each channel holds; a block may have fewer frequencies than there are channels.
+
+    Luma comes first, with at least as many frequencies as each chroma; of each, the lowest.
+    """
+    pairs = sorted(np.ndindex(down, across), key=lambda pair: (pair[0] ** 2 + pair[1] ** 2, pair))
+    luma = min(channels - channels // 3 * 2, len(pairs))
+    blue = min((channels - luma + 1) // 2, len(pairs))
+    red = min(channels - luma - blue, len(pairs))
+    return tuple(
+        (plane, pair) for plane, count in enumerate((luma, blue, red)) for pair in pairs[:count]
+    )
+
+
+@lru_cache(maxsize=16)
+def _cosines(length: int) -> tuple[Floats, ...]:
     """Give the rows of the orthonormal DCT-II of a block, lowest frequencies first."""
     rows = []
-    for frequency in range(1 + max(max(pair) for pair in _FREQUENCIES)):
-        weight = math.sqrt((2 if frequency else 1) / _BLOCK)
-        angles = [math.pi * frequency * (2 * k + 1) / (2 * _BLOCK) for k in range(_BLOCK)]
+    for frequency in range(length):
+        weight = math.sqrt((2 if frequency else 1) / length)
+        angles = [math.pi * frequency * (2 * k + 1) / (2 * length) for k in range(length)]
         rows.append(np.array([weight * math.cos(angle) for angle in angles], np.float32))
     return tuple(rows)
 
 
-_COSINES = _cosines()
+def _resized(picture: Picture, width: int, height: int) -> Picture:
+    image = Image.fromarray(picture).resize((width, height), Image.Resampling.BOX)
+    return np.array(image)
+
+
+def _centred(picture: Picture) -> Floats:
+    return picture.astype(np.float32) / np.float32(255) - np.float32(0.5)
+
+
+def _of_length(vector: Floats, length: int) -> Floats:
+    """Fold a vector onto a shorter one, or repeat it."""
+    if length >= len(vector):
+        return np.resize(vector, length)
+    padded = np.zeros(-(-len(vector) // length) * length, np.float32)
+    padded[: len(vector)] = vector
+    folded: Floats = padded.reshape(-1, length).sum(axis=0)
+    return folded
 
 
 def _weighted(planes: NDArray[Any], weights: Any) -> Floats:  # noqa: ANN401 - any row of numbers
@@ -208,8 +349,5 @@ def _word_id(word: str) -> int:
 
 
 @lru_cache(maxsize=8192)
-def _word_row(word: int) -> Floats:
-    if word == _PADDING:
-        return np.zeros(_WIDTH, np.float32)
-    drawn = hashlib.shake_128(word.to_bytes(8, "little")).digest(_WIDTH)
-    return (np.frombuffer(drawn, np.uint8).astype(np.float32) - 127.5) / 128
+def _word_row(word: int, width: int) -> NDArray[np.uint8]:
+    return np.frombuffer(hashlib.shake_128(word.to_bytes(8, "little")).digest(width), np.uint8)

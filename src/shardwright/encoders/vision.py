@@ -1,106 +1,182 @@
-"""DINOv3: the pooled output of the vision transformer, one vector a picture."""
+"""DINOv2, DINOv3 and SigLIP2: the pooled vector of a picture, or a row for each of its patches."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shardwright.encoders.base import ImageEncoder, Options, Picture
-from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.devices import Pretrained, find_model, run
+from shardwright.encoders.base import Options, Picture
+from shardwright.encoders.checkpoints import Axes, Checkpoint, Layout
+from shardwright.encoders.devices import Pretrained
 from shardwright.errors import UsageError
 from shardwright.recipes import Component
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
 _PREPROCESSING = "preprocessor_config.json"
-_LAYOUT = Layout(("config.json", _PREPROCESSING), "model")
+# The class for each model_type; SigLIP2's checkpoints of one resolution call themselves siglip.
+_KINDS = {
+    "dinov2": {"dinov2": "Dinov2Model", "dinov2_with_registers": "Dinov2WithRegistersModel"},
+    "dinov3": {"dinov3_vit": "DINOv3ViTModel"},
+    "siglip2": {"siglip": "SiglipVisionModel", "siglip_vision_model": "SiglipVisionModel"},
+}
+_NAFLEX = ("siglip2", "siglip2_vision_model")
+# What a configuration within another leaves out.
+_SIGLIP = {"hidden_size": 768, "image_size": 224, "patch_size": 16}
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How the checkpoint wants its pictures: resized without a crop, rescaled and normalised."""
+    """How the checkpoint wants its pictures: resized, perhaps cropped, rescaled and normalised."""
 
-    height: int
-    width: int
+    height: int | None  # to exactly this size,
+    width: int | None
     resample: int  # numbered as Pillow does
     rescale: float
     mean: list[float]
     std: list[float]
+    shortest_edge: int | None = None  # or in proportion, until the shorter side has this length
+    crop: list[int] | None = None  # height and width of the centre that is kept
 
-    def apply(self, picture: Picture) -> NDArray[np.float32]:
-        """Give the pixel values, (3, height, width).
+    @property
+    def size(self) -> tuple[int, int]:
+        """The height and width of the pixel values."""
+        if self.crop is not None:
+            return self.crop[0], self.crop[1]
+        assert self.height is not None
+        assert self.width is not None
+        return self.height, self.width
 
-        In floats, like the reference: resizing 8-bit pixels would round them.
-        """
-        size, resample = (self.width, self.height), Image.Resampling(self.resample)
-        planes = [
-            Image.fromarray(picture[..., channel].astype(np.float32)).resize(size, resample)
-            for channel in range(3)
-        ]
-        pixels = np.stack([np.asarray(plane) for plane in planes]) * np.float32(self.rescale)
+    def apply(self, picture: Picture, *, rounded: bool) -> NDArray[np.float32]:
+        """Give the pixel values, (3, height, width); resized pixels may be rounded to 8 bits."""
+        resample, size = Image.Resampling(self.resample), self.resized(*picture.shape[:2])
+        if rounded:
+            pixels = np.asarray(Image.fromarray(picture).resize(size, resample))
+            pixels = pixels.transpose(2, 0, 1)
+        else:
+            planes = (Image.fromarray(picture[..., n].astype(np.float32)) for n in range(3))
+            pixels = np.stack([np.asarray(plane.resize(size, resample)) for plane in planes])
+        if self.crop is not None:
+            height, width = self.crop
+            top, left = (size[1] - height) // 2, (size[0] - width) // 2
+            pixels = pixels[:, top : top + height, left : left + width]
         mean, std = (np.array(v, np.float32).reshape(3, 1, 1) for v in (self.mean, self.std))
-        return (pixels - mean) / std
+        values: NDArray[np.float32] = (pixels * np.float32(self.rescale) - mean) / std
+        return values
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Give the width and height to resize to."""
+        if self.shortest_edge is None:
+            assert self.height is not None
+            assert self.width is not None
+            return self.width, self.height
+        shorter = min(height, width)
+        return int(self.shortest_edge * width / shorter), int(self.shortest_edge * height / shorter)
 
 
-class DinoEncoder(Pretrained):
-    """A DINOv3 vision transformer."""
+class VisionEncoder(Pretrained):
+    """A vision transformer."""
 
-    library, kind = "transformers", "DINOv3ViTModel"
+    layout = Layout(("config.json", _PREPROCESSING), "model")
 
-    def __init__(self, component: Component, checkpoint: Checkpoint, options: Options) -> None:
-        super().__init__(component, checkpoint, options)
+    def __init__(
+        self,
+        component: Component,
+        checkpoint: Checkpoint,
+        options: Options,
+        models: dict[Any, Any],
+        kind: str,
+    ) -> None:
+        super().__init__(component, checkpoint, options, models, kind)
         self._preprocessing = read_preprocessing(checkpoint)
+        self._patches = component.settings["output"] == "patches"
+        config = checkpoint.read("config.json")
+        registers = 0 if kind == "Dinov2Model" else config.get("num_register_tokens", 0)
+        self._others = 0 if kind == "SiglipVisionModel" else 1 + registers  # before the patches
+
+    @classmethod
+    def examine(cls, component: Component, checkpoint: Checkpoint) -> tuple[str, Axes]:
+        assert component.encoder is not None
+        kinds = _KINDS[component.encoder]
+        if checkpoint.read("config.json").get("model_type") in _NAFLEX:
+            what = "is a NaFlex model, which takes pictures of any size: not supported"
+            fix = "choose one of a fixed size, for example google/siglip2-base-patch16-224"
+            raise UsageError(what, path=checkpoint.asked, fix=fix)
+        config = checkpoint.config("model_type", kinds)
+        kind = kinds[config["model_type"]]
+        if kind == "SiglipVisionModel":
+            config = _SIGLIP | config.get("vision_config", config)
+        hidden, patch = (checkpoint.count(config, key) for key in ("hidden_size", "patch_size"))
+        height, width = read_preprocessing(checkpoint).size
+        if kind == "SiglipVisionModel" and (height, width) != (config["image_size"],) * 2:
+            what = f"makes {width}x{height} pictures for a model of {config['image_size']}"
+            path = checkpoint.folder / _PREPROCESSING
+            raise UsageError(what, path=path, fix="download the model again")
+        if component.settings["output"] == "pooled":
+            return kind, (hidden,)
+        return kind, ((height // patch) * (width // patch), hidden)
 
     def prepare(self, picture: Picture) -> NDArray[np.float32]:
-        return self._preprocessing.apply(picture)
-
-    def encode(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
-        import torch
-
-        model = self._model
-        return run(lambda: model(torch.from_numpy(batch).to(self.device)).pooler_output)
+        # As the processors of transformers: DINOv3's rescales to floats before it resizes.
+        return self._preprocessing.apply(picture, rounded=self.component.encoder != "dinov3")
 
     def describe(self) -> dict[str, Any]:
-        return self._description("pooler_output", preprocessing=asdict(self._preprocessing))
+        preprocessing = {k: v for k, v in asdict(self._preprocessing).items() if v is not None}
+        output = "patch tokens of last_hidden_state" if self._patches else "pooler_output"
+        return self._description(output, preprocessing=preprocessing)
 
+    def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> Any:  # noqa: ANN401
+        return model(inputs[0])
 
-def load(component: Component, options: Options) -> ImageEncoder:
-    """Find the checkpoint, and refuse one that does not make this component."""
-    checkpoint = find_model(component, options, ("torch", "transformers"), _LAYOUT)
-    config = checkpoint.config("model_type", "dinov3_vit")
-    checkpoint.require_shape((config.get("hidden_size"),), component.shape)
-    return DinoEncoder(component, checkpoint, options)
+    def _choose(self, made: Any) -> torch.Tensor:  # noqa: ANN401
+        rows: torch.Tensor = made.last_hidden_state
+        pooled: torch.Tensor = made.pooler_output
+        return rows[:, self._others :] if self._patches else pooled
 
 
 def read_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
     """Read how the checkpoint wants its pictures; refuse what is not done here."""
     path = checkpoint.folder / _PREPROCESSING
     config = checkpoint.read(_PREPROCESSING)
+    for step in ("do_resize", "do_rescale", "do_normalize"):
+        if config.get(step) not in (None, True):
+            what = f"has {step}: {config[step]}, which is not supported"
+            fix = "give a model whose pictures are resized, rescaled and normalised"
+            raise UsageError(what, path=path, fix=fix)
     try:
+        size, crop = config["size"], None
+        if config.get("do_center_crop"):
+            crop = [int(config["crop_size"][side]) for side in ("height", "width")]
+        in_proportion = crop is not None and "shortest_edge" in size
         found = Preprocessing(
-            height=int(config["size"]["height"]),
-            width=int(config["size"]["width"]),
+            height=None if in_proportion else int(size["height"]),
+            width=None if in_proportion else int(size["width"]),
             resample=Image.Resampling(config["resample"]).value,
             rescale=float(config["rescale_factor"]),
             mean=_three(config["image_mean"]),
             std=_three(config["image_std"]),
+            shortest_edge=int(size["shortest_edge"]) if in_proportion else None,
+            crop=crop,
         )
     except KeyError as error:
         raise UsageError(f"has no {error}", path=path) from None
     except (TypeError, ValueError) as error:
         raise UsageError(str(error), path=path) from None
-    steps = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_center_crop": False}
-    for step, done in steps.items():
-        if config.get(step) not in (None, done):
-            what = f"has {step}: {config[step]}, which is not supported"
-            fix = "DINOv3 needs pictures that are resized, rescaled and normalised, not cropped"
-            raise UsageError(what, path=path, fix=fix)
+    smallest = found.resized(1, 1)
+    if crop is not None and (crop[0] > smallest[1] or crop[1] > smallest[0]):
+        raise UsageError("crops more than it leaves", path=path, fix="download the model again")
     return found
 
 
 def _three(values: list[float]) -> list[float]:
     red, green, blue = map(float, values)
     return [red, green, blue]
+
+
+load, shape = VisionEncoder.load, VisionEncoder.shape

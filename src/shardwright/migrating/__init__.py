@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from shardwright.engine.local import Local
 from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
 from shardwright.storage.local import require_writable
 from shardwright.summary import Summary
-from shardwright.validate import place, require_switches
+from shardwright.validate import require_switches
 
 if TYPE_CHECKING:
     from shardwright.store.journal import Recovered
@@ -48,7 +47,8 @@ class MigrateSummary(Summary):
 @entry
 def migrate(
     *,
-    derived_dir: StrPath = "data/derived",
+    recipe: StrPath | None = None,
+    derived_dir: StrPath | None = None,
     jsonl: StrPath | None = None,
     backup: bool = True,
     dry_run: bool = False,
@@ -63,12 +63,12 @@ def migrate(
     # Here, so that importing the package and printing --help are quick.
     from shardwright.migrating.run import run
     from shardwright.store.folders import holds_shards
-    from shardwright.store.store import Store
+    from shardwright.store.places import find_places
 
     require_switches(backup=backup, dry_run=dry_run)
     started = time.monotonic()
-    derived = place("--derived-dir", derived_dir)
-    path = place("--jsonl", derived / JSONL_NAME if jsonl is None else jsonl)
+    store = find_places(recipe, derived_dir, jsonl, None).store
+    derived, path = store.folder, store.jsonl
     if not path.is_file():
         fix = "give the Stage 1 metadata with --jsonl, or its folder with --derived-dir"
         raise InputMissingError("no such file", path=path, fix=fix)
@@ -77,7 +77,6 @@ def migrate(
     engine = Local.of(workers)
     for folder in (derived, path.parent):
         require_writable(folder)
-    store = Store.at(derived, path)
     summary = run(store, backup, dry_run, engine, progress or Progress())
     summary.seconds = round(time.monotonic() - started, 3)
     return summary

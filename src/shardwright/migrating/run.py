@@ -47,6 +47,7 @@ def run(
         return summary
     with locks.lock(store.folder):
         store.make_folders()
+        store.record()
         summary.recovered = recover(store.jsonl)
         try:
             _migrate(store, backup, summary, engine, progress)

@@ -11,7 +11,7 @@ from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.packing.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
-from shardwright.validate import integer, names, place, place_or_none, require_switches
+from shardwright.validate import integer, names, require_switches
 
 __all__ = ["BucketSummary", "PackSummary", "pack"]
 
@@ -21,9 +21,10 @@ StrPath = str | os.PathLike[str]
 @entry
 def pack(
     *,
-    derived_dir: StrPath = "data/derived",
+    recipe: StrPath | None = None,
+    derived_dir: StrPath | None = None,
     jsonl: StrPath | None = None,
-    output_dir: StrPath = "data/shards",
+    output_dir: StrPath | None = None,
     bucket: Iterable[str] = (),
     shard_size: int = 1000,
     limit: int | None = None,
@@ -50,7 +51,7 @@ def pack(
     # Here, to keep the import of the package and --help fast.
     from shardwright.packing.run import Request, run
     from shardwright.shards.format.manifest import PackSettings
-    from shardwright.store.store import Store
+    from shardwright.store.places import find_places
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append}
     switches = {"other_jsonl": other_jsonl, "sha256": sha256, "ignore_space": ignore_space}
@@ -58,9 +59,10 @@ def pack(
     way = [name for name, given in ways.items() if given]
     if len(way) > 1:
         raise UsageError("use only one of --overwrite, --resume and --append")
+    places = find_places(recipe, derived_dir, jsonl, output_dir)
     request = Request(
-        store=Store.at(place("--derived-dir", derived_dir), place_or_none("--jsonl", jsonl)),
-        output_dir=place("--output-dir", output_dir),
+        store=places.store,
+        output_dir=places.shards,
         settings=PackSettings(
             buckets=_bucket_names(bucket),
             shuffle=shuffle,

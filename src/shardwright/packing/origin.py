@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.progress import Progress
-from shardwright.recipes import differences
+from shardwright.recipes.compare import differences
 from shardwright.shards.format import consistency, manifest
 from shardwright.shards.format.manifest import Manifest
 from shardwright.store.commands import quoted

@@ -20,7 +20,8 @@ from shardwright.interrupts import check
 from shardwright.packing.check import Checked
 from shardwright.packing.scan import Scan
 from shardwright.packing.summary import Skipped
-from shardwright.recipes import SPECIFICATION, differences
+from shardwright.recipes import SPECIFICATION
+from shardwright.recipes.compare import differences
 from shardwright.shards.format import tar
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.shards.format.names import bucket_folder, shard_name

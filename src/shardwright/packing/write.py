@@ -23,7 +23,7 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.storage.files import GatheredFile
 from shardwright.storage.local import LocalStorage
-from shardwright.store import npy, records
+from shardwright.store import content, npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 
@@ -171,7 +171,7 @@ class _Members:
 
     def add_array(self, name: str, size: int, time: int, component: Component, fd: int) -> None:
         """Add an array file's bytes as they are, if it is still as it was planned."""
-        if npy.check(fd, component)[0] != size:
+        if content.check(fd, component)[0] != size:
             raise BadArrayError("another_size")
         self.file.put(tar.header(name, size))
         hasher = xxhash.xxh3_64()

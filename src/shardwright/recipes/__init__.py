@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwright.recipes.compare import differences
 from shardwright.recipes.file import DEFAULT, RecipeFile, find, read_shipped
+from shardwright.recipes.rules import decode, require_valid
 from shardwright.recipes.values import (
     ANY,
     BFLOAT16,
@@ -34,8 +35,10 @@ __all__ = [
     "Selection",
     "Shape",
     "Side",
+    "decode",
     "differences",
     "find",
+    "require_valid",
 ]
 
 SPECIFICATION = read_shipped(DEFAULT).recipe

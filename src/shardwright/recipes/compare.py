@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shardwright.recipes.keys import DTYPES, TOKENS
 from shardwright.recipes.values import Component, Recipe, Side
@@ -19,7 +19,7 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
         if before is None or now is None:
             found.append(f"{name}: {'added' if before is None else 'removed'}")
         else:
-            found += [f"{name}: {what}" for what in _changes(before, now)]
+            found += [f"{name}: {what}" for what in changes(before, now)]
     if not found and list(old.by_name) != list(new.by_name):
         found.append(f"components: were {', '.join(old.by_name)}, now {', '.join(new.by_name)}")
     if old.buckets != new.buckets:
@@ -31,10 +31,12 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
     return found
 
 
-def _changes(old: Component, new: Component) -> Iterator[str]:
+def changes(old: Component, new: Component) -> Iterator[str]:
+    """List what decides the arrays of a component and differs; what is not known yet does not."""
     before, now = _values(old), _values(new)
+    unknown = [key for key in ("dtype", "shape") if not now[key]]
     for key in dict.fromkeys((*before, *now)):
-        if before.get(key) != now.get(key):
+        if before.get(key) != now.get(key) and key not in unknown:
             yield f"{key} was {_text(before.get(key))}, now {_text(now.get(key))}"
 
 
@@ -65,6 +67,11 @@ def dtype_text(component: Component) -> str:
 def shape_text(component: Component) -> tuple[int | str, ...]:
     """Write a shape as a recipe file does."""
     return tuple(map(_axis, component.shape))
+
+
+def shown_shape(shape: Iterable[int | str | Side]) -> str:
+    """Write a shape on one line, for an error."""
+    return _text(list(map(_axis, shape)))
 
 
 def _axis(axis: int | str | Side) -> int | str:

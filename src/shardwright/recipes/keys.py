@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from shardwright.buckets import is_bucket
 from shardwright.recipes.values import ANY, BFLOAT16, JSON_SUFFIX, PICTURES, Side
@@ -28,20 +26,32 @@ DTYPES = {
 TOKENS = "tokens"  # an axis as long as the key of that name says
 FITS = ("original", "bucket")
 
-_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]*", re.ASCII)
+_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,47}", re.ASCII)
+# Without a dot, so that it is never a file of the store; and one spelling on every disk.
+_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}", re.ASCII)
 # Loaders end a key at its first dot, lower-case the rest, and reserve names that begin with "__".
 _SUFFIX = re.compile(r"(?!__)[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII)
 _LONGEST_SUFFIX = 48  # so that a key has room for about half of a name
+_BARE = re.compile(r"[A-Za-z0-9_-]{1,60}", re.ASCII)
 _SIDE = re.compile(r"(height|width)(?:/([1-9][0-9]{0,3}))?", re.ASCII)
 _LARGEST = 1 << 31  # of a number in a recipe
+_MOST_LEVELS = 16
+_LONGEST_FIELD = 100  # characters
+_LONGEST_SHOWN = 60  # characters of a value in an error
+NAME_WORDS = "lower-case letters, digits, - and _, at most 48 in all"
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """What a key may hold."""
 
     words: str  # for an error
     allows: Callable[[Any], bool]
+    about: str  # for people who write a file
+    example: str  # as TOML
+
+
+def _is_switch(value: object) -> bool:
+    return isinstance(value, bool)
 
 
 def _is_text(value: object) -> bool:
@@ -60,6 +70,10 @@ def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
+def _is_fields(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_field, value))
+
+
 def _is_buckets(value: object) -> bool:
     """Whether these are buckets, or a list of them for each resolution."""
     if not isinstance(value, list) or not value:
@@ -72,26 +86,36 @@ def _is_buckets(value: object) -> bool:
 
 
 def _is_mask(value: object) -> bool:
-    if isinstance(value, dict):
-        return value.keys() <= {"field", "suffix"} and all(map(_is_text, value.values()))
-    return isinstance(value, bool)
+    if not isinstance(value, dict):
+        return isinstance(value, bool)
+    suffix = value.get("suffix", "npy")
+    return (
+        value.keys() <= {"field", "suffix"}
+        and _is_field(value.get("field", "mask"))
+        and _is_suffix(suffix)
+        and suffix.endswith("npy")
+    )
 
 
-def axis(value: object, tokens: int | None = None) -> int | Side | Literal["any"] | None:
-    """Read one axis of a shape; None if it is not one."""
+def axis(value: Any, tokens: int = 1) -> int | Side | Literal["any"]:  # noqa: ANN401
+    """Read one axis of a shape; anything else is a ValueError."""
     if _is_count(value):
-        assert isinstance(value, int)
-        return value
+        return int(value)
     if value == ANY:
         return ANY
     if value == TOKENS:
         return tokens
     match = _SIDE.fullmatch(value) if isinstance(value, str) else None
-    return Side(match[1], int(match[2] or 1)) if match else None  # type: ignore[arg-type]
+    if match is None:
+        raise ValueError(f"{brief(value)} is not an axis")
+    return Side("height" if match[1] == "height" else "width", int(match[2] or 1))
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and None not in (axis(a, 1) for a in value)
+    try:
+        return isinstance(value, list) and len(list(map(axis, value))) > 0
+    except ValueError:
+        return False
 
 
 def _is_suffix(value: object) -> bool:
@@ -106,8 +130,21 @@ def _is_suffix(value: object) -> bool:
 
 
 def _is_folder(value: object) -> bool:
-    """Whether it is the name of one visible folder, which no id or path can leave."""
-    return _is_text(value) and str(value)[0] != "." and not set("/\\") & set(str(value))
+    return isinstance(value, str) and _FOLDER.fullmatch(value) is not None
+
+
+def _is_field(value: object) -> bool:
+    return _is_text(value) and str(value).isprintable() and len(str(value)) <= _LONGEST_FIELD
+
+
+def _is_plain(value: object, depth: int = 8) -> bool:
+    """Whether JSON holds it unchanged: no dates, no NaN, and no abyss of tables."""
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return depth > 0 and all(_is_plain(each, depth - 1) for each in inner)
+    if isinstance(value, bool | str):
+        return True
+    return isinstance(value, int | float) and abs(value) < 1 << 53  # NaN is not less either
 
 
 def is_name(value: str) -> bool:
@@ -115,58 +152,135 @@ def is_name(value: str) -> bool:
     return _NAME.fullmatch(value) is not None
 
 
-_SHAPE = 'a list of lengths, "height/N", "width/N", "tokens" or "any"'
-_PIXELS = Key("a number of pixels", _is_count)
-_SWITCH = Key("true or false", lambda v: isinstance(v, bool))
+_PIXELS = "a number of pixels"
 
 TOP = {
-    "extends": Key("the name of a shipped recipe, or a file", _is_text),
-    "components": Key("a list of names", lambda v: bool(v) and _is_texts(v)),
-}
-PATHS = {name: Key("a path", _is_text) for name in ("images", "store", "shards")}
-IMAGES = {
-    "fit": Key(" or ".join(f'"{fit}"' for fit in FITS), lambda v: v in FITS),
-    "buckets": Key('a list like ["1024x1024", "832x1216"]', _is_buckets),
-    "resolution": Key(
-        "a number of pixels, or a list of them",
-        lambda v: all(map(_is_count, v)) if isinstance(v, list) and v else _is_count(v),
+    "extends": Key(
+        *("the name of a shipped recipe, or a file", _is_text),
+        *("the recipe to start from: a shipped one, or a file", '"prx"'),
     ),
-    "step": _PIXELS,
-    "max_aspect": Key("a number of at least 1", lambda v: _is_number(v, 1)),
-    "max_upscale": Key("a number of at least 1", lambda v: _is_number(v, 1)),
-    "max_crop": Key("a share from 0 to 1", lambda v: _is_number(v, 0) and v <= 1),
-    "min_side": _PIXELS,
+    "components": Key(
+        *("a list of names", lambda v: bool(v) and _is_texts(v)),
+        *("which components, and in which order; all of them if left out", '["vae", "t5"]'),
+    ),
 }
+PATHS = {
+    "images": Key("a path", _is_text, "the folder of images and captions", '"data/approved"'),
+    "store": Key("a path", _is_text, "the folder of records and arrays", '"data/derived"'),
+    "shards": Key("a path", _is_text, "the folder of shards", '"data/shards"'),
+}
+DEFAULT_PATHS = {name: key.example.strip('"') for name, key in PATHS.items()}
+IMAGES = {
+    "fit": Key(
+        *(" or ".join(f'"{fit}"' for fit in FITS), lambda v: v in FITS),
+        *('"original": pictures keep their size; "bucket": resized and cropped to it', '"bucket"'),
+    ),
+    "buckets": Key(
+        *('a list like ["1024x1024", "832x1216"]', _is_buckets),
+        *("the picture sizes that a trainer batches by", '["1024x1024", "832x1216"]'),
+    ),
+    "resolution": Key(
+        f"a number of pixels, or a list of at most {_MOST_LEVELS}",
+        lambda v: (
+            0 < len(v) <= _MOST_LEVELS and all(map(_is_count, v))
+            if isinstance(v, list)
+            else _is_count(v)
+        ),
+        *("instead of buckets: make them, of about this side squared", "512"),
+    ),
+    "step": Key(_PIXELS, _is_count, "with resolution: sides are multiples of it", "64"),
+    "max_aspect": Key(
+        *("a number of at least 1", lambda v: _is_number(v, 1)),
+        *("with resolution: the longer side divided by the shorter is at most this", "2.0"),
+    ),
+    "max_upscale": Key(
+        *("a number of at least 1", lambda v: _is_number(v, 1)),
+        *("leave out pictures that would be enlarged more than this to fill their bucket", "1.5"),
+    ),
+    "max_crop": Key(
+        *("a share from 0 to 1", lambda v: _is_number(v, 0) and v <= 1),
+        *("leave out pictures of which a larger share would be cut off by their bucket", "0.3"),
+    ),
+    "min_side": Key(_PIXELS, _is_count, "leave out pictures with a shorter side below it", "256"),
+}
+TABLES = {"paths": PATHS, "images": IMAGES}  # besides those of the components
+OF_RESOLUTION = {"step": 64, "max_aspect": 2.0}  # with their defaults
 COMPONENT = {
-    "encoder": Key('a shipped encoder, an entry point, or "package.module:Class"', _is_text),
-    "dtype": Key(f"one of {', '.join(DTYPES)}", lambda v: isinstance(v, str) and v in DTYPES),
-    "shape": Key(_SHAPE, _is_shape),
-    "folder": Key("the name of a folder", _is_folder),
+    "encoder": Key(
+        *('a shipped encoder, an entry point, or "package.module:Class"', _is_text),
+        *("what makes it; without one, the arrays are made by another tool", '"t5"'),
+    ),
+    "model": Key("a hub id or a folder", _is_text, "a hub id or a folder", '"google-t5/t5-large"'),
+    "subfolder": Key("a folder of the model", _is_text, "of the model", '"text_encoder_2"'),
+    "output": Key(
+        *("a text", _is_text),
+        *('which output of the model: "pooled", "patches", "hidden" or "projected"', '"patches"'),
+    ),
+    "layer": Key(
+        *("a number, for example -2", lambda v: type(v) is int and abs(v) < _LARGEST),
+        *("the layer whose hidden states are taken; -1 is the last", "-2"),
+    ),
+    "field": Key("a record field", _is_field, "the record field it reads", '"caption_short"'),
+    "tokens": Key(
+        *("a number of tokens", _is_count),
+        *("captions are padded or cut to this length", "512"),
+    ),
+    "template": Key(
+        *('a text with one "{caption}"', lambda v: _is_text(v) and v.count("{caption}") == 1),
+        *("what the model reads, with the caption in it", '"Describe: {caption}"'),
+    ),
+    "attention_mask": Key(
+        "true or false", _is_switch, "whether the model sees only the tokens of the caption", "true"
+    ),
+    "mask": Key(
+        *('true, false or { field = "...", suffix = "..." }', _is_mask),
+        "whether a mask of the tokens goes into the record and the shards",
+        '{ field = "t5_attention_mask", suffix = "t5m.npy" }',
+    ),
+    "trim": Key("true or false", _is_switch, "store only the tokens that the mask keeps", "true"),
+    "format": Key(
+        *(f"one of {', '.join(PICTURES)}", lambda v: v in PICTURES),
+        *("of a picture: jpg, png or webp", '"webp"'),
+    ),
+    "quality": Key(
+        *("a number from 1 to 100", lambda v: _is_count(v) and v <= 100),
+        *("of a jpg or webp picture, from 1 to 100", "90"),
+    ),
+    "source": Key(
+        *('"image" or "caption"', lambda v: v in ("image", "caption")),
+        *("what an encoder of your own reads", '"caption"'),
+    ),
+    "options": Key(
+        "a table of texts, numbers, switches, lists and tables",
+        lambda v: isinstance(v, dict) and _is_plain(v),
+        *("for an encoder of your own", "{ scale = 2 }"),
+    ),
+    "dtype": Key(
+        *(f"one of {', '.join(DTYPES)}", lambda v: isinstance(v, str) and v in DTYPES),
+        *("of the stored arrays", '"bfloat16"'),
+    ),
+    "shape": Key(
+        *('a list of lengths, "height/N", "width/N", "tokens" or "any"', _is_shape),
+        *("of each array; a shipped encoder knows it from its model", '["any", 133, 3]'),
+    ),
+    "folder": Key(
+        *("letters, digits, - and _, at most 100 in all", _is_folder),
+        *("the folder of its files in the store", '"t5_hidden"'),
+    ),
     "suffix": Key(
         "lower-case letters, digits, - and _, then .npy, .jpg, .png or .webp, at most "
         f"{_LONGEST_SUFFIX} in all",
         _is_suffix,
+        *("the end of its name in a shard", '"t5h.npy"'),
     ),
-    "inline": Key("a list of record fields", _is_texts),
-    "field": Key("a record field", _is_text),
-    "mask": Key('true, false or { field = "...", suffix = "..." }', _is_mask),
-    "tokens": Key("a number of tokens", _is_count),
-    "trim": _SWITCH,
-    "model": Key("a hub id or a folder", _is_text),
-    "subfolder": Key("a folder of the model", _is_text),
-    "output": Key("a text", _is_text),
-    "layer": Key("a number, for example -2", lambda v: type(v) is int and abs(v) < _LARGEST),
-    "template": Key('a text with "{caption}"', lambda v: _is_text(v) and v.count("{caption}") == 1),
-    "attention_mask": _SWITCH,
-    "format": Key(f"one of {', '.join(PICTURES)}", lambda v: v in PICTURES),
-    "quality": Key("a number from 1 to 100", lambda v: _is_count(v) and v <= 100),
-    "source": Key('"image" or "caption"', lambda v: v in ("image", "caption")),
-    "options": Key("a table", lambda v: isinstance(v, dict)),
+    "inline": Key(
+        *("a list of record fields", _is_fields),
+        *("where the records of a Stage 1 file may hold it", '["t5_hidden"]'),
+    ),
 }
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """An encoder that is part of Shardwright."""
 
     module: str  # below shardwright.encoders
@@ -177,7 +291,7 @@ class Kind:
 
 
 _CHECKPOINT = ("model", "subfolder")
-_TEXT = (*_CHECKPOINT, "field", "tokens", "mask", "trim", "attention_mask")
+_TEXT = (*_CHECKPOINT, "field", "tokens", "attention_mask", "mask", "trim")
 _VISION = Kind(
     "vision", "image", (*_CHECKPOINT, "output"), {"output": "pooled"}, ("pooled", "patches")
 )
@@ -196,18 +310,36 @@ ENCODERS = {
     "text": Kind("text", "caption", (*_TEXT, "layer", "template"), {**_LONG, "layer": -1}),
     "picture": Kind("picture", "image", ("format", "quality"), {"format": "jpg", "quality": 95}),
 }
-_EVERY = ("encoder", "dtype", "shape", "folder", "suffix", "inline")
-_OWN = ("source", "options", "model", "field", "tokens", "mask", "trim")  # of a user's own encoder
+_EVERY = ("dtype", "shape", "folder", "suffix", "inline")
+_OWN = ("model", "field", "tokens", "mask", "trim", "source", "options")  # of a user's own encoder
 
 
 def keys_of(encoder: str | None) -> tuple[str, ...]:
-    """Name the keys that a component with this encoder may have."""
+    """Name the keys that a component with this encoder may have, in the order to write them."""
     if encoder is None:
         return _EVERY
-    return (*_EVERY, *(ENCODERS[encoder].keys if encoder in ENCODERS else _OWN))
+    if encoder == "picture":
+        return ("encoder", *ENCODERS[encoder].keys, "folder", "suffix")
+    return ("encoder", *(ENCODERS[encoder].keys if encoder in ENCODERS else _OWN), *_EVERY)
 
 
 def nearest(given: str, known: Collection[str]) -> str:
     """Say which known name was probably meant, or name them all."""
+    import difflib  # here, because most runs have no error
+
     close = difflib.get_close_matches(given, known, 1)
     return f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
+
+
+def brief(value: object) -> str:
+    """Show a value in an error, however long or deep it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, an abyss of lists
+        text = f"this {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+
+
+def spelt(key: str) -> str:
+    """Show a key in an error as TOML may have it."""
+    return key if _BARE.fullmatch(key) else brief(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -32,6 +32,12 @@ class Side:
 
     of: Literal["width", "height"]
     divisor: int
+
+    def __str__(self) -> str:
+        return self.of if self.divisor == 1 else f"{self.of}/{self.divisor}"
+
+
+PIXELS = (Side("height", 1), Side("width", 1), 3)  # the shape of a picture
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class Component:
 
     @property
     def is_never_constant(self) -> bool:
-        """Whether an array with one value everywhere is damage: where an encoder of ours made it."""
+        """Whether one value everywhere is damage: in floats that an encoder made."""
         return self.is_float and self.encoder is not None
 
     def accepts(self, shape: Shape) -> bool:
@@ -244,6 +250,16 @@ class Recipe:
                 fitting = nearest
         assert fitting is not None
         return fitting
+
+    def override(self, *, fit: str | None, models: Mapping[str, str]) -> Recipe:
+        """Give it with the values of flags: another fit, and other models."""
+        components = tuple(
+            dataclasses.replace(c, settings={**c.settings, "model": models[c.name]})
+            if c.name in models
+            else c
+            for c in self.components
+        )
+        return dataclasses.replace(self, components=components, fit=fit or self.fit)
 
     def members(self) -> Iterator[Component | Mask]:
         """Give what a sample has besides its record: each component, followed by its mask."""

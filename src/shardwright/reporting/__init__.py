@@ -11,7 +11,6 @@ from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.summary import Count, Summary
-from shardwright.validate import place, place_or_none
 
 if TYPE_CHECKING:
     from shardwright.store.facts import Truncated
@@ -84,9 +83,10 @@ class StoreStatus(Summary):
 @entry
 def status(
     *,
-    derived_dir: StrPath = "data/derived",
+    recipe: StrPath | None = None,
+    derived_dir: StrPath | None = None,
     jsonl: StrPath | None = None,
-    output_dir: StrPath = "data/shards",
+    output_dir: StrPath | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> StoreStatus:
@@ -100,11 +100,11 @@ def status(
     from shardwright.reporting.run import look
     from shardwright.store import commands
     from shardwright.store.folders import holds_shards
-    from shardwright.store.store import Store
+    from shardwright.store.places import find_places
 
     engine = Local.of(workers)
-    derived = place("--derived-dir", derived_dir)
-    store = Store.at(derived, place_or_none("--jsonl", jsonl))
+    store, shards = find_places(recipe, derived_dir, jsonl, output_dir)
+    derived = store.folder
     if not derived.exists():
         fix = f"give another --derived-dir, or make it with {commands.derive(store)}"
         raise InputMissingError("no such folder", path=derived, fix=fix)
@@ -113,4 +113,4 @@ def status(
     if holds_shards(derived):
         fix = "give the store it was packed from, or run shardwright verify on it"
         raise UsageError("is a shard folder", path=derived, fix=fix)
-    return look(store, place("--output-dir", output_dir), engine, progress or Progress())
+    return look(store, shards, engine, progress or Progress())

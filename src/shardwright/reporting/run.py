@@ -24,7 +24,7 @@ from shardwright.reporting import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.reporting.packed import Packings
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.store import commands, facts, folders, provenance, records
-from shardwright.store.array_faults import check_all
+from shardwright.store.array_faults import ANYTHING, check_all
 from shardwright.store.provenance import Entry
 from shardwright.store.rules import is_stage1
 from shardwright.store.store import Store
@@ -140,7 +140,7 @@ def _component(
         else:
             state.orphaned += 1
     progress.phase(component.name, len(there), "arrays")
-    with closing(check_all(store, (row,), there, [()] * len(there), engine)) as batches:
+    with closing(check_all(store, (row,), there, [ANYTHING] * len(there), engine)) as batches:
         for batch in batches:
             state.invalid += len(batch.faults)
             progress.advance(batch.samples)
@@ -149,9 +149,15 @@ def _component(
     return state
 
 
-def _next(store: Store, status: StoreStatus, begun: dict[str, Entry]) -> tuple[str, str] | None:
+def _next(
+    store: Store, status: StoreStatus, begun: dict[str, Entry]
+) -> tuple[str | None, str] | None:
     """Choose the command that makes every record ready, with the reason; None if all are."""
-    missing = sum(state.missing for state in status.components.values())
+    by_name = store.recipe.by_name
+    elsewhere = {
+        n: s.missing for n, s in status.components.items() if by_name[n].source == "elsewhere"
+    }
+    missing = sum(state.missing for state in status.components.values()) - sum(elsewhere.values())
     swapped = provenance.under_way(store.folder)
     if stage1 := status.stage1_records:
         why = f"{quantity(stage1, 'records')} in Stage 1 format; fix or delete what it reports"
@@ -167,6 +173,9 @@ def _next(store: Store, status: StoreStatus, begun: dict[str, Entry]) -> tuple[s
     elif begun:
         why = f"a recompute of {' and '.join(begun)} is unfinished; --recompute none discards it"
         return commands.derive(store, recompute=begun), why
+    elif any(elsewhere.values()):
+        counts = (quantity(count, f"{name} arrays") for name, count in elsewhere.items() if count)
+        return None, f"{' and '.join(counts)} missing, which your own tool makes"
     elif status.skipped_incomplete:
         wrong = quantity(status.skipped_incomplete, "records")
         why = f"{wrong} not ready; verify names each fault and its fix"

@@ -14,7 +14,7 @@ from shardwright.engine import Engine
 from shardwright.interrupts import check
 from shardwright.recipes import Component, Shape
 from shardwright.storage.files import explained
-from shardwright.store import npy
+from shardwright.store import content, npy
 from shardwright.store.commands import Commands
 from shardwright.store.npy import BadArrayError
 from shardwright.store.store import Store
@@ -30,20 +30,31 @@ FAULTS = {
     "not_a_file": ("not a regular file", _REMAKE),
     "empty": ("empty", _REMAKE),
     "not_npy": ("not a .npy file", _REMAKE),
+    "not_a_picture": ("not a {component.extension} picture", _REMAKE),
     "truncated": ("shorter than its header says", _REMAKE),
     "trailing_bytes": ("longer than its header says", _REMAKE),
     "wrong_dtype": ("its dtype is not {component.dtype}", _REMAKE),
     "wrong_shape": ("its shape is not one of {component.name}", _REMAKE),
     "wrong_size": ("its shape {shape} fits neither its picture nor its bucket", _REMAKE),
+    "other_mask": ("its {shape[0]} rows are not the tokens that its mask keeps", _REMAKE),
     "fortran_order": ("in Fortran order", _REMAKE),
     "pickled": ("holds pickled objects, which are never loaded", _REMAKE),
     "nan": ("has values that are not numbers (NaN)", _REMAKE),
     "infinite": ("has infinite values", _REMAKE),
+    "unreadable_picture": ("cannot be decoded", _REMAKE),
     "constant": ("all its values are the same", _REMAKE),
 }
 
-Sizes = tuple[tuple[int, int], ...]  # width and height of each picture that an array may be of
-_Sample = tuple[str, Sizes]
+
+class Expected(NamedTuple):
+    """What the record of a sample says about the shapes of its arrays."""
+
+    sizes: tuple[tuple[int, int], ...] = ()  # width and height of each picture they may be of
+    rows: tuple[tuple[str, int], ...] = ()  # of each trimmed component, by its mask
+
+
+ANYTHING = Expected()
+_Sample = tuple[str, Expected]
 
 
 class Look(NamedTuple):
@@ -56,7 +67,12 @@ class Look(NamedTuple):
 
 
 def look(
-    image_id: str, folder: int, component: Component, sizes: Sizes = (), *, read_data: bool = False
+    image_id: str,
+    folder: int,
+    component: Component,
+    expected: Expected = ANYTHING,
+    *,
+    read_data: bool = False,
 ) -> Look:
     """Check an array in an open folder: header, size and, with ``read_data``, all values."""
     size = time = 0
@@ -64,15 +80,16 @@ def look(
     try:
         fd = npy.open_array(image_id + component.extension, folder)
         try:
-            size, shape = npy.check(fd, component)
+            size, shape = content.check(fd, component)
             time = os.fstat(fd).st_ctime_ns
-            if sizes and shape not in _shapes(component, sizes):
+            if not _fits(component, shape, expected.sizes):
                 raise BadArrayError("wrong_size")
+            if component.trim and dict(expected.rows).get(component.name, shape[0]) != shape[0]:
+                raise BadArrayError("other_mask")
             if read_data:
                 from shardwright.store import arrays  # here, because only this needs NumPy
 
-                nbytes = component.nbytes(shape)
-                arrays.check_values(fd, size - nbytes, nbytes, component.dtype)
+                arrays.check_values(fd, size, shape, component)
         finally:
             os.close(fd)
     except BadArrayError as error:
@@ -81,8 +98,8 @@ def look(
 
 
 @lru_cache(maxsize=4096)
-def _shapes(component: Component, sizes: Sizes) -> tuple[Shape, ...]:
-    return tuple(component.shape_for(width, height) for width, height in sizes)
+def _fits(component: Component, shape: Shape, sizes: tuple[tuple[int, int], ...]) -> bool:
+    return not sizes or any(component.fits(shape, *size) for size in sizes)
 
 
 class ArrayFault(NamedTuple):
@@ -122,7 +139,7 @@ def check_all(
     store: Store,
     components: tuple[int, ...],
     ids: Collection[str],
-    sizes: Sequence[Sizes],
+    expected: Sequence[Expected],
     engine: Engine,
     *,
     read_data: bool = False,
@@ -131,7 +148,7 @@ def check_all(
 
     ``components`` are places in the recipe.
     """
-    samples = zip(ids, sizes, strict=True)
+    samples = zip(ids, expected, strict=True)
     firsts = range(0, len(ids), _BATCH)
     batches = ((first, list(islice(samples, _BATCH))) for first in firsts)
     with closing(engine.run(partial(_check, store, components, read_data), batches)) as results:
@@ -152,10 +169,10 @@ def _check(
                 fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, fd)
             folders.append((row, store.recipe.components[row], fd))
-        for number, (image_id, sizes) in enumerate(samples, first):
+        for number, (image_id, expected) in enumerate(samples, first):
             check()
             for row, component, folder in folders:
-                found = look(image_id, folder, component, sizes, read_data=read_data)
+                found = look(image_id, folder, component, expected, read_data=read_data)
                 seen.arrays += found.fault != "missing"
                 seen.bytes += found.size
                 if found.fault is not None:

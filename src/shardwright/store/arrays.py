@@ -1,8 +1,9 @@
-"""Reading and writing the arrays of a store; a ``.npy`` file that exists is complete."""
+"""Reading and writing the arrays and pictures of a store; a file that exists is complete."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwright import pictures
 from shardwright.errors import StorageError
-from shardwright.recipes import Component
+from shardwright.pictures import BadPictureError
+from shardwright.recipes import BFLOAT16, Component, Shape
 from shardwright.storage import files
-from shardwright.store import npy
+from shardwright.store import content, npy
 from shardwright.store.npy import BadArrayError
 
 Array = npt.NDArray[Any]
@@ -23,18 +26,19 @@ Array = npt.NDArray[Any]
 _CHUNK = 1 << 20  # bytes: stays in the processor's cache, and bounds our memory
 _THREADS = 16  # a disk commits in one go what waits together
 _SHARE = 8  # files a thread has open at most: macOS allows a process 256
+_BFLOAT16_INFINITY = 0x7F80  # its bits
+
+# Its name, its name while it is written, and what it holds.
+_Item = tuple[Path, Path, Array | bytes]
 
 
-_Item = tuple[Path, Path, Array]  # its name, its name while it is written, and what it holds
-
-
-def write_arrays(arrays: Iterable[tuple[Path, Array]]) -> None:
-    """Publish a group of arrays, byte for byte as ``np.save`` would write them.
+def write_arrays(arrays: Iterable[tuple[Path, Array | bytes]]) -> None:
+    """Publish a group of arrays, byte for byte as ``np.save`` would write them, and of pictures.
 
     When this returns, all of them are on the disk. If it fails, some may be, and no other files
     are left.
     """
-    # ".tmp" is as long as ".npy", so the longest image_id fits too.
+    # ".tmp" is no longer than ".npy" or ".webp", so the longest image_id fits too.
     group = [(path, path.with_suffix(files.TMP_SUFFIX), array) for path, array in arrays]
     share = max(1, min(_SHARE, len(group) // _THREADS))
     shares = [group[first : first + share] for first in range(0, len(group), share)]
@@ -53,13 +57,13 @@ def write_arrays(arrays: Iterable[tuple[Path, Array]]) -> None:
 
 
 def read_array(path: Path, component: Component) -> Array:
-    """Read one array, or raise BadArrayError."""
+    """Read one array as it is stored, or raise BadArrayError."""
     with open(npy.open_array(path), "rb", buffering=0) as file:
-        size, shape = npy.check(file.fileno(), component)
+        size, shape = content.check(file.fileno(), component)
         data_bytes = component.nbytes(shape)
         try:
             file.seek(size - data_bytes)
-            array: Array = np.fromfile(file, component.dtype)
+            array: Array = np.fromfile(file, component.header_dtype)
         except OSError:
             raise BadArrayError("unreadable") from None
     if array.nbytes != data_bytes:  # it changed since it was checked
@@ -67,19 +71,46 @@ def read_array(path: Path, component: Component) -> Array:
     return array.reshape(shape)
 
 
-def check_values(fd: int, offset: int, nbytes: int, dtype: str) -> None:
-    """Read all values of an array, or raise BadArrayError.
+def stored(array: Array, component: Component) -> Array:
+    """Cast an array to the form in which its component is stored."""
+    with np.errstate(over="ignore"):  # to infinity
+        if component.dtype != BFLOAT16:
+            return array.astype(component.dtype)
+        bits = array.astype("<f4").view("<u4")
+    # To the nearest, of two the even one; of a NaN, the upper bits alone could be an infinity.
+    rounded = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
+    nan = bits & 0x7FFFFFFF > _BFLOAT16_INFINITY << 16
+    return np.where(nan, bits >> 16 | 0x40, rounded).astype("<u2")
+
+
+def values(array: Array, component: Component) -> Array:
+    """Give the numbers that a stored array holds: bfloat16 as float32, others as they are."""
+    if component.dtype != BFLOAT16:
+        return array
+    return (array.astype("<u4") << 16).view("<f4")
+
+
+def check_values(fd: int, size: int, shape: Shape, component: Component) -> None:
+    """Read all values of a checked file, or raise BadArrayError."""
+    if component.is_array:
+        _check_numbers(fd, size, component.nbytes(shape), component)
+    else:
+        _decode(fd, size, shape)
+
+
+def _check_numbers(fd: int, end: int, nbytes: int, component: Component) -> None:
+    """Read the numbers of an array.
 
     Floats are compared by their bits, which is several times faster: without the sign, the bits of
     a number are below those of infinity, and those of NaN above.
     """
-    kind = np.dtype(dtype)
+    kind = np.dtype(component.header_dtype)
     bits = np.dtype(f"<u{kind.itemsize}")
     unsigned = bits.type((1 << 8 * kind.itemsize - 1) - 1)
     highest = 0
     first = None
-    constant = True
-    end = offset + nbytes
+    constant = nbytes > kind.itemsize
+    offset = end - nbytes
     while offset < end:
         try:
             data = os.pread(fd, min(_CHUNK, end - offset), offset)
@@ -89,30 +120,69 @@ def check_values(fd: int, offset: int, nbytes: int, dtype: str) -> None:
         if not count:
             raise BadArrayError("truncated")
         offset += count * kind.itemsize
-        values = np.frombuffer(data, bits, count)
-        first = values[0] if first is None else first
-        constant = constant and bool((values == first).all())
-        if kind.kind == "f":
-            highest = max(highest, int((values & unsigned).max()))
-    if kind.kind == "f":
-        infinity = int(np.array(np.inf, kind).view(bits))
+        numbers = np.frombuffer(data, bits, count)
+        first = numbers[0] if first is None else first
+        constant = constant and bool((numbers == first).all())
+        if component.is_float:
+            highest = max(highest, int((numbers & unsigned).max()))
+    if component.is_float:
+        infinity = _BFLOAT16_INFINITY
+        if component.dtype != BFLOAT16:
+            infinity = int(np.array(np.inf, kind).view(bits))
         if highest >= infinity:
             raise BadArrayError("nan" if highest > infinity else "infinite")
-    if constant:
+    if constant and component.is_never_constant:
         raise BadArrayError("constant")
+
+
+def _decode(fd: int, size: int, shape: Shape) -> None:
+    """Decode a picture, and look for bytes between its end and that of the file."""
+    from PIL import Image  # here, because few stores have pictures
+
+    if shape[0] * shape[1] > pictures.PIXEL_LIMIT:
+        raise BadArrayError("unreadable_picture")
+
+    def read(count: int, at: int) -> bytes:
+        return os.pread(fd, count, at)
+
+    try:
+        if pictures.length(read, size, pictures.examine(read)) != size:
+            raise BadArrayError("trailing_bytes")
+        with warnings.catch_warnings(), open(os.dup(fd), "rb") as file:
+            warnings.simplefilter("ignore")  # of metadata
+            formats = ("JPEG", "PNG", "WEBP")
+            file.seek(0)
+            Image.open(file, formats=formats).verify()  # the checksums of a PNG
+            file.seek(0)
+            with Image.open(file, formats=formats) as image:
+                image.load()
+                found = (image.height, image.width, len(image.getbands()))
+    except BadArrayError:
+        raise
+    except BadPictureError as error:
+        raise BadArrayError(*error.args) from None
+    except Exception:  # decoders may raise anything
+        raise BadArrayError("unreadable_picture") from None
+    if found != shape:
+        raise BadArrayError("unreadable_picture")
 
 
 def _write(share: Sequence[_Item]) -> None:
     """Write some files before waiting for the first, so that the disk commits many at once."""
     with ExitStack() as unsealed:
         written = []
-        for path, tmp, array in share:
-            header = npy.header_bytes(array.dtype.str, array.shape)
-            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        for path, tmp, held in share:
+            parts = [held] if isinstance(held, bytes) else _parts(held)
             file = unsealed.enter_context(files.NewFile(path, tmp))
-            file.write(header)
-            file.write(data)
+            for part in parts:
+                file.write(part)
             file.hasten()
-            written.append((file, len(header) + len(data)))
+            written.append((file, sum(map(len, parts))))
         for file, length in written:
             file.seal(length)
+
+
+def _parts(array: Array) -> list[bytes | memoryview]:
+    """Give the header and the data of an array's file."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return [npy.header_bytes(array.dtype.str, array.shape), data]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 from shardwright.layout import JSONL_NAME
-from shardwright.store import facts, provenance, records
-from shardwright.store.provenance import Entry
+from shardwright.store import facts, records
 from shardwright.store.store import Store
 
 _STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the defaults
@@ -43,17 +42,15 @@ def _spelt(path: Path) -> str:
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
-def derive(
-    store: Store, *, recompute: Mapping[str, Entry] | None = None, fit_buckets: bool = False
-) -> str:
-    """Write the derive command that made this store, or that recomputes parts of it.
+def derive(store: Store, *, recompute: Iterable[str] = (), fit_buckets: bool = False) -> str:
+    """Write the derive command that continues this store, or that recomputes parts of it.
 
-    With ``fit_buckets`` it recomputes the latents at the size of their bucket.
+    It starts from what the store or its recompute has recorded, so no setting is repeated. With
+    ``fit_buckets`` it recomputes the latents at the size of their bucket.
     """
-    flags = provenance.flags({**provenance.readable(store.folder), **(recompute or {})})
-    names = list(recompute or ())
+    flags, names = [], list(recompute)
     if fit_buckets:
-        flags += [] if "--fit" in flags else ["--fit", "bucket"]
+        flags = ["--fit", "bucket"]
         names = [row.name for row in store.recipe.components if row.follows_picture]
     flags += ["--recompute", ",".join(names)] if names else []
     images = _images(store)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ast
 import os
-import stat
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from shardwright.pictures import Read
 from shardwright.recipes import Component, Shape
 
 MAGIC = b"\x93NUMPY"
@@ -47,24 +46,11 @@ def header_bytes(dtype: str, shape: Shape) -> bytes:
     return MAGIC + b"\x01\x00" + len(padded).to_bytes(2, "little") + padded
 
 
-def check(fd: int, component: Component) -> tuple[int, Shape]:
-    """Give the size and shape of an open array file, or raise BadArrayError."""
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise BadArrayError("not_a_file")  # a folder, a pipe, a device
-        return check_part(lambda count: os.pread(fd, count, 0), found.st_size, component)
-    except OSError:
-        raise BadArrayError("unreadable") from None
-
-
-def check_part(first: Callable[[int], bytes], size: int, component: Component) -> tuple[int, Shape]:
-    """Check a part of a file in the same way; ``first`` reads its first bytes."""
-    if not component.is_array:
-        return _picture(first(size), component)
-    shape, expected = _judge(first(min(HEADER_BYTES, size)), component)
+def check(read: Read, size: int, component: Component) -> tuple[int, Shape]:
+    """Give the size and shape of an array file of so many bytes, or raise BadArrayError."""
+    shape, expected = _judge(read(min(HEADER_BYTES, size), 0), component)
     if shape is None:  # a longer header, by another writer
-        shape, expected = _judge(first(min(expected, size)), component)
+        shape, expected = _judge(read(min(expected, size), 0), component)
         if shape is None:
             raise BadArrayError("truncated")
     if size != expected:
@@ -136,15 +122,3 @@ def parse(start: bytes) -> Header:
     if not is_shape or not isinstance(fortran_order, bool):
         raise BadArrayError("not_npy")
     return Header(dtype, fortran_order, shape, length)
-
-
-def _picture(data: bytes, component: Component) -> tuple[int, Shape]:
-    import io
-
-    from PIL import Image
-
-    try:
-        width, height = Image.open(io.BytesIO(data)).size
-    except OSError:
-        raise BadArrayError("not_a_picture") from None
-    return len(data), (height, width, 3)

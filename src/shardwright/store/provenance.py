@@ -147,19 +147,6 @@ def require_same(
         )
 
 
-def flags(entries: Mapping[str, Entry]) -> list[str]:
-    """Give the flags that a store was made with, without the defaults."""
-    words: list[str] = []
-    for key, default in (("encoders", "pretrained"), ("fit", "original"), ("dtype", None)):
-        values = {e.settings[key] for e in entries.values() if key in e.settings}
-        if len(values) == 1 and not values & {default, _GIVEN}:
-            words += [f"--{key}", str(*values)]
-    for name, entry in entries.items():
-        if entry.model is not None:
-            words += ["--model", f"{name}={entry.model}"]
-    return words
-
-
 def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]) -> str:
     """Give the flags that restore the old values of changed settings."""
     words: list[str] = []

@@ -100,7 +100,9 @@ class Rules:
         self._rules = (*required, *optional, version)
         texts = {f"text{number}": field for number, field in enumerate(recipe.texts)}
         masks = {f"mask{number}": mask.field for number, mask in enumerate(recipe.masks)}
-        fields: list[Any] = [(name, str) for name in texts] + [(name, msgspec.Raw) for name in masks]
+        fields: list[Any] = [(name, str) for name in texts] + [
+            (name, msgspec.Raw) for name in masks
+        ]
         fields += [(rule.field, rule.kind | None, None) for rule in optional]
         kind = msgspec.defstruct(
             "_Essentials", fields, bases=(Essentials,), rename=texts | masks, gc=False

@@ -9,13 +9,15 @@ from typing import Self
 
 import msgspec
 
-from shardwright.errors import DamageError
+from shardwright import recipes
+from shardwright.errors import ProvenanceError
 from shardwright.layout import JSONL_NAME, STATE_FOLDER
-from shardwright.recipes import SPECIFICATION, Component, Recipe
+from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
+from shardwright.recipes.compare import differences
 from shardwright.storage import files
+from shardwright.store import provenance
 from shardwright.store.journal import journal_path
 
-ARRAY_SUFFIX = ".npy"
 _RECIPE = "recipe.json"
 _EMPTY = "empty"
 
@@ -29,18 +31,25 @@ class Store:
     recipe: Recipe = SPECIFICATION
 
     @classmethod
-    def at(cls, folder: Path, jsonl: Path | None = None) -> Self:
-        """Find the store in a folder, and its recipe."""
-        path = folder / STATE_FOLDER / _RECIPE
-        recipe = SPECIFICATION
-        if path.exists():
-            with files.explained(path):
-                data = path.read_bytes()
-            try:
-                recipe = msgspec.json.decode(data, type=Recipe)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                what = f"is not a recipe ({error})"
-                raise DamageError(what, path=path, fix="restore it") from None
+    def at(cls, folder: Path, jsonl: Path | None = None, given: RecipeFile | None = None) -> Self:
+        """Find the store in a folder, with the recipe it was made with.
+
+        Raise if another one is given. A store that no run of ours has written to has the given one.
+        """
+        there = recorded(folder)
+        asked = given.recipe if given is not None and given.origin is not None else None
+        if there and asked and (changes := differences(there, asked)):
+            what = f"was made with another recipe ({'; '.join(changes)})"
+            fix = (
+                "to bring it up to date run shardwright derive, or give the recipe it was made with"
+            )
+            raise ProvenanceError(what, path=folder, fix=fix)
+        recipe = there or (given.recipe if given else SPECIFICATION)
+        for component in recipe.components:
+            if not component.is_known:
+                assert given is not None
+                fix = "add it to the recipe, or run shardwright derive, which asks the model"
+                raise given.error(component.name, "shape", "is not known yet", fix)
         return cls(folder, jsonl or folder / JSONL_NAME, recipe)
 
     def of(self, jsonl: str) -> Store:
@@ -69,6 +78,12 @@ class Store:
         """Give the file of a member as it is for the empty caption."""
         return self.state / _EMPTY / suffix
 
+    @property
+    def next(self) -> Store:
+        """Give the store of the next generation, with what is recomputed and not in use yet."""
+        folder = _next(self.folder)
+        return Store(folder, folder / JSONL_NAME, self.recipe)
+
     def make_folders(self) -> None:
         """Make the folders, and sync them: a killed run may have left files that were not.
 
@@ -77,8 +92,44 @@ class Store:
         arrays = [self.arrays(component) for component in self.recipe.components]
         for folder in (self.jsonl.parent, *arrays):
             files.make_folder(folder)
-        if self.recipe != SPECIFICATION and not (self.state / _RECIPE).exists():
-            files.write(self.state / _RECIPE, msgspec.json.encode(self.recipe) + b"\n")
         for folder in dict.fromkeys((self.folder, self.jsonl.parent, self.state, *arrays)):
             files.sync_folder(folder)
         files.sync_parent(self.folder)
+
+    def record(self, *, always: bool = False) -> None:
+        """Record the recipe; the specification needs no file, unless ``always``."""
+        path = self.state / _RECIPE
+        if self.recipe == SPECIFICATION and not always:
+            files.withdraw(path)
+        elif read_recipe(self.folder) != self.recipe:
+            files.write(path, msgspec.json.encode(self.recipe) + b"\n")
+
+
+def _next(folder: Path) -> Path:
+    return folder / STATE_FOLDER / "next"
+
+
+def read_recipe(folder: Path) -> Recipe | None:
+    """Read the recipe that is recorded in a folder, if there is one."""
+    path = folder / STATE_FOLDER / _RECIPE
+    if not path.exists():
+        return None
+    with files.explained(path):
+        return recipes.decode(path.read_bytes(), path)
+
+
+def recorded(folder: Path) -> Recipe | None:
+    """Give the recipe of a store; None if no run of ours has written to it.
+
+    Earlier versions knew only the specification's, and recorded only the fit and the models.
+    """
+    entries = provenance.readable(folder)
+    if any(entry.recompute == "swapping" for entry in entries.values()):
+        found = read_recipe(_next(folder)) or read_recipe(folder)
+    else:
+        found = read_recipe(folder)
+    if found is not None or not (folder / STATE_FOLDER).is_dir():
+        return found
+    fits = {entry.settings["fit"] for entry in entries.values() if "fit" in entry.settings}
+    models = {name: entry.model for name, entry in entries.items() if entry.model is not None}
+    return SPECIFICATION.override(fit=fits.pop() if len(fits) == 1 else None, models=models)

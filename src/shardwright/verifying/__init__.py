@@ -24,8 +24,9 @@ StrPath = str | os.PathLike[str]
 
 @entry
 def verify(
-    path: StrPath = "data/derived",
+    path: StrPath | None = None,
     *,
+    recipe: StrPath | None = None,
     read_data: bool = False,
     against: StrPath | None = None,
     loaders: bool = False,
@@ -42,10 +43,12 @@ def verify(
     """
     # Imported where they are needed, for a quick start.
     from shardwright.store.folders import is_store
+    from shardwright.store.places import find_recipe
     from shardwright.verifying.folder import is_shard_folder, verify_shards
 
     require_switches(read_data=read_data, loaders=loaders)
-    target = place("path", path)
+    file = find_recipe(recipe)
+    target = file.paths["store"] if path is None else place("path", path)
     source = place_or_none("--against", against)
     engine, report = Local.of(workers), progress or Progress()
     if not target.exists():
@@ -60,7 +63,8 @@ def verify(
         from shardwright.store.store import Store
         from shardwright.verifying.store import verify_store
 
-        return verify_store(Store.at(target), read_data=read_data, engine=engine, progress=report)
+        store = Store.at(target, given=file)
+        return verify_store(store, read_data=read_data, engine=engine, progress=report)
     if not is_shard_folder(target):
         what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
         fix = "give the folder that derive, migrate or pack wrote"

@@ -13,7 +13,7 @@ from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.record_members import mask_fault
 from shardwright.shards.format.tarread import Fault
 from shardwright.storage.local import Readable
-from shardwright.store import npy, records
+from shardwright.store import content, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Record
 
@@ -31,8 +31,13 @@ class Place(NamedTuple):
 
     def first(self, count: int) -> bytes:
         """Read the first bytes of its data."""
-        known = count <= len(self.start)
-        return self.start[:count] if known else self.file.pread(self.offset, count)
+        return self.read(count, 0)
+
+    def read(self, count: int, at: int) -> bytes:
+        """Read bytes of its data from an offset; fewer at its end."""
+        count = max(0, min(count, self.size - at))
+        known = at + count <= len(self.start)
+        return self.start[at : at + count] if known else self.file.pread(self.offset + at, count)
 
 
 Found = tuple[str, dict[str, Place]]  # a sample's name, and its members
@@ -97,7 +102,7 @@ def check_sample(
     for suffix, array in recipe.arrays.items():
         if place := places.get(suffix):
             try:
-                _, shapes[suffix] = npy.check_part(place.first, place.size, array)
+                _, shapes[suffix] = content.check_part(place.read, place.size, array)
             except BadArrayError as error:
                 what = f"does not match the recipe ({_words(error.reason)})"
                 faults.append(Fault(f"{array.name}_{error.reason}", what, suffix))

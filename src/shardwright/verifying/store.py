@@ -16,8 +16,9 @@ from pathlib import Path
 from shardwright.buckets import Bucket, is_bucket
 from shardwright.engine import Engine
 from shardwright.progress import Progress, quantity
+from shardwright.recipes import Recipe
 from shardwright.store import array_faults, facts, folders, provenance, records, rules
-from shardwright.store.array_faults import ArrayCounts, Sizes
+from shardwright.store.array_faults import ArrayCounts, Expected
 from shardwright.store.commands import Commands
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.records import Line, Record
@@ -64,11 +65,11 @@ def verify_store(
 
 @dataclass
 class _Samples:
-    """The samples of the records: each image_id with its first line, and their sizes in order."""
+    """The samples of the records: each image_id with its first line, and what they say."""
 
     records: int = 0
     ids: dict[str, int] = field(default_factory=dict)
-    sizes: list[Sizes] = field(default_factory=list)
+    expected: list[Expected] = field(default_factory=list)
 
 
 def _read_records(
@@ -76,7 +77,7 @@ def _read_records(
 ) -> tuple[_Samples, list[Finding]]:
     samples = _Samples()
     twins = _Twins(samples.ids)
-    known: dict[Sizes, Sizes] = {}  # one of each: there are fewer sizes than samples
+    known: dict[Expected, Expected] = {}  # one of each: there are fewer than samples
     findings: list[Finding] = []
     valid, jsonl = rules.Rules(store.recipe), store.jsonl
 
@@ -100,15 +101,15 @@ def _read_records(
                 kind, what, fix = twin
                 findings.append(Finding(kind, str(jsonl), line.number, what, fix.format(run=run)))
             if samples.ids[image_id] == line.number:
-                sizes = _sizes(record)
-                samples.sizes.append(known.setdefault(sizes, sizes))
+                expected = _expected(record, store.recipe)
+                samples.expected.append(known.setdefault(expected, expected))
     count = quantity(len(findings), "findings")
     progress.note(f"{quantity(samples.records, 'records')}, {count}")
     return samples, findings
 
 
-def _sizes(record: Record) -> Sizes:
-    """Give the sizes that decide the shapes of a record's arrays: of its picture, of its bucket."""
+def _expected(record: Record, recipe: Recipe) -> Expected:
+    """Give what decides the shapes of a record's arrays: its picture, its bucket, its masks."""
     sizes = []
     width, height, bucket = (record.get(name) for name in ("width", "height", "aspect_bucket"))
     if rules.is_side(width) and rules.is_side(height):
@@ -116,7 +117,14 @@ def _sizes(record: Record) -> Sizes:
     if type(bucket) is str and is_bucket(bucket):
         size = Bucket.parse(bucket)
         sizes.append((size.width, size.height))
-    return tuple(sizes)
+    rows = tuple(
+        (component.name, sum(record[component.mask.field]))
+        for component in recipe.components
+        if component.trim
+        and component.mask
+        and records.is_mask(record.get(component.mask.field), component.mask)
+    )
+    return Expected(tuple(sizes), rows)
 
 
 class _Twins:
@@ -157,9 +165,9 @@ def _check_arrays(
 ) -> ArrayCounts:
     total = len(samples.ids)
     progress.phase("arrays", total, "samples")
-    seen, sizes = ArrayCounts(), samples.sizes
+    seen = ArrayCounts()
     check = array_faults.check_all(
-        store, tuple(rows), samples.ids, sizes, engine, read_data=read_data
+        store, tuple(rows), samples.ids, samples.expected, engine, read_data=read_data
     )
     with closing(check) as batches:
         for number, batch in enumerate(batches, 1):

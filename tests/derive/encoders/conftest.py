@@ -12,9 +12,6 @@ from tests.derive.encoders.models import make_dino, make_t5, make_vae
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder per component."""
-    import torch
-
-    torch.set_num_threads(1)  # the models are tiny, and the cores are shared with other tests
     root = tmp_path_factory.mktemp("models")
     return {
         "dinov3": make_dino(root / "tiny-dino"),

@@ -19,38 +19,42 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.encoders.base import Options
 from shardwright.encoders.checkpoints import Checkpoint, Layout, find
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipes import SPECIFICATION
 from tests.derive.encoders.hub import COMMIT, serving
+from tests.derive.encoders.models import with_model
 
 COMPONENT = next(component for component in SPECIFICATION.components if component.name == "vae")
-LAYOUT = Layout("no/default", ("config.json",), weights="diffusion_pytorch_model", subfolder="vae")
+LAYOUT = Layout(("config.json",), weights="diffusion_pytorch_model")
+TEXT = Layout(("config.json",), weights="model", tokenizer=("tokenizer.json", "vocab.json"))
 SOURCES = Path(__file__).parents[3] / "src"
 
 # Finds a model, perhaps fetches its weights, and prints what it found or why not.
 SCRIPT = """
 import json, sys
-from shardwright.encoders.base import Options
 from shardwright.encoders.checkpoints import find
 from shardwright.errors import ShardwrightError
-from tests.derive.encoders.test_checkpoints import COMPONENT, LAYOUT
+from tests.derive.encoders.models import with_model
+from tests.derive.encoders.test_checkpoints import COMPONENT, LAYOUT, TEXT
 try:
-    found = find(COMPONENT, Options(models={"vae": sys.argv[1]}), LAYOUT)
-    weights = found.fetch_weights() / "diffusion_pytorch_model.safetensors"
+    place, layout = ({}, LAYOUT) if len(sys.argv) < 3 else ({"subfolder": sys.argv[2]}, TEXT)
+    found = find(with_model(COMPONENT, sys.argv[1], **place), layout)
+    weights = found.fetch_weights() / f"{layout.weights}.safetensors"
     said = dict(found.identity, config=found.read("config.json"), bytes=weights.read_text())
+    if layout.tokenizer:
+        said["tokenizer"] = found.tokenizer_folder.name
 except ShardwrightError as error:
     said = {"error": str(error)}
 print(json.dumps(said))
 """
 
 
-def ask_hub(model: str, cache: Path, **environment: str) -> dict[str, object]:
+def ask_hub(model: str, cache: Path, *place: str, **environment: str) -> dict[str, object]:
     """Look for a model in a process of its own; anything else than the answer is a failure."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SCRIPT, model],
+        [sys.executable, "-W", "error", "-c", SCRIPT, model, *place],
         env=kept | {"HF_HOME": str(cache), "HF_HUB_DISABLE_XET": "1"} | environment,
         cwd=SOURCES.parent,
         capture_output=True,
@@ -71,7 +75,7 @@ def make_folder(folder: Path, weights: bytes = b"weights") -> Path:
 
 
 def found(folder: Path | str) -> Checkpoint:
-    return find(COMPONENT, Options(models={"vae": str(folder)}), LAYOUT)
+    return find(with_model(COMPONENT, folder), LAYOUT)
 
 
 def test_the_subfolder_of_a_complete_pipeline_is_found(tmp_path: Path) -> None:
@@ -161,6 +165,26 @@ def test_of_a_model_on_the_hub_only_what_is_used_is_fetched_and_only_once(tmp_pa
         assert len(hub.sent) == 2
     assert ask_hub("some/pipeline", tmp_path, HF_ENDPOINT=hub.url) == expected  # now it is gone
     assert ask_hub("some/pipeline", tmp_path, HF_HUB_OFFLINE="1") == expected
+
+
+def test_of_a_text_encoder_on_the_hub_the_tokenizer_beside_it_is_fetched(tmp_path: Path) -> None:
+    files = {
+        f"{folder}/{name}": f"{folder} {name}".encode()
+        for folder in ("text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2")
+        for name in ("model.safetensors", "model.fp16.safetensors", "vocab.json", "other.txt")
+    }
+    files["text_encoder_2/config.json"] = b'{"a": 2}'
+    del files["text_encoder_2/vocab.json"]
+    with serving({"some/pipeline": files}) as hub:
+        said = ask_hub("some/pipeline", tmp_path, "text_encoder_2", HF_ENDPOINT=hub.url)
+        fetched = sorted(hub.sent)
+    assert fetched == [
+        "text_encoder_2/config.json",
+        "text_encoder_2/model.safetensors",
+        "tokenizer_2/vocab.json",
+    ]
+    assert (said["tokenizer"], said["config"]) == ("tokenizer_2", {"a": 2})
+    assert said["bytes"] == "text_encoder_2 model.safetensors"
 
 
 def test_the_hub_s_refusals_are_explained(tmp_path: Path) -> None:

@@ -15,13 +15,21 @@ from PIL import Image
 
 from shardwright.deriving import images
 from shardwright.deriving.machine import rooms
+from shardwright.deriving.passes import Pass
 from shardwright.encoders import load
+from shardwright.encoders.autoencoder import Autoencoder, Tiling
 from shardwright.encoders.base import ImageEncoder, Options, Picture, TextEncoder
 from shardwright.encoders.contract import ImageEncoderContract, TextEncoderContract, picture
-from shardwright.encoders.vae import Tiling, VaeEncoder
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipes import SPECIFICATION
-from tests.derive.encoders.models import DINO_PREPROCESSING, edit_json, make_dino, make_t5, make_vae
+from tests.derive.encoders.models import (
+    DINO_PREPROCESSING,
+    edit_json,
+    make_dino,
+    make_t5,
+    make_vae,
+    with_model,
+)
 
 COMPONENT = {component.name: component for component in SPECIFICATION.components}
 
@@ -29,7 +37,7 @@ Checkpoints = dict[str, Path]
 
 
 def encoder(name: str, folder: Path | str, **options: Any) -> Any:  # noqa: ANN401 - of either kind
-    return load("pretrained", COMPONENT[name], Options(models={name: str(folder)}, **options))
+    return load("pretrained", with_model(COMPONENT[name], folder), Options(**options))
 
 
 def one(encoder: ImageEncoder, source: Picture) -> NDArray[Any]:
@@ -197,7 +205,8 @@ def test_the_vae_knows_how_much_memory_a_picture_takes(checkpoints: Checkpoints)
     vae = encoder("vae", checkpoints["vae"])
     megapixel = vae.prepare(picture(1024, 1024)).size * vae.bytes_per_number
     assert 2.5e9 < megapixel < 2.8e9  # as measured with the default model, for each after the first
-    assert rooms({COMPONENT["vae"]: vae})[COMPONENT["vae"]] > 0
+    through = Pass({COMPONENT["vae"]: vae})
+    assert rooms([through])[through] > 0
 
 
 @pytest.mark.parametrize(("name", "plain"), [("dinov3", plain_dino), ("vae", plain_vae)])
@@ -288,8 +297,8 @@ def test_a_picture_lying_on_its_side_is_encoded_upright(
 # Tiles
 
 
-def tiled(made: VaeEncoder, tiling: Tiling) -> VaeEncoder:
-    return VaeEncoder(made.component, made._checkpoint, Options(), tiling)
+def tiled(made: Autoencoder, tiling: Tiling) -> Autoencoder:
+    return Autoencoder(made.component, made._checkpoint, Options(), {}, made.kind, tiling)
 
 
 def test_a_tile_is_the_latent_of_that_part_alone_where_no_other_reaches(
@@ -319,7 +328,7 @@ def test_a_picture_too_large_for_one_pass_is_tiled_and_a_full_hd_one_is_not(
     tmp_path: Path,
 ) -> None:
     folder = make_vae(tmp_path / "vae", attention=False)  # which would take most of the time
-    vae: VaeEncoder = encoder("vae", folder)
+    vae: Autoencoder = encoder("vae", folder)
     large, hd = picture(2600, 900), picture(1920, 1080)
     array = one(vae, large)
     assert array.shape == (16, 112, 325)
@@ -356,9 +365,23 @@ def test_descriptions_name_model_dtype_preprocessing_scale_and_shift(
             "std": [0.229, 0.224, 0.225],
         },
     }
-    assert said["vae"]["scaling_factor"] == 0.3611
-    assert said["vae"]["shift_factor"] == 0.1159
-    assert said["t5"]["tokens"] == 77
+    assert said["vae"] == {
+        "encoder": "AutoencoderKL",
+        "model": "tiny-vae",
+        "dtype": "float32",
+        "output": "posterior mean, unscaled",
+        "preprocessing": "pixels / 127.5 - 1",
+        "tiling": {"above": 2_097_152, "side": 1024, "overlap": 256},
+        "scaling_factor": 0.3611,
+        "shift_factor": 0.1159,
+    }
+    assert said["t5"] == {
+        "encoder": "T5EncoderModel",
+        "model": "tiny-t5",
+        "dtype": "float32",
+        "output": "last_hidden_state",
+        "tokens": 77,
+    }
 
 
 def test_preprocessing_is_the_checkpoint_s_own(checkpoints: Checkpoints, tmp_path: Path) -> None:
@@ -396,8 +419,8 @@ def test_a_checkpoint_of_the_wrong_width_is_refused(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_kind_is_refused(checkpoints: Checkpoints) -> None:
     _refused("dinov3", checkpoints["t5"], "t5", "dinov3_vit is needed")
-    _refused("vae", checkpoints["dinov3"], "AutoencoderKL is needed")
-    _refused("t5", checkpoints["dinov3"], "dinov3_vit", "a t5 is needed")
+    _refused("vae", checkpoints["dinov3"], "AutoencoderKL or AutoencoderDC or")
+    _refused("t5", checkpoints["dinov3"], "dinov3_vit", "t5 or umt5 is needed")
 
 
 def test_preprocessing_that_is_not_a_dinov3_s_is_refused(
@@ -406,7 +429,8 @@ def test_preprocessing_that_is_not_a_dinov3_s_is_refused(
     folder = shutil.copytree(checkpoints["dinov3"], tmp_path / "dino")
     config = folder / "preprocessor_config.json"
     cases: list[tuple[dict[str, Any], list[str]]] = [
-        ({"do_center_crop": True}, ["do_center_crop: True"]),
+        ({"do_center_crop": True}, ["preprocessor_config.json"]),
+        ({"do_center_crop": True, "crop_size": {"height": 256, "width": 9}}, ["crops more"]),
         ({"do_resize": False}, ["do_resize: False"]),
         ({"size": {"shortest_edge": 256}}, ["no 'height'"]),
         ({"resample": 9}, ["preprocessor_config.json", "9"]),
@@ -490,7 +514,7 @@ def test_float16_is_refused(checkpoints: Checkpoints) -> None:
 
 
 def test_a_batch_too_large_for_the_memory_is_a_memory_error(checkpoints: Checkpoints) -> None:
-    vae: VaeEncoder = encoder("vae", checkpoints["vae"], device="cpu")
+    vae: Autoencoder = encoder("vae", checkpoints["vae"], device="cpu")
     small = picture(64, 64)[None]
     # The same bytes over and over: more than any address space as floats, but nothing as they are.
     huge = np.lib.stride_tricks.as_strided(small, (10**12, 64, 64, 3), (0, *small.strides[1:]))

@@ -10,7 +10,7 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import Component, Recipe, Shape
 from shardwright.shards.format.record_members import mask_fault
 from shardwright.storage import files
-from shardwright.store import npy
+from shardwright.store import content
 from shardwright.store.npy import BadArrayError
 
 _FOLDER = "empty"
@@ -65,4 +65,4 @@ def empty_faults(found: Mapping[str, bytes], recipe: Recipe) -> Iterator[tuple[s
 
 
 def _shape(data: bytes, component: Component) -> Shape:
-    return npy.check_part(lambda count: data[:count], len(data), component)[1]
+    return content.check_part(lambda count, at: data[at : at + count], len(data), component)[1]

@@ -1,0 +1,104 @@
+"""``shardwright recipe``: what a sample consists of, and where each value comes from."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+
+import shardwright
+from shardwright.buckets import Bucket
+from shardwright.cli.options import declare, path, switch
+from shardwright.cli.printing import call
+from shardwright.progress import quantity
+from shardwright.showing import RecipeComponent, RecipeSummary
+from shardwright.text import shown
+
+HELP = "show what a sample consists of, list the shipped recipes, or write one to start from"
+DESCRIPTION = """\
+Shows a recipe as TOML, with the file or the shipped recipe that each value comes from, and below it
+one line for each component. Without FILE_OR_NAME that is the recipe in force: shardwright.toml of
+the working folder, else that of the store, else prx, the specification. Showing a file checks it:
+mistakes are reported with file, table and key. What is printed is a recipe file again.
+
+--init writes a file in which every key is explained, and which gives the recipe that is shown.
+docs/recipes.md describes all keys."""
+EXAMPLE = """\
+  shardwright recipe
+  shardwright recipe --list
+  shardwright recipe sdxl --init
+  shardwright recipe shardwright.toml
+"""
+EXIT_STATUS = """\
+exit status:
+  0    done
+  1    failed
+  2    wrong usage, or the recipe is missing or invalid
+  12   the recipe of the store is damaged
+  130  interrupted (terminated: 143, hung up: 129)
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    start = path("FILE", "write a commented file to start from (shardwright.toml)")
+    flags = {
+        "recipe": path("FILE_OR_NAME", "a recipe file, or the name of a shipped recipe"),
+        "--list": switch("list the shipped recipes"),
+        "--init": {**start, "nargs": "?", "const": "shardwright.toml"},
+    }
+    declare(parser, shardwright.recipe, flags)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the recipe."""
+    call(shardwright.recipe, options, describe)
+    return 0
+
+
+def describe(summary: RecipeSummary) -> str:
+    """Write the recipe as TOML, and what it comes to as comments."""
+    if summary.shipped:
+        rows = summary.shipped.items()
+        return "\n".join(
+            f"{name}: {', '.join(each.components)}\n  {each.about}" for name, each in rows
+        )
+    if summary.written is not None:
+        wrote = f"wrote {shown(summary.written)}, which begins as {shown(summary.origin)}"
+        return f"{wrote}\nnext: edit it, then run shardwright derive"
+    heads = ["component", "member", "dtype", "shape", "encoder", "model"]
+    cells = _aligned([heads, *map(_cells, summary.components)])
+    lines = [
+        f"# The recipe of {shown(summary.origin)}.",
+        "",
+        summary.toml,
+        *(f"# {row}" for row in cells),
+    ]
+    return "\n".join(
+        [*lines, *(f"# {row}" for row in cells), "#", f"# {_buckets(summary.buckets)}"]
+    )
+
+
+def _cells(component: RecipeComponent) -> list[str]:
+    shape = "from the model"
+    if component.shape is not None:
+        shape = f"({'up to ' * component.trim}{', '.join(map(str, component.shape))})"
+    given = (component.dtype, shape, component.encoder, component.model)
+    return [component.name, component.member, *(shown(each or "-") for each in given)]
+
+
+def _buckets(names: list[str]) -> str:
+    found = sorted(map(Bucket.parse, names), key=lambda bucket: bucket.aspect)
+    pixels = sorted(bucket.width * bucket.height for bucket in found)
+    return (
+        f"{quantity(len(found), 'buckets')}, from {found[0]} to {found[-1]}, "
+        f"of {pixels[0] / 1e6:.2f} to {pixels[-1] / 1e6:.2f} megapixels"
+    )
+
+
+def _aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Align the cells of each column to the left."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,102 @@
+"""Encoders of the user's own: a class in a module, or an entry point of an installed package.
+
+The caller makes sure that the name comes from a recipe file or a flag, never from data. Modules are
+found as Python finds them, and nothing of a class is called before it is known to be an encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from shardwright.encoders.base import Encoder, Options
+from shardwright.errors import ShardwrightError, UsageError
+from shardwright.recipes import Component
+from shardwright.recipes.keys import ENCODERS, nearest
+
+GROUP = "shardwright.encoders"
+_METHODS = ("prepare", "encode", "describe")
+_PARTS = ("component", "device")
+
+
+def load(component: Component, options: Options) -> Encoder:
+    """Import the class of a component's encoder, check it, and make one."""
+    name = component.encoder or ""
+    module, attribute = _place(name, component)
+    kind = _imported(module, attribute, component)
+    if not isinstance(kind, type):
+        raise _error(component, f"{attribute} of {module} is not a class", "name a class")
+    methods = (method for method in _METHODS if not callable(getattr(kind, method, None)))
+    _require_none(methods, f"{attribute} of {module} is not an encoder: no method", component)
+    try:
+        encoder: Any = kind(component, options)
+    except ShardwrightError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        what = f"{attribute}(component, options) fails with {_words(error)}"
+        raise _error(component, what, "correct its __init__") from error
+    parts = (part for part in _PARTS if not hasattr(encoder, part))
+    _require_none(parts, f"{attribute} of {module} is not an encoder: no attribute", component)
+    found: Encoder = encoder
+    return found
+
+
+def _place(name: str, component: Component) -> tuple[str, str]:
+    """Give the module and the name of the class."""
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+            raise _error(component, "is not the name of a class", 'write "package.module:Class"')
+        return module, attribute
+    installed = entry_points(group=GROUP)
+    named = {(entry.module, entry.attr): entry for entry in installed if entry.name == name}
+    if not named:
+        known = [*ENCODERS, *sorted({entry.name for entry in installed} - ENCODERS.keys())]
+        what = "is neither part of Shardwright nor an installed entry point"
+        raise _error(component, what, f'{nearest(name, known)}, or write "package.module:Class"')
+    if len(named) > 1:
+        values = " and ".join(sorted(entry.value for entry in named.values()))
+        what = f"is the entry point of several packages: {values}"
+        raise _error(component, what, "write one of these instead")
+    (place,) = named
+    return place
+
+
+def _imported(module: str, attribute: str, component: Component) -> object:
+    try:
+        found = import_module(module)
+        kind: object = getattr(found, attribute, None)  # a module may import it only now
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise _failed(module, component, error) from error
+        fix = "install its package, or add its folder to PYTHONPATH"
+        raise _error(component, f"there is no module {error.name}", fix) from None
+    except (Exception, SystemExit) as error:  # a module may do anything when it is imported
+        raise _failed(module, component, error) from error
+    if kind is None:
+        classes = [name for name, value in vars(found).items() if isinstance(value, type)]
+        fix = nearest(attribute, classes) if classes else "name a class of another module"
+        raise _error(component, f"{module} has no {attribute}", fix)
+    return kind
+
+
+def _failed(module: str, component: Component, error: BaseException) -> UsageError:
+    fix = f"correct it until python -c 'import {module}' works"
+    return _error(component, f"importing {module} fails with {_words(error)}", fix)
+
+
+def _require_none(missing: Iterable[str], what: str, component: Component) -> None:
+    if names := ", ".join(missing):
+        fix = "see ImageEncoder and TextEncoder in shardwright.encoders.base"
+        raise _error(component, f"{what} {names}", fix)
+
+
+def _error(component: Component, what: str, fix: str) -> UsageError:
+    where = f"[component.{component.name}] encoder: {component.encoder!r}"
+    return UsageError(f"{where}: {what}", fix=fix)
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
