@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 
 import shardwright
 from shardwright.errors import DamageError, InputMissingError, UsageError
+from shardwright.recipes import Recipe
 from shardwright.shards.format import decode, manifest
 from tests.shards.packed import assert_same
 from tests.shards.packed import packed as packed_to_specification
-from tests.shards.varied import TOKENS, VARIED, arrays, kept, packed, picture
+from tests.shards.varied import SDXL, TOKENS, VARIED, arrays, kept, packed, picture
 
 SAMPLES = 22
 
@@ -149,6 +151,19 @@ def test_torch_gives_the_same_with_bfloat16_as_it_is(
             assert all(tensor.is_shared() for tensor in (*batch["pose.npy"], batch["t5.npy"]))
 
 
+def test_an_array_of_another_dtype_is_never_read_as_bfloat16(tmp_path: Path) -> None:
+    shards = packed(tmp_path, 4)
+    found = manifest.load_manifest(shards)
+    assert found is not None
+    vae, *rest = VARIED.components
+    recipe = replace(VARIED, components=(replace(vae, dtype="bfloat16"), *rest))
+    manifest.save_manifest(shards, msgspec.structs.replace(found, recipe=recipe))
+    dataset = shardwright.open(shards)
+    for read in (lambda: dataset[0], lambda: list(dataset.batches(2))):
+        with pytest.raises(DamageError, match=r"vae\.npy is bfloat16, but one is float16"):
+            read()
+
+
 def test_components_say_what_they_are_and_how_they_were_made(shards: Path, tmp_path: Path) -> None:
     components = pickle.loads(pickle.dumps(shardwright.open(shards))).components
     assert list(components) == ["vae", "t5", "pooled", "pose", "picture"]
@@ -229,17 +244,25 @@ def test_a_manifest_cannot_name_a_file_elsewhere_as_the_empty_caption(tmp_path: 
 
 def test_a_manifest_with_a_recipe_of_an_earlier_form_is_read(tmp_path: Path) -> None:
     """It had only names, folders, suffixes, dtypes, shapes, inline fields, sources and masks."""
-    shards = packed(tmp_path, 2)
-    path = shards / ".shardwright/manifest.json"
-    document = json.loads(path.read_bytes())
-    old = ("name", "folder", "suffix", "dtype", "shape", "inline", "source", "mask")
-    parts = document["recipe"]["components"]
-    document["recipe"] = {
-        "components": [{key: part[key] for key in old} for part in parts],
-        "buckets": document["recipe"]["buckets"],
-    }
-    recipe = msgspec.json.decode(json.dumps(document["recipe"]), type=type(VARIED))
+    shards = packed(tmp_path, 2, SDXL)
     found = manifest.load_manifest(shards)
     assert found is not None
-    manifest.save_manifest(shards, msgspec.structs.replace(found, recipe=recipe))
-    assert shardwright.open(shards).components["pose"].shape == ("any", 3)
+    recipe = msgspec.to_builtins(SDXL)
+    old = ("name", "folder", "suffix", "dtype", "shape", "inline", "source", "mask")
+    parts = [{key: part[key] for key in old} for part in recipe["components"]]
+    earlier = msgspec.convert({"components": parts, "buckets": recipe["buckets"]}, Recipe)
+    manifest.save_manifest(shards, msgspec.structs.replace(found, recipe=earlier))
+    assert shardwright.open(shards).components["clip-l"].shape == (7, 3)
+    assert shardwright.verify(shards, read_data=True).findings == []
+
+
+def test_a_manifest_cannot_name_a_folder_elsewhere(tmp_path: Path) -> None:
+    shards = packed(tmp_path, 2)
+    found = manifest.load_manifest(shards)
+    assert found is not None
+    first, *rest = VARIED.components
+    for bad in ({"folder": "../x"}, {"suffix": "../x.npy"}, {"dtype": "|O"}, {"shape": (1 << 60,)}):
+        recipe = replace(VARIED, components=(replace(first, **bad), *rest))
+        manifest.save_manifest(shards, msgspec.structs.replace(found, recipe=recipe))
+        with pytest.raises(DamageError, match="is not a recipe"):
+            shardwright.open(shards)

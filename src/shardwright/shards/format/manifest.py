@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
-from shardwright.recipes import SPECIFICATION, Recipe
+from shardwright.recipes import SPECIFICATION, Recipe, require_valid
 from shardwright.shards.format.empty import empty_members
 from shardwright.storage import files
 
@@ -143,8 +143,7 @@ def decode_manifest(data: bytes, path: Path | str) -> Manifest:
     runs, paths = range(len(found.runs)), {entry.path for entry in found.shards}
     if not runs or len(paths) < len(found.shards) or any(e.run not in runs for e in found.shards):
         raise DamageError("lists a shard twice or without its run", path=path, fix=_FIX)
-    if not found.empties().keys() <= empty_members(found.samples_of()).keys():
-        raise DamageError("lists an empty caption of no component", path=path, fix=_FIX)
+    _require_own_names(found, path)
     return found
 
 
@@ -152,7 +151,12 @@ def load_unfinished(output_dir: Path) -> Unfinished | None:
     """Read the note of an unfinished run, if there is one."""
     path = output_dir / STATE_FOLDER / UNFINISHED_NAME
     data = _read(path)
-    return None if data is None else _decode(data, path, Unfinished)
+    if data is None:
+        return None
+    found = _decode(data, path, Unfinished)
+    if found.base is not None:
+        _require_own_names(found.base, path)
+    return found
 
 
 def save_manifest(output_dir: Path, manifest: Manifest) -> None:
@@ -212,3 +216,11 @@ def _decode(data: bytes, path: Path | str, kind: type[Document]) -> Document:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DamageError(f"this version cannot read it ({error})", path=path, fix=_FIX) from None
+
+
+def _require_own_names(found: Manifest, path: Path | str) -> None:
+    """Raise if a manifest, which may come from anybody, names files elsewhere."""
+    recipe = found.samples_of()
+    require_valid(recipe, path)
+    if not found.empties().keys() <= empty_members(recipe).keys():
+        raise DamageError("lists an empty caption of no component", path=path, fix=_FIX)

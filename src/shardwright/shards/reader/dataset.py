@@ -64,7 +64,10 @@ class Dataset:
         return map(self._widened, samples) if self._view.halves else samples
 
     def _widened(self, sample: Sample) -> Sample:
-        return sample | {field: decode.widened(sample[field]) for field in self._view.halves}
+        for field in self._view.halves:
+            self._view.require_bits(field, sample[field])
+            sample[field] = decode.widened(sample[field])
+        return sample
 
     @property
     def field_names(self) -> tuple[str, ...]:

@@ -119,6 +119,8 @@ class Stacking:
                     apart=field in self._apart,
                     is_bfloat16=field in self._view.halves,
                 )
+                for array in column.arrays if column.is_bfloat16 else ():
+                    self._view.require_bits(field, array)
                 if not column.apart:
                     free = 1 if field in self._trimmed else 0
                     _require_one_shape(self._view, samples, field, column.arrays, free)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
@@ -41,6 +42,12 @@ class View:
         self._suffixes = [f".{field}".encode() for field in self.fields]
         known = catalog.recipe.arrays if catalog.recipe else {}
         self.halves = [f for f in self.fields if f in known and known[f].dtype == BFLOAT16]
+
+    def require_bits(self, field: str, array: NDArray[Any]) -> None:
+        """Raise if an array of ``halves`` does not hold the bits of bfloat16."""
+        if array.dtype != np.uint16:
+            what = f"{field} is bfloat16, but one is {array.dtype}"
+            raise DamageError(what, path=self.folder.name, fix=COPY)
 
     def narrowed(self, *fields: str) -> View:
         """View some members of the same samples."""
