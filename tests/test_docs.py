@@ -32,7 +32,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flow = (ROOT / "README.md").read_text().split("## The flow")[1].split("|")[0]
     commands = re.findall(r"`shardwright ([^`]+)`", flow)
     assert commands == ["derive --fit bucket", "pack"]
-    for recipe in blocks("docs/recipes.md", "toml"):
+    for recipe in (recipe for page in PAGES for recipe in blocks(page, "toml")):
         if named := re.match(r"# (\S+\.toml)\n", recipe):
             (folder / named[1]).write_text(recipe)
     for command in (f"{commands[0]} --encoders sketch", commands[1], "demo demo"):
