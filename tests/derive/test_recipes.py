@@ -124,6 +124,18 @@ def test_a_component_that_is_taken_out_of_the_recipe_is_no_longer_packed() -> No
     assert Path("store/dinov3/img000.npy").exists(), "nothing is deleted"
 
 
+def test_a_component_that_comes_back_with_another_shape_does_not_mix_with_its_old_arrays() -> None:
+    write(SMALL)
+    sketch()
+    write(SMALL.replace('"prx"', '"prx"\ncomponents = ["vae", "t5"]'))
+    derive()
+    write(SMALL + "[component.dinov3]\nshape = [512]\n")
+    with pytest.raises(ProvenanceError, match=r"dinov3: store/dinov3/\S+ has a wrong shape"):
+        derive()
+    assert derive(recompute=["dinov3"]).swapped == ["dinov3"]
+    assert checked()[0]["dinov3.npy"].shape == (512,)
+
+
 def test_another_number_of_tokens_is_refused_and_then_a_new_generation() -> None:
     write(SMALL)
     sketch()

@@ -24,7 +24,9 @@ from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.recipes.compare import bucket_changes, changes, shown_shape
 from shardwright.recipes.keys import ENCODERS
 from shardwright.storage import files
-from shardwright.store import facts, provenance
+from shardwright.store import content, facts, npy, provenance
+from shardwright.store.folders import array_ids
+from shardwright.store.npy import BadArrayError
 from shardwright.store.provenance import SRGB, Entry, Settings, complete
 from shardwright.store.store import Store
 
@@ -120,7 +122,21 @@ class InForce:
     def _changes(self, component: Component) -> list[str]:
         """List what is different in the recipe of a component since its arrays were made."""
         used = self.request.used.by_name.get(component.name) if self.request.used else None
-        return list(changes(used, component)) if used else []
+        return list(changes(used, component)) if used else self._misfit(component)
+
+    def _misfit(self, component: Component) -> list[str]:
+        """Look at one array of a component that is not in the store's recipe, or no longer."""
+        image_id = next(array_ids(self.store, component), None)
+        if image_id is None:
+            return []
+        path = self.store.array(component, image_id)
+        try:
+            with open(npy.open_array(path), "rb") as file:
+                content.check(file.fileno(), component)
+        except BadArrayError as error:
+            if error.reason in ("wrong_dtype", "wrong_shape"):  # verify finds damage
+                return [f"{path} has a {error.reason.replace('_', ' ')}"]
+        return []
 
     def _is_changed(self, component: Component) -> bool:
         """Whether its new arrays may differ from the old ones, whatever its encoder says."""
