@@ -769,3 +769,46 @@ def test_a_link_to_the_jsonl_stays_one_and_its_target_is_migrated(
         real.name,
         f"{real.name}.stage1.bak",
     ]
+
+
+RECIPE = """
+components = ["pose", "labels"]
+[images]
+buckets = ["8x8", "16x8"]
+[component.pose]
+dtype = "bfloat16"
+shape = ["any", 2]
+inline = ["pose_keypoints"]
+[component.labels]
+dtype = "uint8"
+shape = [3]
+inline = ["label_ids"]
+"""
+
+
+def test_the_arrays_of_a_recipe_of_ones_own_are_migrated(derived: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(RECIPE)
+    fields = {"image_path": "a.jpg", "caption": "a", "height": 8, "width": 15}
+    good = {**fields, "pose_keypoints": [[1, -2.5], [3e38, 0]], "label_ids": [0, 255, 7]}
+    stage1.write(
+        derived,
+        good,
+        {**good, "image_path": "b.jpg", "label_ids": [1, 2.5, 3]},
+        {**good, "image_path": "c.jpg", "label_ids": [1, 256, 3]},
+        {**good, "image_path": "d.jpg", "pose_keypoints": []},
+        {**good, "image_path": "e.jpg", "pose_keypoints": [[3.4e38, 1]]},
+    )
+    summary = migrate(derived, recipe=recipe)
+    assert summary.unmigrated_by_reason == {
+        "label_ids_invalid": [2, 3],
+        "pose_keypoints_wrong_shape": [4],
+        "pose_keypoints_not_finite": [5],
+    }
+    assert np.load(derived / "pose/a.npy").tolist() == [[0x3F80, 0xC020], [0x7F62, 0]]
+    assert np.load(derived / "labels/a.npy").tolist() == [0, 255, 7]
+    assert read(derived / JSONL_NAME)[0]["aspect_bucket"] == "16x8"
+    packed = shardwright.pack(derived_dir=derived, output_dir=tmp_path / "shards")
+    assert packed.written_samples == 1
+    sample = shardwright.open(tmp_path / "shards").by_id("a")
+    assert sample["pose.npy"][0].tolist() == [1.0, -2.5]

@@ -126,10 +126,6 @@ def test_a_path_of_the_wrong_type_is_refused_by_name(
 @pytest.mark.parametrize(
     ("call", "argument"),
     [
-        (shardwright.derive, "images"),
-        (derive, "derived_dir"),
-        (shardwright.pack, "output_dir"),
-        (shardwright.verify, "path"),
         (shardwright.open, "path"),
     ],
 )

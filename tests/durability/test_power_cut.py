@@ -36,6 +36,7 @@ KILLS = {
     "derive more": 40,
     "recompute": 40,
     "discard a recompute": 12,
+    "change the recipe": 40,
 }
 
 

@@ -16,8 +16,12 @@ import shardwright
 from shardwright import derive, pack, status, verify
 from shardwright.errors import ProvenanceError
 from tests.derive.pictures import gradient, save, sketch, store_records
-from tests.derive.test_derive import arrays
 from tests.faults import contents
+
+
+def arrays(derived: Path) -> dict[str, bytes | None]:
+    found = contents(derived)
+    return {path: data for path, data in found.items() if path.count("/") == 1 and "npy" in path}
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +63,10 @@ def test_a_store_of_the_first_version_keeps_its_colours_until_it_is_recomputed()
     summary = sketch(Path("images"), Path("derived"))
     assert (summary.already_complete, summary.failed, summary.changed_images) == (5, 1, [])
     assert arrays(Path("derived")) == before
+    assert {path.name for path in Path("derived/.shardwright/empty").iterdir()} == {
+        "t5h.npy",
+        "t5m.npy",
+    }, "the empty caption is new"
     assert status(derived_dir="derived").failures == 1
     with pytest.raises(ProvenanceError, match="fit was original, now bucket"):
         derive("images", derived_dir="derived", encoders="sketch", fit="bucket")

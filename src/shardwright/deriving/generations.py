@@ -124,11 +124,11 @@ def finish(store: Store) -> list[str]:
     made = dict.fromkeys(record["image_id"] for record in made_in(new))
     if begun is not None:
         store.record()
-        for suffix in begun.suffixes:
-            if new.empty(suffix).exists():
-                files.make_folder(store.empty(suffix).parent)
-                files.move(new.empty(suffix), store.empty(suffix))
-                files.sync_folder(store.empty(suffix).parent)
+        for path in sorted(new.empties.glob("*")):
+            files.make_folder(store.empties)
+            files.move(path, store.empties / path.name)
+        if store.empties.is_dir():
+            files.sync_folder(store.empties)
     # Before the arrays, whose presence says which fields to take; it can be repeated.
     journal.apply(new.jsonl, store.jsonl, made, partial(_combined, new))
     journal.apply(facts.path_of(new), facts.path_of(store), made)

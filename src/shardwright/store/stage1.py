@@ -148,19 +148,25 @@ def _array(raw: bytes, component: Component, name: str) -> Array:
     """Read an inline array: lists of numbers, nested once per axis."""
     import numpy as np  # here, because `import shardwright` must not need it
 
+    from shardwright.store.arrays import stored
+    from shardwright.store.arrays import values as from_stored
+
     try:
         values = _nested(len(component.shape)).decode(raw)
     except msgspec.MsgspecError:
         raise BadRecordError(f"{name}_invalid") from None
     try:
-        with np.errstate(over="ignore"):
-            array = np.array(values, component.dtype)
+        given = np.array(values, np.float64)
+        array = stored(given, component)
     except ValueError:  # lists of different lengths
         raise BadRecordError(f"{name}_wrong_shape") from None
     if not component.accepts(array.shape):
         raise BadRecordError(f"{name}_wrong_shape")
-    if not np.isfinite(array).all():  # too large for the component's type
-        raise BadRecordError(f"{name}_not_finite")
+    if component.is_float:
+        if not np.isfinite(from_stored(array, component)).all():  # too large for its type
+            raise BadRecordError(f"{name}_not_finite")
+    elif (array != given).any():  # a fraction, or too large
+        raise BadRecordError(f"{name}_invalid")
     return array
 
 

@@ -19,7 +19,6 @@ from shardwright.store import provenance
 from shardwright.store.journal import journal_path
 
 _RECIPE = "recipe.json"
-_EMPTY = "empty"
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,14 @@ class Store:
         """Give the file of one array."""
         return self.folder / component.folder / (image_id + component.extension)
 
+    @property
+    def empties(self) -> Path:
+        """Give the folder of what a sample with the empty caption would have."""
+        return self.state / "empty"
+
     def empty(self, suffix: str) -> Path:
         """Give the file of a member as it is for the empty caption."""
-        return self.state / _EMPTY / suffix
+        return self.empties / suffix
 
     @property
     def next(self) -> Store:
