@@ -53,7 +53,8 @@ def test_commands_and_python_of_a_page_print_what_it_shows(page: str, project: P
         for command in re.findall(r"^\$ shardwright (.*)", session, re.M):
             done = run(*shlex.split(command), cwd=project)
             shown = session.partition(f"{command}\n")[2].partition("\n\n$ ")[0]
-            assert without_times(done.stdout) == without_times(shown), done.stderr
+            printed = done.stderr[done.stderr.find("error: ") :] if done.returncode else done.stdout
+            assert without_times(printed) == without_times(shown), done.stderr
     code = "\n".join(blocks(page, "python"))
     read = subprocess.run(
         [sys.executable, "-c", code], cwd=project, capture_output=True, text=True, timeout=100
