@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from PIL import Image
 
 import shardwright
 from shardwright import derive, pack, status, verify
-from shardwright.errors import ProvenanceError, UsageError
+from shardwright.encoders.base import Tokens
+from shardwright.errors import ProvenanceError, ShardwrightError, UsageError
+from shardwright.progress import Lines
+from shardwright.recipes import Component, Mask, find
 from tests.derive.pictures import gradient, make_images, save, store_records
 
 PATHS = '[paths]\nimages = "images"\nstore = "store"\nshards = "shards"\n'
@@ -130,10 +134,108 @@ def test_a_component_that_comes_back_with_another_shape_does_not_mix_with_its_ol
     write(SMALL.replace('"prx"', '"prx"\ncomponents = ["vae", "t5"]'))
     derive()
     write(SMALL + "[component.dinov3]\nshape = [512]\n")
-    with pytest.raises(ProvenanceError, match=r"dinov3: store/dinov3/\S+ has a wrong shape"):
+    with pytest.raises(ProvenanceError, match=r"dinov3: shape was \[1024\], now \[512\]"):
         derive()
     assert derive(recompute=["dinov3"]).swapped == ["dinov3"]
     assert checked()[0]["dinov3.npy"].shape == (512,)
+
+
+def test_a_text_that_comes_back_made_from_another_caption_does_not_mix() -> None:
+    write(SEVERAL)
+    sketch(captions=give_captions())
+    write(SMALL)
+    derive()
+    write(SEVERAL.replace('field = "caption_short"', ""))
+    with pytest.raises(ProvenanceError, match="short: field was caption_short, now caption"):
+        derive(captions=give_captions())
+
+
+def test_a_component_does_not_take_over_the_folder_of_another() -> None:
+    write(SMALL)
+    sketch()
+    text = (
+        'encoder = "t5"\nmodel = "x/y"\nfolder = "t5_hidden"\ntokens = 20\nshape = ["tokens", 16]'
+    )
+    write(
+        SMALL.partition("[component.t5]")[0].replace('"prx"', '"prx"\ncomponents = ["vae", "text"]')
+        + f"[component.text]\n{text}\n"
+    )
+    with pytest.raises(ProvenanceError, match="text: its folder holds the arrays of t5"):
+        derive()
+    assert derive(recompute=["text"]).swapped == ["text"]
+    write(SMALL)
+    assert derive().components["t5"].there == 4, "of text now, which are arrays made elsewhere"
+
+
+def cut_short(recipe: str, **options: Any) -> None:  # noqa: ANN401 - of derive
+    """Begin a recompute that one image holds up."""
+    write(recipe)
+    held = {path: path.read_bytes() for path in Path("images").glob("img001.*")}
+    for path in held:
+        path.write_bytes(b"\xff broken")
+    assert derive(**options).unfinished
+    for path, data in held.items():
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ("tokens = 30", "tokens was 40, now 30"),
+        ("tokens = 40\ntrim = true", "trim was false, now true"),
+    ],
+)
+def test_a_recompute_is_not_continued_with_another_recipe(changed: str, named: str) -> None:
+    write(SMALL)
+    sketch()
+    cut_short(SMALL.replace("tokens = 20", "tokens = 40"), recompute=["t5"])
+    write(SMALL.replace("tokens = 20", changed))
+    with pytest.raises(ProvenanceError, match=f"of t5 is unfinished, with .*t5: {named}"):
+        derive(recompute=["t5"])
+    write(SMALL.replace("tokens = 20", "tokens = 40"))
+    assert derive(recompute=["t5"]).swapped == ["t5"]
+    assert checked()[0]["t5h.npy"].shape == (40, 16)
+
+
+def test_a_recompute_is_not_continued_with_other_buckets() -> None:
+    write(SMALL)
+    sketch()
+    cut_short(SMALL.replace('"96x64"', '"112x64"'), recompute=["vae"])
+    write(SMALL.replace('"96x64"', '"128x64"'))
+    with pytest.raises(ProvenanceError, match="112x64 removed, 128x64 added"):
+        derive(recompute=["vae"])
+
+
+def test_new_buckets_wait_for_every_image_whatever_the_fit_is() -> None:
+    original = SMALL.replace('fit = "bucket"', 'fit = "original"')
+    write(original)
+    sketch()
+    cut_short(original.replace('"96x64"', '"112x64"'), recompute=["vae"])
+    assert {record["aspect_bucket"] for record in store_records(Path("store"))} == {
+        *("64x64", "96x64", "64x96")
+    }
+    assert derive(recompute=["vae"]).swapped == ["vae"]
+    pack(workers=1)
+    assert shardwright.open("shards").buckets == {"64x64": 1, "64x96": 1, "112x64": 2}
+
+
+def test_the_fit_of_one_component_is_not_changed_for_all() -> None:
+    original = SMALL.replace('fit = "bucket"', 'fit = "original"') + PICTURE.format("png")
+    write(original)
+    sketch(components=["vae", "t5", "dinov3"])
+    write(original.replace('fit = "original"', 'fit = "bucket"'))
+    with pytest.raises(ProvenanceError, match="vae: fit was original, now bucket"):
+        derive(components=["picture"])
+
+
+def test_a_refused_run_writes_nothing_at_all() -> None:
+    write(SMALL)
+    sketch()
+    before = sorted(Path("store").rglob("*"))
+    write(SMALL.replace("tokens = 20", "tokens = 40") + POSE)
+    with pytest.raises(ProvenanceError, match="nothing was written"):
+        derive()
+    assert sorted(Path("store").rglob("*")) == before
 
 
 def test_another_number_of_tokens_is_refused_and_then_a_new_generation() -> None:
@@ -279,6 +381,16 @@ def test_several_captions_are_several_components_and_other_columns_are_kept() ->
     assert sample["json"]["caption_short"] == "number 1"
     assert not np.array_equal(sample["short.npy"], sample["t5h.npy"][:8])
     assert not sample["short.npy"][3:].any(), "made from the short text"
+
+
+def test_components_of_two_captions_are_made_one_after_the_other() -> None:
+    write(SEVERAL)
+    captions = give_captions()
+    for name in ("t5", "short", "vae", "dinov3"):
+        done = sketch(captions=captions, components=[name])
+        assert (done.derived, done.components[name].made) == (4, 4)
+    assert derive().derived == 0
+    checked()
 
 
 def test_an_image_without_one_of_its_captions_is_a_failure_that_names_it() -> None:
@@ -444,6 +556,13 @@ def test_the_selection_leaves_images_out_and_counts_the_reason() -> None:
     assert checked().buckets == {"64x64": 1, "64x96": 1, "96x64": 2}
 
 
+def test_a_selection_that_can_have_no_effect_is_refused() -> None:
+    write('extends = "prx"\n[images]\nmax_crop = 0.5\n')
+    with pytest.raises(UsageError, match=r"\[images\] max_crop: has no effect with fit = "):
+        sketch()
+    assert sketch(fit="bucket").derived == 4
+
+
 def test_several_resolutions_stand_side_by_side() -> None:
     save(Path("images/big.png"), gradient(300, 280))
     Path("images/big.txt").write_text("large")
@@ -473,6 +592,99 @@ def test_a_store_of_an_earlier_version_gets_the_empty_caption_with_the_next_deri
     done = derive("images", derived_dir="store")
     assert done.derived == 0
     assert np.load("store/.shardwright/empty/t5h.npy").shape == (77, 1024)
+
+
+class Words:
+    """A text encoder of one's own, which misbehaves."""
+
+    device = "cpu"
+
+    def __init__(self, component: Component, kept: int | None = None, value: float = 1) -> None:
+        self.component, self.kept, self.value = component, kept, value
+
+    def prepare(self, caption: str) -> Tokens:
+        length = self.component.tokens
+        kept = len(caption.split()) if self.kept is None else self.kept
+        mask = np.array([1] * kept + [0] * (length - kept), np.uint8)
+        return Tokens(np.arange(length), mask)
+
+    def encode(self, ids: Any, mask: Any) -> Any:  # noqa: ANN401 - arrays
+        made = np.repeat(ids[..., None], 16, axis=2).astype(np.float32)
+        made[mask.sum(axis=1) == 0] *= self.value
+        return made
+
+    def describe(self) -> dict[str, Any]:
+        return {"encoder": "words"}
+
+
+TRIMMED = """
+extends = "prx"
+components = ["t5"]
+[component.t5]
+tokens = 20
+shape = ["tokens", 16]
+trim = true
+"""
+
+
+def words(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - of Words
+    return {"t5": Words(find("shardwright.toml").recipe.by_name["t5"], **options)}
+
+
+def test_a_caption_of_which_no_token_is_kept_is_a_failure() -> None:
+    write(TRIMMED)
+    done = derive(encoders=words(kept=0))
+    assert done.failed_by_reason["not_finite"].count == 4
+    failure = json.loads(Path("store/.shardwright/failures.jsonl").read_text().splitlines()[0])
+    assert failure["detail"] == "t5: the mask keeps no token"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "value", "why"),
+    [
+        (TRIMMED, 1, "the mask keeps no token"),
+        (TRIMMED.replace("trim = true", ""), np.nan, "NaN or infinity for float16"),
+    ],
+)
+def test_an_empty_caption_that_cannot_be_stored_is_left_out_with_a_warning(
+    recipe: str, value: float, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(recipe)
+    derive(encoders=words(value=value), progress=Lines())
+    assert f"t5: no embedding of the empty caption: {why}" in capsys.readouterr().err
+    assert not Path("store/.shardwright/empty/t5h.npy").exists()
+    with pytest.raises(ShardwrightError):
+        checked().empty["t5h.npy"]
+
+
+def test_a_mask_of_another_length_is_an_error_before_any_work() -> None:
+    write(TRIMMED)
+    other = find("shardwright.toml").recipe.by_name["t5"]
+    other = replace(other, mask=Mask("t5_attention_mask", "t5m.npy", 7), shape=(7, 16))
+    with pytest.raises(ShardwrightError, match="t5: the encoder gave a mask of 7 tokens, expected"):
+        derive(encoders={"t5": Words(other)})
+    assert not Path("store").exists()
+
+
+def test_a_picture_that_its_format_cannot_hold_is_a_failure() -> None:
+    save(Path("images/long.png"), gradient(17_000, 16))
+    Path("images/long.txt").write_text("long")
+    write('extends = "prx"\ncomponents = ["picture"]\n' + PICTURE.format("webp"))
+    done = sketch()
+    assert (done.derived, done.failed_by_reason["not_prepared"].count) == (4, 1)
+
+
+def test_a_complete_store_of_an_earlier_version_needs_no_model(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sketch(images="images", derived_dir="store")
+    for path in Path("store/.shardwright/empty").iterdir():
+        path.unlink()
+    provenance = Path("store/.shardwright/provenance.json")
+    provenance.write_text(provenance.read_text().replace('"sketch"', '"pretrained"'))
+    done = derive("images", derived_dir="store", progress=Lines())
+    assert (done.already_complete, done.failed) == (4, 0)
+    assert "t5: no embedding of the empty caption: google-t5/t5-large: " in capsys.readouterr().err
 
 
 def test_code_that_only_the_store_names_is_never_imported(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright import validate
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.entry import entry
 from shardwright.errors import UsageError
-from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe
 from shardwright.validate import as_text, integer, place, place_or_none
@@ -60,12 +58,10 @@ def derive(
     # Here, so that the package and its --help work without NumPy and Pillow.
     from shardwright.deriving.run import run
     from shardwright.deriving.settings import Request
-    from shardwright.deriving.wanted import started_from, wanted
-    from shardwright.encoders import require_choice
+    from shardwright.deriving.wanted import wanted
     from shardwright.encoders.base import Options
     from shardwright.recipes.keys import FITS
     from shardwright.store.places import find_recipe
-    from shardwright.store.store import Store, recorded
 
     validate.require_switches(ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed)
     if fit is not None and fit not in FITS:
@@ -75,21 +71,23 @@ def derive(
     validate.require_mapping("--model", model, "component names to models")
     model = {n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()}
     file = find_recipe(recipe)
-    folder = place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir)
-    store = Store(folder, place_or_none("--jsonl", jsonl) or folder / JSONL_NAME)
     names = validate.names("--recompute", recompute)
     discard = names == [_DISCARD]
-    begun, usual = started_from(store, bool(names) and not discard)
-    encoders = usual if encoders is None else encoders
-    require_choice(encoders)
-    used = recorded(folder)
-    made = wanted(file, begun or used, fit, model, encoders)
-    store = replace(store, recipe=made)
+    store, used, choice = wanted(
+        file,
+        place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir),
+        place_or_none("--jsonl", jsonl),
+        fit=fit,
+        models=model,
+        choice=encoders,
+        recompute=bool(names) and not discard,
+    )
+    made = store.recipe
     encodable = tuple(component for component in made.components if component.source != "elsewhere")
     chosen = _chosen(made, "--components", components) or encodable
     recomputed = () if discard else _chosen(made, "--recompute", names)
     _chosen(made, "--model", model)
-    if encoders == "sketch" and model:
+    if choice == "sketch" and model:
         what = f"--model {next(iter(model))}=...: a sketch has no model"
         raise UsageError(what, fix="leave out --model")
     for component in recomputed:
@@ -101,7 +99,7 @@ def derive(
         used=used,
         file=file,
         captions=place_or_none("--captions", captions),
-        encoders=encoders,
+        encoders=choice,
         options=options,
         models=model,
         components=chosen,

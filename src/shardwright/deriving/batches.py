@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.deriving.images import Size
 from shardwright.deriving.passes import Array, Pass
-from shardwright.deriving.prepare import Sample
+from shardwright.deriving.prepare import Sample, require_mask
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import at_once
 from shardwright.progress import Progress
@@ -108,6 +108,8 @@ def try_out(through: Pass) -> None:
         with at_once():
             if through.source == "caption":
                 tokens = through.prepare("a trial")
+                for component in through.components:
+                    require_mask(component, len(tokens.mask))
                 inputs: tuple[Array, ...] = (tokens.ids, tokens.mask)
             else:
                 inputs = (through.prepare(np.full((*size, 3), 99, np.uint8)),)

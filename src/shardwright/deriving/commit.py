@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from shardwright.deriving.settings import InForce
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress
 from shardwright.recipes import FORMAT_VERSION, Component
+from shardwright.recipes.compare import dtype_text
 from shardwright.store.arrays import stored, values, write_arrays
 from shardwright.store.facts import Facts, Truncated
 from shardwright.store.journal import Journal
@@ -111,16 +112,11 @@ class Committer:
             if component.follows_picture:
                 size = images.frame(self.fits[component], size, component, self.store.recipe).size
             require_shape(component, array, size)
-            if component.trim:
-                array = trimmed(array, sample.masks[_mask(component)])
-            found = stored(array, component)
-            held = component.is_float or np.array_equal(found, array)
-            if held and np.isfinite(values(found, component)).all():
-                valid[component] = found
+            found = as_stored(component, array, sample.masks)
+            if isinstance(found, str):
+                sample.failure = sample.failure or ("not_finite", f"{component.name}: {found}")
             else:
-                what = "too large a value" if np.isfinite(array).all() else "NaN or infinity"
-                detail = f"{component.name}: {what} for {component.dtype}"
-                sample.failure = sample.failure or ("not_finite", detail)
+                valid[component] = found
         if sample.failure:
             kept = self.generation is None
             return {c: found for c, found in valid.items() if kept and c.source == "image"}
@@ -167,15 +163,20 @@ def _outdated(sample: Sample, arrays: Collection[Component]) -> list[str]:
     return [name for name in (before.outdated if same else sample.kept) if name not in made]
 
 
-def trimmed(array: Array, mask: Sequence[int] | Array) -> Array:
-    """Keep the rows of the tokens that count."""
-    kept: Array = array[np.array(mask, bool)]
-    return kept
-
-
-def _mask(component: Component) -> str:
-    assert component.mask is not None  # a recipe with trim has one
-    return component.mask.field
+def as_stored(
+    component: Component, array: Array, masks: Mapping[str, Sequence[int]]
+) -> Array | str:
+    """Give what an encoder made as it is stored, or say why it cannot be; masks by their field."""
+    if component.trim and component.mask:
+        array = array[np.array(masks[component.mask.field], bool)]
+        if not len(array):
+            return "the mask keeps no token"
+    found = stored(array, component)
+    held = component.is_float or np.array_equal(found, array)
+    if held and np.isfinite(values(found, component)).all():
+        return found
+    what = "too large a value" if np.isfinite(array).all() else "NaN or infinity"
+    return f"{what} for {dtype_text(component)}"
 
 
 def _known(size: Size | None) -> Size:

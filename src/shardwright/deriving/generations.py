@@ -20,6 +20,7 @@ from shardwright.errors import ProvenanceError, StorageError
 from shardwright.interrupts import check
 from shardwright.progress import quantity
 from shardwright.recipes import Component
+from shardwright.recipes.compare import bucket_changes, changes
 from shardwright.storage import files
 from shardwright.store import facts, journal, provenance, records
 from shardwright.store.folders import array_ids
@@ -73,18 +74,32 @@ class Generation:
             for image_id in missing:
                 files.remove(self.used.array(component, image_id))
         entries = {c.name: replace(e, recompute="swapping") for c, e in self.entries.items()}
-        provenance.write(self.used.folder, provenance.read(self.used.folder) | entries)
+        before = provenance.read(self.used.folder)
+        provenance.write(self.used.folder, provenance.joined(before, entries))
         finish(self.used)
+
+    def _recipe_changes(self, begun: Mapping[str, Entry]) -> list[str]:
+        """List what is different in the recipe since this recompute was begun."""
+        recipe, found = read_recipe(self.store.folder), []
+        for component in self.entries:
+            entry = begun.get(component.name)
+            if entry and (before := provenance.component(component.name, entry)):
+                found += [f"{component.name}: {what}" for what in changes(before, component)]
+        if recipe and any(component.source == "image" for component in self.entries):
+            found += bucket_changes(recipe, self.store.recipe)
+        return found
 
     def _require_same(self, begun: Mapping[str, Entry]) -> None:
         """Raise if another recompute is unfinished, or if this one cannot be swapped in."""
         before = {name: entry.settings for name, entry in begun.items()}
         now = {component.name: entry.settings for component, entry in self.entries.items()}
         changed, listed = provenance.differences(before, now)
-        if changed or (begun and begun.keys() != now.keys()):
+        recipe = self._recipe_changes(begun)
+        listed = "; ".join(filter(None, (listed, *recipe)))
+        if changed or recipe or (begun and begun.keys() != now.keys()):
             names = ",".join(begun)
             flags = provenance.flags_before(begun, changed) if changed else ""
-            other = f", with other settings ({listed})" * bool(changed)
+            other = f", with other settings ({listed})" * bool(listed)
             fix = f"to continue it, give --recompute {names}{' and ' * bool(flags)}{flags}; "
             fix += "to discard it, --recompute none"
             what = f"a recompute of {names} is unfinished{other}"
@@ -155,8 +170,8 @@ def discard(store: Store) -> None:
     new = store.next
     files.withdraw(new.jsonl)
     files.withdraw(new.journal)
-    found = sorted(new.folder.rglob("*"), key=lambda path: new.state in path.parents)
-    for path in found:  # and its provenance last, so that it is not forgotten
+    last = (new.state / provenance.NAME, new.state)  # or the rest would be forgotten
+    for path in sorted(new.folder.rglob("*"), key=lambda path: (path in last, path)):
         if path.is_file():
             files.remove(path)
     files.remove_empty_folders(new.folder)

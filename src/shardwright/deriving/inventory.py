@@ -82,7 +82,7 @@ class Inventory:
         """Name the arrays that an image does not have."""
         return tuple(c for c in components if not self._there[c][number])
 
-    def lacks_text(self, number: int) -> str | None:
+    def missing_text(self, number: int) -> str | None:
         """Name the first text that an image needs and does not have."""
         return next((field for field, there in self._texts.items() if not there[number]), None)
 

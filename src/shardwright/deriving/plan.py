@@ -16,6 +16,7 @@ from shardwright.deriving.prepare import Sample
 from shardwright.deriving.settings import InForce
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
+from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe, Selection
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import Record
@@ -28,7 +29,7 @@ _MEASURED = 256  # images that are opened to estimate the room, or the profiles,
 class Plan:
     """The images for which something is missing, by number."""
 
-    def __init__(self, settings: InForce, outcomes: Outcomes) -> None:
+    def __init__(self, settings: InForce, outcomes: Outcomes, progress: Progress) -> None:
         """Sort the images into failed, complete and incomplete."""
         inventory, components = settings.inventory, settings.request.components
         self.settings, self.inventory, self.components = settings, inventory, components
@@ -39,8 +40,11 @@ class Plan:
         names = [component.name for component in components]
         selective = settings.store.recipe.selection != Selection()
         recordable = not settings.store.recipe.captions  # without a caption
+        if selective:
+            progress.phase("select", len(inventory.sources), "images")
         for number, source in enumerate(inventory.sources):
             check()
+            progress.advance(selective)
             if number in inventory.problems:
                 outcomes.fail(source, *inventory.problems[number], names)
                 continue
@@ -53,7 +57,7 @@ class Plan:
                 self.changed.append(source.path)
             update = number in inventory.other_columns
             update |= recordable and not inventory.valid[number]
-            if wants_text and (field := inventory.lacks_text(number)):
+            if wants_text and (field := inventory.missing_text(number)):
                 outcomes.fail(source, "no_caption", _nowhere(field), names)
             elif not (make or wants_text or update):
                 outcomes.complete += 1
@@ -64,7 +68,7 @@ class Plan:
                     self.to_make[component] += 1
         failures = [failure for failure in outcomes.failures if failure.reason == "no_caption"]
         if len(failures) == len(inventory.sources):
-            field = next(filter(None, map(inventory.lacks_text, range(len(inventory.sources)))))
+            field = next(filter(None, map(inventory.missing_text, range(len(inventory.sources)))))
             beside_it = ", or write name.txt beside name.jpg" * (field == CAPTION)
             raise InputMissingError(
                 f"has no {field}, and no other image has one",

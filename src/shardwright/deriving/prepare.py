@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from shardwright.deriving import captions, images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row
 from shardwright.deriving.images import BadImageError, Size
@@ -15,6 +17,7 @@ from shardwright.deriving.inventory import recorded_size, recorded_text
 from shardwright.deriving.passes import Array, Pass
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.sources import Source, is_regular
+from shardwright.errors import ShardwrightError
 from shardwright.recipes import Component
 from shardwright.store import facts
 from shardwright.store.facts import Facts, ImageFile
@@ -79,15 +82,16 @@ def _read_texts(sample: Sample, needed: Sequence[str]) -> None:
         if field_ not in needed:
             sample.texts[field_] = sample.texts[field_] or ""
         elif sample.wants_text and not sample.texts[field_]:
-            raise CaptionError("no_caption", "the text beside it is blank")
+            what = "the text beside it is blank" if field_ == CAPTION else f"its {field_} is blank"
+            raise CaptionError("no_caption", what)
 
 
 def _tokenize(sample: Sample, each: Pass) -> None:
     tokens = _prepared(each, sample.texts[each.field])
     for component in each.components:
         if component.mask is not None:
+            require_mask(component, len(tokens.mask))
             sample.masks[component.mask.field] = tokens.mask.tolist()
-            assert len(tokens.mask) == component.mask.length
         if tokens.lost is not None:
             sample.tokens_lost[component.name] = tokens.lost
         if tokens.cut_at is not None:
@@ -122,10 +126,29 @@ def _read_image(
         if not component.is_array:
             frame = images.frame(recipe.fit, sample.size, component, recipe)
             picture = images.framed(pictures[colours[component]], frame)
-            same = plain and frame.size == sample.size
-            original = Path(path).read_bytes() if same else None
+            original = _original(sample) if plain and frame.size == sample.size else None
             writer: Any = settings.encoders[component]
-            sample.pictures[component] = writer.write(picture, original)
+            try:
+                sample.pictures[component] = writer.write(picture, original)
+            except (OSError, ValueError) as error:  # too large for the format
+                raise BadImageError("not_prepared", f"{component.name}: {error}") from error
+
+
+def _original(sample: Sample) -> bytes | None:
+    """Read an image file as it is; None if it is no longer the one that was decoded."""
+    with suppress(OSError):
+        data = Path(sample.source.path).read_bytes()
+        if sample.image and xxhash.xxh3_64_hexdigest(data) == sample.image.xxh3:
+            return data
+    return None
+
+
+def require_mask(component: Component, length: int) -> None:
+    """Raise if an encoder gives a mask of another length than its component has."""
+    if component.mask is not None and length != component.mask.length:
+        expected = f"expected {component.mask.length}"
+        what = f"{component.name}: the encoder gave a mask of {length} tokens, {expected}"
+        raise ShardwrightError(what, fix="correct the encoder, or tokens in the recipe")
 
 
 def _prepared(each: Pass, source: Any) -> Any:  # noqa: ANN401 - a picture or a caption

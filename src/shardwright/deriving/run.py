@@ -25,7 +25,7 @@ from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, U
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
-from shardwright.storage import locks
+from shardwright.storage import files, locks
 from shardwright.storage.local import free_bytes, require_space, require_writable
 from shardwright.store import facts
 from shardwright.store.folders import holds_shards
@@ -62,17 +62,13 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         settings.compare()
         outcomes = Outcomes()
         with images.strict():
-            layout = Plan(settings, outcomes)
+            layout = Plan(settings, outcomes, progress)
         if settings.generation is not None and not request.drop_failed:
             settings.generation.require_given({source.image_id for source in found})
-        empties = settings.missing_empties(layout.work)
-        settings.load(
-            component
-            for component in request.components
-            if component in layout.work
-            or (component.source == "caption" and layout.texts)
-            or component in empties
-        )
+        # A record needs all masks, also those of components that are not asked for.
+        masked = [c for c in store.recipe.captions if c.mask or c in request.components]
+        settings.load([*layout.work, *(masked if layout.texts else ())])
+        empties = settings.load_for_empty(layout.work, progress)
         colours = settings.colours()
         stored = [c for c in request.components if colours.get(c, SRGB) != SRGB]
         with images.strict():
@@ -132,7 +128,8 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
         yield None
         return
     with locks.lock(store.folder):
-        store.make_folders()
+        files.make_folder(store.jsonl.parent)
+        store.sync()
         with Journal(store.jsonl) as journal, Journal(facts.path_of(store)) as known:
             if journal.recovered is not None:
                 count = quantity(journal.recovered.records, "records")
@@ -219,6 +216,7 @@ def _work(
             check()
             journals.facts.append(to_builtins(inventory.facts(number)))
         journals.facts.commit()
+    request.store.make_folders()
     settings.begin(layout.work)
     with generation.opened() if generation else nullcontext(), _failures_kept(settings, outcomes):
         colours = settings.colours()

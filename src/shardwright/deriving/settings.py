@@ -15,18 +15,18 @@ from typing import Any
 from msgspec import structs
 
 from shardwright import encoders
+from shardwright.deriving.before import Before
 from shardwright.deriving.generations import Generation, made_in
 from shardwright.deriving.inventory import Inventory
 from shardwright.encoders.base import Encoder, Options, PictureWriter
-from shardwright.errors import ProvenanceError, UsageError
+from shardwright.errors import InputMissingError, MissingExtraError, UsageError
 from shardwright.interrupts import at_once
+from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe, RecipeFile
-from shardwright.recipes.compare import bucket_changes, changes, shown_shape
+from shardwright.recipes.compare import shown_shape
 from shardwright.recipes.keys import ENCODERS
 from shardwright.storage import files
-from shardwright.store import content, facts, npy, provenance
-from shardwright.store.folders import array_ids
-from shardwright.store.npy import BadArrayError
+from shardwright.store import facts, provenance
 from shardwright.store.provenance import SRGB, Entry, Settings, complete
 from shardwright.store.store import Store
 
@@ -72,6 +72,7 @@ class InForce:
         # Without arrays of a component, there is nothing that new ones could mix with.
         stored = {c.name for c, count in inventory.stored.items() if count}
         self._used = {name: entry for name, entry in self._entries.items() if name in stored}
+        self.before = Before(self.store, request.used, self._entries, inventory.stored)
 
     def compare(self) -> None:
         """Raise if components were made with other settings than the user asks for.
@@ -80,7 +81,7 @@ class InForce:
         named its model, or if the component is recomputed.
         """
         components, recompute = self.request.components, self.request.recompute
-        self._require_same_recipe()
+        self.before.require_same(recompute, components)
         asked = {
             component.name: self._used[component.name].settings | self._choices(component)
             for component in components
@@ -90,58 +91,6 @@ class InForce:
         again = [c for c in components if c in recompute | self._left]
         self.load(c for c in components if c in again or self._has_other_model(c))
         self._recompute(again)
-
-    def _require_same_recipe(self) -> None:
-        """Raise if arrays in use were made with another recipe and are not recomputed."""
-        recipe, stored = self.store.recipe, self.inventory.stored
-        kept = [c for c in recipe.components if stored[c] and c not in self.request.recompute]
-        changed = {c.name: listed for c in kept if (listed := self._changes(c))}
-        found = [f"{name}: {', '.join(listed)}" for name, listed in changed.items()]
-        buckets = self._bucket_changes()
-        if buckets and any(stored.values()):
-            # Records get their bucket together with new arrays of the picture.
-            follow = [c for c in recipe.components if c.follows_picture] or recipe.pictures
-            if not follow or any(component in kept for component in follow):
-                found += buckets
-                changed |= {component.name: [] for component in follow}
-        if found:
-            names = ",".join(name for name in recipe.by_name if name in changed)
-            again = f"to recompute it, --recompute {names}; or " if names else ""
-            fix = f"to go on as before, change the recipe back; {again}give another --derived-dir"
-            raise ProvenanceError(
-                f"was made with another recipe, and nothing was written ({'; '.join(found)})",
-                path=self.store.folder,
-                fix=fix,
-            )
-
-    def _bucket_changes(self) -> list[str]:
-        """Say which buckets of the store are not those of the recipe."""
-        used = self.request.used
-        return bucket_changes(used, self.store.recipe) if used else []
-
-    def _changes(self, component: Component) -> list[str]:
-        """List what is different in the recipe of a component since its arrays were made."""
-        used = self.request.used.by_name.get(component.name) if self.request.used else None
-        return list(changes(used, component)) if used else self._misfit(component)
-
-    def _misfit(self, component: Component) -> list[str]:
-        """Look at one array of a component that is not in the store's recipe, or no longer."""
-        image_id = next(array_ids(self.store, component), None)
-        if image_id is None:
-            return []
-        path = self.store.array(component, image_id)
-        try:
-            with open(npy.open_array(path), "rb") as file:
-                content.check(file.fileno(), component)
-        except BadArrayError as error:
-            if error.reason in ("wrong_dtype", "wrong_shape"):  # verify finds damage
-                return [f"{path} has a {error.reason.replace('_', ' ')}"]
-        return []
-
-    def _is_changed(self, component: Component) -> bool:
-        """Whether its new arrays may differ from the old ones, whatever its encoder says."""
-        fitted = component.follows_picture and self.store.recipe.fit == "bucket"
-        return bool(self._changes(component) or (fitted and self._bucket_changes()))
 
     def _has_other_model(self, component: Component) -> bool:
         """Whether the model has another name than before, so that its weights are compared."""
@@ -225,18 +174,27 @@ class InForce:
         """Give the store that the new arrays of a component go to."""
         return self.store.next if component in self.recomputed else self.store
 
-    def missing_empties(self, work: Collection[Component]) -> list[Component]:
-        """Name the components made from captions that have no array of the empty caption.
+    def load_for_empty(self, work: Collection[Component], progress: Progress) -> list[Component]:
+        """Load the encoders of components that have no array of the empty caption; name them.
 
-        Not those whose arrays were made elsewhere: nobody knows with what.
+        A store of an earlier version has none. It is complete without, so a missing model is no
+        error. Arrays that were made elsewhere get none: nobody knows with what they were made.
         """
-        return [
-            component
-            for component in self.request.components
-            if component.source == "caption"
-            and (component in work or component.name in self._used)
-            and not (component.name in self._used and self._has_empty(component))
-        ]
+        found = []
+        for component in self.request.components:
+            there = component.name in self._used
+            if component.source != "caption" or (there and self._has_empty(component)):
+                continue
+            if component not in work:
+                if not there or component.encoder not in ENCODERS:
+                    continue
+                try:
+                    self.load([component])
+                except (InputMissingError, MissingExtraError) as error:
+                    progress.warn(f"{component.name}: no embedding of the empty caption: {error}")
+                    continue
+            found.append(component)
+        return found
 
     def _has_empty(self, component: Component) -> bool:
         suffixes = [component.suffix, *([component.mask.suffix] if component.mask else [])]
@@ -244,7 +202,7 @@ class InForce:
 
     def begin(self, components: Iterable[Component]) -> None:
         """Record how the arrays are made that this run adds to those in use."""
-        entries = dict(self._entries)
+        entries, new = dict(self._entries), dict[str, Entry]()
         for component in self.store.recipe.components:
             if _is_new(entries.get(component.name), component):
                 entries[component.name] = structs.replace(entries[component.name], recompute=None)
@@ -255,7 +213,8 @@ class InForce:
             if component.name not in self._used and component not in self.recomputed:
                 unknown = self.unknown_arrays(component)
                 entry = structs.replace(self._entry(component), unknown_arrays=unknown)
-                entries[component.name] = entry
+                new[component.name] = entry
+        entries = provenance.joined(entries, new)
         if entries != self._entries:
             provenance.write(self.store.folder, entries)
             self._entries = entries
@@ -267,7 +226,7 @@ class InForce:
         for component in components:
             old, new = self._entries.get(component.name), self._entry(component)
             same = old is not None and complete(old.settings) == complete(new.settings)
-            same = same and not self._is_changed(component)
+            same = same and not self.before.is_changed(component)
             if same and _is_new(old, component):
                 continue
             if self.inventory.stored[component] or component.name in begun:
@@ -284,7 +243,7 @@ class InForce:
 
     def _entry(self, component: Component) -> Entry:
         model = self.request.models.get(component.name)
-        return Entry(self.settings[component], provenance.TOOL, model=model)
+        return provenance.entry_of(component, self.settings[component], model)
 
     def _choices(self, component: Component) -> Settings:
         """Give the settings that are not the encoder's: the user's, and the colour rule."""

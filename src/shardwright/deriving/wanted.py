@@ -1,31 +1,74 @@
-"""The recipe that a run follows: of the file, else of the store, with the flags over it."""
+"""What a run starts from: the recipe of the file, else of the store, with the flags over it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
 from shardwright import encoders
+from shardwright.errors import UsageError
 from shardwright.interrupts import at_once
+from shardwright.layout import JSONL_NAME
 from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.recipes.compare import changes
 from shardwright.store import provenance
-from shardwright.store.store import Store, read_recipe
+from shardwright.store.store import Store, read_recipe, recorded
+
+
+class Wanted(NamedTuple):
+    """What a run is to follow."""
+
+    store: Store  # with the complete recipe
+    used: Recipe | None  # the recipe of the store as it is
+    encoders: encoders.Choice
 
 
 def wanted(
     file: RecipeFile,
-    used: Recipe | None,
+    folder: Path,
+    jsonl: Path | None,
+    *,
     fit: str | None,
     models: Mapping[str, str],
-    choice: encoders.Choice,
-) -> Recipe:
-    """Give the complete recipe of a run; ``used`` is that of the store."""
-    start = file.recipe if used is None or file.origin is not None else used
-    recipe = start.override(fit=fit, models=models)
-    known = used.by_name if used else {}
+    choice: encoders.Choice | None,
+    recompute: bool,
+) -> Wanted:
+    """Find the store of a folder, and what to make of it.
+
+    Without a file, a store continues as it was made, and a recompute as it was begun.
+    """
+    store = Store(folder, jsonl or folder / JSONL_NAME)
+    used = recorded(folder)
+    begun = provenance.readable(store.next.folder) if recompute else {}
+    start = (read_recipe(store.next.folder) if begun else None) or used
+    if choice is None:
+        choice = _usual_set(begun or provenance.readable(folder))
+    encoders.require_choice(choice)
+    recipe = file.recipe if start is None or file.origin is not None else start
+    recipe = recipe.override(fit=fit, models=models)
+    _require_sense(recipe, file)
+    known = start.by_name if start else {}
     components = (_known(c, known.get(c.name), choice, file) for c in recipe.components)
-    return replace(recipe, components=tuple(components))
+    recipe = replace(recipe, components=tuple(components))
+    return Wanted(replace(store, recipe=recipe), used, choice)
+
+
+def _usual_set(entries: Mapping[str, provenance.Entry]) -> str:
+    """Give the set of encoders that made a store, if it was one set; else the first."""
+    sets = {entry.settings.get("encoders") for entry in entries.values()}
+    known = sets & set(encoders.SETS)
+    return str(*known) if len(sets) == len(known) == 1 else encoders.SETS[0]
+
+
+def _require_sense(recipe: Recipe, file: RecipeFile) -> None:
+    """Raise if a limit of the selection can have no effect."""
+    for key in ("max_upscale", "max_crop"):
+        if recipe.fit == "original" and getattr(recipe.selection, key) is not None:
+            what = f'[images] {key}: has no effect with fit = "original"'
+            path = file.origins.get(f"images.{key}", file.origin)
+            raise UsageError(what, path=path, fix='add fit = "bucket", or leave it out')
 
 
 def _known(
@@ -48,12 +91,3 @@ def _known(
         with at_once():
             shape = encoders.shape_of(component)
     return replace(component, shape=shape, dtype=dtype or ("<f4" if len(shape) == 1 else "<f2"))
-
-
-def started_from(store: Store, recompute: bool) -> tuple[Recipe | None, str]:
-    """Give the recipe and the set of encoders with which a store, or its recompute, was begun."""
-    begun = read_recipe(store.next.folder) if recompute else None
-    entries = provenance.readable((store.next if begun else store).folder)
-    sets = {entry.settings.get("encoders") for entry in entries.values()}
-    known = sets & set(encoders.SETS)
-    return begun, str(*known) if len(sets) == len(known) == 1 else encoders.SETS[0]

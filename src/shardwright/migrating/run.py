@@ -46,8 +46,8 @@ def run(
         _migrate(store, backup, summary, engine, progress)
         return summary
     with locks.lock(store.folder):
-        store.make_folders()
         store.record()
+        store.make_folders()
         summary.recovered = recover(store.jsonl)
         try:
             _migrate(store, backup, summary, engine, progress)

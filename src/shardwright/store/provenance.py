@@ -16,6 +16,7 @@ import msgspec
 
 from shardwright.errors import ProvenanceError
 from shardwright.layout import STATE_FOLDER
+from shardwright.recipes import SPECIFICATION, Component
 from shardwright.storage import files
 from shardwright.version import __version__
 
@@ -39,8 +40,32 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     tool: str
     unknown_arrays: int = 0  # that existed before, made elsewhere
     model: str | None = None  # as the user gave it, if not the default
+    component: Component | None = None  # as the recipe had it; absent: as the specification has it
     # Being swapped in, or one of the states in which an earlier version recomputed.
     recompute: Literal["swapping", "removing", "making", "replacing"] | None = None
+
+
+def component(name: str, entry: Entry) -> Component | None:
+    """Give the component as it was when its arrays were made; None if that is not known."""
+    return entry.component or SPECIFICATION.by_name.get(name)
+
+
+def entry_of(made: Component, settings: Settings, model: str | None) -> Entry:
+    """Make the entry of a component whose arrays are made now."""
+    usual = SPECIFICATION.by_name.get(made.name) == made
+    return Entry(settings, TOOL, model=model, component=None if usual else made)
+
+
+def joined(entries: Mapping[str, Entry], new: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Add entries, without those of other components that had arrays in the same folders."""
+    made = (component(name, entry) for name, entry in new.items())
+    folders = {each.folder for each in made if each is not None}
+    kept = {
+        name: entry
+        for name, entry in entries.items()
+        if (row := component(name, entry)) is None or row.folder not in folders
+    }
+    return kept | dict(new)
 
 
 class _Document(msgspec.Struct):

@@ -89,15 +89,17 @@ class Store:
         return Store(folder, folder / JSONL_NAME, self.recipe)
 
     def make_folders(self) -> None:
-        """Make the folders, and sync them: a killed run may have left files that were not.
-
-        The caller holds the lock.
-        """
-        arrays = [self.arrays(component) for component in self.recipe.components]
-        for folder in (self.jsonl.parent, *arrays):
+        """Make the folders of a store; the caller holds the lock."""
+        for folder in (self.jsonl.parent, *map(self.arrays, self.recipe.components)):
             files.make_folder(folder)
+        self.sync()
+
+    def sync(self) -> None:
+        """Make every name durable: a killed run may have left files that were not synced."""
+        arrays = map(self.arrays, self.recipe.components)
         for folder in dict.fromkeys((self.folder, self.jsonl.parent, self.state, *arrays)):
-            files.sync_folder(folder)
+            if folder.is_dir():
+                files.sync_folder(folder)
         files.sync_parent(self.folder)
 
     def record(self, *, always: bool = False) -> None:
@@ -132,8 +134,11 @@ def recorded(folder: Path) -> Recipe | None:
         found = read_recipe(_next(folder)) or read_recipe(folder)
     else:
         found = read_recipe(folder)
-    if found is not None or not (folder / STATE_FOLDER).is_dir():
+    if found is not None:
         return found
+    made = (folder / component.folder for component in SPECIFICATION.components)
+    if not entries and not ((folder / STATE_FOLDER).is_dir() and any(map(Path.is_dir, made))):
+        return None
     fits = {entry.settings["fit"] for entry in entries.values() if "fit" in entry.settings}
     models = {name: entry.model for name, entry in entries.items() if entry.model is not None}
     return SPECIFICATION.override(fit=fits.pop() if len(fits) == 1 else None, models=models)
