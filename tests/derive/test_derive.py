@@ -429,7 +429,7 @@ def test_a_value_that_float16_cannot_hold_is_a_failure(tmp_path: Path) -> None:
     images, derived = flat(tmp_path / "images", 2), tmp_path / "derived"
     summary = sketch(images, derived, encoders=given(t5=Overflows(SPECIFICATION.components[2])))
     assert summary.failed_by_reason["not_finite"].count == 2
-    assert failures(derived)[0]["detail"] == "t5: too large a value for <f2"
+    assert failures(derived)[0]["detail"] == "t5: too large a value for float16"
     assert list((derived / "t5_hidden").iterdir()) == []
 
 
