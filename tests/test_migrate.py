@@ -812,3 +812,16 @@ def test_the_arrays_of_a_recipe_of_ones_own_are_migrated(derived: Path, tmp_path
     assert packed.written_samples == 1
     sample = shardwright.open(tmp_path / "shards").by_id("a")
     assert sample["pose.npy"][0].tolist() == [1.0, -2.5]
+
+
+def test_a_migration_by_a_recipe_that_was_killed_at_once_is_run_again(
+    derived: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(RECIPE)
+    fields = {"image_path": "a.jpg", "caption": "a", "height": 8, "width": 15}
+    stage1.write(derived, {**fields, "pose_keypoints": [[1, 2]], "label_ids": [0, 1, 2]})
+    (derived / ".shardwright").mkdir()
+    (derived / ".shardwright/lock").touch()  # as far as it got
+    assert migrate(derived, recipe=recipe).migrated_records == 1
+    assert migrate(derived).already_migrated == 1, "by the recipe that is recorded"
