@@ -39,7 +39,7 @@ from tests.derive.encoders.models import with_model
 from tests.derive.encoders.test_checkpoints import COMPONENT, LAYOUT, TEXT
 try:
     place, layout = ({}, LAYOUT) if len(sys.argv) < 3 else ({"subfolder": sys.argv[2]}, TEXT)
-    found = find(with_model(COMPONENT, sys.argv[1], **place), layout)
+    found = find(with_model(COMPONENT, sys.argv[1], **place), layout, {})
     weights = found.fetch_weights() / f"{layout.weights}.safetensors"
     said = dict(found.identity, config=found.read("config.json"), bytes=weights.read_text())
     if layout.tokenizer:
@@ -75,7 +75,7 @@ def make_folder(folder: Path, weights: bytes = b"weights") -> Path:
 
 
 def found(folder: Path | str) -> Checkpoint:
-    return find(with_model(COMPONENT, folder), LAYOUT)
+    return find(with_model(COMPONENT, folder), LAYOUT, {})
 
 
 def test_the_subfolder_of_a_complete_pipeline_is_found(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_without_the_encode_extra_the_pip_line_is_named(tmp_path: Path) -> None:
         "from shardwright.errors import MissingExtraError\n"
         "from shardwright.recipes import SPECIFICATION\n"
         "for component in SPECIFICATION.components:\n"
-        "    try: load('pretrained', component, Options())\n"
+        "    try: load('pretrained', component, Options(), {})\n"
         "    except MissingExtraError as error: print(error)\n"
     )
     done = subprocess.run(

@@ -37,7 +37,7 @@ Checkpoints = dict[str, Path]
 
 
 def encoder(name: str, folder: Path | str, **options: Any) -> Any:  # noqa: ANN401 - of either kind
-    return load("pretrained", with_model(COMPONENT[name], folder), Options(**options))
+    return load("pretrained", with_model(COMPONENT[name], folder), Options(**options), {})
 
 
 def one(encoder: ImageEncoder, source: Picture) -> NDArray[Any]:
@@ -298,7 +298,8 @@ def test_a_picture_lying_on_its_side_is_encoded_upright(
 
 
 def tiled(made: Autoencoder, tiling: Tiling) -> Autoencoder:
-    return Autoencoder(made.component, made._checkpoint, Options(), {}, made.kind, tiling)
+    made.tiling = tiling
+    return made
 
 
 def test_a_tile_is_the_latent_of_that_part_alone_where_no_other_reaches(
@@ -411,10 +412,10 @@ def _refused(name: str, folder: Path, *words: str, kind: type[Exception] = Usage
 
 
 def test_a_checkpoint_of_the_wrong_width_is_refused(tmp_path: Path) -> None:
-    _refused("dinov3", make_dino(tmp_path / "a", width=768), "(768,)", "(1024,)")
-    _refused("vae", make_vae(tmp_path / "b", channels=4), "(4, H//8, W//8)", "(16, H//8, W//8)")
-    _refused("vae", make_vae(tmp_path / "c", blocks=3), "(16, H//4, W//4)", "(16, H//8, W//8)")
-    _refused("t5", make_t5(tmp_path / "d", width=512), "(77, 512)", "(77, 1024)")
+    _refused("dinov3", make_dino(tmp_path / "a", width=768), "[768]", "[1024]")
+    _refused("vae", make_vae(tmp_path / "b", channels=4), "[4, height/8,", "[16, height/8,")
+    _refused("vae", make_vae(tmp_path / "c", blocks=3), "[16, height/4,", "[16, height/8,")
+    _refused("t5", make_t5(tmp_path / "d", width=512), "[77, 512]", "[77, 1024]")
 
 
 def test_a_checkpoint_of_another_kind_is_refused(checkpoints: Checkpoints) -> None:
