@@ -345,6 +345,24 @@ def test_a_template_that_leaves_no_room_is_refused(qwen: Path) -> None:
         encoder("text", qwen, tokens=20, template=TEMPLATE)
 
 
+def test_code_that_comes_with_a_model_is_never_run(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "trace"
+    folder = shutil.copytree(qwen, tmp_path / "model")
+    for name in ("configuration_mine.py", "modeling_mine.py"):
+        (folder / name).write_text(f"open({str(trace)!r}, 'w')\n")
+    code = {"AutoConfig": "configuration_mine.Config", "AutoModel": "modeling_mine.Model"}
+    edit_json(folder / "config.json", auto_map=code)
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
+    assert encoded(encoder("text", folder), "moon").any()  # by the class of transformers
+    edit_json(folder / "config.json", model_type="mine")
+    why = r"model: cannot be loaded as AutoModel \(.*custom code.*; choose a model without code"
+    with pytest.raises(UsageError, match=why):
+        encoded(encoder("text", folder), "moon")
+    assert not trace.exists()
+
+
 class TestDecoderContract(TextEncoderContract):
     @pytest.fixture(autouse=True)
     def _find(self, qwen: Path) -> None:
