@@ -65,7 +65,7 @@ class VaeSleeper(Sleeper):
 
 
 class TextSleeper(Sleeper):
-    words: Any = load(T5, Options())
+    words: Any = load(T5, Options(), {})
 
     def prepare(self, caption: str) -> Tokens:
         tokens: Tokens = self.words.prepare(caption)

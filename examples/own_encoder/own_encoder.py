@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shardwright.encoders.base import Options, Picture
-from shardwright.recipes import Component
+from shardwright import Component, Options
 
 
 class Colours:
@@ -21,7 +20,7 @@ class Colours:
         self.component = component
         self.cells = component.settings["options"]["cells"]  # of the recipe
 
-    def prepare(self, picture: Picture) -> NDArray[np.uint8]:
+    def prepare(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Do what a single picture needs; this runs in several threads."""
         image = Image.fromarray(picture)
         return np.array(image.resize((self.cells, self.cells), Image.Resampling.BOX))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from own_encoder import Colours
 
-from shardwright import ImageEncoder, ImageEncoderContract
-from shardwright.encoders.base import Options
-from shardwright.recipes import find
+from shardwright import Component, ImageEncoder, ImageEncoderContract, Options
 
-RECIPE = find(str(Path(__file__).with_name("shardwright.toml"))).recipe
+# As in shardwright.toml.
+COLOURS = Component(
+    *("colours", "colours", "colours.npy", "<f4", (48,)), settings={"options": {"cells": 4}}
+)
 
 
 class TestColours(ImageEncoderContract):
@@ -18,4 +17,4 @@ class TestColours(ImageEncoderContract):
 
     def load(self) -> ImageEncoder:
         """Make the encoder as Shardwright does."""
-        return Colours(RECIPE.by_name["colours"], Options())
+        return Colours(COLOURS, Options())

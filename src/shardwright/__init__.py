@@ -9,7 +9,7 @@ the same name tests them.
 TYPE_CHECKING = False  # as in ``typing``, which would have to be imported for it
 if TYPE_CHECKING:
     from shardwright.deriving import ComponentSummary, DeriveSummary, derive
-    from shardwright.encoders.base import Encoder, ImageEncoder, TextEncoder, Tokens
+    from shardwright.encoders.base import Encoder, ImageEncoder, Options, TextEncoder, Tokens
     from shardwright.encoders.contract import ImageEncoderContract, TextEncoderContract
     from shardwright.errors import (
         DamageError,
@@ -66,6 +66,7 @@ __all__ = [
     "MigrateSummary",
     "MissingExtraError",
     "NoSpaceError",
+    "Options",
     "PackSummary",
     "PackedStatus",
     "Progress",
@@ -99,7 +100,7 @@ __all__ = [
 # and NumPy is imported only where it is needed.
 _MODULES = {
     "deriving": "ComponentSummary DeriveSummary derive",
-    "encoders.base": "Encoder ImageEncoder TextEncoder Tokens",
+    "encoders.base": "Encoder ImageEncoder Options TextEncoder Tokens",
     "encoders.contract": "ImageEncoderContract TextEncoderContract",
     "errors": (
         "DamageError InputMissingError LockedError MissingExtraError NoSpaceError ProvenanceError "

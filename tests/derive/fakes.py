@@ -16,7 +16,7 @@ DINO, VAE, T5 = SPECIFICATION.components
 
 def given(**replaced: Encoder) -> dict[str, Encoder]:
     """Give the sketch encoders, some of them replaced."""
-    return {c.name: load(c, Options()) for c in SPECIFICATION.components} | replaced
+    return {c.name: load(c, Options(), {}) for c in SPECIFICATION.components} | replaced
 
 
 class Fake:

@@ -234,7 +234,7 @@ def test_captions_that_are_cut_are_counted_with_an_example_by_derive_and_status(
 
 
 def test_the_cut_is_in_characters_of_the_caption_also_where_lower_case_is_longer() -> None:
-    encoder: Any = load(T5, Options())
+    encoder: Any = load(T5, Options(), {})
     caption = "a İ, " * 60
     tokens = encoder.prepare(caption)
     assert tokens.lost > 0

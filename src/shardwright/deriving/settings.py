@@ -18,12 +18,11 @@ from shardwright import encoders
 from shardwright.deriving.before import Before
 from shardwright.deriving.generations import Generation, made_in
 from shardwright.deriving.inventory import Inventory
-from shardwright.encoders.base import Encoder, Options, PictureWriter
+from shardwright.encoders.base import Encoder, Options, PictureWriter, RecipeError
 from shardwright.errors import InputMissingError, MissingExtraError, UsageError
 from shardwright.interrupts import at_once
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe, RecipeFile
-from shardwright.recipes.compare import shown_shape
 from shardwright.recipes.keys import ENCODERS
 from shardwright.storage import files
 from shardwright.store import facts, provenance
@@ -105,10 +104,12 @@ class InForce:
             if component not in self.encoders:
                 self._require_named(component)
                 with at_once():
-                    self._require_shape(component)
-                    encoder = encoders.load(
-                        self.request.encoders, component, self._options(component), self._models
-                    )
+                    try:
+                        encoder = encoders.load(
+                            self.request.encoders, component, self._options(component), self._models
+                        )
+                    except RecipeError as error:
+                        raise self.request.file.error(*error.fault) from error
                     settings = encoder.describe() | self._choices(component)
                 self.encoders[component] = encoder
                 self.settings[component] = provenance.plain(settings)
@@ -122,18 +123,6 @@ class InForce:
             what = f"{component.name}: its encoder {component.encoder} is named only by the store"
             fix = "give --recipe FILE that names it, because code named in data is never run"
             raise UsageError(what, path=self.store.folder, fix=fix)
-
-    def _require_shape(self, component: Component) -> None:
-        """Raise if a recipe states another shape than its model gives."""
-        kind = ENCODERS.get(component.encoder or "")
-        if self.request.encoders != "pretrained" or kind is None or "model" not in kind.keys:
-            return
-        gives = encoders.shape_of(component)
-        if gives != component.shape:
-            model = component.settings["model"]
-            what = f"{shown_shape(component.shape)}, but {model} gives {shown_shape(gives)}"
-            fix = "leave shape out, or give another model"
-            raise self.request.file.error(component.name, "shape", what, fix)
 
     def _options(self, component: Component) -> Options:
         """Give the options of an encoder; arrays are added with the precision of those there."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardwright import encoders
+from shardwright.encoders.base import RecipeError
 from shardwright.errors import UsageError
 from shardwright.interrupts import at_once
 from shardwright.layout import JSONL_NAME
@@ -89,5 +90,8 @@ def _known(
             fix = "add shape = [...] to the recipe, because a sketch has no model that knows it"
             raise file.error(component.name, "shape", "is missing", fix)
         with at_once():
-            shape = encoders.shape_of(component)
+            try:
+                shape = encoders.shape_of(component, {})
+            except RecipeError as error:
+                raise file.error(*error.fault) from error
     return replace(component, shape=shape, dtype=dtype or ("<f4" if len(shape) == 1 else "<f2"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
-from shardwright.encoders.base import Encoder, Options, PictureWriter
+from shardwright.encoders.base import Axes, Encoder, Options, PictureWriter
 from shardwright.errors import UsageError
-from shardwright.recipes import Component, Side
+from shardwright.recipes import Component
 from shardwright.recipes.keys import ENCODERS
 
 SETS = ("pretrained", "sketch")
@@ -31,7 +31,7 @@ def require_choice(choice: Choice) -> None:
 
 
 def load(
-    choice: Choice, component: Component, options: Options, models: dict[Any, Any] | None = None
+    choice: Choice, component: Component, options: Options, models: dict[Any, Any]
 ) -> Encoder | PictureWriter:
     """Give the encoder of a component; this is cheap, as its first use loads the weights.
 
@@ -47,14 +47,13 @@ def load(
         what = f"{by}: no encoder for {component.name}"
         raise UsageError(what, fix=f"leave {component.name} out of --components")
     module = _import("sketch") if sketched else _module(component)
-    shared = ({} if models is None else models,) if hasattr(module, "shape") else ()
-    encoder: Encoder | PictureWriter = module.load(component, options, *shared)
+    encoder: Encoder | PictureWriter = module.load(component, options, models)
     return encoder
 
 
-def shape_of(component: Component) -> tuple[int | Side | Literal["any"], ...]:
+def shape_of(component: Component, models: dict[Any, Any]) -> Axes:
     """Ask the checkpoint of a pretrained encoder for the shape of its arrays."""
-    found: tuple[int | Side | Literal["any"], ...] = _module(component).shape(component)
+    found: Axes = _module(component).shape(component, models)
     return found
 
 

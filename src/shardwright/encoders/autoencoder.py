@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.encoders.base import Options, Picture
-from shardwright.encoders.checkpoints import Axes, Checkpoint, Layout
+from shardwright.encoders.base import Axes, Picture
+from shardwright.encoders.checkpoints import Checkpoint, Layout
 from shardwright.encoders.devices import Pretrained
 from shardwright.errors import UsageError
 from shardwright.recipes import Component, Side
@@ -87,21 +87,12 @@ class Autoencoder(Pretrained):
 
     library = "diffusers"
     layout = Layout(("config.json",), "diffusion_pytorch_model")
+    tiling = Tiling()
 
-    def __init__(
-        self,
-        component: Component,
-        checkpoint: Checkpoint,
-        options: Options,
-        models: dict[Any, Any],
-        kind: str,
-        tiling: Tiling | None = None,
-    ) -> None:
-        super().__init__(component, checkpoint, options, models, kind)
-        self._config = checkpoint.read("config.json")
-        self._factor = _factor(checkpoint, self._config)
-        self._tiling = tiling or Tiling()
-        known = _KINDS[kind]
+    def _begin(self) -> None:
+        self._config = self._checkpoint.read("config.json")
+        self._factor = _factor(self._checkpoint, self._config)
+        known = _KINDS[self.kind]
         first = self._config[known.width] if known.width else self._config[known.blocks][0]
         more = max(1, math.ceil(first / _MEASURED_CHANNELS))
         self.bytes_per_number = _BYTES_PER_NUMBER[self._dtype] * more
@@ -127,7 +118,7 @@ class Autoencoder(Pretrained):
         return self._description(
             "posterior mean, unscaled" if "KL" in self.kind else "latent, unscaled",
             preprocessing="pixels / 127.5 - 1",
-            tiling=asdict(self._tiling),
+            tiling=asdict(self.tiling),
             **{key: config.get(key) for key in keys},
         )
 
@@ -143,7 +134,7 @@ class Autoencoder(Pretrained):
     def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
         (batch,) = inputs
         height, width = batch.shape[1:3]
-        one_pass = height * width <= self._tiling.above
+        one_pass = height * width <= self.tiling.above
         return (self._latent if one_pass else self._tiled)(model, batch)
 
     def _choose(self, made: torch.Tensor) -> torch.Tensor:
@@ -169,7 +160,7 @@ class Autoencoder(Pretrained):
         import torch
 
         count, height, width = batch.shape[:3]
-        factor, tiling = self._factor, self._tiling
+        factor, tiling = self._factor, self.tiling
         shape = self.component.shape_for(width, height)
         total = torch.zeros(count, *shape, device=self.device)
         weight = torch.zeros(shape[1:], device=self.device)

@@ -17,18 +17,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import UsageError
-from shardwright.recipes import Component
+from shardwright.recipes import Component, Side
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps", re.ASCII)
 _DTYPES = ("bfloat16", "float32")
 
 Picture = NDArray[np.uint8]  # (height, width, 3), RGB, upright
+Axes = tuple[int | Side | Literal["any"], ...]  # the shape of a component
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,18 @@ class PictureWriter(_Encoder, Protocol):
 
 
 Encoder = ImageEncoder | TextEncoder
+
+
+class RecipeError(UsageError):
+    """A key of a component asks for what its encoder does not do.
+
+    ``fault`` is the component's name, the key, what is wrong and the fix: whoever knows the recipe
+    file raises an error that names it too.
+    """
+
+    def __init__(self, component: Component, key: str, what: str, fix: str) -> None:
+        super().__init__(f"[component.{component.name}] {key}: {what}", fix=fix)
+        self.fault = (component.name, key, what, fix)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from shardwright.encoders.base import Options, Tokens
+from shardwright.encoders.base import Tokens
 from shardwright.encoders.checkpoints import Checkpoint
 from shardwright.encoders.devices import Pretrained
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.recipes import Component
+from shardwright.recipes.keys import brief
 
 if TYPE_CHECKING:
     import torch
@@ -32,20 +32,14 @@ class CaptionEncoder(Pretrained):
     pad: ClassVar[str | None] = None  # the padding token, if the checkpoint does not name it
     defaults: ClassVar[Mapping[str, int]] = {}  # what a configuration within another leaves out
 
-    def __init__(
-        self,
-        component: Component,
-        checkpoint: Checkpoint,
-        options: Options,
-        models: dict[Any, Any],
-        kind: str,
-    ) -> None:
-        super().__init__(component, checkpoint, options, models, kind)
-        self._tokenizer = read_tokenizer(checkpoint, component.tokens, self.pad, self.defaults)
+    def _begin(self) -> None:
+        checkpoint, tokens = self._checkpoint, self.component.tokens
+        self._tokenizer = read_tokenizer(checkpoint, tokens, self.pad, self.defaults)
         self._before, _, self._after = self._template.partition("{caption}")
         if self._tokenizer.encode(self._before + self._after).overflowing:
-            what = f"has more than {component.tokens} tokens without a caption"
-            raise checkpoint.refused("template", what, "give more tokens, or a shorter template")
+            but = f"makes more than {tokens} tokens of it, without a caption"
+            fix = "give more tokens, or a shorter template"
+            raise checkpoint.refused("template", brief(self._template), but, fix)
 
     def prepare(self, caption: str) -> Tokens:
         found = self._tokenizer.encode(f"{self._before}{caption}{self._after}")
@@ -119,8 +113,8 @@ def layer_of(checkpoint: Checkpoint, config: Mapping[str, Any]) -> int:
     layers = checkpoint.count(config, "num_hidden_layers")
     layer: int = checkpoint.component.settings["layer"]
     if not -layers - 1 <= layer <= layers:
-        what, fix = f"{layer} of {layers} layers", f"give a number from {-layers - 1} to -1"
-        raise checkpoint.refused("layer", what, fix)
+        fix = f"give a number from {-layers - 1} to -1"
+        raise checkpoint.refused("layer", layer, f"has {layers} layers", fix)
     return layer if layer < 0 else layer - layers - 1
 
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from shardwright.encoders.base import Axes, RecipeError
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.recipes import Component, Side
+from shardwright.recipes import Component
+from shardwright.recipes.compare import dtype_text, shown_shape
 
 _WEIGHT_ENDS = (".safetensors", "-*.safetensors", ".safetensors.index.json")
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
 _SECONDS = 5.0  # for the hub's first answer
-
-Axes = tuple[int | Side | Literal["any"], ...]  # the shape of a component
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,59 @@ class Layout:
     tokenizer: tuple[str, ...] = ()  # those of them that a pipeline has in another folder
 
 
+class Hub:
+    """A model on the hub, which is asked once in a run; what it has sent is not asked for again.
+
+    A model that is in the cache needs no network; one that is not fails within seconds.
+    """
+
+    def __init__(self, asked: str) -> None:
+        self.repo, _, revision = asked.partition("@")
+        self._revision = revision or None
+        self._sent: dict[tuple[str, ...], Path] = {}
+
+    def fetch(self, component: Component, patterns: tuple[str, ...]) -> Path:
+        """Give the snapshot folder in the hub's cache, with those of these files that there are."""
+        if patterns not in self._sent:
+            self._sent[patterns] = folder = self._download(component, patterns)
+            self._revision = folder.name  # the commit: from now on it needs no answer
+        return self._sent[patterns]
+
+    @cached_property
+    def _problem(self) -> Exception | None:
+        """Whether the hub answers: snapshot_download would wait forever."""
+        from huggingface_hub import HfApi  # here, because a folder on disk needs no hub
+
+        try:
+            HfApi().model_info(self.repo, revision=self._revision, timeout=_SECONDS)
+        except Exception as error:  # which HTTP library is used, and its errors, differ by version
+            return error
+        return None
+
+    def _download(self, component: Component, patterns: tuple[str, ...]) -> Path:
+        from huggingface_hub import snapshot_download, utils
+
+        problem = self._problem
+        shown = not utils.are_progress_bars_disabled()
+        utils.disable_progress_bars()
+        try:
+            return Path(
+                snapshot_download(
+                    self.repo,
+                    revision=self._revision,
+                    allow_patterns=list(patterns),
+                    local_files_only=problem is not None,
+                )
+            )
+        except Exception as error:
+            what, fix = _explain(self.repo, problem or error)
+            fix = f"{fix}, or {_fix(component)}"
+            raise InputMissingError(what, path=self.repo, fix=fix) from error
+        finally:
+            if shown:
+                utils.enable_progress_bars()
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A model whose small files are on disk."""
@@ -43,7 +96,7 @@ class Checkpoint:
     layout: Layout
     root: Path  # of the folder or snapshot
     folder: Path  # the root, or its subfolder
-    revision: str | None  # the hub's commit; None for a local folder
+    hub: Hub | None  # None for a local folder
 
     def read(self, name: str, folder: Path | None = None) -> dict[str, Any]:
         """Read one of the JSON files."""
@@ -78,16 +131,16 @@ class Checkpoint:
         """Raise if the model gives other arrays than its component needs."""
         component = self.component
         if shape != component.shape:
-            what = f"is {_words(component.shape)}, and the model gives {_words(shape)}"
-            raise self.refused("shape", what, f"leave it out, or {_fix(component)}")
+            fix = "leave shape out, or give another model"
+            shown = shown_shape(component.shape)
+            raise self.refused("shape", shown, f"gives {shown_shape(shape)}", fix)
         if not component.is_float:
-            what = f"is {component.dtype}, and the model gives floats"
-            raise self.refused("dtype", what, "choose from float16, bfloat16 and float32")
+            fix = "choose from float16, bfloat16 and float32"
+            raise self.refused("dtype", dtype_text(component), "gives floats", fix)
 
-    def refused(self, key: str, what: str, fix: str) -> UsageError:
-        """Make the error for a setting of the component that this model does not have."""
-        where = f"[component.{self.component.name}] {key}: "
-        return UsageError(f"{where}{what}", path=self.asked, fix=fix)
+    def refused(self, key: str, value: object, but: str, fix: str) -> RecipeError:
+        """Make the error for a value of the component that this model contradicts."""
+        return RecipeError(self.component, key, f"{value}, but {self.asked} {but}", fix)
 
     @cached_property
     def tokenizer_folder(self) -> Path:
@@ -99,19 +152,18 @@ class Checkpoint:
 
     def fetch_weights(self) -> Path:
         """Give the folder once it has the weights."""
-        if self.revision is not None:
-            repo = self.asked.partition("@")[0]
+        if self.hub is not None:
             below = "" if self.folder == self.root else f"{_subfolder(self.component)}/"
-            patterns = [f"{below}{self.layout.weights}{end}" for end in _WEIGHT_ENDS]
-            _download(self.component, repo, self.revision, patterns)
+            stem = f"{below}{self.layout.weights}"
+            self.hub.fetch(self.component, tuple(f"{stem}{end}" for end in _WEIGHT_ENDS))
         self._weight_files()
         return self.folder
 
     @cached_property  # the weights are large
     def identity(self) -> dict[str, str]:
         """Name the exact weights: by the hub's commit, or by a hash of the files in a folder."""
-        if self.revision is not None:
-            return {"model": self.asked.partition("@")[0], "revision": self.revision}
+        if self.hub is not None:
+            return {"model": self.hub.repo, "revision": self.root.name}
         small = [self.folder / name for name in self.layout.small]
         small += [self.tokenizer_folder / name for name in self.layout.tokenizer]
         digests = hashlib.sha256()
@@ -133,24 +185,23 @@ class Checkpoint:
         return InputMissingError(what, path=self.asked, fix=_fix(self.component))
 
 
-def find(component: Component, layout: Layout) -> Checkpoint:
-    """Find the model of a component, and get its small files."""
+def find(component: Component, layout: Layout, models: dict[Any, Any]) -> Checkpoint:
+    """Find the model of a component, and get its small files; ``models`` is what a run shares."""
     asked = component.settings["model"]
     root = Path(asked).expanduser()
-    revision = None
+    hub = None
     if not root.is_dir():
         if root.exists() or not _HUB_ID.fullmatch(asked):
             what = "is not a folder" if root.exists() else "no such folder"
             raise InputMissingError(what, path=asked, fix=_fix(component))
-        repo, _, wanted = asked.partition("@")
+        hub = models.setdefault((Hub, asked), Hub(asked))
         small, subfolder = (*layout.small, *layout.tokenizer), _subfolder(component)
         below = [f"{subfolder}/{name}" for name in small if subfolder]
         beside = [f"{_tokenizer_of(subfolder)}/{name}" for name in layout.tokenizer if subfolder]
-        root = _download(component, repo, wanted or None, [*small, *below, *beside])
-        revision = root.name
+        root = hub.fetch(component, (*small, *below, *beside))
     within = root / _subfolder(component)
     folder = within if (within / "config.json").is_file() else root
-    return Checkpoint(component, asked, layout, root, folder, revision)
+    return Checkpoint(component, asked, layout, root, folder, hub)
 
 
 def _subfolder(component: Component) -> str:
@@ -162,43 +213,6 @@ def _subfolder(component: Component) -> str:
 def _tokenizer_of(folder: str) -> str:
     """Name the folder with the tokenizer of a pipeline's text encoder."""
     return folder.replace("text_encoder", "tokenizer")
-
-
-def _words(shape: Axes) -> str:
-    """Write a shape as the documentation does."""
-    axes = (f"{a.of[0].upper()}//{a.divisor}" if isinstance(a, Side) else str(a) for a in shape)
-    return f"({', '.join(axes)}{',' if len(shape) == 1 else ''})"
-
-
-def _download(
-    component: Component, repo: str, revision: str | None, patterns: Sequence[str]
-) -> Path:
-    """Give the snapshot folder in the hub's cache, with those of these files that the model has.
-
-    A model that is in the cache needs no network; one that is not fails within seconds.
-    """
-    # Here, because a folder on disk needs no hub.
-    from huggingface_hub import HfApi, snapshot_download, utils
-
-    problem = None
-    try:  # only to see whether the hub answers: snapshot_download would wait forever
-        HfApi().model_info(repo, revision=revision, timeout=_SECONDS)
-    except Exception as error:  # which HTTP library is used, and its errors, differ by version
-        problem = error
-    shown = not utils.are_progress_bars_disabled()
-    utils.disable_progress_bars()
-    try:
-        snapshot = snapshot_download(
-            repo, revision=revision, allow_patterns=patterns, local_files_only=problem is not None
-        )
-    except Exception as error:
-        what, fix = _explain(repo, problem or error)
-        fix = f"{fix}, or {_fix(component)}"
-        raise InputMissingError(what, path=repo, fix=fix) from error
-    finally:
-        if shown:
-            utils.enable_progress_bars()
-    return Path(snapshot)
 
 
 def _explain(repo: str, problem: Exception) -> tuple[str, str]:

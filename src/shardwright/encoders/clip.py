@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from shardwright.encoders.base import Axes
 from shardwright.encoders.captions import BYTE_PAIRS, CaptionEncoder, layer_of, text_config
-from shardwright.encoders.checkpoints import Axes, Checkpoint, Layout
+from shardwright.encoders.checkpoints import Checkpoint, Layout
 from shardwright.recipes import Component
 
 if TYPE_CHECKING:
@@ -38,15 +39,15 @@ class ClipEncoder(CaptionEncoder):
         kind = _PLAIN if full["model_type"] == "clip_text_model" and _PLAIN in named else _PROJECTED
         longest = checkpoint.count(config, "max_position_embeddings")
         if settings["tokens"] > longest:
-            what = f"{settings['tokens']} are more than the {longest} of the model"
-            raise checkpoint.refused("tokens", what, f"give at most {longest}")
+            but, fix = f"takes at most {longest}", f"give {longest} or less"
+            raise checkpoint.refused("tokens", settings["tokens"], but, fix)
         hidden, projected = (checkpoint.count(config, k) for k in ("hidden_size", "projection_dim"))
         if settings["output"] == "pooled":
             return kind, (hidden,)
         if settings["output"] == "projected":
             if kind == _PLAIN:
-                what = f"the checkpoint is a {_PLAIN}, which has no projection"
-                raise checkpoint.refused("output", what, f"use pooled, or a {_PROJECTED}")
+                but, fix = f"is a {_PLAIN}", f"use pooled, or a {_PROJECTED}"
+                raise checkpoint.refused("output", "projected", but, fix)
             return kind, (projected,)
         layer_of(checkpoint, config)
         return kind, (settings["tokens"], hidden)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.encoders.base import Options
-from shardwright.encoders.checkpoints import Axes, Checkpoint, Layout, find
+from shardwright.encoders.base import Axes, Options
+from shardwright.encoders.checkpoints import Checkpoint, Layout, find
 from shardwright.errors import MissingExtraError, ShardwrightError, UsageError
 from shardwright.progress import quantity
 from shardwright.recipes import BFLOAT16, Component
@@ -47,9 +47,10 @@ class Model:
         import torch
 
         asked, folder = self.checkpoint.asked, self.checkpoint.fetch_weights()
-        options = {"dtype": getattr(torch, self._dtype)}
+        dtype = getattr(torch, self._dtype)
+        options = {"dtype": dtype, "trust_remote_code": False}  # else it asks whether to run it
         if self._library == "diffusers":  # has its own name for it, and would ask for accelerate
-            options = {"torch_dtype": options["dtype"], "low_cpu_mem_usage": False}
+            options = {"torch_dtype": dtype, "low_cpu_mem_usage": False}
         try:
             with _quiet(self._library):
                 model, found = getattr(import_module(self._library), self._kind).from_pretrained(
@@ -61,7 +62,10 @@ class Model:
                 )
         except Exception as error:  # these libraries may raise anything for a damaged file
             what = f"cannot be loaded as {self._kind} ({_first_line(error)})"
-            raise UsageError(what, path=asked, fix="download the model again") from error
+            fix = "download the model again"
+            if "auto_map" in self.checkpoint.read("config.json"):
+                fix = "choose a model without code of its own, which is never run"
+            raise UsageError(what, path=asked, fix=fix) from error
         # The libraries would fill in missing weights at random, with a warning.
         if lost := sorted(found["missing_keys"]):
             what = (
@@ -106,25 +110,31 @@ class Pretrained(ABC):
         key = (*how, checkpoint.folder)
         self._shared: Model = models.setdefault(key, Model(checkpoint, *how))
         self.shares: object = models.setdefault((*key, *self._input()), object())
+        self._begin()
 
     @classmethod
     def load(cls, component: Component, options: Options, models: dict[Any, Any]) -> Self:
         """Find the checkpoint, and refuse one that does not make this component."""
         packages = ("torch", cls.library, *cls.packages)
-        checkpoint = find_model(component, options, packages, cls.layout)
+        _require(packages)
+        choose_device(options.device)  # before anything is fetched
+        checkpoint = find(component, cls.layout, models)
         kind, shape = cls.examine(component, checkpoint)
         checkpoint.require(shape)
         return cls(component, checkpoint, options, models, kind)
 
     @classmethod
-    def shape(cls, component: Component) -> Axes:
+    def shape(cls, component: Component, models: dict[Any, Any]) -> Axes:
         """Give the shape that the checkpoint's configuration gives a component."""
-        return cls.examine(component, find(component, cls.layout))[1]
+        return cls.examine(component, find(component, cls.layout, models))[1]
 
     @classmethod
     @abstractmethod
     def examine(cls, component: Component, checkpoint: Checkpoint) -> tuple[str, Axes]:
         """Give the class and the shape of a checkpoint's arrays, by its configuration."""
+
+    def _begin(self) -> None:  # noqa: B027 - not every encoder needs it
+        """Read what ``prepare`` and ``describe`` need."""
 
     def encode(self, *inputs: NDArray[Any]) -> NDArray[np.float32]:
         return self.take(self.forward(*inputs))
@@ -166,10 +176,8 @@ class Pretrained(ABC):
         return {"encoder": self.kind, **identity, "dtype": self._dtype, "output": output, **more}
 
 
-def find_model(
-    component: Component, options: Options, packages: Sequence[str], layout: Layout
-) -> Checkpoint:
-    """Find a model, after checking that its packages and the device are there."""
+def _require(packages: Iterable[str]) -> None:
+    """Raise if a package is not installed."""
     for package in packages:
         try:
             import_module(package)
@@ -179,8 +187,6 @@ def find_model(
                 fix="run pip install '.[encode]' in the checkout of shardwright, or choose "
                 "--encoders sketch",
             ) from error
-    choose_device(options.device)
-    return find(component, layout)
 
 
 def choose_device(name: str) -> str:

@@ -11,8 +11,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from shardwright.encoders.base import Encoder, Options
-from shardwright.errors import ShardwrightError, UsageError
+from shardwright.encoders.base import Encoder, Options, RecipeError
+from shardwright.errors import ShardwrightError
 from shardwright.recipes import Component
 from shardwright.recipes.keys import ENCODERS, nearest
 
@@ -21,7 +21,7 @@ _METHODS = ("prepare", "encode", "describe")
 _PARTS = ("component", "device")
 
 
-def load(component: Component, options: Options) -> Encoder:
+def load(component: Component, options: Options, models: dict[Any, Any]) -> Encoder:
     """Import the class of a component's encoder, check it, and make one."""
     name = component.encoder or ""
     module, attribute = _place(name, component)
@@ -82,7 +82,7 @@ def _imported(module: str, attribute: str, component: Component) -> object:
     return kind
 
 
-def _failed(module: str, component: Component, error: BaseException) -> UsageError:
+def _failed(module: str, component: Component, error: BaseException) -> RecipeError:
     fix = f"correct it until python -c 'import {module}' works"
     return _error(component, f"importing {module} fails with {_words(error)}", fix)
 
@@ -93,9 +93,8 @@ def _require_none(missing: Iterable[str], what: str, component: Component) -> No
         raise _error(component, f"{what} {names}", fix)
 
 
-def _error(component: Component, what: str, fix: str) -> UsageError:
-    where = f"[component.{component.name}] encoder: {component.encoder!r}"
-    return UsageError(f"{where}: {what}", fix=fix)
+def _error(component: Component, what: str, fix: str) -> RecipeError:
+    return RecipeError(component, "encoder", f"{component.encoder!r}: {what}", fix)
 
 
 def _words(error: BaseException) -> str:

@@ -60,6 +60,6 @@ class Writer:
         return original[:end] if as_wanted and not head.animated else None
 
 
-def load(component: Component, options: Options) -> PictureWriter:
+def load(component: Component, options: Options, models: dict[Any, Any]) -> PictureWriter:
     """Give the writer of a component."""
     return Writer(component)

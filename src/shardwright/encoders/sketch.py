@@ -48,7 +48,7 @@ _PADDING, _END, _FIRST_WORD = 0, 1, 2
 _TOKENS = 77  # where neither a mask nor a shape says how many
 
 
-def load(component: Component, options: Options) -> Encoder:
+def load(component: Component, options: Options, models: dict[Any, Any]) -> Encoder:
     """Give the sketch of a component."""
     if not component.is_known:
         fix = f"add dtype and shape to [component.{component.name}] in the recipe"

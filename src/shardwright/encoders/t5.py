@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from shardwright.encoders.base import Axes
 from shardwright.encoders.captions import TOKENIZER, CaptionEncoder
-from shardwright.encoders.checkpoints import Axes, Checkpoint, Layout
+from shardwright.encoders.checkpoints import Checkpoint, Layout
 from shardwright.recipes import Component
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shardwright.encoders import t5
+from shardwright.encoders.base import Axes
 from shardwright.encoders.captions import (
     SPECIAL_TOKENS,
     TOKENIZER,
@@ -15,7 +16,7 @@ from shardwright.encoders.captions import (
     layer_of,
     text_config,
 )
-from shardwright.encoders.checkpoints import Axes, Checkpoint, Layout
+from shardwright.encoders.checkpoints import Checkpoint, Layout
 from shardwright.errors import UsageError
 from shardwright.recipes import Component
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shardwright.encoders.base import Options, Picture
-from shardwright.encoders.checkpoints import Axes, Checkpoint, Layout
+from shardwright.encoders.base import Axes, Picture
+from shardwright.encoders.checkpoints import Checkpoint, Layout
 from shardwright.encoders.devices import Pretrained
 from shardwright.errors import UsageError
 from shardwright.recipes import Component
@@ -85,20 +85,13 @@ class VisionEncoder(Pretrained):
 
     layout = Layout(("config.json", _PREPROCESSING), "model")
 
-    def __init__(
-        self,
-        component: Component,
-        checkpoint: Checkpoint,
-        options: Options,
-        models: dict[Any, Any],
-        kind: str,
-    ) -> None:
-        super().__init__(component, checkpoint, options, models, kind)
-        self._preprocessing = read_preprocessing(checkpoint)
-        self._patches = component.settings["output"] == "patches"
-        config = checkpoint.read("config.json")
-        registers = 0 if kind == "Dinov2Model" else config.get("num_register_tokens", 0)
-        self._others = 0 if kind == "SiglipVisionModel" else 1 + registers  # before the patches
+    def _begin(self) -> None:
+        self._preprocessing = read_preprocessing(self._checkpoint)
+        self._patches = self.component.settings["output"] == "patches"
+        config = self._checkpoint.read("config.json")
+        registers = 0 if self.kind == "Dinov2Model" else config.get("num_register_tokens", 0)
+        # The rows before those of the patches.
+        self._others = 0 if self.kind == "SiglipVisionModel" else 1 + registers
 
     @classmethod
     def examine(cls, component: Component, checkpoint: Checkpoint) -> tuple[str, Axes]:

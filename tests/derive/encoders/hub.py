@@ -22,6 +22,7 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.models = models
         self.gated = gated
+        self.asked: list[str] = []  # about models, not for their files
         self.sent: list[str] = []
 
     @property
@@ -61,6 +62,8 @@ class _Handler(BaseHTTPRequestHandler):
         api = parts[:2] == ["api", "models"]
         owner, name, *rest = parts[2:] if api else parts
         repo = f"{owner}/{name}"
+        if api:
+            self.server.asked.append("/".join(rest[:1]) or "info")
         files = self.server.models.get(repo)
         if files is None:
             return self._send(404, b"", {"X-Error-Code": "RepoNotFound"})

@@ -94,12 +94,13 @@ def make_vae(
     blocks: int = 4,
     quantized: bool = False,
     attention: bool = True,
+    width: int = 8,
 ) -> Path:
     from diffusers import AutoencoderKL
 
     _seed(2)
     AutoencoderKL(
-        block_out_channels=(8,) * blocks,
+        block_out_channels=(width,) * blocks,
         down_block_types=("DownEncoderBlock2D",) * blocks,
         up_block_types=("UpDecoderBlock2D",) * blocks,
         layers_per_block=1,

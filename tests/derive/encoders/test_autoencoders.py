@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.encoders import load, shape_of
 from shardwright.encoders.autoencoder import Autoencoder, Tiling
-from shardwright.encoders.base import ImageEncoder, Options
+from shardwright.encoders.base import ImageEncoder, Options, RecipeError
 from shardwright.encoders.contract import ImageEncoderContract, picture
 from shardwright.errors import UsageError
 from shardwright.recipes import SPECIFICATION, Component, Side
@@ -41,11 +41,11 @@ EXPECTED = {
 def component(folder: Path) -> Component:
     """The component that a checkpoint makes, by its own configuration."""
     asked = with_model(VAE, folder)
-    return dataclasses.replace(asked, shape=shape_of(asked))
+    return dataclasses.replace(asked, shape=shape_of(asked, {}))
 
 
 def encoder(folder: Path) -> Autoencoder:
-    made = load("pretrained", component(folder), Options())
+    made = load("pretrained", component(folder), Options(), {})
     assert isinstance(made, Autoencoder)
     return made
 
@@ -81,10 +81,9 @@ def test_any_autoencoder_kl_equals_a_plain_run(tmp_path: Path, channels: int, bl
 @pytest.mark.parametrize("kind", ["AutoencoderDC", "AutoencoderKLQwenImage", "AutoencoderKLWan"])
 def test_tiles_are_those_of_the_class_s_own_factor(folders: dict[str, Path], kind: str) -> None:
     made = encoder(folders[kind])
-    tiling = Tiling(above=1, side=96, overlap=32)
-    tiled = Autoencoder(made.component, made._checkpoint, Options(), {}, kind, tiling)
+    made.tiling = Tiling(above=1, side=96, overlap=32)
     source = picture(160, 64)
-    array = encoded(tiled, source)
+    array = encoded(made, source)
     factor = EXPECTED[kind][1]
     first = plain_autoencoder(folders[kind], kind, source[:, :96])
     alone = 64 // factor  # columns; the second tile begins there
@@ -132,27 +131,25 @@ def test_wider_first_layers_are_given_more_memory(tmp_path: Path) -> None:
 
 
 def test_a_contradiction_names_both_shapes(folders: dict[str, Path]) -> None:
-    both = (
-        r"\[component.vae\] shape: is \(16, H//8, W//8\), and the model gives \(32, H//32, W//32\)"
-    )
-    with pytest.raises(UsageError, match=both):
-        load("pretrained", with_model(VAE, folders["AutoencoderDC"]), Options())
+    both = r"shape: \[16, height/8, width/8\], but .*DC gives \[32, height/32, width/32\]; leave"
+    with pytest.raises(RecipeError, match=both):
+        load("pretrained", with_model(VAE, folders["AutoencoderDC"]), Options(), {})
     integers = dataclasses.replace(with_model(VAE, folders["AutoencoderKLQwenImage"]), dtype="|u1")
-    with pytest.raises(UsageError, match=r"dtype: is \|u1, and the model gives floats; choose"):
-        load("pretrained", integers, Options())
+    with pytest.raises(RecipeError, match=r"dtype: uint8, but .*QwenImage gives floats; choose"):
+        load("pretrained", integers, Options(), {})
 
 
 def test_classes_that_are_not_image_autoencoders_are_refused(tmp_path: Path) -> None:
     folder = make_vae(tmp_path / "vae")
     edit_json(folder / "config.json", _class_name="AutoencoderOobleck")
     with pytest.raises(UsageError, match=r"AutoencoderOobleck model.*AutoencoderKLWan is needed"):
-        shape_of(with_model(VAE, folder))
+        shape_of(with_model(VAE, folder), {})
     edit_json(folder / "config.json", _class_name="AutoencoderKL", in_channels=4)
     with pytest.raises(UsageError, match="takes pictures of 4 channels, and a picture has 3"):
-        shape_of(with_model(VAE, folder))
+        shape_of(with_model(VAE, folder), {})
     config = json.loads((folder / "config.json").read_text())
     for key in ("latent_channels", "block_out_channels"):
         kept = {k: v for k, v in config.items() if k != key} | {"in_channels": 3}
         (folder / "config.json").write_text(json.dumps(kept))
         with pytest.raises(UsageError, match=rf"config\.json: has no {key}"):
-            shape_of(with_model(VAE, folder))
+            shape_of(with_model(VAE, folder), {})

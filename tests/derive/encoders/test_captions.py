@@ -44,13 +44,13 @@ def component(kind: str, folder: Path, /, **keys: Any) -> recipes.Component:  # 
     head = '[images]\nbuckets = ["64x64"]\n[component.said]\n'
     path.write_text(head + "\n".join(lines) + "\n")
     asked = recipes.find(str(path)).recipe.components[0]
-    shape = ", ".join(map(str, shape_of(asked)))
+    shape = ", ".join(map(str, shape_of(asked, {})))
     path.write_text(f"{head}shape = [{shape}]\n" + "\n".join(lines) + "\n")
     return recipes.find(str(path)).recipe.components[0]
 
 
 def encoder(kind: str, folder: Path, /, **keys: Any) -> Any:  # noqa: ANN401
-    return load("pretrained", component(kind, folder, **keys), Options())
+    return load("pretrained", component(kind, folder, **keys), Options(), {})
 
 
 @pytest.fixture(scope="session")
@@ -177,10 +177,10 @@ def test_the_tokenizer_is_part_of_what_is_described(pipeline: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({"tokens": 78}, r"\[component.said\] tokens: 78 are more than the 77 of the model"),
-        ({"layer": -5}, r"\[component.said\] layer: -5 of 3 layers; give a number from -4 to -1"),
-        ({"layer": 4}, "layer: 4 of 3 layers"),
-        ({"output": "projected"}, "output: the checkpoint is a CLIPTextModel, which has no proj"),
+        ({"tokens": 78}, r"^\[component.said\] tokens: 78, but .*tiny takes at most 77; give 77"),
+        ({"layer": -5}, "layer: -5, but .*tiny has 3 layers; give a number from -4 to -1"),
+        ({"layer": 4}, "layer: 4, but .*tiny has 3 layers"),
+        ({"output": "projected"}, "output: projected, but .*tiny is a CLIPTextModel; use pooled"),
         ({"subfolder": "nowhere"}, "tiny: has no config.json"),
     ],
 )
@@ -341,8 +341,26 @@ def test_a_character_that_is_cut_in_two_is_not_kept(qwen: Path) -> None:
 
 
 def test_a_template_that_leaves_no_room_is_refused(qwen: Path) -> None:
-    with pytest.raises(UsageError, match=r"template: has more than 20 tokens without a caption"):
+    with pytest.raises(UsageError, match=r"template: .*, but .*qwen makes more than 20 tokens"):
         encoder("text", qwen, tokens=20, template=TEMPLATE)
+
+
+def test_code_that_comes_with_a_model_is_never_run(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "trace"
+    folder = shutil.copytree(qwen, tmp_path / "model")
+    for name in ("configuration_mine.py", "modeling_mine.py"):
+        (folder / name).write_text(f"open({str(trace)!r}, 'w')\n")
+    code = {"AutoConfig": "configuration_mine.Config", "AutoModel": "modeling_mine.Model"}
+    edit_json(folder / "config.json", auto_map=code)
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
+    assert encoded(encoder("text", folder), "moon").any()  # by the class of transformers
+    edit_json(folder / "config.json", model_type="mine")
+    why = r"model: cannot be loaded as AutoModel \(.*custom code.*; choose a model without code"
+    with pytest.raises(UsageError, match=why):
+        encoded(encoder("text", folder), "moon")
+    assert not trace.exists()
 
 
 class TestDecoderContract(TextEncoderContract):

@@ -6,6 +6,7 @@ processes of its own.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.encoders import checkpoints
 from shardwright.encoders.checkpoints import Checkpoint, Layout, find
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipes import SPECIFICATION
@@ -30,31 +32,39 @@ LAYOUT = Layout(("config.json",), weights="diffusion_pytorch_model")
 TEXT = Layout(("config.json",), weights="model", tokenizer=("tokenizer.json", "vocab.json"))
 SOURCES = Path(__file__).parents[3] / "src"
 
-# Finds a model, perhaps fetches its weights, and prints what it found or why not.
+# Finds models as one run does, fetches their weights, and prints what it found or why not.
 SCRIPT = """
 import json, sys
-from shardwright.encoders.checkpoints import find
+from shardwright.encoders import checkpoints
 from shardwright.errors import ShardwrightError
 from tests.derive.encoders.models import with_model
 from tests.derive.encoders.test_checkpoints import COMPONENT, LAYOUT, TEXT
-try:
-    place, layout = ({}, LAYOUT) if len(sys.argv) < 3 else ({"subfolder": sys.argv[2]}, TEXT)
-    found = find(with_model(COMPONENT, sys.argv[1], **place), layout)
-    weights = found.fetch_weights() / f"{layout.weights}.safetensors"
-    said = dict(found.identity, config=found.read("config.json"), bytes=weights.read_text())
-    if layout.tokenizer:
-        said["tokenizer"] = found.tokenizer_folder.name
-except ShardwrightError as error:
-    said = {"error": str(error)}
-print(json.dumps(said))
+checkpoints._SECONDS, models = float(sys.argv[1]), {}
+for asked in sys.argv[2:]:
+    model, _, subfolder = asked.partition(" ")
+    place, layout = ({"subfolder": subfolder}, TEXT) if subfolder else ({}, LAYOUT)
+    try:
+        found = checkpoints.find(with_model(COMPONENT, model, **place), layout, models)
+        weights = found.fetch_weights() / f"{layout.weights}.safetensors"
+        said = dict(found.identity, config=found.read("config.json"), bytes=weights.read_text())
+        if layout.tokenizer:
+            said["tokenizer"] = found.tokenizer_folder.name
+    except ShardwrightError as error:
+        said = {"error": str(error)}
+    print(json.dumps(said))
 """
 
 
-def ask_hub(model: str, cache: Path, *place: str, **environment: str) -> dict[str, object]:
-    """Look for a model in a process of its own; anything else than the answer is a failure."""
+def ask_hub(
+    cache: Path, *models: str, seconds: float = 5, **environment: str
+) -> list[dict[str, object]]:
+    """Look for models (``ID`` or ``ID SUBFOLDER``) in a process of its own, which prints no more.
+
+    It waits so many seconds for the hub.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SCRIPT, model, *place],
+        [sys.executable, "-W", "error", "-c", SCRIPT, str(seconds), *models],
         env=kept | {"HF_HOME": str(cache), "HF_HUB_DISABLE_XET": "1"} | environment,
         cwd=SOURCES.parent,
         capture_output=True,
@@ -62,9 +72,7 @@ def ask_hub(model: str, cache: Path, *place: str, **environment: str) -> dict[st
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    said = json.loads(done.stdout)
-    assert isinstance(said, dict)
-    return said
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def make_folder(folder: Path, weights: bytes = b"weights") -> Path:
@@ -75,7 +83,7 @@ def make_folder(folder: Path, weights: bytes = b"weights") -> Path:
 
 
 def found(folder: Path | str) -> Checkpoint:
-    return find(with_model(COMPONENT, folder), LAYOUT)
+    return find(with_model(COMPONENT, folder), LAYOUT, {})
 
 
 def test_the_subfolder_of_a_complete_pipeline_is_found(tmp_path: Path) -> None:
@@ -158,13 +166,24 @@ def test_of_a_model_on_the_hub_only_what_is_used_is_fetched_and_only_once(tmp_pa
         "bytes": "weights",
     }
     with serving({"some/pipeline": PIPELINE}) as hub:
-        assert ask_hub("some/pipeline", tmp_path, HF_ENDPOINT=hub.url) == expected
+        both = ("some/pipeline", f"some/pipeline@{COMMIT}")
+        assert ask_hub(tmp_path, *both, HF_ENDPOINT=hub.url) == [expected, expected]
         assert hub.sent == ["vae/config.json", "vae/diffusion_pytorch_model.safetensors"]
-        pinned = ask_hub(f"some/pipeline@{COMMIT}", tmp_path, HF_ENDPOINT=hub.url)
-        assert pinned == expected
-        assert len(hub.sent) == 2
-    assert ask_hub("some/pipeline", tmp_path, HF_ENDPOINT=hub.url) == expected  # now it is gone
-    assert ask_hub("some/pipeline", tmp_path, HF_HUB_OFFLINE="1") == expected
+    assert ask_hub(tmp_path, "some/pipeline", HF_ENDPOINT=hub.url) == [expected]  # now it is gone
+    assert ask_hub(tmp_path, "some/pipeline", HF_HUB_OFFLINE="1") == [expected]
+
+
+def test_a_run_asks_the_hub_once_about_the_models_of_one_pipeline(tmp_path: Path) -> None:
+    weights = {"vae": LAYOUT.weights, "text_encoder": "model", "text_encoder_2": "model"}
+    files = {f"{folder}/config.json": f'{{"a": "{folder}"}}'.encode() for folder in weights}
+    files |= {f"{folder}/{stem}.safetensors": folder.encode() for folder, stem in weights.items()}
+    asked = ["a/b", "a/b text_encoder", "a/b text_encoder_2", "a/b text_encoder_2"]
+    with serving({"a/b": files}) as hub:
+        found = ask_hub(tmp_path, *asked, HF_ENDPOINT=hub.url)
+        # Whether it answers, and what the library asks to begin with.
+        assert hub.asked == ["info", "revision", "tree"]
+        assert sorted(hub.sent) == sorted(files)
+    assert [said["bytes"] for said in found] == [*weights, "text_encoder_2"]
 
 
 def test_of_a_text_encoder_on_the_hub_the_tokenizer_beside_it_is_fetched(tmp_path: Path) -> None:
@@ -176,7 +195,7 @@ def test_of_a_text_encoder_on_the_hub_the_tokenizer_beside_it_is_fetched(tmp_pat
     files["text_encoder_2/config.json"] = b'{"a": 2}'
     del files["text_encoder_2/vocab.json"]
     with serving({"some/pipeline": files}) as hub:
-        said = ask_hub("some/pipeline", tmp_path, "text_encoder_2", HF_ENDPOINT=hub.url)
+        (said,) = ask_hub(tmp_path, "some/pipeline text_encoder_2", HF_ENDPOINT=hub.url)
         fetched = sorted(hub.sent)
     assert fetched == [
         "text_encoder_2/config.json",
@@ -189,9 +208,8 @@ def test_of_a_text_encoder_on_the_hub_the_tokenizer_beside_it_is_fetched(tmp_pat
 
 def test_the_hub_s_refusals_are_explained(tmp_path: Path) -> None:
     with serving({"some/model": PIPELINE}, gated=frozenset({"some/model"})) as hub:
-        gated = ask_hub("some/model", tmp_path, HF_ENDPOINT=hub.url)
-        unknown = ask_hub("no/model", tmp_path, HF_ENDPOINT=hub.url)
-        revision = ask_hub("some/model@v9", tmp_path, HF_ENDPOINT=hub.url)
+        asked = ("some/model", "no/model", "some/model@v9")
+        gated, unknown, revision = ask_hub(tmp_path, *asked, HF_ENDPOINT=hub.url)
     assert "some/model: you have not accepted its licence; accept it at " in str(gated["error"])
     assert "https://huggingface.co/some/model" in str(gated["error"])
     assert "no/model: no such folder here, and no such model on the hub" in str(unknown["error"])
@@ -200,8 +218,9 @@ def test_the_hub_s_refusals_are_explained(tmp_path: Path) -> None:
 
 def test_without_a_network_a_model_fails_at_once_and_says_what_to_do(tmp_path: Path) -> None:
     began = time.monotonic()
-    offline = str(ask_hub("some/model", tmp_path, HF_HUB_OFFLINE="1")["error"])
-    refused = str(ask_hub("some/model", tmp_path, HF_ENDPOINT="http://127.0.0.1:9")["error"])
+    (unasked,) = ask_hub(tmp_path, "some/model", HF_HUB_OFFLINE="1")
+    (unheard,) = ask_hub(tmp_path, "some/model", HF_ENDPOINT="http://127.0.0.1:9")
+    offline, refused = str(unasked["error"]), str(unheard["error"])
     assert time.monotonic() - began < 20
     assert "HF_HUB_OFFLINE is set" in offline
     assert "the hub cannot be reached" in refused
@@ -211,13 +230,28 @@ def test_without_a_network_a_model_fails_at_once_and_says_what_to_do(tmp_path: P
         assert text.endswith("--model vae=FOLDER")
 
 
-def test_a_hub_that_never_answers_is_given_up_within_seconds(tmp_path: Path) -> None:
+def test_a_hub_that_never_answers_is_given_up_within_seconds_and_asked_once(tmp_path: Path) -> None:
+    assert checkpoints._SECONDS <= 5
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         began = time.monotonic()
-        said = ask_hub("some/model", tmp_path, HF_ENDPOINT=endpoint)
-    assert time.monotonic() - began < 20
-    assert "the hub cannot be reached (timed out)" in str(said["error"])
+        models = ("some/model", "some/model text_encoder", "some/model")
+        said = ask_hub(tmp_path, *models, seconds=0.5, HF_ENDPOINT=endpoint)
+        assert time.monotonic() - began < 20
+        assert _connections(silent) <= 2  # the hub's library may try again
+    for one in said:
+        assert "the hub cannot be reached (timed out)" in str(one["error"])
+
+
+def _connections(server: socket.socket) -> int:
+    """Count the connections that wait to be accepted."""
+    server.settimeout(0)
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            server.accept()[0].close()
+            count += 1
+    return count
 
 
 def test_without_the_encode_extra_the_pip_line_is_named(tmp_path: Path) -> None:
@@ -233,7 +267,7 @@ def test_without_the_encode_extra_the_pip_line_is_named(tmp_path: Path) -> None:
         "from shardwright.errors import MissingExtraError\n"
         "from shardwright.recipes import SPECIFICATION\n"
         "for component in SPECIFICATION.components:\n"
-        "    try: load('pretrained', component, Options())\n"
+        "    try: load('pretrained', component, Options(), {})\n"
         "    except MissingExtraError as error: print(error)\n"
     )
     done = subprocess.run(

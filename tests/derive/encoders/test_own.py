@@ -38,7 +38,6 @@ Write = Callable[..., Path]
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Write modules where Python finds them, and forget them afterwards."""
-    before = set(sys.modules)
     folder = tmp_path / "modules"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
@@ -48,8 +47,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
         return folder
 
     yield write
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for name, found in list(sys.modules.items()):
+        if str(getattr(found, "__file__", "")).startswith((str(folder), str(EXAMPLE))):
+            del sys.modules[name]
 
 
 def component(encoder: str) -> Component:
@@ -57,7 +57,7 @@ def component(encoder: str) -> Component:
 
 
 def loaded(encoder: str) -> Encoder:
-    found = load("pretrained", component(encoder), Options())
+    found = load("pretrained", component(encoder), Options(), {})
     assert not hasattr(found, "write")
     return found
 
@@ -241,7 +241,7 @@ def test_modules_of_the_working_folder_are_not_found(
 
 def test_with_sketches_nothing_of_the_users_own_is_imported(module: Write) -> None:
     module("raise RuntimeError")
-    assert load("sketch", component("mine:Good"), Options()).describe()["encoder"] == "sketch"
+    assert load("sketch", component("mine:Good"), Options(), {}).describe()["encoder"] == "sketch"
 
 
 def test_the_example_passes_its_own_test() -> None:

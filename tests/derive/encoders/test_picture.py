@@ -26,7 +26,7 @@ def component(format_: str, quality: int = 95) -> Component:
 
 
 def writer(format_: str, quality: int = 95, choice: Any = "pretrained") -> PictureWriter:  # noqa: ANN401
-    found: Any = load(choice, component(format_, quality), Options())
+    found: Any = load(choice, component(format_, quality), Options(), {})
     made: PictureWriter = found
     return made
 

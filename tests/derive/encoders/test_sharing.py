@@ -68,7 +68,9 @@ def test_a_vector_and_its_patches_come_from_one_pass(tmp_path: Path, calls: Coun
     (one,), (other,) = vector.take(given), patches.take(given)
     assert calls == {"load DINOv3ViTModel": 1, "run DINOv3ViTModel": 1}
     for part, array in zip(parts, (one, other), strict=True):
-        assert np.array_equal(array, encoded(load("pretrained", part, Options()), picture(64, 48)))
+        assert np.array_equal(
+            array, encoded(load("pretrained", part, Options(), {}), picture(64, 48))
+        )
 
 
 def test_of_sd3_each_clip_model_is_loaded_and_run_once(tmp_path: Path, calls: Counter[str]) -> None:

@@ -51,7 +51,7 @@ def test_every_component_of_a_shipped_recipe_is_made_and_nothing_printed(
     capfd.readouterr()
     models: dict[Any, Any] = {}
     for component in recipe.components:
-        assert shape_of(component) == component.shape
+        assert shape_of(component, models) == component.shape
         encoder = load("pretrained", component, Options(), models)
         source = picture(64, 48) if component.source == "image" else CAPTION
         array = encoded(encoder, source)

@@ -36,7 +36,7 @@ def caption(*shape: Any, tokens: int | None = None, **more: Any) -> Component:  
 
 
 def encoded(made: Component, text: str) -> NDArray[Any]:
-    encoder: Any = load("sketch", made, Options())
+    encoder: Any = load("sketch", made, Options(), {})
     tokens = encoder.prepare(text)
     return np.asarray(encoder.encode(tokens.ids[None], tokens.mask[None])[0])
 
@@ -46,7 +46,7 @@ class Sketched(ImageEncoderContract):
     component: Component
 
     def load(self) -> ImageEncoder:
-        encoder: Any = load("sketch", self.component, Options())
+        encoder: Any = load("sketch", self.component, Options(), {})
         made: ImageEncoder = encoder
         return made
 
@@ -56,7 +56,7 @@ class SketchedText(TextEncoderContract):
     component: Component
 
     def load(self) -> TextEncoder:
-        encoder: Any = load("sketch", self.component, Options())
+        encoder: Any = load("sketch", self.component, Options(), {})
         made: TextEncoder = encoder
         return made
 
@@ -240,7 +240,7 @@ def test_the_vector_of_a_caption_is_the_mean_of_its_words() -> None:
     rows = encoded(caption(9, 40), "a red kite")
     vector = encoded(caption(40, tokens=9), "a red kite")
     assert np.allclose(vector, rows[:4].mean(axis=0))
-    assert load("sketch", caption(40, tokens=9), Options()).describe() == {
+    assert load("sketch", caption(40, tokens=9), Options(), {}).describe() == {
         "encoder": "sketch",
         "model": "hashed-words",
         "version": 1,
@@ -266,7 +266,7 @@ DTYPES = st.sampled_from(["<f2", "<f4", "<f8", "bfloat16", "|u1", "<u4", "|i1", 
 @given(st.lists(AXES, min_size=1, max_size=4), DTYPES)
 def test_a_picture_has_an_array_of_any_shape(shape: list[Any], dtype: str) -> None:
     of = component(*shape, dtype=dtype)
-    encoder: Any = load("sketch", of, Options())
+    encoder: Any = load("sketch", of, Options(), {})
     prepared = encoder.prepare(picture(64, 96))
     (made,) = encoder.encode(prepared[None])
     assert of.fits(made.shape, 64, 96)
@@ -289,7 +289,7 @@ def test_a_caption_has_an_array_of_any_shape(shape: list[Any], dtype: str) -> No
 @pytest.mark.parametrize("missing", [{"dtype": ""}, {"shape": ()}])
 def test_a_component_of_unknown_shape_is_refused(missing: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
-        load("sketch", replace(VAE, **missing), Options())
+        load("sketch", replace(VAE, **missing), Options(), {})
     assert str(caught.value) == (
         "--encoders sketch: the shape of vae is unknown; "
         "add dtype and shape to [component.vae] in the recipe"
@@ -298,7 +298,7 @@ def test_a_component_of_unknown_shape_is_refused(missing: dict[str, Any]) -> Non
 
 def test_a_component_of_another_tool_is_not_sketched() -> None:
     with pytest.raises(UsageError, match="some is made by another tool; leave some out"):
-        load("sketch", component(5, source="elsewhere"), Options())
+        load("sketch", component(5, source="elsewhere"), Options(), {})
 
 
 def test_unknown_encoders_are_refused() -> None:

@@ -29,12 +29,12 @@ def component(kind: str, folder: Path, output: str = "pooled") -> Component:
     settings = {"model": str(folder), "output": output}
     asked = Component("seen", "seen", "seen.npy", "<f4", (), encoder=kind, settings=settings)
     return Component(
-        "seen", "seen", "seen.npy", "<f4", shape_of(asked), encoder=kind, settings=settings
+        "seen", "seen", "seen.npy", "<f4", shape_of(asked, {}), encoder=kind, settings=settings
     )
 
 
 def encoder(kind: str, folder: Path, output: str = "pooled") -> Any:  # noqa: ANN401 - any kind
-    return load("pretrained", component(kind, folder, output), Options())
+    return load("pretrained", component(kind, folder, output), Options(), {})
 
 
 @pytest.fixture(scope="session")
