@@ -15,7 +15,8 @@ import pytest
 import shardwright
 from shardwright.errors import DamageError, InputMissingError, UsageError
 from shardwright.recipes import Recipe
-from shardwright.shards.format import decode, manifest
+from shardwright.shards.format import manifest
+from shardwright.store.arrays import widened
 from tests.shards.packed import assert_same
 from tests.shards.packed import packed as packed_to_specification
 from tests.shards.varied import SDXL, TOKENS, VARIED, arrays, kept, packed, picture
@@ -123,7 +124,7 @@ def test_every_bfloat16_becomes_the_float32_that_torch_makes_of_it() -> None:
     torch = pytest.importorskip("torch")
     bits = np.arange(1 << 16).astype(np.uint16)
     theirs = torch.from_numpy(bits).view(torch.bfloat16).float().numpy()
-    np.testing.assert_array_equal(decode.widened(bits), theirs)
+    np.testing.assert_array_equal(widened(bits), theirs)
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own
