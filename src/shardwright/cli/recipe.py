@@ -66,16 +66,9 @@ def describe(summary: RecipeSummary) -> str:
         wrote = f"wrote {shown(summary.written)}, which begins as {shown(summary.origin)}"
         return f"{wrote}\nnext: edit it, then run shardwright derive"
     heads = ["component", "member", "dtype", "shape", "encoder", "model"]
-    cells = _aligned([heads, *map(_cells, summary.components)])
-    lines = [
-        f"# The recipe of {shown(summary.origin)}.",
-        "",
-        summary.toml,
-        *(f"# {row}" for row in cells),
-    ]
-    return "\n".join(
-        [*lines, *(f"# {row}" for row in cells), "#", f"# {_buckets(summary.buckets)}"]
-    )
+    rows = _aligned([heads, *map(_cells, summary.components)])
+    lines = (f"# The recipe of {shown(summary.origin)}.", "", summary.toml)
+    return "\n".join((*lines, *(f"# {row}" for row in rows), "#", f"# {_buckets(summary.buckets)}"))
 
 
 def _cells(component: RecipeComponent) -> list[str]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from shardwright import recipes
 from shardwright.errors import UsageError
-from shardwright.recipes import Component, build, file, keys, toml
+from shardwright.recipes import Component, build, file, toml
+from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.showing import RecipeComponent, RecipeSummary, ShippedRecipe
 from shardwright.storage import files
 from shardwright.store.store import recorded
@@ -30,7 +31,7 @@ def show(given: str | None, init: Path | None) -> RecipeSummary:
     origin = found.origin or file.DEFAULT
     if found.origin is None and (used := recorded(found.paths["store"])) is not None:
         recipe, tables, origin = used, build.tables_of(used), str(found.paths["store"])
-        origins = {file.place(name, key): origin for name in tables for key in tables[name]}
+        origins = {build.place(name, key): origin for name in tables for key in tables[name]}
     full = toml.complete(tables)
     if init is not None:
         _write(init, toml.starting(full, origin))
@@ -54,13 +55,11 @@ def _write(path: Path, text: str) -> None:
 
 
 def _row(component: Component) -> RecipeComponent:
-    names = {value: name for name, value in keys.DTYPES.items()}
-    shape = [axis if isinstance(axis, int) else str(axis) for axis in component.shape]
     return RecipeComponent(
         name=component.name,
         member=component.suffix,
-        dtype=names.get(component.dtype),
-        shape=shape or None,
+        dtype=dtype_text(component) or None,
+        shape=list(shape_text(component)) or None,
         trim=component.trim,
         encoder=component.encoder,
         model=component.settings.get("model"),
