@@ -33,7 +33,7 @@ def main() -> None:
     dataset = batches.torch()
     loader = DataLoader(
         dataset,
-        batch_size=None,  # the dataset gives whole batches
+        batch_size=None,  # the dataset gives complete batches
         num_workers=options.workers,
         pin_memory=device == "cuda",
         persistent_workers=options.workers > 0,

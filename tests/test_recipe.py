@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from shardwright.recipes import SPECIFICATION, Component, Side
+import msgspec
+
+from shardwright.recipes import SPECIFICATION, Component, Mask, Recipe, Side
 
 
 def test_a_sample_has_the_members_of_the_specification_in_order() -> None:
@@ -50,3 +54,22 @@ def test_sizes_are_rounded_down_as_the_specification_says() -> None:
     pose = Component("pose", "pose", "pose.npy", "<f2", (Side("height", 8), Side("width", 8)))
     assert pose.shape_for(17, 15) == (1, 2)
     assert pose.nbytes((1, 2)) == 4
+
+
+def test_what_was_asked_of_a_component_is_no_part_of_its_value() -> None:
+    def asked(component: Component) -> tuple[object, ...]:
+        names = ("members", "extension", "is_array", "follows_picture", "header_dtype", "is_float")
+        return tuple(getattr(component, name) for name in names)
+
+    new = msgspec.json.decode(msgspec.json.encode(SPECIFICATION), type=Recipe)
+    (_, vae, t5), encoded = new.components, msgspec.json.encode(new)
+    assert asked(vae) == (("vae.npy",), ".npy", True, True, "<f2", True)
+    assert asked(t5) == (("t5h.npy", "t5m.npy"), ".npy", True, False, "<f2", True)
+    assert vae.fits((16, 104, 152), 1216, 832)
+    assert msgspec.json.encode(new) == encoded
+    assert pickle.loads(pickle.dumps(new)) == new == SPECIFICATION
+    half = replace(vae, dtype="bfloat16", suffix="a.webp", shape=(4, 5), mask=Mask("m", "m.npy", 3))
+    assert asked(half) == (("a.webp", "m.npy"), ".webp", False, False, "<u2", True)
+    assert half.fits((4, 5), 1216, 832)
+    assert not half.fits((16, 104, 152), 1216, 832)
+    assert not asked(replace(half, dtype="|u1"))[-1]

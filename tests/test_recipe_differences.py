@@ -72,8 +72,14 @@ def test_every_key_that_decides_the_files_is_compared() -> None:
 
 def test_the_name_of_a_model_is_left_to_the_provenance() -> None:
     vae = SPECIFICATION.by_name["vae"]
-    other = changed("vae", settings={**vae.settings, "model": "a/b", "subfolder": "c"})
+    other = changed("vae", settings={**vae.settings, "model": "a/b"})
     assert differences(SPECIFICATION, other) == []
+
+
+def test_another_folder_of_the_same_model_is_another_model() -> None:
+    vae = SPECIFICATION.by_name["vae"]
+    other = changed("vae", settings={**vae.settings, "subfolder": "vae_1_0"})
+    assert differences(SPECIFICATION, other) == ["vae: subfolder was vae, now vae_1_0"]
 
 
 def test_added_removed_and_reordered_components_are_named() -> None:

@@ -2,3 +2,4 @@
 
 JSONL_NAME = "approved_image_dataset.jsonl"
 STATE_FOLDER = ".shardwright"  # hidden, because loaders open every visible file of a shard folder
+EMPTY_FOLDER = "empty"  # in it: the arrays and masks of the empty caption

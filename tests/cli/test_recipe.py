@@ -169,6 +169,39 @@ def test_the_recipe_of_the_store_is_in_force_without_a_file() -> None:
     assert find().recipe == find("ours.toml").recipe
 
 
+def test_the_recipe_of_any_store_is_shown_whatever_file_is_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_images(Path("pictures"), 1, ((16, 16),))
+    Path("ours.toml").write_text(
+        'extends = "prx"\ncomponents = ["dinov3"]\n[component.dinov3]\nshape = [7]\n'
+    )
+    shardwright.derive("pictures", recipe="ours.toml", encoders="sketch", derived_dir="elsewhere")
+    Path("shardwright.toml").write_text("wrong")
+    output = run("--derived-dir", "elsewhere")
+    assert output.startswith("# The recipe of elsewhere.\n")
+    Path("saved.toml").write_text(output)
+    assert find("saved.toml").recipe == find("ours.toml").recipe
+    run("--derived-dir", "elsewhere", "--init", "started.toml")
+    assert find("started.toml").recipe == find("ours.toml").recipe
+    assert main(["recipe", "--derived-dir", "pictures"]) == 2
+    assert capsys.readouterr().err == (
+        "error: pictures: has no recipe; give the folder of a store that shardwright derive has "
+        "written to\n"
+    )
+
+
+def test_a_recipe_may_be_named_with_or_without_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--recipe", "sdxl") == run("sdxl") == run("sdxl", "--recipe", "sdxl")
+    for words, what in (
+        (("sdxl", "--recipe", "flux"), "there are two recipes, sdxl and flux"),
+        (("--recipe", "flux", "sdxl"), "there are two recipes, flux and sdxl"),
+        (("sdxl", "--derived-dir", "x"), "--recipe and --derived-dir are both given"),
+    ):
+        assert main(["recipe", *words]) == 2
+        assert capsys.readouterr().err.endswith(f"error: {what}; give one of them\n")
+
+
 def test_json_holds_the_recipe_for_programs() -> None:
     told = json.loads(run("prx", "--json"))
     assert told["origin"] == "prx"

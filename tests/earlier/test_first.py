@@ -6,6 +6,7 @@ it, and a second packing that was killed after its first shard.
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -48,6 +49,18 @@ def test_a_packing_that_the_first_version_left_is_finished_to_the_same_bytes() -
     assert summary.kept_shards == 1
     pack(derived_dir="derived", output_dir="fresh", shard_size=2)
     assert contents(Path("unfinished")) == contents(Path("fresh"))
+
+
+def test_packing_to_the_specification_gives_the_same_bytes_as_in_the_first_version() -> None:
+    pack(derived_dir="derived", output_dir="fresh", shard_size=2, sha256=True, workers=1)
+    before, now = contents(Path("shards")), contents(Path("fresh"))
+    listed = ".shardwright/manifest.json"
+    old, new = (json.loads(found.pop(listed) or b"") for found in (before, now))
+    assert now == before
+    assert new["runs"][0].pop("jsonl") == "approved_image_dataset.jsonl"  # all that was added
+    for found in (old, new):
+        del found["xxh3"], found["runs"][0]["tool"]
+    assert json.dumps(new) == json.dumps(old), "fields in the same order too"
 
 
 def test_shards_of_the_first_version_are_appended_to() -> None:

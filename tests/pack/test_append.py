@@ -67,7 +67,7 @@ def test_append_puts_only_new_samples_into_shards_after_the_last_number(
     assert made is not None
     assert [(run.append, run.samples) for run in made.runs] == [(False, 4), (True, 5)]
     assert [entry.run for entry in made.shards] == [1, 0, 0, 1, 1, 0, 1]
-    assert not verify(output, against=grown.root).findings
+    assert not verify(output, against=grown.root, workers=1).findings
 
 
 def test_append_does_not_touch_old_shards_and_their_indexes(small: Store, output: Path) -> None:
@@ -194,18 +194,18 @@ def test_append_beside_shards_that_nobody_listed_is_refused_and_deletes_nothing(
 
 
 def test_append_does_not_count_the_samples_of_a_lost_shard(store: Store, output: Path) -> None:
-    pack(derived_dir=store.root, output_dir=output)
+    pack(derived_dir=store.root, output_dir=output, workers=1)
     lost = sorted(output.glob("bucket_*/*.tar"))[0]
     lost.unlink()
     with pytest.raises(DamageError, match="is missing or incomplete"):
-        pack(derived_dir=store.root, output_dir=output, append=True)
+        pack(derived_dir=store.root, output_dir=output, append=True, workers=1)
 
 
 def test_append_keeps_sha256sums_up(tmp_path: Path, output: Path) -> None:
     store = make_store(tmp_path / "few", records(3))
-    pack(derived_dir=store.root, output_dir=output, sha256=True)
+    pack(derived_dir=store.root, output_dir=output, sha256=True, workers=1)
     more = make_store(tmp_path / "more", [*records(3), record("another")])
-    pack(derived_dir=more.root, output_dir=output, append=True)
+    pack(derived_dir=more.root, output_dir=output, append=True, workers=1)
     done = subprocess.run(
         ["sha256sum", "-c", ".shardwright/SHA256SUMS"], cwd=output, capture_output=True, text=True
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shardwright
@@ -38,7 +39,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def kinds(path: Path, **options: Any) -> list[tuple[str, str, bool]]:  # noqa: ANN401
-    return [(f.kind, Path(f.file).name, f.damage) for f in verify(path, **options).findings]
+    return [
+        (f.kind, Path(f.file).name, f.damage) for f in verify(path, workers=1, **options).findings
+    ]
 
 
 def change(store: Path) -> None:
@@ -121,6 +124,35 @@ def test_verify_finds_lost_damaged_and_foreign_files(store: Path) -> None:
     ]
     packed(store, append=True)
     assert kinds(shards) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("t5.npy", np.nan, "not numbers (NaN)"),
+        ("t5.npy", -np.inf, "infinite"),
+        ("pooled.npy", 0x7FC0, "not numbers (NaN)"),  # the bits of a bfloat16
+        ("pooled.npy", 0xFF80, "infinite"),
+    ],
+)
+def test_verify_finds_values_that_are_not_finite(
+    store: Path, name: str, value: float, what: str
+) -> None:
+    path = store / EMPTY / name
+    array = np.load(path)
+    array.flat[0] = value
+    np.save(path, array)
+    shards = packed(store)
+    assert kinds(shards) == []
+    (finding,) = verify(shards, read_data=True, workers=1).findings
+    assert (finding.kind, finding.file) == ("empty_invalid", f"{EMPTY}/{name}")
+    assert what in finding.what
+
+
+def test_an_empty_caption_may_be_one_value_everywhere(store: Path) -> None:
+    path = store / EMPTY / "pooled.npy"
+    np.save(path, np.zeros_like(np.load(path)))
+    assert kinds(packed(store), read_data=True) == []
 
 
 def test_verify_names_what_the_store_has_and_the_shards_do_not(store: Path) -> None:

@@ -94,7 +94,7 @@ def test_overwriting_one_bucket_keeps_the_others_in_the_manifest(
     kept = {name for name in before if ONE in name}
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
     # The latents of this store are tiny, whatever their bucket; that is all there is to find.
-    assert verify(output, against=store.root).counts == {"vae_wrong_size": 7}
+    assert verify(output, against=store.root, workers=1).counts == {"vae_wrong_size": 7}
 
 
 def test_a_run_of_which_nothing_is_left_leaves_the_manifest(store: Store, output: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_bucket_that_a_limit_leaves_without_samples_is_emptied_if_it_was_named
     summary = packed(store, output, bucket=[ONE, OTHER], limit=1, overwrite=True)
     assert ids_by_shard(output) == {f"bucket_{ONE}/shard-000000.tar": ["img0"]}
     assert len(summary.removed_shards) == 3
-    assert verify(output).findings == []
+    assert verify(output, workers=1).findings == []
 
 
 def test_the_refusal_of_a_bucket_says_which_shards_would_go(store: Store, output: Path) -> None:

@@ -37,7 +37,7 @@ def test_arrays_that_vary_in_length_belong_to_their_bucket(store: Path) -> None:
     summary = packed(store)
     assert summary.written_samples == 6
     assert [bucket.off_shape for bucket in summary.buckets.values()] == [0, 0]
-    report = verify(store.parent / "shards", read_data=True, against=store)
+    report = verify(store.parent / "shards", read_data=True, against=store, workers=1)
     assert report.findings == []
 
 
@@ -69,14 +69,14 @@ def test_verify_finds_a_trimmed_array_that_is_not_of_its_mask(store: Path) -> No
     shutil.rmtree(store / ".shardwright/empty")
     packed(store)
     shards = store.parent / "shards"
-    assert verify(shards, read_data=True).findings == []
+    assert verify(shards, read_data=True, workers=1).findings == []
     from shardwright.shards.format import manifest
 
     found = manifest.load_manifest(shards)
     assert found is not None
     trimmed = replace(free, components=(VARIED.by_name["t5"], *free.components[1:]))
     manifest.save_manifest(shards, msgspec.structs.replace(found, recipe=trimmed))
-    (finding,) = verify(shards, read_data=True).findings
+    (finding,) = verify(shards, read_data=True, workers=1).findings
     assert (finding.kind, finding.sample, finding.damage) == ("t5_other_mask", "img0", True)
     assert finding.what == f"has {kept(1)} rows, but t5_mask.npy keeps 1"
     with pytest.raises(shardwright.DamageError, match=r"img0\.t5\.npy has other rows than t5_mask"):
@@ -115,7 +115,7 @@ def test_a_recipe_of_images_alone_packs_records_with_an_empty_caption(store: Pat
     jsonl.write_text("".join(json.dumps(record) + "\n" for record in records))
     assert packed(store).written_samples == 6
     shards = store.parent / "shards"
-    assert verify(shards, read_data=True, against=store, loaders=True).findings == []
+    assert verify(shards, read_data=True, against=store, loaders=True, workers=1).findings == []
     dataset = shardwright.open(shards)
     assert dataset.field_names == ("json", "vae.npy", "pose.npy", "picture.webp")
     assert next(iter(dataset.batches(3)))["caption"] == ["", "", ""]

@@ -12,11 +12,11 @@ from tests.stores import Store
 
 def findings(path: Path, **options: Any) -> list[Finding]:  # noqa: ANN401
     """Verify; the small latents of our stores are not what these tests are about."""
-    return [f for f in verify(path, **options).findings if f.kind != "vae_wrong_size"]
+    return [f for f in verify(path, workers=1, **options).findings if f.kind != "vae_wrong_size"]
 
 
 def test_verify_against_notes_what_was_left_out(store: Store, output: Path) -> None:
-    pack(derived_dir=store.root, output_dir=output, limit=1)
+    pack(derived_dir=store.root, output_dir=output, limit=1, workers=1)
     (note,) = findings(output, against=store.root)
     assert (note.kind, note.damage) == ("left_out", False)
     count = len(store.records) - 1
@@ -24,15 +24,15 @@ def test_verify_against_notes_what_was_left_out(store: Store, output: Path) -> N
 
 
 def test_a_lost_manifest_is_damage(store: Store, output: Path) -> None:
-    pack(derived_dir=store.root, output_dir=output)
+    pack(derived_dir=store.root, output_dir=output, workers=1)
     (output / ".shardwright" / manifest.MANIFEST_NAME).unlink()
-    report = verify(output)
+    report = verify(output, workers=1)
     assert [finding.kind for finding in report.findings] == ["manifest_missing"]
     assert report.damaged
 
 
 def test_verifying_one_bucket_says_that_it_is_a_part(store: Store, output: Path) -> None:
-    pack(derived_dir=store.root, output_dir=output)
+    pack(derived_dir=store.root, output_dir=output, workers=1)
     bucket = next(output.glob("bucket_*"))
     (note,) = findings(bucket)
     assert (note.kind, note.damage) == ("part", False)
@@ -40,8 +40,8 @@ def test_verifying_one_bucket_says_that_it_is_a_part(store: Store, output: Path)
 
 
 def test_packings_below_a_folder_are_verified_on_their_own(store: Store, output: Path) -> None:
-    pack(derived_dir=store.root, output_dir=output)
-    pack(derived_dir=store.root, output_dir=output / "validation", limit=1)
+    pack(derived_dir=store.root, output_dir=output, workers=1)
+    pack(derived_dir=store.root, output_dir=output / "validation", limit=1, workers=1)
     assert findings(output) == []
     assert findings(output / "validation") == []
 
@@ -51,5 +51,5 @@ def test_a_bucket_on_another_disk_is_followed(store: Store, output: Path, tmp_pa
     (tmp_path / "elsewhere").mkdir()
     output.mkdir(parents=True)
     (output / name).symlink_to(tmp_path / "elsewhere")
-    pack(derived_dir=store.root, output_dir=output)
+    pack(derived_dir=store.root, output_dir=output, workers=1)
     assert findings(output, read_data=True) == []

@@ -27,6 +27,7 @@ EXAMPLE = """\
   shardwright recipe --list
   shardwright recipe sdxl --init
   shardwright recipe shardwright.toml
+  shardwright recipe --derived-dir data/derived
 """
 EXIT_STATUS = """\
 exit status:
@@ -38,11 +39,31 @@ exit status:
 """
 
 
+class _Named(argparse.Action):
+    """A recipe that may be named with its flag or without."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        options: argparse.Namespace,
+        value: object,
+        flag: object = None,
+    ) -> None:
+        if value is None:  # not named without its flag
+            return
+        if options.recipe not in (None, value):
+            parser.error(f"there are two recipes, {options.recipe} and {value}; give one of them")
+        options.recipe = value
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
+    named = path("FILE_OR_NAME", "a recipe file, or the name of a shipped recipe")
     start = path("FILE", "write a commented file to start from (shardwright.toml)")
     flags = {
-        "recipe": path("FILE_OR_NAME", "a recipe file, or the name of a shipped recipe"),
+        "--recipe": {**named, "action": _Named, "help": "the same"},
+        "recipe": {**named, "action": _Named},
+        "--derived-dir": path("DIR", "show the recipe of this store"),
         "--list": switch("list the shipped recipes"),
         "--init": {**start, "nargs": "?", "const": "shardwright.toml"},
     }
@@ -67,14 +88,9 @@ def describe(summary: RecipeSummary) -> str:
         return f"{wrote}\nnext: edit it, then run shardwright derive"
     heads = ["component", "member", "dtype", "shape", "encoder", "model"]
     cells = _aligned([heads, *map(_cells, summary.components)])
-    lines = [
-        f"# The recipe of {shown(summary.origin)}.",
-        "",
-        summary.toml,
-        *(f"# {row}" for row in cells),
-    ]
+    lines = (f"# The recipe of {shown(summary.origin)}.", "", summary.toml)
     return "\n".join(
-        [*lines, *(f"# {row}" for row in cells), "#", f"# {_buckets(summary.buckets)}"]
+        (*lines, *(f"# {row}" for row in cells), "#", f"# {_buckets(summary.buckets)}")
     )
 
 

@@ -9,7 +9,7 @@ import xxhash
 
 from shardwright.errors import DamageError
 from shardwright.shards.format import manifest
-from shardwright.shards.format.empty import empty_faults, empty_folder, empty_members, read_files
+from shardwright.shards.format.empty import empty_faults, empty_folder, empty_members
 from shardwright.shards.format.manifest import Manifest
 from shardwright.storage import files
 from shardwright.store import commands
@@ -18,7 +18,8 @@ from shardwright.store.store import Store
 
 def read(store: Store) -> dict[str, bytes]:
     """Read what a store has for the empty caption, by suffix; raise if it is damaged."""
-    found = read_files({suffix: store.empty(suffix) for suffix in empty_members(store.recipe)})
+    members = empty_members(store.recipe)
+    found = files.read_existing({suffix: store.empty(suffix) for suffix in members})
     for suffix, what in empty_faults(found, store.recipe):
         fix = f"delete it and run {commands.derive(store)}"
         raise DamageError(f"is damaged ({what})", path=store.empty(suffix), fix=fix)
@@ -32,7 +33,7 @@ def publish(output: Path, base: Manifest, wanted: Mapping[str, bytes]) -> dict[s
     """
     folder = empty_folder(output)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    there = read_files({name: folder / name for name in names})
+    there = files.read_existing({name: folder / name for name in names})
     listed = base.empties() if base.shards else {}
     kept = {name: data for name, data in there.items() if listed.get(name) == _checksum(data)}
     new = {**wanted, **kept}

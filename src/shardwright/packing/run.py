@@ -61,7 +61,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     found = scan(store, progress, request.progress_every)
     _require_samples(settings.buckets, found)
     start = _start(request)
-    entries, without_text = provenance.read(store.folder), empty.read(store)
+    entries, empties = provenance.read(store.folder), empty.read(store)
     made = {name: entry for name, entry in entries.items() if name in store.recipe.by_name}
     before = [] if request.other_jsonl else packed_from(target)
     if request.way:
@@ -94,7 +94,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
                     what = "another run has written here"
                     raise SourceChangedError(what, path=target, fix="run again")
                 old = _old(todo, kept, start, target)
-                _write(layout, todo, kept, start, made, without_text, request, progress)
+                _write(layout, todo, kept, start, made, empties, request, progress)
         elif obstacle is None:
             old = _old(todo, kept, start, target)
     summary = _summary(layout, todo, request, len(kept), obstacle, old)
@@ -154,7 +154,7 @@ def _write(
     kept: dict[str, ShardEntry],
     start: Start,
     made: Mapping[str, Entry],
-    without_text: Mapping[str, bytes],
+    empties: Mapping[str, bytes],
     request: Request,
     progress: Progress,
 ) -> None:
@@ -189,7 +189,7 @@ def _write(
         for name in sorted(set(start.replaced) - set(layout.buckets)):  # no sample is in them now
             manifest.remove_manifest(target)
             publish.remove_shards(target, name)
-        checksums = empty.publish(target, start.base, without_text)
+        checksums = empty.publish(target, start.base, empties)
         publish.sync(target)  # before the manifest lists them
         entries = [*kept.values(), *written]
         publish.finish(target, layout, begun, entries, made, checksums, sha256)

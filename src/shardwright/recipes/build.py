@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from shardwright.buckets import Bucket, generate
 from shardwright.recipes import keys
+from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.recipes.keys import ENCODERS
 from shardwright.recipes.rules import Fault
 from shardwright.recipes.values import PIXELS, Component, Mask, Recipe, Selection, Side
@@ -21,6 +22,11 @@ _NOT_SETTINGS = {
     *("encoder", "source", "field", "mask", "trim"),
     *("dtype", "shape", "folder", "suffix", "inline"),
 }
+
+
+def place(table: str, key: str) -> str:
+    """Spell the place of a value, for a mapping of all of them."""
+    return f"{table}.{key}" if table else key
 
 
 class Invalid(Exception):  # noqa: N818 - turned into an error where the file is known
@@ -169,8 +175,8 @@ def _table_of(component: Component) -> Table:
         "field": component.field,
         "mask": {"field": mask.field, "suffix": mask.suffix} if mask else False,
         "trim": component.trim,
-        "dtype": {value: key for key, value in keys.DTYPES.items()}[component.dtype],
-        "shape": [str(axis) if isinstance(axis, Side) else axis for axis in component.shape],
+        "dtype": dtype_text(component),
+        "shape": list(shape_text(component)),
         "folder": component.folder,
         "suffix": component.suffix,
         "inline": list(component.inline),

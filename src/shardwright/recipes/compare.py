@@ -8,7 +8,6 @@ from shardwright.recipes.keys import DTYPES, TOKENS
 from shardwright.recipes.values import Component, Recipe, Side
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_NOT_COMPARED = ("model", "subfolder")  # one model may have several names; the provenance knows
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
@@ -51,7 +50,8 @@ def _values(component: Component) -> dict[str, object]:
     mask, settings = component.mask, component.settings
     return {
         "encoder": component.encoder,
-        **{key: value for key, value in settings.items() if key not in _NOT_COMPARED},
+        # One model may have several names; the provenance knows which it is.
+        **{key: value for key, value in settings.items() if key != "model"},
         "dtype": dtype_text(component),
         "shape": [
             _length(component, axis) if number == 0 else axis
@@ -72,18 +72,12 @@ def dtype_text(component: Component) -> str:
 
 def shape_text(component: Component) -> tuple[int | str, ...]:
     """Write a shape as a recipe file does."""
-    return tuple(map(_axis, component.shape))
+    return tuple(axis if isinstance(axis, int) else str(axis) for axis in component.shape)
 
 
 def shown_shape(shape: Iterable[int | str | Side]) -> str:
     """Write a shape on one line, for an error."""
-    return _text(list(map(_axis, shape)))
-
-
-def _axis(axis: int | str | Side) -> int | str:
-    if not isinstance(axis, Side):
-        return axis
-    return f"{axis.of}/{axis.divisor}" if axis.divisor > 1 else axis.of
+    return _text(list(shape))
 
 
 def _length(component: Component, length: object) -> object:

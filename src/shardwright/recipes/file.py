@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.errors import InputMissingError, UsageError, refusal
 from shardwright.recipes import keys, rules
-from shardwright.recipes.build import Invalid, Table, Tables, build
+from shardwright.recipes.build import Invalid, Table, Tables, build, place
 from shardwright.recipes.keys import Key
 from shardwright.recipes.rules import Fault
 from shardwright.recipes.values import Recipe
@@ -111,8 +112,6 @@ def _place(given: str, folder: Path, above: list[Path]) -> tuple[Path, str]:
 
 def _parse(path: Path, label: str) -> Tables:
     """Read one file, and check each key and value by itself."""
-    import tomllib  # here, because with a store's own recipe no file is read
-
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_BYTES + 1)
@@ -203,11 +202,6 @@ def _built(tables: Tables, origins: Mapping[str, str], origin: str | None) -> Re
         raise _error(fault, origins, origin)
     paths = {name: Path(path) for name, path in {**keys.DEFAULT_PATHS, **tables["paths"]}.items()}
     return RecipeFile(recipe, paths, origin, origins, tables)
-
-
-def place(table: str, key: str) -> str:
-    """Spell the place of a value, as ``origins`` has it."""
-    return f"{table}.{key}" if table else key
 
 
 def _error(fault: Fault, origins: Mapping[str, str], origin: str | None) -> UsageError:

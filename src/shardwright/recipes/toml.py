@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from shardwright.recipes import keys
-from shardwright.recipes.build import Table, Tables, chosen, filled
+from shardwright.recipes.build import Table, Tables, chosen, filled, place
 from shardwright.text import shown
 
 _WIDTH = 100  # of a line
@@ -37,7 +37,7 @@ def with_origins(tables: Tables, origins: Mapping[str, str]) -> str:
     parts = []
     for name, table in tables.items():
         rows = [
-            (_assigned(key, value), origins.get(f"{name}.{key}" if name else key, "default"))
+            (_assigned(key, value), origins.get(place(name, key), "default"))
             for key, value in table.items()
         ]
         if name.startswith("component.") and table.get("encoder") != "picture":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from shardwright.buckets import Bucket
@@ -80,25 +80,25 @@ class Component:
         """Whether its dtype and shape are known; a recipe file may leave them to the encoder."""
         return bool(self.dtype and self.shape)
 
-    @property
+    @cached_property
+    def members(self) -> tuple[str, ...]:
+        """Name its tar members by their suffixes: its own, then that of its mask."""
+        return (self.suffix,) if self.mask is None else (self.suffix, self.mask.suffix)
+
+    @cached_property
     def extension(self) -> str:
         """The end of its file names, with the dot."""
         return "." + self.suffix.rpartition(".")[2]
 
-    @property
+    @cached_property
     def is_array(self) -> bool:
         """Whether its files are ``.npy`` files, and not pictures."""
         return self.extension[1:] not in PICTURES
 
-    @property
+    @cached_property
     def follows_picture(self) -> bool:
         """Whether its shape follows the sides of the picture."""
         return any(isinstance(axis, Side) for axis in self.shape)
-
-    @property
-    def varies_in_length(self) -> bool:
-        """Whether arrays of one picture size may differ in shape."""
-        return self.trim or ANY in self.shape
 
     @property
     def tokens(self) -> int:
@@ -109,12 +109,12 @@ class Component:
         assert isinstance(found, int)
         return found
 
-    @property
+    @cached_property
     def header_dtype(self) -> str:
         """The dtype in the header of its files."""
         return "<u2" if self.dtype == BFLOAT16 else self.dtype
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         """Whether its values are floats, which may be NaN or infinite."""
         return self.dtype == BFLOAT16 or self.dtype[1] == "f"
@@ -128,6 +128,7 @@ class Component:
         """Whether this shape is possible for some picture and some caption."""
         return self._fits(shape, {})
 
+    @lru_cache(maxsize=4096)  # noqa: B019 - bounded, and asked for every array of a dataset
     def fits(self, shape: Shape, width: int, height: int) -> bool:
         """Whether this shape is possible for a picture of this size."""
         return self._fits(shape, {"width": width, "height": height})
@@ -222,7 +223,7 @@ class Recipe:
     @cached_property
     def suffixes(self) -> tuple[str, ...]:
         """Name the members of a sample, in their order in a shard."""
-        return (JSON_SUFFIX, *(row.suffix for row in self.members()))
+        return (JSON_SUFFIX, *(suffix for c in self.components for suffix in c.members))
 
     @cached_property
     def longest_key(self) -> int:
@@ -232,8 +233,9 @@ class Recipe:
     @cached_property
     def arrays(self) -> dict[str, Component]:
         """Give what a sample has in a shard besides its record, by the suffix of its member."""
-        rows = (row.array if isinstance(row, Mask) else row for row in self.members())
-        return {row.suffix: row for row in rows}
+        masks = {mask.suffix: mask.array for mask in self.masks}
+        arrays = {component.suffix: component for component in self.components} | masks
+        return {suffix: arrays[suffix] for suffix in self.suffixes[1:]}
 
     def bucket_for(self, width: int, height: int) -> Bucket:
         """Choose the bucket with the aspect ratio nearest to a picture's; the first on a tie.
@@ -260,10 +262,3 @@ class Recipe:
             for c in self.components
         )
         return dataclasses.replace(self, components=components, fit=fit or self.fit)
-
-    def members(self) -> Iterator[Component | Mask]:
-        """Give what a sample has besides its record: each component, followed by its mask."""
-        for component in self.components:
-            yield component
-            if component.mask is not None:
-                yield component.mask

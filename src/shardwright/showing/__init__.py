@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from shardwright.entry import entry
+from shardwright.errors import UsageError
 from shardwright.summary import Summary
 from shardwright.validate import as_text, place_or_none, require_switches
 
@@ -51,19 +52,24 @@ class RecipeSummary(Summary):
 def recipe(
     recipe: StrPath | None = None,
     *,
+    derived_dir: StrPath | None = None,
     list: bool = False,  # noqa: A002 - named like the flag
     init: StrPath | None = None,
 ) -> RecipeSummary:
     """Show the recipe in force, list the shipped ones, or write a file to start from.
 
     Arguments are named like the flags of ``shardwright recipe``. ``recipe`` is a file or the name
-    of a shipped recipe. Without it, ``shardwright.toml`` of the working folder is in force, else
-    the recipe of the store, else ``prx``. ``init`` is the file to write; it must not exist.
+    of a shipped recipe; ``derived_dir`` is a store, whose recipe is shown. Without them,
+    ``shardwright.toml`` of the working folder is in force, else the recipe of the store, else
+    ``prx``. ``init`` is the file to write; it must not exist.
     """
     from shardwright.showing import run  # here, to keep --help fast
 
     require_switches(list=list)
     if list:
         return RecipeSummary(shipped=run.shipped())
-    given = None if recipe is None else as_text("recipe", recipe, "a file or a name")
-    return run.show(given, place_or_none("--init", init))
+    given = None if recipe is None else as_text("--recipe", recipe, "a file or a name")
+    store = place_or_none("--derived-dir", derived_dir)
+    if given is not None and store is not None:
+        raise UsageError("--recipe and --derived-dir are both given", fix="give one of them")
+    return run.show(given, store, place_or_none("--init", init))

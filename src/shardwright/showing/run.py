@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from shardwright import recipes
-from shardwright.errors import UsageError
-from shardwright.recipes import Component, build, file, keys, toml
+from shardwright.errors import InputMissingError, UsageError
+from shardwright.recipes import Component, RecipeFile, build, file, toml
+from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.showing import RecipeComponent, RecipeSummary, ShippedRecipe
 from shardwright.storage import files
 from shardwright.store.store import recorded
@@ -23,24 +24,37 @@ def shipped() -> dict[str, ShippedRecipe]:
     return found
 
 
-def show(given: str | None, init: Path | None) -> RecipeSummary:
-    """Show the recipe of a name or file, else the one in force; write it if asked to."""
-    found = recipes.find(given)
-    recipe, tables, origins = found.recipe, found.tables, found.origins
-    origin = found.origin or file.DEFAULT
-    if found.origin is None and (used := recorded(found.paths["store"])) is not None:
-        recipe, tables, origin = used, build.tables_of(used), str(found.paths["store"])
-        origins = {file.place(name, key): origin for name in tables for key in tables[name]}
-    full = toml.complete(tables)
+def show(given: str | None, store: Path | None, init: Path | None) -> RecipeSummary:
+    """Show the recipe of a file, a name or a store, else that in force; write it if asked to."""
+    found = _in_force(given) if store is None else _of_store(store)
+    if found is None:
+        fix = "give the folder of a store that shardwright derive has written to"
+        raise InputMissingError("has no recipe", path=store, fix=fix)
+    recipe, origin, full = found.recipe, found.origin or file.DEFAULT, toml.complete(found.tables)
     if init is not None:
         _write(init, toml.starting(full, origin))
     return RecipeSummary(
         origin=origin,
-        toml=toml.with_origins(full, origins),
+        toml=toml.with_origins(full, found.origins),
         components=[_row(component) for component in recipe.components],
         buckets=[str(bucket) for bucket in recipe.buckets],
         written=None if init is None else str(init),
     )
+
+
+def _in_force(given: str | None) -> RecipeFile:
+    found = recipes.find(given)
+    return (_of_store(found.paths["store"]) if found.origin is None else None) or found
+
+
+def _of_store(folder: Path) -> RecipeFile | None:
+    """Give the recipe of a store as a file would; None if no run of ours has written to it."""
+    recipe = recorded(folder)
+    if recipe is None:
+        return None
+    origin, tables = str(folder), build.tables_of(recipe)
+    origins = {build.place(name, key): origin for name in tables for key in tables[name]}
+    return RecipeFile(recipe, {}, origin, origins, tables)
 
 
 def _write(path: Path, text: str) -> None:
@@ -54,13 +68,11 @@ def _write(path: Path, text: str) -> None:
 
 
 def _row(component: Component) -> RecipeComponent:
-    names = {value: name for name, value in keys.DTYPES.items()}
-    shape = [axis if isinstance(axis, int) else str(axis) for axis in component.shape]
     return RecipeComponent(
         name=component.name,
         member=component.suffix,
-        dtype=names.get(component.dtype),
-        shape=shape or None,
+        dtype=dtype_text(component) or None,
+        shape=list(shape_text(component)) or None,
         trim=component.trim,
         encoder=component.encoder,
         model=component.settings.get("model"),

@@ -11,7 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
@@ -330,6 +330,15 @@ def keep(path: Path, name: Path) -> None:
                 file.seal(source.tell())
             publish(file.tmp, name)
     sync_folder(name.parent)
+
+
+def read_existing(paths: Mapping[str, Path]) -> dict[str, bytes]:
+    """Read those of some files that exist, by the same names."""
+    found = {}
+    for name, path in paths.items():
+        with explained(path), suppress(FileNotFoundError):
+            found[name] = path.read_bytes()
+    return found
 
 
 def remove(path: Path) -> None:

@@ -85,9 +85,13 @@ def stored(array: Array, component: Component) -> Array:
 
 def values(array: Array, component: Component) -> Array:
     """Give the numbers that a stored array holds: bfloat16 as float32, others as they are."""
-    if component.dtype != BFLOAT16:
-        return array
-    return (array.astype("<u4") << 16).view("<f4")
+    return widened(array) if component.dtype == BFLOAT16 else array
+
+
+def widened(bits: Array) -> Array:
+    """Give the float32 values of an array that holds bfloat16: the upper half of each."""
+    values: Array = bits.astype("<u4") << 16
+    return values.view("<f4")
 
 
 def check_values(fd: int, size: int, shape: Shape, component: Component) -> None:

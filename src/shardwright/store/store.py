@@ -11,7 +11,7 @@ import msgspec
 
 from shardwright import recipes
 from shardwright.errors import ProvenanceError
-from shardwright.layout import JSONL_NAME, STATE_FOLDER
+from shardwright.layout import EMPTY_FOLDER, JSONL_NAME, STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
 from shardwright.recipes.compare import differences
 from shardwright.storage import files
@@ -76,7 +76,7 @@ class Store:
     @property
     def empties(self) -> Path:
         """Give the folder of what a sample with the empty caption would have."""
-        return self.state / "empty"
+        return self.state / EMPTY_FOLDER
 
     def empty(self, suffix: str) -> Path:
         """Give the file of a member as it is for the empty caption."""

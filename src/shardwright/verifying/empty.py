@@ -7,14 +7,9 @@ from pathlib import Path
 
 import xxhash
 
-from shardwright.shards.format.empty import (
-    empty_faults,
-    empty_folder,
-    empty_members,
-    empty_name,
-    read_files,
-)
+from shardwright.shards.format.empty import empty_faults, empty_folder, empty_members, empty_name
 from shardwright.shards.format.manifest import Manifest
+from shardwright.storage.files import read_existing
 from shardwright.store import commands
 from shardwright.store.findings import Finding
 from shardwright.store.store import Store
@@ -22,11 +17,13 @@ from shardwright.store.store import Store
 _FIX = "restore it from a copy, or run the same pack with --append"
 
 
-def check_empty(folder: Path, packed: Manifest, store: Store | None) -> Iterator[Finding]:
+def check_empty(
+    folder: Path, packed: Manifest, store: Store | None, *, read_data: bool
+) -> Iterator[Finding]:
     """Compare the files with the manifest, the recipe and, if given, the store."""
     place, listed = empty_folder(folder), packed.empties()
     names = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
-    there = read_files({name: place / name for name in names})
+    there = read_existing({name: place / name for name in names})
     for suffix, checksum in listed.items():
         if suffix not in there:
             yield _finding("empty_missing", suffix, "is missing, but the manifest lists it")
@@ -37,12 +34,12 @@ def check_empty(folder: Path, packed: Manifest, store: Store | None) -> Iterator
         what, fix = "is not in the manifest, so it is not used", "the next pack removes it"
         yield Finding("empty_foreign", empty_name(name), None, what, fix, damage=False)
     valid = {suffix: there[suffix] for suffix in listed if suffix in there}
-    for suffix, what in empty_faults(valid, packed.samples_of()):
+    for suffix, what in empty_faults(valid, packed.samples_of(), read_data=read_data):
         fix = "delete it in the store, derive, and pack with --overwrite"
         yield Finding("empty_invalid", empty_name(suffix), None, what, fix)
     if store is None:
         return
-    source = read_files({s: store.empty(s) for s in empty_members(store.recipe)})
+    source = read_existing({s: store.empty(s) for s in empty_members(store.recipe)})
     for suffix, data in source.items():
         if suffix not in listed:
             what, fix = "is not in the shards", commands.pack(store, folder, "--append")

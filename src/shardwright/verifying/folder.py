@@ -68,7 +68,8 @@ def verify_shards(
     findings += _own_sizes(seen, source)
     findings += _repeated_keys(seen)
     if packed is not None and unfinished is None:
-        findings += check_empty(folder, packed, source.store if source else None)
+        against_store = source.store if source else None
+        findings += check_empty(folder, packed, against_store, read_data=read_data)
     for path, _ in sorted(shards.list(_TAR + TMP_SUFFIX)):
         what, fix = "partly written by an interrupted run", "the next pack removes it"
         findings.append(Finding("leftover", path, None, what, fix, damage=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from shardwright.buckets import Bucket, is_bucket
@@ -98,6 +99,8 @@ def check_sample(
     if JSON_SUFFIX in places:
         record, found = _record(places[JSON_SUFFIX], bucket)
         faults += found
+    named = record.get("aspect_bucket")
+    size = _parsed(named) if isinstance(named, str) else None
     shapes: dict[str, Shape] = {}
     for suffix, array in recipe.arrays.items():
         if place := places.get(suffix):
@@ -107,7 +110,8 @@ def check_sample(
                 what = f"does not match the recipe ({_words(error.reason)})"
                 faults.append(Fault(f"{array.name}_{error.reason}", what, suffix))
             else:
-                faults += _size(shapes[suffix], array, record)
+                if size and not array.fits(shapes[suffix], size.width, size.height):
+                    faults.append(_other_size(shapes[suffix], array, size, record))
     for component in recipe.components:
         if component.mask is not None and component.mask.suffix in shapes:
             faults += _mask(places[component.mask.suffix], component, component.mask, shapes)
@@ -146,23 +150,20 @@ def _mask(
         yield Fault(f"{component.name}_{fault}", what, component.suffix)
 
 
-def _size(shape: Shape, component: Component, record: Record) -> Iterator[Fault]:
-    bucket = _parsed(record.get("aspect_bucket"))
-    if bucket is None or component.fits(shape, bucket.width, bucket.height):
-        return
+def _other_size(shape: Shape, component: Component, bucket: Bucket, record: Record) -> Fault:
     width, height = record.get("width"), record.get("height")
     if type(width) is int and type(height) is int and not component.fits(shape, width, height):
         # It belongs to another picture: packing did not do that, but training would use it.
         what = f"its shape {shape} fits neither its picture nor its bucket"
-        yield Fault(f"{component.name}_wrong_size", what, component.suffix)
-    else:
-        wanted = component.shape_for(bucket.width, bucket.height)
-        what = f"is {shape}, but its bucket needs {wanted}"
-        yield Fault(OWN_SIZE, what, component.suffix, damage=False)
+        return Fault(f"{component.name}_wrong_size", what, component.suffix)
+    wanted = component.shape_for(bucket.width, bucket.height)
+    what = f"is {shape}, but its bucket needs {wanted}"
+    return Fault(OWN_SIZE, what, component.suffix, damage=False)
 
 
-def _parsed(bucket: object) -> Bucket | None:
-    return Bucket.parse(bucket) if isinstance(bucket, str) and is_bucket(bucket) else None
+@lru_cache(maxsize=4096)
+def _parsed(name: str) -> Bucket | None:
+    return Bucket.parse(name) if is_bucket(name) else None
 
 
 def _words(reason: str) -> str:

@@ -55,12 +55,6 @@ def array(data: memoryview) -> NDArray[Any]:
     return np.frombuffer(data, dtype, math.prod(shape), length).reshape(shape)
 
 
-def widened(bits: NDArray[Any]) -> NDArray[Any]:
-    """Give the float32 values of an array that holds bfloat16: the upper half of each."""
-    values: NDArray[Any] = bits.astype("<u4") << 16
-    return values.view("<f4")
-
-
 @lru_cache(maxsize=1024)  # shards have few different headers and very many arrays
 def _layout(start: bytes) -> tuple[np.dtype[Any], Shape, int]:
     """Read a header: the dtype, the shape, and where the data ends."""

@@ -3,56 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from shardwright.layout import STATE_FOLDER
+from shardwright.layout import EMPTY_FOLDER, STATE_FOLDER
 from shardwright.recipes import Component, Recipe, Shape
 from shardwright.shards.format.record_members import mask_fault
-from shardwright.storage import files
 from shardwright.store import content
 from shardwright.store.npy import BadArrayError
-
-_FOLDER = "empty"
 
 
 def empty_name(suffix: str) -> str:
     """Name the file of a member for the empty caption; a path below the output folder."""
-    return f"{STATE_FOLDER}/{_FOLDER}/{suffix}"
+    return f"{STATE_FOLDER}/{EMPTY_FOLDER}/{suffix}"
 
 
 def empty_folder(output: Path) -> Path:
     """Give the folder of these files."""
-    return output / STATE_FOLDER / _FOLDER
+    return output / STATE_FOLDER / EMPTY_FOLDER
 
 
-def read_files(paths: Mapping[str, Path]) -> dict[str, bytes]:
-    """Read those of some files that are there."""
-    found = {}
-    for name, path in paths.items():
-        with files.explained(path), suppress(FileNotFoundError):
-            found[name] = path.read_bytes()
-    return found
+def empty_members(recipe: Recipe) -> tuple[str, ...]:
+    """Name the members that are made from a caption: arrays and masks."""
+    return tuple(suffix for component in recipe.captions for suffix in component.members)
 
 
-def empty_members(recipe: Recipe) -> dict[str, str | None]:
-    """Name the members that are made from a caption, each with the suffix of its mask."""
-    found: dict[str, str | None] = {}
-    for component in recipe.captions:
-        mask = component.mask.suffix if component.mask else None
-        found[component.suffix] = mask
-        found |= {mask: None} if mask else {}
-    return found
+def empty_faults(
+    found: Mapping[str, bytes], recipe: Recipe, *, read_data: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Find files that are not what the recipe says; give the suffix, and what is wrong.
 
-
-def empty_faults(found: Mapping[str, bytes], recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Find files that are not what the recipe says; give the suffix, and what is wrong."""
+    With ``read_data``, also those with NaN or infinity. One value everywhere is possible here.
+    """
     shapes = {}
     for suffix, data in found.items():
         try:
             shapes[suffix] = _shape(data, recipe.arrays[suffix])
         except BadArrayError as error:
             yield suffix, error.reason.replace("_", " ")
+        else:
+            if read_data and (fault := _values_fault(data, recipe.arrays[suffix])):
+                yield suffix, fault
     for component in recipe.captions:
         mask, suffix = component.mask, component.suffix
         if mask is None or mask.suffix not in shapes:
@@ -66,3 +56,17 @@ def empty_faults(found: Mapping[str, bytes], recipe: Recipe) -> Iterator[tuple[s
 
 def _shape(data: bytes, component: Component) -> Shape:
     return content.check_part(lambda count, at: data[at : at + count], len(data), component)[1]
+
+
+def _values_fault(data: bytes, component: Component) -> str | None:
+    # Here, because readers of shards do not need them.
+    import numpy as np
+
+    from shardwright.shards.format import decode
+    from shardwright.store import arrays
+    from shardwright.store.array_faults import FAULTS
+
+    values = arrays.values(decode.array(memoryview(data)), component)
+    if not component.is_float or np.isfinite(values).all():
+        return None
+    return FAULTS["nan" if np.isnan(values).any() else "infinite"][0]

@@ -222,5 +222,5 @@ def _require_own_names(found: Manifest, path: Path | str) -> None:
     """Raise if a manifest, which may come from anybody, names files elsewhere."""
     recipe = found.samples_of()
     require_valid(recipe, path)
-    if not found.empties().keys() <= empty_members(recipe).keys():
+    if not found.empties().keys() <= set(empty_members(recipe)):
         raise DamageError("lists an empty caption of no component", path=path, fix=_FIX)

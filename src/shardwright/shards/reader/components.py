@@ -19,6 +19,7 @@ from shardwright.shards.format.empty import empty_members, empty_name
 from shardwright.shards.format.manifest import Manifest
 from shardwright.shards.reader.folder import COPY, Folder
 from shardwright.store import provenance
+from shardwright.store.arrays import widened
 
 
 @dataclass(frozen=True)
@@ -110,4 +111,4 @@ class EmptyCaption:
             raise DamageError(f"is damaged ({error})", path=path, fix=COPY) from None
         assert self._recipe is not None
         half = self._recipe.arrays[suffix].dtype == BFLOAT16
-        return decode.widened(array) if half else array.copy()
+        return widened(array) if half else array.copy()

@@ -11,12 +11,12 @@ import numpy as np
 from shardwright.errors import UsageError
 from shardwright.progress import quantity
 from shardwright.recipes import JSON_SUFFIX
-from shardwright.shards.format import decode
 from shardwright.shards.reader.batches import Batches, BatchSettings, Epochs, SmallBuckets
 from shardwright.shards.reader.catalog import read_ids
 from shardwright.shards.reader.components import ComponentInfo, EmptyCaption
 from shardwright.shards.reader.stacking import Tokens
 from shardwright.shards.reader.view import Sample, View
+from shardwright.store.arrays import widened
 from shardwright.validate import integer
 
 _GROUP = 16  # samples read at a time when all are read in order
@@ -66,7 +66,7 @@ class Dataset:
     def _widened(self, sample: Sample) -> Sample:
         for field in self._view.halves:
             self._view.require_bits(field, sample[field])
-            sample[field] = decode.widened(sample[field])
+            sample[field] = widened(sample[field])
         return sample
 
     @property

@@ -14,6 +14,7 @@ from shardwright.recipes import ANY, Shape
 from shardwright.shards.format import decode
 from shardwright.shards.reader.folder import COPY
 from shardwright.shards.reader.view import Sample, View
+from shardwright.store.arrays import widened
 from shardwright.store.commands import quoted
 from shardwright.validate import integer
 
@@ -60,7 +61,7 @@ def _numbers(column: Column) -> NDArray[Any] | list[NDArray[Any]]:
     found = column.merged()
     if not column.is_bfloat16:
         return found
-    return list(map(decode.widened, found)) if column.apart else decode.widened(np.asarray(found))
+    return list(map(widened, found)) if column.apart else widened(np.asarray(found))
 
 
 class Stacking:
