@@ -186,8 +186,8 @@ class InForce:
         return found
 
     def _has_empty(self, component: Component) -> bool:
-        suffixes = [component.suffix, *([component.mask.suffix] if component.mask else [])]
-        return all(self.store_of(component).empty(suffix).exists() for suffix in suffixes)
+        store = self.store_of(component)
+        return all(store.empty(suffix).exists() for suffix in component.members)
 
     def begin(self, components: Iterable[Component]) -> None:
         """Record how the arrays are made that this run adds to those in use."""

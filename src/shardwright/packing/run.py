@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from shardwright.engine import Engine
 from shardwright.errors import (
     NoSpaceError,
@@ -62,7 +64,11 @@ def run(request: Request, progress: Progress) -> PackSummary:
     _require_samples(settings.buckets, found)
     start = _start(request)
     entries, empties = provenance.read(store.folder), empty.read(store)
-    made = {name: entry for name, entry in entries.items() if name in store.recipe.by_name}
+    made = {  # without the component, because the manifest has the recipe
+        name: msgspec.structs.replace(entry, component=None)
+        for name, entry in entries.items()
+        if name in store.recipe.by_name
+    }
     before = [] if request.other_jsonl else packed_from(target)
     if request.way:
         require_same_jsonl(store, before, target)
