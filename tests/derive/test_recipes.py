@@ -586,6 +586,19 @@ def test_the_empty_caption_travels_with_the_store_and_the_shards() -> None:
     assert dataset.components["vae"].scaling_factor == 1.0
 
 
+def test_verify_finds_damage_in_the_empty_caption_of_a_store() -> None:
+    write(SMALL)
+    sketch()
+    array = np.load("store/.shardwright/empty/t5h.npy")
+    array[3, 3] = np.nan
+    np.save("store/.shardwright/empty/t5h.npy", array)
+    assert verify("store", workers=1).findings == []
+    (finding,) = verify("store", read_data=True, workers=1).findings
+    assert (finding.kind, finding.damage) == ("empty_invalid", True)
+    np.save("store/.shardwright/empty/t5h.npy", array[:5])
+    assert [f.kind for f in verify("store", workers=1).findings] == ["empty_invalid"]
+
+
 def test_a_store_of_an_earlier_version_gets_the_empty_caption_with_the_next_derive() -> None:
     sketch(images="images", derived_dir="store")
     for path in Path("store/.shardwright/empty").iterdir():

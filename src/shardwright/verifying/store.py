@@ -17,6 +17,8 @@ from shardwright.buckets import Bucket, is_bucket
 from shardwright.engine import Engine
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
+from shardwright.shards.format.empty import empty_faults, empty_members
+from shardwright.storage.files import read_existing
 from shardwright.store import array_faults, facts, folders, provenance, records, rules
 from shardwright.store.array_faults import ArrayCounts, Expected
 from shardwright.store.commands import Commands
@@ -51,6 +53,7 @@ def verify_store(
         component = components[fault.component]
         kind, path = f"{component.name}_{fault.name}", store.array(component, fault.image_id)
         findings.append(Finding(kind, str(path), None, *fault.words(store, run)))
+    findings += _empties(store, run, read_data)
     findings += _images(store, samples.ids, progress)
     findings += _warnings(store, samples.ids, run)
     return VerifyReport(
@@ -181,6 +184,14 @@ def _check_arrays(
 
 def _warning(kind: str, path: Path | str, what: str, fix: str) -> Finding:
     return Finding(kind, str(path), None, what, fix, damage=False)
+
+
+def _empties(store: Store, run: Commands, read_data: bool) -> Iterator[Finding]:
+    """Check the arrays of the empty caption."""
+    found = read_existing({suffix: store.empty(suffix) for suffix in empty_members(store.recipe)})
+    for suffix, what in empty_faults(found, store.recipe, read_data=read_data):
+        fix = f"delete it and run {run.derive}"
+        yield Finding("empty_invalid", str(store.empty(suffix)), None, what, fix)
 
 
 def _images(store: Store, ids: Collection[str], progress: Progress) -> Iterator[Finding]:
