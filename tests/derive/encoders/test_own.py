@@ -273,7 +273,7 @@ def test_integers_that_the_component_cannot_hold_are_failures_and_not_stored(
     assert (made.derived, made.failed) == (1, 1)
     assert [path.name for path in (tmp_path / "store" / "c").iterdir()] == ["dark.npy"]
     failures = (tmp_path / "store" / ".shardwright" / "failures.jsonl").read_text()
-    assert "c: too large a value for |u1" in failures
+    assert "c: too large a value for uint8" in failures
 
 
 @pytest.mark.parametrize("name", ["own_encoder:Colours", "colours"])
