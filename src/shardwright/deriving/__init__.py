@@ -73,7 +73,7 @@ def derive(
     file = find_recipe(recipe)
     names = validate.names("--recompute", recompute)
     discard = names == [_DISCARD]
-    store, used, choice = wanted(
+    store, used, choice, loaded = wanted(
         file,
         place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir),
         place_or_none("--jsonl", jsonl),
@@ -101,6 +101,7 @@ def derive(
         captions=place_or_none("--captions", captions),
         encoders=choice,
         options=options,
+        loaded=loaded,
         models=model,
         components=chosen,
         recompute=frozenset(recomputed),

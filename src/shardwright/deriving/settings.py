@@ -41,6 +41,7 @@ class Request:
     captions: Path | None
     encoders: encoders.Choice
     options: Options
+    loaded: dict[Any, Any]  # what encoders share
     models: Mapping[str, str]  # component name -> id or path
     components: tuple[Component, ...]
     recompute: frozenset[Component]
@@ -58,7 +59,6 @@ class InForce:
         self.request, self.store, self.inventory = request, request.store, inventory
         self.encoders: dict[Component, Encoder | PictureWriter] = {}
         self.settings: dict[Component, Settings] = {}
-        self._models: dict[Any, Any] = {}  # what several encoders share
         self.generation: Generation | None = None  # of what is recomputed
         self._entries = provenance.read(self.store.folder)
         self._left = {  # unfinished by the version before
@@ -106,7 +106,10 @@ class InForce:
                 with at_once():
                     try:
                         encoder = encoders.load(
-                            self.request.encoders, component, self._options(component), self._models
+                            self.request.encoders,
+                            component,
+                            self._options(component),
+                            self.request.loaded,
                         )
                     except RecipeError as error:
                         raise self.request.file.error(*error.fault) from error

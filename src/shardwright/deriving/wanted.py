@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardwright import encoders
 from shardwright.encoders.base import RecipeError
@@ -24,6 +24,7 @@ class Wanted(NamedTuple):
     store: Store  # with the complete recipe
     used: Recipe | None  # the recipe of the store as it is
     encoders: encoders.Choice
+    loaded: dict[Any, Any]  # what encoders share, and need not find again
 
 
 def wanted(
@@ -51,9 +52,10 @@ def wanted(
     recipe = recipe.override(fit=fit, models=models)
     _require_sense(recipe, file)
     known = start.by_name if start else {}
-    components = (_known(c, known.get(c.name), choice, file) for c in recipe.components)
+    loaded: dict[Any, Any] = {}
+    components = (_known(c, known.get(c.name), choice, file, loaded) for c in recipe.components)
     recipe = replace(recipe, components=tuple(components))
-    return Wanted(replace(store, recipe=recipe), used, choice)
+    return Wanted(replace(store, recipe=recipe), used, choice, loaded)
 
 
 def _usual_set(entries: Mapping[str, provenance.Entry]) -> str:
@@ -73,7 +75,11 @@ def _require_sense(recipe: Recipe, file: RecipeFile) -> None:
 
 
 def _known(
-    component: Component, used: Component | None, choice: encoders.Choice, file: RecipeFile
+    component: Component,
+    used: Component | None,
+    choice: encoders.Choice,
+    file: RecipeFile,
+    loaded: dict[Any, Any],
 ) -> Component:
     """Complete a component whose file leaves its dtype or shape to the encoder."""
     if component.is_known:
@@ -91,7 +97,7 @@ def _known(
             raise file.error(component.name, "shape", "is missing", fix)
         with at_once():
             try:
-                shape = encoders.shape_of(component, {})
+                shape = encoders.shape_of(component, loaded)
             except RecipeError as error:
                 raise file.error(*error.fault) from error
     return replace(component, shape=shape, dtype=dtype or ("<f4" if len(shape) == 1 else "<f2"))
