@@ -103,17 +103,15 @@ class InForce:
         for component in components:
             if component not in self.encoders:
                 self._require_named(component)
-                with at_once():
-                    try:
+                options = self._options(component)
+                try:
+                    with at_once():
                         encoder = encoders.load(
-                            self.request.encoders,
-                            component,
-                            self._options(component),
-                            self.request.loaded,
+                            self.request.encoders, component, options, self.request.loaded
                         )
-                    except RecipeError as error:
-                        raise self.request.file.error(*error.fault) from error
-                    settings = encoder.describe() | self._choices(component)
+                        settings = encoder.describe() | self._choices(component)
+                except RecipeError as error:
+                    raise self.request.file.error(*error.fault) from error
                 self.encoders[component] = encoder
                 self.settings[component] = provenance.plain(settings)
         kept = {c.name: s for c, s in self.settings.items() if c not in self.request.recompute}
