@@ -814,6 +814,21 @@ def test_the_arrays_of_a_recipe_of_ones_own_are_migrated(derived: Path, tmp_path
     assert sample["pose.npy"][0].tolist() == [1.0, -2.5]
 
 
+def test_text_that_the_recipe_trims_is_trimmed_by_its_mask(derived: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(
+        'extends = "prx"\ncomponents = ["t5"]\n[component.t5]\ntokens = 3\nshape = ["tokens", 2]\n'
+        "trim = true\n"
+    )
+    fields = {"image_path": "a.jpg", "caption": "a", "height": 8, "width": 15}
+    rows = [[1, 2], [3, 4], [5, 6]]
+    good = {**fields, "t5_attention_mask": [1, 1, 0], "t5_hidden": rows}
+    stage1.write(derived, good, {**good, "image_path": "b.jpg", "t5_attention_mask": [0, 0, 0]})
+    summary = migrate(derived, recipe=recipe)
+    assert summary.unmigrated_by_reason == {"mask_invalid": [2]}
+    assert np.load(derived / "t5_hidden/a.npy").tolist() == rows[:2]
+
+
 def test_a_migration_by_a_recipe_that_was_killed_at_once_is_run_again(
     derived: Path, tmp_path: Path
 ) -> None:

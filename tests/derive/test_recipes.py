@@ -229,6 +229,48 @@ def test_the_fit_of_one_component_is_not_changed_for_all() -> None:
         derive(components=["picture"])
 
 
+def test_pictures_that_come_back_after_other_buckets_do_not_mix() -> None:
+    write(SMALL + PICTURE.format("png"))
+    sketch()
+    write(SMALL.replace('"96x64"', '"112x64"'))
+    derive(recompute=["vae"])
+    write(SMALL.replace('"96x64"', '"112x64"') + PICTURE.format("png"))
+    with pytest.raises(ProvenanceError, match=r"picture: buckets was .*96x64.*, now .*112x64"):
+        derive()
+    assert derive(recompute=["picture"]).swapped == ["picture"]
+    checked()
+
+
+def test_everything_to_recompute_is_named_at_once() -> None:
+    write(SMALL)
+    sketch()
+    write(SMALL.replace("tokens = 20", "tokens = 24").replace('"bucket"', '"original"'))
+    with pytest.raises(ProvenanceError) as refused:
+        derive()
+    assert "vae: fit was bucket, now original" in str(refused.value)
+    assert "--recompute vae,t5;" in str(refused.value)
+    assert derive(recompute=["vae", "t5"]).swapped == ["vae", "t5"]
+
+
+def test_a_fit_that_a_flag_chose_does_not_stop_packing() -> None:
+    shardwright.recipe("prx", init="shardwright.toml")
+    derive("images", derived_dir="data/derived", fit="bucket", encoders="sketch")
+    assert pack(workers=1).written_samples == 4
+    assert status(workers=1).ready_records == 4
+
+
+def test_status_and_verify_say_when_the_shards_are_of_another_recipe() -> None:
+    write(SMALL)
+    sketch()
+    checked()
+    write(SMALL + PICTURE.format("jpg"))
+    derive()
+    assert "other settings (picture: added)" in status(workers=1).next_reason
+    (finding,) = verify("shards", against="store", workers=1).findings
+    assert (finding.kind, finding.damage) == ("other_recipe", False)
+    assert "(picture: added)" in finding.what
+
+
 def test_a_refused_run_writes_nothing_at_all() -> None:
     write(SMALL)
     sketch()
@@ -557,6 +599,18 @@ def test_the_selection_leaves_images_out_and_counts_the_reason() -> None:
     assert checked().buckets == {"64x64": 1, "64x96": 1, "96x64": 2}
 
 
+def test_a_stricter_selection_leaves_what_is_there_and_does_not_hold_up_a_recompute() -> None:
+    write(SMALL)
+    sketch()
+    stricter = SMALL.replace("[component.vae]", "min_side = 70\n[component.vae]", 1)
+    write(stricter.replace("tokens = 20", "tokens = 24"))
+    save(Path("images/new.png"), gradient(60, 60))
+    Path("images/new.txt").write_text("new")
+    done = derive(recompute=["t5", "vae"])
+    assert (done.swapped, done.left_out["below_min_side"].count) == (["vae", "t5"], 1)
+    assert len(checked()) == 4
+
+
 def test_a_selection_that_can_have_no_effect_is_refused() -> None:
     write('extends = "prx"\n[images]\nmax_crop = 0.5\n')
     with pytest.raises(UsageError, match=r"\[images\] max_crop: has no effect with fit = "):
@@ -669,6 +723,65 @@ def test_an_empty_caption_that_cannot_be_stored_is_left_out_with_a_warning(
     assert not Path("store/.shardwright/empty/t5h.npy").exists()
     with pytest.raises(ShardwrightError):
         checked().empty["t5h.npy"]
+
+
+class Careless:
+    """An image encoder of one's own, which gives what it should not."""
+
+    device = "cpu"
+
+    def __init__(self, component: Component, gives: object = None, says: object = None) -> None:
+        self.component, self.gives = component, gives
+        self.says = {"encoder": "careless"} if says is None else says
+
+    def prepare(self, picture: Any) -> Any:  # noqa: ANN401 - arrays
+        return picture
+
+    def encode(self, batch: Any) -> Any:  # noqa: ANN401 - anything
+        return self.gives
+
+    def describe(self) -> Any:  # noqa: ANN401 - anything
+        return self.says
+
+
+def careless(**options: Any) -> Any:  # noqa: ANN401 - of Careless, as if it were an encoder
+    write('extends = "prx"\ncomponents = ["dinov3"]\n')
+    return Careless(find("shardwright.toml").recipe.by_name["dinov3"], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gives": [1, 2]}, "dinov3: encode gave list for 1 inputs"),
+        ({"gives": np.zeros((2, 1024))}, r"dinov3: encode gave \(2, 1024\) for 1 inputs"),
+        ({"says": {"a": object()}}, r"dinov3: describe\(\) of the encoder gave .*JSON"),
+        ({"says": 5}, r"dinov3: describe\(\) of the encoder gave 5"),
+    ],
+)
+def test_what_an_encoder_of_ones_own_may_not_give_is_an_error_of_ours(
+    options: dict[str, Any], message: str
+) -> None:
+    encoder = careless(**options)
+    with pytest.raises(ShardwrightError, match=message):
+        derive(encoders={"dinov3": encoder})
+    assert not Path("store").exists()
+
+
+def test_an_encoder_cannot_change_the_picture_that_others_see() -> None:
+    encoder = careless()
+    encoder.prepare = lambda picture: picture.fill(0)
+    encoder.encode = lambda batch: np.zeros((len(batch), 1024), np.float32)
+    with pytest.raises(ShardwrightError, match=r"dinov3: the encoder failed: .*read-only"):
+        derive(encoders={"dinov3": encoder})
+
+
+def test_a_mask_of_other_values_is_an_error_before_any_work() -> None:
+    write(TRIMMED)
+    encoders = words()
+    plain = encoders["t5"].prepare
+    encoders["t5"].prepare = lambda text: replace(plain(text), mask=plain(text).mask * 2)
+    with pytest.raises(ShardwrightError, match="t5: the encoder gave a mask of other values"):
+        derive(encoders=encoders)
 
 
 def test_a_mask_of_another_length_is_an_error_before_any_work() -> None:

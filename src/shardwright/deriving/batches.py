@@ -109,10 +109,12 @@ def try_out(through: Pass) -> None:
             if through.source == "caption":
                 tokens = through.prepare("a trial")
                 for component in through.components:
-                    require_mask(component, len(tokens.mask))
+                    require_mask(component, tokens.mask)
                 inputs: tuple[Array, ...] = (tokens.ids, tokens.mask)
             else:
-                inputs = (through.prepare(np.full((*size, 3), 99, np.uint8)),)
+                picture = np.full((*size, 3), 99, np.uint8)
+                picture.setflags(write=False)  # as it is at work
+                inputs = (through.prepare(picture),)
             made = through.encode(*(column[None] for column in inputs))
     except ShardwrightError:
         raise

@@ -31,9 +31,12 @@ class Before:
         """
         recipe = self.store.recipe
         kept = [c for c in recipe.components if self.stored[c] and c not in recompute]
-        changed = {c: self.changes(c) + self._fit_change(c) * (c not in asked) for c in kept}
-        found = [f"{c.name}: {', '.join(listed)}" for c, listed in changed.items() if listed]
-        again = [c for c, listed in changed.items() if listed]
+        fits = {c: self._fit_change(c) for c in kept}
+        changed = {c: listed for c in kept if (listed := self.changes(c) + fits[c])}
+        if all(c in asked and listed == fits[c] for c, listed in changed.items()):
+            changed = {}
+        found = [f"{c.name}: {', '.join(listed)}" for c, listed in changed.items()]
+        again = list(changed)
         if (buckets := self._bucket_changes()) and any(self.stored.values()):
             # Records get their bucket together with new arrays of the picture.
             follow = [c for c in recipe.components if c.follows_picture] or recipe.pictures

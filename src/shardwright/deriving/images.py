@@ -103,13 +103,13 @@ def read(path: str, colours: Collection[str]) -> Pictures:
         profile = image.info.get("icc_profile")
         convert = conversion(profile, upright.mode) if profile else Conversion()
         if convert.apply is None:
-            one = np.array(_rgb(upright, convert))
+            one = _pixels(_rgb(upright, convert))
             unapplied = None if convert.usable else "profile_not_usable"
             turned = image.getexif().get(_ORIENTATION, 1) != 1
             plain = image.mode == "RGB" and not turned and getattr(image, "n_frames", 1) == 1
             return Pictures(dict.fromkeys(colours, one), unapplied, plain)
         rules = {colour: convert if colour == SRGB else Conversion() for colour in colours}
-        found = {colour: np.array(_rgb(upright, rule)) for colour, rule in rules.items()}
+        found = {colour: _pixels(_rgb(upright, rule)) for colour, rule in rules.items()}
         return Pictures(found, None if set(colours) == {SRGB} else "profile_ignored", False)
 
 
@@ -254,6 +254,13 @@ def _require_white(image: Image.Image) -> None:
         return
     detail = f"grey values of {what} have no agreed white; convert it to 8 or 16 bits"
     raise BadImageError("unknown_white", detail)
+
+
+def _pixels(image: Image.Image) -> Picture:
+    """Give the pixels, read-only: several encoders see the same picture."""
+    pixels = np.array(image)
+    pixels.setflags(write=False)
+    return pixels
 
 
 def _rgb(image: Image.Image, convert: Conversion) -> Image.Image:

@@ -82,6 +82,10 @@ class Inventory:
         """Name the arrays that an image does not have."""
         return tuple(c for c in components if not self._there[c][number])
 
+    def is_recorded(self, number: int) -> bool:
+        """Whether an image has a record."""
+        return self._line[number] > 0
+
     def missing_text(self, number: int) -> str | None:
         """Name the first text that an image needs and does not have."""
         return next((field for field, there in self._texts.items() if not there[number]), None)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.encoders.base import Encoder, PictureWriter
+from shardwright.errors import ShardwrightError
 from shardwright.recipes import Component
 
 Array = NDArray[Any]
@@ -33,9 +35,16 @@ class Pass:
     def encode(self, *inputs: Array) -> dict[Component, Array]:
         """Encode a batch, and give the arrays of each component."""
         if len(self.encoders) == 1:
-            return {self.components[0]: self._first.encode(*inputs)}
-        made = self._first.forward(*inputs)
-        return {component: encoder.take(made) for component, encoder in self.encoders.items()}
+            found = {self.components[0]: self._first.encode(*inputs)}
+        else:
+            made = self._first.forward(*inputs)
+            found = {component: encoder.take(made) for component, encoder in self.encoders.items()}
+        for component, arrays in found.items():
+            if not isinstance(arrays, np.ndarray) or arrays.shape[:1] != (len(inputs[0]),):
+                gave = getattr(arrays, "shape", type(arrays).__name__)
+                what = f"{component.name}: encode gave {gave} for {len(inputs[0])} inputs"
+                raise ShardwrightError(what, fix="give an array with a row for each input")
+        return found
 
 
 def passes(

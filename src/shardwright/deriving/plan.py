@@ -49,7 +49,12 @@ class Plan:
                 outcomes.fail(source, *inventory.problems[number], names)
                 continue
             make = inventory.missing(number, components)
-            if make and selective and (why := _left_out(source.path, settings.store.recipe)):
+            if (
+                make
+                and selective
+                and not inventory.is_recorded(number)
+                and (why := _left_out(source.path, settings.store.recipe))
+            ):
                 outcomes.leave_out(source, *why)
                 continue
             wants_text = self.wants_text(number, make)

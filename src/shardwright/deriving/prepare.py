@@ -90,7 +90,7 @@ def _tokenize(sample: Sample, each: Pass) -> None:
     tokens = _prepared(each, sample.texts[each.field])
     for component in each.components:
         if component.mask is not None:
-            require_mask(component, len(tokens.mask))
+            require_mask(component, tokens.mask)
             sample.masks[component.mask.field] = tokens.mask.tolist()
         if tokens.lost is not None:
             sample.tokens_lost[component.name] = tokens.lost
@@ -143,12 +143,19 @@ def _original(sample: Sample) -> bytes | None:
     return None
 
 
-def require_mask(component: Component, length: int) -> None:
-    """Raise if an encoder gives a mask of another length than its component has."""
-    if component.mask is not None and length != component.mask.length:
-        expected = f"expected {component.mask.length}"
-        what = f"{component.name}: the encoder gave a mask of {length} tokens, {expected}"
-        raise ShardwrightError(what, fix="correct the encoder, or tokens in the recipe")
+def require_mask(component: Component, mask: Array) -> None:
+    """Raise if an encoder gives another mask than its component has."""
+    if component.mask is None:
+        return
+    length = component.mask.length
+    if mask.shape != (length,):
+        what = f"the encoder gave a mask of {len(mask)} tokens, expected {length}"
+    elif mask.dtype.kind not in "biu" or mask.max() > 1 or mask.min() < 0:
+        what = "the encoder gave a mask of other values than the integers 0 and 1"
+    else:
+        return
+    fix = "correct the encoder, or tokens in the recipe"
+    raise ShardwrightError(f"{component.name}: {what}", fix=fix)
 
 
 def _prepared(each: Pass, source: Any) -> Any:  # noqa: ANN401 - a picture or a caption

@@ -22,7 +22,7 @@ from shardwright.encoders.base import Encoder, Options, PictureWriter, RecipeErr
 from shardwright.errors import InputMissingError, MissingExtraError, UsageError
 from shardwright.interrupts import at_once
 from shardwright.progress import Progress
-from shardwright.recipes import Component, Recipe, RecipeFile
+from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
 from shardwright.recipes.keys import ENCODERS
 from shardwright.storage import files
 from shardwright.store import facts, provenance
@@ -109,11 +109,11 @@ class InForce:
                         encoder = encoders.load(
                             self.request.encoders, component, options, self.request.loaded
                         )
-                        settings = encoder.describe() | self._choices(component)
+                        settings = _described(encoder) | self._choices(component)
                 except RecipeError as error:
                     raise self.request.file.error(*error.fault) from error
                 self.encoders[component] = encoder
-                self.settings[component] = provenance.plain(settings)
+                self.settings[component] = settings
         kept = {c.name: s for c, s in self.settings.items() if c not in self.request.recompute}
         provenance.require_same(self._used, kept, self.store.folder)
 
@@ -239,11 +239,26 @@ class InForce:
         """Give the settings that are not the encoder's: the user's, and the colour rule."""
         fit = self.store.recipe.fit if component.follows_picture else None
         chosen = provenance.choices(self.request.encoders, fit)
+        recipe = self.store.recipe
+        if fit == "bucket" and recipe.buckets != SPECIFICATION.buckets:
+            chosen["buckets"] = [str(bucket) for bucket in recipe.buckets]
         if component.source == "image":
             new = component in self.request.recompute
             entry = None if new else self._used.get(component.name)
             chosen["colour"] = complete(entry.settings)["colour"] if entry else SRGB
         return chosen
+
+
+def _described(encoder: Encoder | PictureWriter) -> Settings:
+    """Ask an encoder what its arrays depend on, as JSON gives it back."""
+    found: object = encoder.describe()
+    try:
+        if isinstance(found, dict):
+            return provenance.plain(found)
+    except (TypeError, ValueError, OverflowError):  # something that JSON cannot hold
+        pass
+    what = f"{encoder.component.name}: describe() of the encoder gave {found!r}"
+    raise UsageError(what, fix="give a dict that JSON can hold")
 
 
 def _is_new(entry: Entry | None, component: Component) -> bool:

@@ -14,6 +14,7 @@ from shardwright.interrupts import at_once
 from shardwright.layout import JSONL_NAME
 from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.recipes.compare import changes
+from shardwright.recipes.values import usual_dtype
 from shardwright.store import provenance
 from shardwright.store.store import Store, read_recipe, recorded
 
@@ -100,4 +101,4 @@ def _known(
                 shape = encoders.shape_of(component, loaded)
             except RecipeError as error:
                 raise file.error(*error.fault) from error
-    return replace(component, shape=shape, dtype=dtype or ("<f4" if len(shape) == 1 else "<f2"))
+    return replace(component, shape=shape, dtype=dtype or usual_dtype(shape))

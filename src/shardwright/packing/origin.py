@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-
-from msgspec import UNSET
 
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.progress import Progress
-from shardwright.recipes.compare import differences
 from shardwright.shards.format import consistency, manifest
 from shardwright.shards.format.manifest import Manifest
 from shardwright.store.commands import quoted
@@ -55,11 +51,7 @@ def require_same_kind(
             "only for the store; check that they are the same"
         )
     fix = "pack all buckets again with --overwrite, or give another --output-dir"
-    before = base.samples_of()
-    if base.recipe is UNSET:  # then the provenance knows the fit
-        before = replace(before, fit=store.recipe.fit)
-    if changes := differences(before, store.recipe):
-        listed = "; ".join(changes)
+    if listed := consistency.other_recipe(base, store.recipe):
         what = f"its shards were made with another recipe ({listed}), so nothing was written"
         raise ProvenanceError(what, path=output, fix=fix)
     if listed := consistency.other_settings(base, entries):

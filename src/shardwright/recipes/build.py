@@ -11,7 +11,15 @@ from shardwright.recipes import keys
 from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.recipes.keys import ENCODERS
 from shardwright.recipes.rules import Fault
-from shardwright.recipes.values import PIXELS, Component, Mask, Recipe, Selection, Side
+from shardwright.recipes.values import (
+    PIXELS,
+    Component,
+    Mask,
+    Recipe,
+    Selection,
+    Side,
+    usual_dtype,
+)
 
 Table = dict[str, Any]
 Tables = dict[str, Table]  # by name: "paths", "images", "component.NAME"; "" for what is above them
@@ -115,11 +123,16 @@ def _component(name: str, table: Table) -> Component:
     # A shipped encoder knows its dtype and shape, but not its model; of others nothing is known.
     for key in ("dtype", "shape") if kind is None else ("model",):
         if key in allowed and key not in full:
-            raise Invalid(here, key, "is missing", f"give {keys.COMPONENT[key].words}")
+            what, fix = "is missing", f"give {keys.COMPONENT[key].words}"
+            if encoder and kind is None and ":" not in encoder:  # probably a typing mistake
+                what += f", and {keys.brief(encoder)} is not a shipped encoder"
+                fix += f", or {keys.nearest(encoder, ENCODERS)}"
+            raise Invalid(here, key, what, fix)
     if kind and kind.outputs and full["output"] not in kind.outputs:
         what = f"{keys.brief(full['output'])} is not an output of this encoder"
         raise Invalid(here, "output", what, keys.nearest(full["output"], kind.outputs))
-    dtype, shape = keys.DTYPES.get(full.get("dtype", ""), ""), _shape(here, full)
+    shape = _shape(here, full)
+    dtype = keys.DTYPES[full["dtype"]] if "dtype" in full else usual_dtype(shape)
     if encoder == "picture":
         dtype, shape = "|u1", PIXELS
     return Component(

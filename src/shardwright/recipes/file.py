@@ -120,7 +120,7 @@ def _parse(path: Path, label: str) -> Tables:
     if len(data) > _MOST_BYTES or max(line.count(b".") for line in data.split(b"\n")) > _MOST_DOTS:
         raise UsageError("is too large for a recipe", path=label, fix="give a recipe file")
     try:
-        document = tomllib.loads(data.decode())
+        document = tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise UsageError("is not UTF-8 text", path=label, fix="save it as UTF-8") from None
     except RecursionError:

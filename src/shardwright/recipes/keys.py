@@ -149,7 +149,7 @@ def _is_plain(value: object, depth: int = 8) -> bool:
 
 def is_name(value: str) -> bool:
     """Whether a component may have this name."""
-    return _NAME.fullmatch(value) is not None
+    return _NAME.fullmatch(value) is not None and value != "none"  # which --recompute takes
 
 
 _PIXELS = "a number of pixels"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -161,6 +161,11 @@ class Component:
     def nbytes(self, shape: Shape) -> int:
         """Count the data bytes of an array of this shape."""
         return math.prod(shape) * int(self.header_dtype[2:])
+
+
+def usual_dtype(shape: Sequence[object]) -> str:
+    """Give the dtype of a component whose recipe does not choose one: float32 for a vector."""
+    return "" if not shape else "<f4" if len(shape) == 1 else "<f2"
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Packings:
 
     def __init__(self, output_dir: Path, ready: Set[str], store: Store) -> None:
         self.output_dir = output_dir
-        self._entries = provenance.readable(store.folder)
+        self._entries, self._recipe = provenance.readable(store.folder), store.recipe
         self._count = len(ready)
         self._left = set(ready)  # ready samples that are in no folder
         self._packings = [self._read(folder, ready) for folder in _folders(output_dir)]
@@ -107,7 +107,9 @@ class Packings:
             listed = manifest.load_manifest(folder)
             if listed is not None:
                 found.runs = listed.runs
-                found.other = consistency.other_settings(listed, self._entries)
+                found.other = consistency.other_recipe(
+                    listed, self._recipe
+                ) or consistency.other_settings(listed, self._entries)
                 for shard in listed.shards:
                     check()
                     ids = index.load(folder, shard.path).head.ids

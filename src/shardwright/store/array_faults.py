@@ -22,6 +22,7 @@ from shardwright.store.store import Store
 _BATCH = 256  # samples a worker checks at a time
 _MAKE = "run {run.derive}"
 _REMAKE = "delete the file and run {run.derive}"
+_ELSEWHERE = "make it again with your own tool"
 
 # What is wrong, and the fix, in which ``run`` is a Commands.
 FAULTS = {
@@ -115,7 +116,8 @@ class ArrayFault(NamedTuple):
         """Say what is wrong, and the fix."""
         what, fix = FAULTS[self.name]
         component = store.recipe.components[self.component]
-        return what.format(component=component, shape=self.shape), fix.format(run=run)
+        fix = _ELSEWHERE if component.source == "elsewhere" else fix.format(run=run)
+        return what.format(component=component, shape=self.shape), fix
 
 
 @dataclass

@@ -51,7 +51,8 @@ def derive(store: Store, *, recompute: Iterable[str] = (), fit_buckets: bool = F
     flags, names = [], list(recompute)
     if fit_buckets:
         flags = ["--fit", "bucket"]
-        names = [row.name for row in store.recipe.components if row.follows_picture]
+        rows = store.recipe.components
+        names = [row.name for row in rows if row.follows_picture and row.source != "elsewhere"]
     flags += ["--recompute", ",".join(names)] if names else []
     images = _images(store)
     given = [] if images == _IMAGES else [images]

@@ -185,7 +185,9 @@ def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]])
         was = entries[name].settings
         if was.get("encoders") == "pretrained" and not set(_MODEL).isdisjoint(keys):
             model = f"{was['model']}@{was['revision']}" if "revision" in was else was["model"]
-            words += ["--model", f"{name}={entries[name].model or model}"]
+            row = entries[name].component
+            named = entries[name].model or (row.settings.get("model") if row else None)
+            words += ["--model", f"{name}={model if 'revision' in was else named or model}"]
     return shlex.join(words) if words else "the settings it was made with"
 
 

@@ -95,7 +95,7 @@ def to_stage2(line: Line, repeated: Repeated, recipe: Recipe) -> Stage2 | None:
             continue
         if component in arrays:
             raise BadRecordError(f"{component.name}_repeated")
-        arrays[component] = _array(raw, component, name)
+        arrays[component] = _trimmed(_array(raw, component, name), component, fields)
     height, width = _size(own)
     additions: Record = {"image_id": image_id, "height": height, "width": width}
     additions["aspect_bucket"] = str(recipe.bucket_for(width, height))
@@ -168,6 +168,20 @@ def _array(raw: bytes, component: Component, name: str) -> Array:
     elif (array != given).any():  # a fraction, or too large
         raise BadRecordError(f"{name}_invalid")
     return array
+
+
+def _trimmed(array: Array, component: Component, fields: Record) -> Array:
+    """Keep the rows that the mask keeps, if the array has all of them."""
+    import numpy as np
+
+    mask = component.mask
+    if not component.trim or mask is None or len(array) != mask.length:
+        return array
+    given = _decode(fields[mask.field]) if mask.field in fields else []
+    if not records.is_mask(given, mask) or 1 not in given:
+        raise BadRecordError("mask_invalid")
+    kept: Array = array[np.array(given, bool)]
+    return kept
 
 
 @cache

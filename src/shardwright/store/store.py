@@ -37,7 +37,8 @@ class Store:
         """
         there = recorded(folder)
         asked = given.recipe if given is not None and given.origin is not None else None
-        if there and asked and (changes := differences(there, asked)):
+        # The fit may have been chosen by a flag of derive.
+        if there and asked and (changes := differences(there, replace(asked, fit=there.fit))):
             what = f"was made with another recipe ({'; '.join(changes)})"
             fix = (
                 "to bring it up to date run shardwright derive, or give the recipe it was made with"

@@ -69,6 +69,12 @@ def verify_shards(
     findings += _repeated_keys(seen)
     if packed is not None and unfinished is None:
         against_store = source.store if source else None
+        if against_store and (changes := consistency.other_recipe(packed, against_store.recipe)):
+            what = f"the store has another recipe than its shards ({changes})"
+            fix = "pack again with --overwrite"
+            path = str(against_store.folder)
+            findings.append(Finding("other_recipe", path, None, what, fix, damage=False))
+            against_store = None
         findings += check_empty(folder, packed, against_store, read_data=read_data)
     for path, _ in sorted(shards.list(_TAR + TMP_SUFFIX)):
         what, fix = "partly written by an interrupted run", "the next pack removes it"

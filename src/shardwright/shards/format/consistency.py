@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from msgspec import UNSET
 
 from shardwright.progress import quantity
+from shardwright.recipes import Recipe
+from shardwright.recipes.compare import differences
 from shardwright.shards.format.manifest import Manifest, ShardEntry
 from shardwright.shards.format.names import bucket_folder
 from shardwright.store import provenance
@@ -56,6 +61,14 @@ def mixed_runs(manifest: Manifest) -> Iterator[str]:
                     f"{_run(number, entries)} packed other arrays than "
                     f"{_run(other, by_run[other])}: {listed}"
                 )
+
+
+def other_recipe(manifest: Manifest, recipe: Recipe) -> str:
+    """List what is different in the recipe of a store; "" if nothing is."""
+    before = manifest.samples_of()
+    if manifest.recipe is UNSET:  # then the provenance knows the fit
+        before = replace(before, fit=recipe.fit)
+    return "; ".join(differences(before, recipe))
 
 
 def other_settings(manifest: Manifest, entries: Mapping[str, provenance.Entry]) -> str:

@@ -176,7 +176,7 @@ def _one_shape(view: View, field: str) -> str:
     what = "a batch needs one shape per bucket"
     recipe = view.catalog.recipe
     component = recipe.arrays.get(field) if recipe else None
-    if component is None or not component.follows_picture:
+    if component is None or not component.follows_picture or component.source == "elsewhere":
         return what
     return (
         f"{what}: with the flags of your store, run shardwright derive --fit bucket --recompute "
