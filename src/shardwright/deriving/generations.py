@@ -46,6 +46,7 @@ class Generation:
         """Open it for writing; the caller holds the lock of the store."""
         provenance.write(self.store.folder, {c.name: entry for c, entry in self.entries.items()})
         self.store.make_folders()
+        self.store.sync()
         self.store.record(always=True)
         with self.records, self.facts:
             yield

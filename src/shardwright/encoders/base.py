@@ -28,7 +28,7 @@ from shardwright.recipes import Component, Side
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps", re.ASCII)
 _DTYPES = ("bfloat16", "float32")
 
-Picture = NDArray[np.uint8]  # (height, width, 3), RGB, upright
+Picture = NDArray[np.uint8]  # (height, width, 3), RGB, upright, read-only
 Axes = tuple[int | Side | Literal["any"], ...]  # the shape of a component
 
 

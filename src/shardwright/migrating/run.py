@@ -48,6 +48,7 @@ def run(
     with locks.lock(store.folder):
         store.record()
         store.make_folders()
+        store.sync()
         summary.recovered = recover(store.jsonl)
         try:
             _migrate(store, backup, summary, engine, progress)

@@ -93,7 +93,6 @@ class Store:
         """Make the folders of a store; the caller holds the lock."""
         for folder in (self.jsonl.parent, *map(self.arrays, self.recipe.components)):
             files.make_folder(folder)
-        self.sync()
 
     def sync(self) -> None:
         """Make every name durable: a killed run may have left files that were not synced."""

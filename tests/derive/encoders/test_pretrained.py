@@ -41,7 +41,7 @@ def encoder(name: str, folder: Path | str, **options: Any) -> Any:  # noqa: ANN4
 
 
 def one(encoder: ImageEncoder, source: Picture) -> NDArray[Any]:
-    (array,) = encoder.encode(encoder.prepare(source)[None])
+    (array,) = encoder.encode(np.stack([encoder.prepare(source)]))  # a batch, as at work
     return np.asarray(array)
 
 
