@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,27 @@ def test_dtype_and_shape_come_from_the_model(tmp_path: Path) -> None:
     recipe.write_text(recipe.read_text() + "trim = true\n")
     with pytest.raises(ProvenanceError, match="t5: trim was false, now true"):
         derive(images, recipe=recipe, derived_dir=store, device="cpu")
+
+
+def test_a_component_that_comes_back_with_another_model_is_refused(tmp_path: Path) -> None:
+    images, store = make_images(tmp_path / "images", 3, ((64, 64),)), tmp_path / "store"
+    recipe, picture = tmp_path / "mine.toml", '[component.picture]\nencoder = "picture"\n'
+
+    def run(model: Path | None) -> None:
+        text = f'[component.t5]\nmodel = "{model}"\n' if model else ""
+        names = '"t5", "picture"' if model else '"picture"'
+        recipe.write_text(f'extends = "prx"\ncomponents = [{names}]\n{text}{picture}')
+        derive(images, recipe=recipe, derived_dir=store, device="cpu")
+
+    one, other = make_t5(tmp_path / "one"), make_t5(tmp_path / "other", full=True)
+    run(one)
+    run(None)
+    with pytest.raises(ProvenanceError, match=r"t5: model was one, now other, sha256 was \w+, now"):
+        run(other)
+    moved = shutil.copytree(one, tmp_path / "moved/one")
+    run(moved)  # the same weights
+    provenance = (store / ".shardwright/provenance.json").read_text()
+    assert str(moved) in provenance, "so that they are not compared again"
 
 
 def test_a_shape_that_contradicts_the_model_names_file_table_and_key(tmp_path: Path) -> None:

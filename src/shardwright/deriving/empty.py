@@ -1,4 +1,4 @@
-"""The empty caption, which guidance without a classifier needs: encoded once for each component."""
+"""The empty caption, for classifier-free guidance: encoded once for each text component."""
 
 from __future__ import annotations
 

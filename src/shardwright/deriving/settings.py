@@ -93,10 +93,11 @@ class InForce:
 
     def _has_other_model(self, component: Component) -> bool:
         """Whether the model has another name than before, so that its weights are compared."""
-        used = self.request.used.by_name.get(component.name) if self.request.used else None
-        before = used.settings.get("model") if used else None
-        named = component.name in self.request.models
-        return named or (used is not None and before != component.settings.get("model"))
+        entry = self._used.get(component.name)
+        before = provenance.component(component.name, entry) if entry else None
+        if component.name in self.request.models or entry is None or before is None:
+            return component.name in self.request.models
+        return (entry.model or before.settings.get("model")) != component.settings.get("model")
 
     def load(self, components: Iterable[Component]) -> None:
         """Load encoders, each once; raise if arrays were made with other settings."""
@@ -199,6 +200,11 @@ class InForce:
             files.withdraw(self.store.state / f"remade-{component.name}.jsonl")
         if self.generation is None:
             self.store.record()
+        for component in self.settings:  # the same model may have got another name
+            if component.name in self._used and component not in self.recomputed:
+                old, now = entries[component.name], self._entry(component)
+                renamed = structs.replace(old, component=now.component, model=now.model)
+                entries[component.name] = renamed
         for component in components:
             if component.name not in self._used and component not in self.recomputed:
                 unknown = self.unknown_arrays(component)
