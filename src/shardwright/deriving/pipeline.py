@@ -44,6 +44,8 @@ class Pipeline:
         self.read, self.batcher, self.committer, self.progress = read, batcher, committer, progress
         self.waited = 0.0  # seconds in which the encoders were idle
         self.seconds = 0.0
+        self.read_seconds = 0.0  # in all reader threads
+        self.encode_seconds = dict.fromkeys(batcher.passes, 0.0)
         self._group_size = batcher.batch_size
         self._idle = False  # whether the encoders wait for the next group
 
@@ -58,7 +60,7 @@ class Pipeline:
             _pool(1) as stacking,
             _pool(cores()) as reading,
         ):
-            ahead = _Ahead(reading, self.read, samples)
+            ahead = _Ahead(reading, self._read, samples)
             coming = stacking.submit(self._next, ahead)
             committed: Future[None] | None = None
             while True:
@@ -69,7 +71,9 @@ class Pipeline:
                     break
                 coming = stacking.submit(self._next, ahead)
                 for batch in batches:
+                    began = time.monotonic()
                     self.batcher.encode(batch)
+                    self.encode_seconds[batch.through] += time.monotonic() - began
                 if committed is not None:
                     self._wait(committed)
                 committed = committing.submit(self.committer.commit, group)
@@ -102,8 +106,15 @@ class Pipeline:
             if sample is None:
                 break
             samples.append(sample)
+            self.read_seconds += sample.read_seconds
             nbytes += sample.nbytes
         return samples, self.batcher.stack(samples)
+
+    def _read(self, sample: Sample) -> Sample:
+        began = time.monotonic()
+        sample = self.read(sample)
+        sample.read_seconds = time.monotonic() - began
+        return sample
 
     def _adapt(self, count: int, seconds: float) -> None:
         """Choose the size of the next groups by how long this one took."""
