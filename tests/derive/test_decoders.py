@@ -166,7 +166,7 @@ class TestErrors:
     def test_what_cannot_be_imported_is_the_cause(self) -> None:
         with (
             Decoders(decoding.Unimportable(), 2) as decode,
-            pytest.raises(ShardwrightError, match="did not start: .*No module named 'no_such"),
+            pytest.raises(ShardwrightError, match=r"did not start: .*No module named 'no_such"),
         ):
             decode(None)
 

@@ -46,18 +46,24 @@ class Committer:
         self.records, self.facts = records, facts
         self.outcomes, self.summary, self.progress = outcomes, summary, progress
 
-    def commit(self, samples: list[Sample]) -> None:
-        """Make a group durable, and count each of its samples."""
+    def check(self, sample: Sample) -> None:
+        """Check what was made, and keep it as it is stored, which takes less than it did."""
+        sample.made = self._checked(sample)
+        sample.arrays.clear()
+        sample.pictures.clear()
+
+    def commit(self, samples: Sequence[Sample]) -> None:
+        """Make a group of checked samples durable, and count each of them."""
         group: list[tuple[Path, Array | bytes]] = []
         for sample in samples:
-            made = self._checked(sample)
+            made = sample.made or {}
             self._note(sample, made)
             for component, content in made.items():
                 group.append((self.store.array(component, sample.source.image_id), content))
                 part = self.summary.components[component.name]
                 part.made += 1
-                nbytes = len(content) if isinstance(content, bytes) else content.nbytes
-                part.bytes_written += nbytes + HEADER_BYTES * component.is_array
+                nbytes = memoryview(content).nbytes + HEADER_BYTES * component.is_array
+                part.bytes_written += nbytes
         records = [None if sample.failure else self._record(sample) for sample in samples]
         # A record says what its arrays were made from, so a record that is there changes first; a
         # new one says that its arrays are there, so it comes last. In a generation all are new.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import suppress
 from typing import Any
 
 from shardwright.deriving import images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
 from shardwright.deriving.images import BadImageError
-from shardwright.deriving.inventory import recorded_text
+from shardwright.deriving.inventory import recorded_size, recorded_text
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.settings import InForce
@@ -102,6 +102,18 @@ class Plan:
                 texts=texts,
                 columns={name: value for name, value in row.items() if name not in texts},
             )
+
+    def shape(self, sample: Sample) -> Hashable:
+        """Give what must be equal in samples that are encoded together: sizes of their pictures."""
+        recipe, fits = self.settings.store.recipe, self.settings.fits()
+        following = [c for c in sample.make if c.follows_picture and c.is_array]
+        if not following:
+            return None
+        try:
+            size = recorded_size(sample.record) or images.measure(sample.source.path)
+            return tuple(images.frame(fits[c], size, c, recipe).size for c in following)
+        except BadImageError:  # read tells why
+            return "unreadable"
 
     def _texts(
         self, make: Collection[Component], record: Record | None, row: Row

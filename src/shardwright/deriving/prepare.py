@@ -44,6 +44,7 @@ class Sample:
     inputs: dict[Pass, tuple[Array, ...]] = field(default_factory=dict)  # of encode
     arrays: dict[Component, Array] = field(default_factory=dict)  # what it gave
     pictures: dict[Component, bytes] = field(default_factory=dict)  # files
+    made: dict[Component, Array | bytes] | None = None  # its files, once they are checked
     failure: tuple[str, str] | None = None  # the reason's name and a detail
     unapplied: str | None = None  # why its colour profile was not applied, if it was not
 

@@ -15,12 +15,14 @@ from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
 from shardwright.deriving.commit import Committer
 from shardwright.deriving.empty import write_empty
 from shardwright.deriving.inventory import Inventory
+from shardwright.deriving.order import Order
 from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.passes import passes
 from shardwright.deriving.pipeline import Pipeline
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
+from shardwright.engine.local import cores
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
@@ -228,14 +230,19 @@ def _work(
         progress.phase("derive", len(layout.numbers), "images")
         target = generation or journals
         rooms = {} if request.batch_size else machine.rooms(each)  # models are loaded
+        batcher = Batcher(each, request.batch_size or BATCH_SIZE, progress, rooms)
         pipeline = Pipeline(
+            Order(layout.samples(), layout.shape),
             partial(prepare.read, settings=settings, passes=each, colours=colours),
-            Batcher(each, request.batch_size or BATCH_SIZE, progress, rooms),
+            batcher,
             Committer(settings, target.records, target.facts, outcomes, summary, progress),
             progress,
         )
-        pipeline.run(layout.samples(), len(layout.numbers))
+        pipeline.run(len(layout.numbers), cores())
     summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
+    for through, fill in batcher.fills().items():
+        for component in through.components:
+            summary.components[component.name].batch_fill = round(fill, 2)
     summary.encoder_waited = round(pipeline.waited_part, 4)
     if generation is not None:
         missing = generation.missing()
