@@ -15,7 +15,7 @@ from shardwright.deriving.captions import CAPTION
 from shardwright.deriving.images import Size
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.passes import Array
-from shardwright.deriving.prepare import Sample
+from shardwright.deriving.prepare import Sample, file_bytes
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress
@@ -62,7 +62,7 @@ class Committer:
                 group.append((self.store.array(component, sample.source.image_id), content))
                 part = self.summary.components[component.name]
                 part.made += 1
-                nbytes = memoryview(content).nbytes + HEADER_BYTES * component.is_array
+                nbytes = file_bytes(content) + HEADER_BYTES * component.is_array
                 part.bytes_written += nbytes
         records = [None if sample.failure else self._record(sample) for sample in samples]
         # A record says what its arrays were made from, so a record that is there changes first; a

@@ -186,7 +186,7 @@ def _pickled(made: object) -> list[memoryview]:
 
 def _taken(arena: int, lengths: Sequence[tuple[int, bool]]) -> Any:  # noqa: ANN401
     """Copy what a child made out of its arena."""
-    parts = [memoryview(np.empty(length, np.uint8)) for length, _ in lengths]
+    parts = [np.empty(length, np.uint8).data for length, _ in lengths]
     _move(os.preadv, arena, parts)
     if sum(map(len, parts)) > _KEPT:
         os.ftruncate(arena, _KEPT)

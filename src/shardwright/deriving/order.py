@@ -1,14 +1,13 @@
 """The order in which samples are read and encoded: pictures of one shape together.
 
 Only pictures of one shape can be encoded in one batch, and latents have as many shapes as their
-pictures. So samples are seen some way ahead, by the heads of their files only, and given out in
+pictures. So samples are seen up to 512 ahead, by the heads of their files only, and given out in
 crews: the oldest sample that waits, and with it the next ones of its shape, up to a full batch.
 
-What is made before its turn waits for the older samples, because records are committed in the
-order of the images. So a crew reaches at most 512 images ahead of its oldest, at most so far that
-the arrays that wait take about 1 GiB, and at most about 20 seconds of work: that is lost in a kill,
-beside what is being encoded. However else a run ends, everything before the first image that is
-missing is committed, and arrays after it are dropped and made again by the next run.
+Records are committed in the order of the images, so what is made before its turn waits for all
+older samples. What waits takes at most about 1 GiB, and 20 seconds of work: that much is lost in a
+kill, beside what is being encoded. However else a run ends, everything before the first image that
+is missing is committed; arrays after it are dropped, and made again by the next run.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple
 
-from shardwright.deriving.prepare import Sample
+from shardwright.deriving.prepare import Sample, file_bytes
 
-_FARTHEST = 512  # images
-_FIRST = 64  # images, before it is known how long they take
-_BYTES = 1 << 30
-_SECONDS = 20
+_REACH = 512  # images
+_EARLY_AT_FIRST = 16  # images that may be made before their turn, until their rate is known
+_EARLY_BYTES = 1 << 30
+_EARLY_SECONDS = 20
 
 
 class _Seen(NamedTuple):
@@ -38,7 +37,7 @@ class Order:
 
     def __init__(self, samples: Iterator[Sample], shape: Callable[[Sample], Hashable]) -> None:
         self._samples, self._shape = samples, shape
-        self._reach = _FIRST
+        self._most_early = _EARLY_AT_FIRST
         self._largest = 1  # bytes that a sample stores, of late
         self._drawn = 0
         self._seen: deque[_Seen] = deque()  # oldest first
@@ -49,9 +48,11 @@ class Order:
         """Give the oldest sample, and the next ones of its shape; at most so many."""
         if (oldest := self._next()) is None:
             return []
-        crew, others = [oldest.sample], []
-        end = oldest.place + self._reach
-        while len(crew) < count and (seen := self._next(end)):
+        crew = [oldest.sample]
+        others: list[_Seen] = []
+        while len(crew) < count and self._early(others) < self._most_early:
+            if (seen := self._next(oldest.place + _REACH)) is None:
+                break
             if seen.shape == oldest.shape:
                 crew.append(seen.sample)
             else:
@@ -62,7 +63,7 @@ class Order:
     def finish(self, samples: Iterable[Sample]) -> list[Sample]:
         """Take back samples whose files are made, and give those whose turn has come."""
         for sample in samples:
-            nbytes = sum(memoryview(file).nbytes for file in (sample.made or {}).values())
+            nbytes = sum(map(file_bytes, (sample.made or {}).values()))
             self._largest = max(nbytes, self._largest * 9 // 10, 1)
         turn = []
         while self._line and self._line[0].made is not None:
@@ -70,8 +71,14 @@ class Order:
         return turn
 
     def adapt(self, rate: float) -> None:
-        """Choose how far to reach, by the samples that are made in a second."""
-        self._reach = int(min(_FARTHEST, _BYTES // self._largest, _SECONDS * rate))
+        """Choose how many may be made before their turn, by those that are made in a second."""
+        self._most_early = min(_EARLY_BYTES // self._largest, int(_EARLY_SECONDS * rate))
+
+    def _early(self, others: list[_Seen]) -> int:
+        """Count the samples given out that are younger than the first one that is not."""
+        if not others:
+            return 0
+        return self._drawn - len(self._seen) - len(others) - others[0].place
 
     def _next(self, end: float = float("inf")) -> _Seen | None:
         """Give the next sample, if its place is before an end."""

@@ -29,6 +29,7 @@ Result = TypeVar("Result")
 _GROUP_SECONDS = 3  # about what a kill may cost: the size of groups is adapted to it
 _LARGEST_GROUP = 256
 _GROUP_BYTES = 1 << 28  # of inputs in a group, and again of those that wait to be stacked
+_CREW_BYTES = 1 << 29  # of inputs that are encoded at a time
 _NOTE_EVERY = 10  # seconds
 
 
@@ -119,7 +120,7 @@ class Pipeline:
                 self.committer.commit(turn[first : first + _LARGEST_GROUP])
 
     def _adapt(self, count: int, seconds: float) -> None:
-        """Choose the size of the next groups, and how far they reach, by how long this one took."""
+        """Choose the size of the next groups, and their order, by how long this one took."""
         rate = count / max(seconds, 1e-6)
         self.order.adapt(rate)
         fitting = int(rate * _GROUP_SECONDS)
@@ -167,7 +168,7 @@ class _Ahead:
         waiting = sum(
             future.result().nbytes if future.done() else self._typical for future in coming
         )
-        size = min(self._largest, count, max(1, _GROUP_BYTES // self._typical))
+        size = min(self._largest, count, max(1, _CREW_BYTES // self._typical))
         while len(coming) < count + self._readers and (waiting < _GROUP_BYTES or not coming):
             crew = [self._pool.submit(self._read, sample) for sample in self._order.crew(size)]
             if not crew:

@@ -55,6 +55,11 @@ class Sample:
         return waiting + sum(map(len, self.pictures.values()))
 
 
+def file_bytes(file: Array | bytes) -> int:
+    """Count the bytes of a picture file, or of an array without its header."""
+    return len(file) if isinstance(file, bytes) else file.nbytes
+
+
 def read(
     sample: Sample, settings: InForce, passes: Sequence[Pass], colours: Mapping[Component, str]
 ) -> Sample:
