@@ -21,6 +21,7 @@ from shardwright.deriving.pipeline import Pipeline
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
+from shardwright.deriving.views import look
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
@@ -69,8 +70,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         masked = [c for c in store.recipe.captions if c.mask or c in request.components]
         settings.load([*layout.work, *(masked if layout.texts else ())])
         empties = settings.load_for_empty(layout.work, progress)
-        colours = settings.colours()
-        stored = [c for c in request.components if colours.get(c, SRGB) != SRGB]
+        views = settings.views()
+        stored = [c for c in request.components if c in views and views[c].colour != SRGB]
         with images.strict():
             summary = _outlook(layout, outcomes)
             summary.profiles_estimated = layout.count_profiles(stored, outcomes)
@@ -83,7 +84,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                     raise
                 summary.obstacle = str(error)
         if not request.dry_run:
-            for each in passes(settings.encoders, colours):
+            for each in passes(settings.encoders, views):
                 if not set(layout.work).isdisjoint(each.components):
                     try_out(each)
             if new and _is_begun(store):
@@ -219,8 +220,8 @@ def _work(
     request.store.make_folders()
     settings.begin(layout.work)
     with generation.opened() if generation else nullcontext(), _failures_kept(settings, outcomes):
-        colours = settings.colours()
-        each = passes(settings.encoders, colours)
+        views = settings.views()
+        each = passes(settings.encoders, views)
         for through in each:
             write_empty(
                 through, [c for c in through.components if c in empties], settings, progress
@@ -229,7 +230,9 @@ def _work(
         target = generation or journals
         rooms = {} if request.batch_size else machine.rooms(each)  # models are loaded
         pipeline = Pipeline(
-            partial(prepare.read, settings=settings, passes=each, colours=colours),
+            partial(
+                prepare.read, texts=request.store.recipe.texts, passes=each, views=views, look=look
+            ),
             Batcher(each, request.batch_size or BATCH_SIZE, progress, rooms),
             Committer(settings, target.records, target.facts, outcomes, summary, progress),
             progress,
