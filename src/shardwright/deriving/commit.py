@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from shardwright.deriving import images
 from shardwright.deriving.batches import require_shape
 from shardwright.deriving.captions import CAPTION
 from shardwright.deriving.images import Size
@@ -42,7 +41,7 @@ class Committer:
     ) -> None:
         self.generation = settings.generation
         self.store = self.generation.store if self.generation else settings.store
-        self.fits = settings.fits()
+        self.fitted = settings.fitted()
         self.records, self.facts = records, facts
         self.outcomes, self.summary, self.progress = outcomes, summary, progress
 
@@ -116,7 +115,7 @@ class Committer:
         for component, array in sample.arrays.items():
             size = _known(sample.size)
             if component.follows_picture:
-                size = images.frame(self.fits[component], size, component, self.store.recipe).size
+                size = self.fitted[component].frame(size).size
             require_shape(component, array, size)
             found = as_stored(component, array, sample.masks)
             if isinstance(found, str):
@@ -149,11 +148,11 @@ class Committer:
             record |= sample.texts | sample.masks
         if CAPTION not in self.store.recipe.texts:
             record[CAPTION] = sample.texts[CAPTION]
-        for component, fit in self.fits.items():
+        for component, view in self.fitted.items():
             if component in sample.make or sample.record is None:
                 record.pop(CROP, None)
-                if fit == "bucket":
-                    record[CROP] = list(images.frame(fit, size, component, self.store.recipe).box)
+                if view.fit == "bucket":
+                    record[CROP] = list(view.frame(size).box)
         if not all(field in record for field in self.store.recipe.record_fields):
             return None
         return ordered(record, self.store.recipe)

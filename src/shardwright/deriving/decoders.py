@@ -2,7 +2,7 @@
 
 Each child is a fresh process: it has no threads, no torch and no weights, and never outlives this
 process. It writes what it made into its arena, a file without a name in memory, from which this
-process copies it; through the connection go only the argument and some lengths. So no pixels are
+process copies it; through the connection go only arguments and some lengths. So no pixels are
 sent, nothing is in ``/dev/shm``, and a kill leaves nothing behind.
 
 A child that dies costs the image that it was reading, and the next image starts another one.
@@ -16,12 +16,13 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from shardwright.engine.local import InWorker, cores, exit_code, signals_blocked
 from shardwright.engine.worker import portable
 from shardwright.errors import ShardwrightError
 
-Argument = TypeVar("Argument")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _FEW = 32  # images for each core: below, starting processes costs more than they gain
@@ -47,13 +48,13 @@ def children_for(count: int) -> int:
     return cores() if count > _FEW * cores() else 0
 
 
-class Decoders(Generic[Argument, Result]):
+class Decoders(Generic[Arguments, Result]):
     """Calls a function in some processes, or here if there are none; for several threads.
 
-    The function and its arguments can be pickled. What the function raises is raised here.
+    The function and its arguments must be picklable. What the function raises is raised here.
     """
 
-    def __init__(self, function: Callable[[Argument], Result], count: int) -> None:
+    def __init__(self, function: Callable[Arguments, Result], count: int) -> None:
         self.function, self.count = function, count
         self._children = [_Child(function) for _ in range(count)]
         self._idle: SimpleQueue[_Child] = SimpleQueue()
@@ -71,13 +72,18 @@ class Decoders(Generic[Argument, Result]):
         for child in self._children:
             child.end()
 
-    def __call__(self, argument: Argument) -> Result:
+    @property
+    def threads(self) -> int:
+        """Say how many threads keep all busy: one more, while others copy what was made."""
+        return self.count + 1 if self.count else cores()
+
+    def __call__(self, *given: Arguments.args, **named: Arguments.kwargs) -> Result:
         """Run the function; BadImageError if its process dies."""
         if not self.count:
-            return self.function(argument)
+            return self.function(*given, **named)
         child = self._idle.get()
         try:
-            result: Result = child.run(argument)
+            result: Result = child.run(given, named)
         finally:
             self._idle.put(child)
         return result
@@ -86,7 +92,7 @@ class Decoders(Generic[Argument, Result]):
 class _Child:
     """One process, which is started again after its death."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.connection: Connection | None = None
         self.pid = self.arena = -1
@@ -111,8 +117,8 @@ class _Child:
         with suppress(BrokenPipeError, ConnectionResetError):  # the first call says why
             ours.send(self.function)
 
-    def run(self, argument: object) -> Any:  # noqa: ANN401 - what the function gives
-        """Give what the function returns for an argument, or raise what it raises."""
+    def run(self, given: Sequence[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Give what the function returns, or raise what it raises."""
         if self.connection is None:
             self.start()
         assert self.connection is not None
@@ -120,7 +126,7 @@ class _Child:
             if not self.ready and (failure := self.connection.recv()):
                 raise ShardwrightError(f"{_START}: {failure}")
             self.ready = True
-            self.connection.send(argument)
+            self.connection.send((given, named))
             parts = self.connection.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise self._death() from None
@@ -152,7 +158,7 @@ class _Child:
 
 
 def serve(connection: Connection) -> None:
-    """Receive a function, and call it with each argument that comes; in a child."""
+    """Receive a function, and call it with the arguments that come; in a child."""
     try:
         function = connection.recv()
     except Exception as error:  # what it needs cannot be imported, or the parent is gone
@@ -163,13 +169,14 @@ def serve(connection: Connection) -> None:
     connection.send(None)
     with images.strict():
         while True:
-            connection.send(_put(arena, function, connection.recv()))
+            given, named = connection.recv()
+            connection.send(_put(arena, partial(function, *given, **named)))
 
 
-def _put(arena: int, function: Callable[[Any], Any], argument: object) -> list[tuple[int, bool]]:
+def _put(arena: int, function: Callable[[], Any]) -> list[tuple[int, bool]]:
     """Call a function, and write what it made; give the length of each part, and if it is fixed."""
     try:
-        parts = _pickled((function(argument), None, ""))
+        parts = _pickled((function(), None, ""))
     except Exception as error:
         trace = "".join(traceback.format_exception(error))
         parts = _pickled((None, portable(error), trace))

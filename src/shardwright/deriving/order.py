@@ -13,10 +13,15 @@ is missing is committed; arrays after it are dropped, and made again by the next
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from shardwright.deriving import images
+from shardwright.deriving.images import BadImageError
+from shardwright.deriving.inventory import recorded_size
 from shardwright.deriving.prepare import Sample, file_bytes
+from shardwright.deriving.views import View
+from shardwright.recipes import Component
 
 _REACH = 512  # images
 _EARLY_AT_FIRST = 16  # images that may be made before their turn, until their rate is known
@@ -92,3 +97,15 @@ class Order:
         self._line.append(sample)
         self._drawn += 1
         return _Seen(self._drawn - 1, self._shape(sample), sample)
+
+
+def shape(sample: Sample, views: Mapping[Component, View]) -> Hashable:
+    """Give what samples that are encoded together have in common: the sizes of what is encoded."""
+    following = [c for c in sample.make if c.follows_picture and c.is_array]
+    if not following:
+        return None
+    try:
+        size = recorded_size(sample.record) or images.measure(sample.source.path)
+        return tuple(views[component].frame(size).size for component in following)
+    except BadImageError:  # reading it gives the reason
+        return "unreadable"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
 from shardwright.deriving import images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
 from shardwright.deriving.images import BadImageError
-from shardwright.deriving.inventory import recorded_size, recorded_text
+from shardwright.deriving.inventory import recorded_text
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.settings import InForce
+from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
 from shardwright.progress import Progress
@@ -86,6 +87,11 @@ class Plan:
         """Name the components of which arrays are missing."""
         return [c for c in self.components if self.to_make[c]]
 
+    @property
+    def pictures(self) -> int:
+        """Count the pictures to read, or fewer where the images lack different arrays."""
+        return max((self.to_make[c] for c in self.work if c.source == "image"), default=0)
+
     def samples(self) -> Iterator[Sample]:
         """Give the samples to make, in the order of the images."""
         for number in self.numbers:
@@ -102,18 +108,6 @@ class Plan:
                 texts=texts,
                 columns={name: value for name, value in row.items() if name not in texts},
             )
-
-    def shape(self, sample: Sample) -> Hashable:
-        """Give what must be equal in samples that are encoded together: sizes of their pictures."""
-        recipe, fits = self.settings.store.recipe, self.settings.fits()
-        following = [c for c in sample.make if c.follows_picture and c.is_array]
-        if not following:
-            return None
-        try:
-            size = recorded_size(sample.record) or images.measure(sample.source.path)
-            return tuple(images.frame(fits[c], size, c, recipe).size for c in following)
-        except BadImageError:  # read tells why
-            return "unreadable"
 
     def _texts(
         self, make: Collection[Component], record: Record | None, row: Row
@@ -188,17 +182,16 @@ class Plan:
                 yield int(encoder.prepare(text or "").mask.sum())
 
     def _sizes(self, component: Component) -> Iterator[images.Size]:
-        recipe = self.settings.store.recipe
+        view = self.settings.view(component)
         for number in self._some(component):
             check()
             with suppress(BadImageError):
-                size = images.measure(self.inventory.sources[number].path)
-                yield images.frame(recipe.fit, size, component, recipe).size
+                yield view.frame(images.measure(self.inventory.sources[number].path)).size
 
 
 def _left_out(path: str, recipe: Recipe) -> tuple[str, str] | None:
     with suppress(BadImageError):  # it fails later, with its reason
-        return images.left_out(images.measure(path), recipe)
+        return left_out(images.measure(path), recipe)
     return None
 
 
