@@ -16,6 +16,7 @@ from shardwright.deriving.order import Order
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.sources import Source
 from shardwright.recipes import SPECIFICATION
+from tests.derive.encoders.models import make_vae
 from tests.derive.fakes import VAE, Fake, given
 from tests.derive.pictures import gradient, save, sketch, store_records
 from tests.faults import contents
@@ -149,6 +150,30 @@ def test_batches_of_one_and_of_eight_make_the_same_store_with_sketches(tmp_path:
     for size in (1, 8):
         sketch(images, tmp_path / str(size), batch_size=size)
     assert contents(tmp_path / "1") == contents(tmp_path / "8")
+
+
+def test_latents_of_batches_of_one_and_of_eight_differ_by_rounding_only(tmp_path: Path) -> None:
+    """By one unit in the last place of the largest value, at most."""
+    images = tmp_path / "images"
+    for number in range(16):
+        width, height = ((96, 64), (64, 96))[number % 2]
+        save(images / f"{number:03}.png", gradient(width, height, number))
+        (images / f"{number:03}.txt").write_text(f"number {number}")
+    model = {"vae": make_vae(tmp_path / "vae", width=64)}
+    for size in (1, 8):
+        made = sketch(
+            images,
+            tmp_path / str(size),
+            components=["vae"],
+            encoders=None,
+            model=model,
+            batch_size=size,
+        )
+        assert made.components["vae"].batch_fill == size
+    for path in (tmp_path / "1/vae_latents").glob("*.npy"):
+        alone, together = np.load(path), np.load(tmp_path / "8/vae_latents" / path.name)
+        unit = float(np.spacing(np.abs(alone).max()))
+        assert np.abs(alone.astype(np.float64) - together).max() <= unit
 
 
 def test_no_header_is_read_where_nothing_follows_the_picture(
