@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright import validate
@@ -39,7 +40,7 @@ def derive(
     drop_failed: bool = False,
     fit: str | None = None,
     device: str = "auto",
-    dtype: str | None = None,
+    dtype: str | Mapping[str, str] | None = None,
     batch_size: int | None = None,
     ignore_space: bool = False,
     dry_run: bool = False,
@@ -48,9 +49,9 @@ def derive(
     """Make the missing arrays and records of the images below a folder.
 
     Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
-    model ids or folders, and ``encoders`` may also map them to your own encoders. What is not given
-    is as the recipe says, or else as the store was made. What exists is left as it is;
-    ``recompute`` replaces it once all of it is made. An image that cannot be derived is counted in
+    model ids or folders, ``dtype`` may map them to precisions, and ``encoders`` to your own
+    encoders. What is not given is as the recipe says, or else as the store was made. What exists is
+    left as it is; ``recompute`` replaces it once all of it is made. An image that cannot be derived is counted in
     the summary with its reason and does not stop the run. Raises ProvenanceError if a component was
     made with other settings before, InputMissingError (a FileNotFoundError) if there are no images
     or no captions, NoSpaceError if the arrays do not fit on the disk.
@@ -66,7 +67,9 @@ def derive(
     validate.require_switches(ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed)
     if fit is not None and fit not in FITS:
         raise UsageError(f"--fit {fit}: unknown", fix=f"choose from {', '.join(FITS)}")
-    options = Options(as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype)
+    options = Options(as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"))
+    for each in dtype.values() if isinstance(dtype, Mapping) else (dtype,):
+        replace(options, dtype=each)  # which refuses what is unknown
     model = {} if model is None else model
     validate.require_mapping("--model", model, "component names to models")
     model = {n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()}
@@ -87,6 +90,10 @@ def derive(
     chosen = _chosen(made, "--components", components) or encodable
     recomputed = () if discard else _chosen(made, "--recompute", names)
     _chosen(made, "--model", model)
+    if isinstance(dtype, Mapping):
+        _chosen(made, "--dtype", dtype)
+    elif dtype is not None:
+        dtype = {component.name: dtype for component in encodable}
     if choice == "sketch" and model:
         what = f"--model {next(iter(model))}=...: a sketch has no model"
         raise UsageError(what, fix="leave out --model")
@@ -101,6 +108,7 @@ def derive(
         captions=place_or_none("--captions", captions),
         encoders=choice,
         options=options,
+        dtypes=dtype or {},
         loaded=loaded,
         models=model,
         components=chosen,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +21,24 @@ BATCH_SIZE = 8  # where memory allows
 _TRIAL_SIDE = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """Inputs of one shape for one pass, and the samples that they belong to."""
 
     through: Pass
     samples: list[Sample]
     inputs: tuple[Array, ...]
+
+    def parts(self, step: int) -> list[Batch]:
+        """Cut it into batches of at most so many samples."""
+        return [
+            Batch(
+                self.through,
+                self.samples[first : first + step],
+                tuple(column[first : first + step] for column in self.inputs),
+            )
+            for first in range(0, len(self.samples), step)
+        ]
 
 
 class Batcher:
@@ -57,34 +70,56 @@ class Batcher:
         # One model after the other, which keeps the caches of a device warm.
         return sorted(batches, key=lambda batch: self.passes.index(batch.through))
 
-    def encode(self, batch: Batch) -> None:
-        """Encode a batch; a sample that cannot be encoded even alone is a failure."""
-        through, done = batch.through, 0
-        step = self._step(through, tuple(column[0] for column in batch.inputs))
-        while done < len(batch.samples):
-            part = batch.samples[done : done + step]
+    def encode(self, batches: Iterable[Batch]) -> None:
+        """Encode batches; a sample that cannot be encoded even alone is a failure.
+
+        While the device computes one, the next is on its way there.
+        """
+        waiting = deque(batches)
+        ahead: tuple[Batch, Any] | None = None  # what is on its way, and as what
+        while waiting:
+            batch = waiting.popleft()
+            through, count = batch.through, len(batch.samples)
+            if count > (step := self._step(through, tuple(column[0] for column in batch.inputs))):
+                waiting.extendleft(reversed(batch.parts(step)))
+                continue
             try:
                 with at_once():
-                    made = through.encode(*(column[done : done + step] for column in batch.inputs))
+                    same = ahead is not None and ahead[0] is batch
+                    sent = ahead[1] if same else through.send(*batch.inputs)
+                    ahead = None
+                    made = through.run(sent)
+                    ahead = self._send(waiting)
+                    found = through.fetch(made, count)
             except ShardwrightError:
                 raise
             except MemoryError:
-                if len(part) > 1:
-                    step = self._halve(batch, len(part))
+                sent = made = ahead = None  # which take memory too
+                if count > 1:
+                    self._halve(batch)
+                    waiting.appendleft(batch)
                     continue
                 detail = f"{through.name}: not enough memory for it"
-                part[0].failure = ("out_of_memory", detail)
+                batch.samples[0].failure = ("out_of_memory", detail)
             except Exception as error:  # a model's own code: find the sample that causes it
-                if len(part) > 1:
-                    step = 1
+                if count > 1:
+                    waiting.extendleft(reversed(batch.parts(1)))
                     continue
-                part[0].failure = ("encoder_failed", f"{through.name}: {error}")
+                batch.samples[0].failure = ("encoder_failed", f"{through.name}: {error}")
             else:
-                for component, arrays in made.items():
-                    for sample, array in zip(part, arrays, strict=True):
+                for component, arrays in found.items():
+                    for sample, array in zip(batch.samples, arrays, strict=True):
                         if component in sample.make:
                             sample.arrays[component] = array
-            done += len(part)
+
+    def _send(self, waiting: Sequence[Batch]) -> tuple[Batch, Any] | None:
+        """Send the next batch ahead; if that fails, it is tried again in its turn."""
+        if not waiting:
+            return None
+        try:
+            return waiting[0], waiting[0].through.send(*waiting[0].inputs)
+        except Exception:
+            return None
 
     def _step(self, through: Pass, inputs: tuple[Array, ...]) -> int:
         """Choose how many samples to encode at a time."""
@@ -92,13 +127,13 @@ class Batcher:
         numbers = sum(column.size for column in inputs)
         return self.batch_size if room is None else max(1, min(self.batch_size, room // numbers))
 
-    def _halve(self, batch: Batch, count: int) -> int:
+    def _halve(self, batch: Batch) -> None:
+        count = len(batch.samples)
         step = count // 2
         self._room[batch.through] = step * sum(column[0].size for column in batch.inputs)
         self.progress.warn(
             f"{batch.through.name}: no memory for {count} images at a time; trying {step}"
         )
-        return step
 
 
 def try_out(through: Pass) -> None:

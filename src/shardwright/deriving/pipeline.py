@@ -68,8 +68,7 @@ class Pipeline:
                 if not group:
                     break
                 coming = stacking.submit(self._next, ahead)
-                for batch in batches:
-                    self.batcher.encode(batch)
+                self.batcher.encode(batches)
                 if committed is not None:
                     self._wait(committed)
                 committed = committing.submit(self.committer.commit, group)

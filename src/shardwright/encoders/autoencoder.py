@@ -7,7 +7,7 @@ the same picture gives the same latent.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardwright.encoders.base import Axes, Picture
 from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.devices import Pretrained
+from shardwright.encoders.pretrained import Pretrained
 from shardwright.errors import UsageError
 from shardwright.recipes import Component, Side
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # While a picture is encoded, for each number of it: measured with Flux's, which begins with 128
 # channels. Others are taken to need as much, or more by their own first channels.
-_BYTES_PER_NUMBER = {"float32": 840, "bfloat16": 420}
+_BYTES_PER_NUMBER = {"float32": 840, "tf32": 840, "bfloat16": 420}
 _MEASURED_CHANNELS = 128
 _NORMALIZATION = ("scaling_factor", "shift_factor")  # of all channels; they may be null
 _BY_CHANNEL = ("latents_mean", "latents_std")
@@ -86,10 +86,13 @@ class Autoencoder(Pretrained):
     """An autoencoder of diffusers."""
 
     library = "diffusers"
+    on_cuda = "tf32"
     layout = Layout(("config.json",), "diffusion_pytorch_model")
     tiling = Tiling()
 
     def _begin(self) -> None:
+        if above := self.component.settings.get("tile_above"):
+            self.tiling = replace(self.tiling, above=above)
         self._config = self._checkpoint.read("config.json")
         self._factor = _factor(self._checkpoint, self._config)
         known = _KINDS[self.kind]
@@ -122,14 +125,14 @@ class Autoencoder(Pretrained):
             **{key: config.get(key) for key in keys},
         )
 
-    @property
-    def _model(self) -> nn.Module:
+    @staticmethod
+    def _strip(module: nn.Module) -> None:
         from torch.nn import Identity
 
-        model = super()._model
-        if not isinstance(model.decoder, Identity):  # half of the weights, and never used
-            model.decoder = Identity()
-        return model
+        module.decoder = Identity()  # half of the weights
+
+    def _input(self) -> tuple[object, ...]:
+        return (self.component.settings.get("tile_above"),)
 
     def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
         (batch,) = inputs

@@ -11,7 +11,7 @@ from PIL import Image
 
 from shardwright.encoders.base import Axes, Picture
 from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.devices import Pretrained
+from shardwright.encoders.pretrained import Pretrained
 from shardwright.errors import UsageError
 from shardwright.recipes import Component
 
@@ -84,6 +84,7 @@ class VisionEncoder(Pretrained):
     """A vision transformer."""
 
     layout = Layout(("config.json", _PREPROCESSING), "model")
+    on_cuda = "tf32"
 
     def _begin(self) -> None:
         self._preprocessing = read_preprocessing(self._checkpoint)
