@@ -84,6 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "images encoded at a time; halved when a device runs out of memory (8, or fewer where "
             "memory is short)"
         ),
+        "--compile": switch(
+            "try at the start what makes each model faster (torch.compile, channels_last), and use "
+            "it where that gains 5 %% or more"
+        ),
         **IGNORE_SPACE,
         "--dry-run": switch("say what would be made, and make nothing"),
     }

@@ -42,6 +42,7 @@ def derive(
     device: str = "auto",
     dtype: str | Mapping[str, str] | None = None,
     batch_size: int | None = None,
+    compile: bool = False,  # noqa: A002 - as the flag
     ignore_space: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -51,10 +52,10 @@ def derive(
     Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
     model ids or folders, ``dtype`` may map them to precisions, and ``encoders`` to your own
     encoders. What is not given is as the recipe says, or else as the store was made. What exists is
-    left as it is; ``recompute`` replaces it once all of it is made. An image that cannot be derived is counted in
-    the summary with its reason and does not stop the run. Raises ProvenanceError if a component was
-    made with other settings before, InputMissingError (a FileNotFoundError) if there are no images
-    or no captions, NoSpaceError if the arrays do not fit on the disk.
+    left as it is; ``recompute`` replaces it once all of it is made. An image that cannot be derived
+    is counted in the summary with its reason and does not stop the run. Raises ProvenanceError if a
+    component was made with other settings before, InputMissingError (a FileNotFoundError) if there
+    are no images or no captions, NoSpaceError if the arrays do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
     from shardwright.deriving.run import run
@@ -64,7 +65,9 @@ def derive(
     from shardwright.recipes.keys import FITS
     from shardwright.store.places import find_recipe
 
-    validate.require_switches(ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed)
+    validate.require_switches(
+        ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed, compile=compile
+    )
     if fit is not None and fit not in FITS:
         raise UsageError(f"--fit {fit}: unknown", fix=f"choose from {', '.join(FITS)}")
     options = Options(as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"))
@@ -116,6 +119,7 @@ def derive(
         discard=discard,
         drop_failed=drop_failed,
         batch_size=None if batch_size is None else integer("--batch-size", batch_size, least=1),
+        compile=compile,
         ignore_space=ignore_space,
         dry_run=dry_run,
     )

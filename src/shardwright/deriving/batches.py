@@ -85,8 +85,8 @@ class Batcher:
                 continue
             try:
                 with at_once():
-                    same = ahead is not None and ahead[0] is batch
-                    sent = ahead[1] if same else through.send(*batch.inputs)
+                    is_there = ahead is not None and ahead[0] is batch
+                    sent = ahead[1] if ahead and is_there else through.send(*batch.inputs)
                     ahead = None
                     made = through.run(sent)
                     ahead = self._send(waiting)
@@ -121,6 +121,11 @@ class Batcher:
         except Exception:
             return None
 
+    def full(self, through: Pass, size: Size) -> tuple[Array, ...]:
+        """Give the inputs of a full batch, to try a pass with."""
+        inputs = trial(through, size)
+        return tuple(np.stack([column] * self._step(through, inputs)) for column in inputs)
+
     def _step(self, through: Pass, inputs: tuple[Array, ...]) -> int:
         """Choose how many samples to encode at a time."""
         room = self._room.get(through)
@@ -136,21 +141,25 @@ class Batcher:
         )
 
 
+def trial(through: Pass, size: Size) -> tuple[Array, ...]:
+    """Prepare something to try a pass with."""
+    if through.source == "caption":
+        tokens = through.prepare("a trial")
+        for component in through.components:
+            require_mask(component, tokens.mask)
+        return tokens.ids, tokens.mask
+    shape = (size.height, size.width, 3)
+    picture = (np.arange(np.prod(shape)) + 99).astype(np.uint8).reshape(shape)
+    picture.setflags(write=False)  # as it is at work
+    return (through.prepare(picture),)
+
+
 def try_out(through: Pass) -> None:
     """Encode something small, so that a broken model stops the run before it begins."""
     size = Size(_TRIAL_SIDE, _TRIAL_SIDE)
     try:
         with at_once():
-            if through.source == "caption":
-                tokens = through.prepare("a trial")
-                for component in through.components:
-                    require_mask(component, tokens.mask)
-                inputs: tuple[Array, ...] = (tokens.ids, tokens.mask)
-            else:
-                picture = np.full((*size, 3), 99, np.uint8)
-                picture.setflags(write=False)  # as it is at work
-                inputs = (through.prepare(picture),)
-            made = through.encode(*(column[None] for column in inputs))
+            made = through.encode(*(column[None] for column in trial(through, size)))
     except ShardwrightError:
         raise
     except MemoryError:

@@ -43,6 +43,20 @@ class Pass:
         """Whether its model has to make room for others on the device."""
         return getattr(self._first, "takes_turns", False)
 
+    @property
+    def ways(self) -> list[str]:
+        """Name the ways to compute that may be faster than eager."""
+        return self._first.ways() if hasattr(self._first, "ways") else []
+
+    def use(self, way: str) -> None:
+        """Compute in one of the ``ways``, or eager."""
+        self._first.use(way)
+
+    @property
+    def dtype(self) -> str:
+        """The precision of a pass that has ``ways``."""
+        return str(self._first.dtype)
+
     def encode(self, *inputs: Array) -> dict[Component, Array]:
         """Encode a batch, and give the arrays of each component."""
         return self.fetch(self.run(self.send(*inputs)), len(inputs[0]))

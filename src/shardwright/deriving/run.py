@@ -21,6 +21,7 @@ from shardwright.deriving.pipeline import Pipeline
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
+from shardwright.deriving.tuning import tune
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
@@ -228,9 +229,16 @@ def _work(
         progress.phase("derive", len(layout.numbers), "images")
         target = generation or journals
         rooms = {} if request.batch_size else machine.rooms(each)  # models are loaded
+        batcher = Batcher(each, request.batch_size or BATCH_SIZE, progress, rooms)
+        if request.compile:
+            bucket = request.store.recipe.buckets[0]
+            for through in each:
+                if not set(layout.work).isdisjoint(through.components):
+                    size = images.Size(bucket.width, bucket.height)
+                    tune(through, batcher.full(through, size), progress)
         pipeline = Pipeline(
             partial(prepare.read, settings=settings, passes=each, colours=colours),
-            Batcher(each, request.batch_size or BATCH_SIZE, progress, rooms),
+            batcher,
             Committer(settings, target.records, target.facts, outcomes, summary, progress),
             progress,
         )

@@ -49,6 +49,7 @@ class Request:
     discard: bool  # what an unfinished recompute has made
     drop_failed: bool  # the arrays of images that cannot be recomputed
     batch_size: int | None  # None for what fits into memory
+    compile: bool
     ignore_space: bool
     dry_run: bool
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _BYTES_PER_NUMBER = {"float32": 840, "tf32": 840, "bfloat16": 420}
 _MEASURED_CHANNELS = 128
 _NORMALIZATION = ("scaling_factor", "shift_factor")  # of all channels; they may be null
+_CHANNELS_LAST = "channels_last"
 _BY_CHANNEL = ("latents_mean", "latents_std")
 
 
@@ -87,6 +88,7 @@ class Autoencoder(Pretrained):
 
     library = "diffusers"
     on_cuda = "tf32"
+    compiled = "_latent"  # tiles have one size, pictures have many
     layout = Layout(("config.json",), "diffusion_pytorch_model")
     tiling = Tiling()
 
@@ -98,7 +100,7 @@ class Autoencoder(Pretrained):
         known = _KINDS[self.kind]
         first = self._config[known.width] if known.width else self._config[known.blocks][0]
         more = max(1, math.ceil(first / _MEASURED_CHANNELS))
-        self.bytes_per_number = _BYTES_PER_NUMBER[self._dtype] * more
+        self.bytes_per_number = _BYTES_PER_NUMBER[self.dtype] * more
 
     @classmethod
     def examine(cls, component: Component, checkpoint: Checkpoint) -> tuple[str, Axes]:
@@ -134,6 +136,20 @@ class Autoencoder(Pretrained):
     def _input(self) -> tuple[object, ...]:
         return (self.component.settings.get("tile_above"),)
 
+    def ways(self) -> list[str]:
+        last = self.device.startswith("cuda") and not _KINDS[self.kind].video
+        return [_CHANNELS_LAST] * last + super().ways()
+
+    def use(self, way: str) -> None:
+        super().use(way)
+        self._model.to(memory_format=self._format)
+
+    @property
+    def _format(self) -> torch.memory_format:
+        import torch
+
+        return torch.channels_last if self.way == _CHANNELS_LAST else torch.contiguous_format
+
     def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
         (batch,) = inputs
         height, width = batch.shape[1:3]
@@ -148,7 +164,7 @@ class Autoencoder(Pretrained):
 
         # Contiguous: on a CPU, torch normalises pictures that are stored pixel by pixel with errors
         # of a thousandth, and larger pictures with larger errors.
-        pixels = batch.permute(0, 3, 1, 2).contiguous()
+        pixels = batch.permute(0, 3, 1, 2).contiguous(memory_format=self._format)
         scaled = pixels.to(torch.float32).div(127.5).sub(1).to(model.dtype)
         video = _KINDS[self.kind].video
         made = model.encode(scaled.unsqueeze(2) if video else scaled, return_dict=False)[0]

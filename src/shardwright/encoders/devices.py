@@ -116,7 +116,8 @@ def free_memory(cuda: str) -> int:
     import torch
 
     held = torch.cuda.memory_reserved(cuda) - torch.cuda.memory_allocated(cuda)
-    return int(torch.cuda.mem_get_info(cuda)[0]) + held
+    free: int = torch.cuda.mem_get_info(cuda)[0] + held
+    return free
 
 
 def choose_device(name: str) -> str:

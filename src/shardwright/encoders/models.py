@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.encoders.checkpoints import Checkpoint
 from shardwright.encoders.devices import Device, guard
-from shardwright.encoders.packages import broken, cause_of, first_line
+from shardwright.encoders.packages import broken, first_line, is_import
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.progress import quantity
 
@@ -108,7 +108,7 @@ class Model:
                     **options,
                 )
         except Exception as error:  # these libraries may raise anything for a damaged file
-            if isinstance(error, ImportError) or isinstance(cause_of(error), ImportError):
+            if is_import(error):
                 raise broken(self._library, error) from error
             what = f"cannot be loaded as {self._kind} ({first_line(error)})"
             fix = "download the model again"

@@ -32,7 +32,7 @@ def require(packages: Iterable[str]) -> None:
 
 def broken(library: str, error: BaseException) -> MissingExtraError:
     """Make the error for a library that cannot be imported: name the package that is the cause."""
-    cause = cause_of(error)
+    cause = _cause_of(error)
     package = _package_of(cause, library)
     if isinstance(cause, ModuleNotFoundError) and cause.name:
         missing = cause.name.partition(".")[0]
@@ -46,16 +46,24 @@ def broken(library: str, error: BaseException) -> MissingExtraError:
     return MissingExtraError(what, fix=fix)
 
 
-def cause_of(error: BaseException) -> BaseException:
-    """Give the first of a chain of exceptions."""
-    while (before := error.__cause__ or error.__context__) is not None:
-        error = before
-    return error
+def is_import(error: BaseException) -> bool:
+    """Whether an exception comes from an import, and not from what was done with it."""
+    cause = _cause_of(error)
+    frames = traceback.walk_tb(cause.__traceback__)
+    at_import = any(frame.f_code.co_name == "<module>" for frame, _ in frames)
+    return isinstance(cause, ImportError) or at_import
 
 
 def first_line(error: BaseException) -> str:
     """Give the first line of what an exception says."""
     return str(error).strip().partition("\n")[0]
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    """Give the first of a chain of exceptions."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error
 
 
 def _package_of(error: BaseException, library: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from abc import ABC, abstractmethod
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+EAGER, COMPILE = "eager", "compile"
+
+
 class Pretrained(ABC):
     """An encoder with a model; those of one model and input share it, and its forward pass.
 
@@ -30,6 +36,8 @@ class Pretrained(ABC):
     packages: ClassVar[tuple[str, ...]] = ()  # that are needed besides
     layout: ClassVar[Layout]
     on_cuda: ClassVar[str] = "float32"  # the precision there, if the user does not choose one
+    compiled: ClassVar[str] = "_compute"  # the method that torch.compile is applied to
+    way = EAGER
 
     def __init__(
         self,
@@ -43,15 +51,15 @@ class Pretrained(ABC):
         self.device = choose_device(options.device)
         self.kind = kind  # the model's class
         self._checkpoint = checkpoint
-        self._dtype = options.dtype or self._suitable_dtype()
+        self.dtype = options.dtype or self._suitable_dtype()
         self._device = device_of(self.device, models)
         turns = models.setdefault((Turns, self.device), Turns(self._device))
-        weights = "float32" if self._dtype == "tf32" else self._dtype
+        weights = "float32" if self.dtype == "tf32" else self.dtype
         how = (self.library, kind, weights)
         key = (*how, self.device, checkpoint.folder)
         made = Model(checkpoint, *how, turns, self._strip)
         self._shared: Model = models.setdefault(key, made)
-        self.shares: object = models.setdefault((*key, self._dtype, *self._input()), object())
+        self.shares: object = models.setdefault((*key, self.dtype, *self._input()), object())
         self._begin()
 
     @classmethod
@@ -96,12 +104,32 @@ class Pretrained(ABC):
         except MemoryError:
             if len(inputs[0]) > 1 or not self._shared.turns.leave_alone(self._shared):
                 raise
+        except Exception:
+            if self.way == EAGER:
+                raise
+            self.use(EAGER)  # a size that cannot be compiled: if eager fails too, it says why
         return self._computed(lambda: self._compute(model, *inputs))
 
     def take(self, made: Any) -> NDArray[np.float32]:  # noqa: ANN401
         """Wait for this encoder's part of what the model gives."""
         found: NDArray[np.float32] = self._computed(lambda: self._device.fetch(self._choose(made)))
         return found
+
+    def ways(self) -> list[str]:
+        """Name other ways to compute that may be faster here."""
+        if self.device.startswith("cuda"):
+            return [COMPILE] if find_spec("triton") else []
+        compilers = (os.environ.get("CXX", "c++"), "g++", "clang++")
+        return [COMPILE] if self.device == "cpu" and any(map(shutil.which, compilers)) else []
+
+    def use(self, way: str) -> None:
+        """Compute in one of the ``ways``, or eager."""
+        import torch
+
+        self.__dict__.pop(self.compiled, None)
+        if way == COMPILE:  # once for all sizes
+            setattr(self, self.compiled, torch.compile(getattr(self, self.compiled), dynamic=True))
+        self.way = way
 
     @property
     def takes_turns(self) -> bool:
@@ -111,14 +139,14 @@ class Pretrained(ABC):
     def _computed(self, compute: Any) -> Any:  # noqa: ANN401
         import torch
 
-        with torch.inference_mode(), precision(self._dtype):
+        with torch.inference_mode(), precision(self.dtype):
             return guard(compute)
 
     @property
     def _model(self) -> nn.Module:
         return self._shared.module
 
-    @staticmethod
+    @staticmethod  # noqa: B027 - not every model has such
     def _strip(module: nn.Module) -> None:
         """Drop the weights that are never used."""
 
@@ -149,4 +177,4 @@ class Pretrained(ABC):
 
     def _description(self, output: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain JSON
         identity = self._shared.checkpoint.identity  # which may have read all weights
-        return {"encoder": self.kind, **identity, "dtype": self._dtype, "output": output, **more}
+        return {"encoder": self.kind, **identity, "dtype": self.dtype, "output": output, **more}
