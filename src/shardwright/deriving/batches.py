@@ -159,7 +159,7 @@ def try_out(through: Pass) -> None:
     size = Size(_TRIAL_SIDE, _TRIAL_SIDE)
     try:
         with at_once():
-            made = through.encode(*(column[None] for column in trial(through, size)))
+            made = through.encode(*(np.stack([column]) for column in trial(through, size)))
     except ShardwrightError:
         raise
     except MemoryError:
