@@ -514,7 +514,7 @@ def test_to_go_on_as_before_may_take_fewer_components(tmp_path: Path) -> None:
     [
         ({"model": "org/vae", "revision": "abc"}, "--model vae=org/vae@abc"),
         ({"model": "my-vae", "sha256": "123"}, "--model vae=/models/my-vae"),
-        ({"model": "org/vae", "dtype": "float32"}, "--dtype float32 --model vae=org/vae"),
+        ({"model": "org/vae", "dtype": "float32"}, "--dtype vae=float32 --model vae=org/vae"),
         ({"encoder": "AutoencoderTiny"}, "the settings it was made with"),
     ],
 )
@@ -699,7 +699,9 @@ def test_no_captions_at_all_is_an_error_that_names_the_fix(tmp_path: Path) -> No
         ({"encoders": "best"}, "choose from pretrained, sketch"),
         ({"device": "gpu"}, "--device gpu: unknown; choose from auto, cpu, cuda, cuda:N and mps"),
         ({"dtype": "float16"}, "--dtype float16: overflows in these models"),
-        ({"dtype": "int8"}, "--dtype int8: not supported; choose from bfloat16 and float32"),
+        ({"dtype": {"t6": "tf32"}}, "--dtype t6: no such component"),
+        ({"dtype": {"t5": "int4"}}, "--dtype int4: not supported"),
+        ({"dtype": "int8"}, "--dtype int8: not supported; choose from float32, tf32 and bfloat16"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright import validate
@@ -40,8 +41,9 @@ def derive(
     drop_failed: bool = False,
     fit: str | None = None,
     device: str = "auto",
-    dtype: str | None = None,
+    dtype: str | Mapping[str, str] | None = None,
     batch_size: int | None = None,
+    compile: bool = False,  # noqa: A002 - as the flag
     ignore_space: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -49,11 +51,11 @@ def derive(
     """Make the missing arrays and records of the images below a folder.
 
     Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
-    model ids or folders, and ``encoders`` may also map them to your own encoders. What is not given
-    is as the recipe says, or else as the store was made. What exists is left as it is;
-    ``recompute`` replaces it once all of it is made. ``trial`` derives only so many images, and
-    forecasts what the others take. An image that cannot be derived is counted in
-    the summary with its reason and does not stop the run. Raises ProvenanceError if a component was
+    model ids or folders, ``dtype`` may map them to precisions, and ``encoders`` to your own
+    encoders. What is not given is as the recipe says, or else as the store was made. What exists is
+    left as it is; ``recompute`` replaces it once all of it is made. ``trial`` derives only so many
+    images, and forecasts what the others take. An image that cannot be derived is counted in the
+    summary with its reason and does not stop the run. Raises ProvenanceError if a component was
     made with other settings before, InputMissingError (a FileNotFoundError) if there are no images
     or no captions, NoSpaceError if the arrays do not fit on the disk.
     """
@@ -65,7 +67,9 @@ def derive(
     from shardwright.recipes.keys import FITS
     from shardwright.store.places import find_recipe
 
-    validate.require_switches(ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed)
+    validate.require_switches(
+        ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed, compile=compile
+    )
     if fit is not None and fit not in FITS:
         raise UsageError(f"--fit {fit}: unknown", fix=f"choose from {', '.join(FITS)}")
     if trial is not None:
@@ -73,7 +77,9 @@ def derive(
         for flag, given in (("--dry-run", dry_run), ("--drop-failed", drop_failed)):
             if given:
                 raise UsageError(f"--trial with {flag}", fix="give one of them")
-    options = Options(as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype)
+    options = Options(as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"))
+    for each in dtype.values() if isinstance(dtype, Mapping) else (dtype,):
+        replace(options, dtype=each)  # which refuses what is unknown
     model = {} if model is None else model
     validate.require_mapping("--model", model, "component names to models")
     model = {n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()}
@@ -94,6 +100,10 @@ def derive(
     chosen = _chosen(made, "--components", components) or encodable
     recomputed = () if discard else _chosen(made, "--recompute", names)
     _chosen(made, "--model", model)
+    if isinstance(dtype, Mapping):
+        _chosen(made, "--dtype", dtype)
+    elif dtype is not None:
+        dtype = {component.name: dtype for component in encodable}
     if choice == "sketch" and model:
         what = f"--model {next(iter(model))}=...: a sketch has no model"
         raise UsageError(what, fix="leave out --model")
@@ -108,6 +118,7 @@ def derive(
         captions=place_or_none("--captions", captions),
         encoders=choice,
         options=options,
+        dtypes=dtype or {},
         loaded=loaded,
         models=model,
         components=chosen,
@@ -116,6 +127,7 @@ def derive(
         trial=trial,
         drop_failed=drop_failed,
         batch_size=None if batch_size is None else integer("--batch-size", batch_size, least=1),
+        compile=compile,
         ignore_space=ignore_space,
         dry_run=dry_run,
     )

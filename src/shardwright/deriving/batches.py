@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +22,24 @@ BATCH_SIZE = 8  # where memory allows
 _TRIAL_SIDE = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """Inputs of one shape for one pass, and the samples that they belong to."""
 
     through: Pass
     samples: list[Sample]
     inputs: tuple[Array, ...]
+
+    def parts(self, step: int) -> list[Batch]:
+        """Cut it into batches of at most so many samples."""
+        return [
+            Batch(
+                self.through,
+                self.samples[first : first + step],
+                tuple(column[first : first + step] for column in self.inputs),
+            )
+            for first in range(0, len(self.samples), step)
+        ]
 
 
 class Batcher:
@@ -41,6 +54,7 @@ class Batcher:
     ) -> None:
         self.passes, self.batch_size, self.progress = passes, batch_size, progress
         self._room = dict(rooms)  # numbers that fit on the device, where known
+        self.seconds = dict.fromkeys(passes, 0.0)  # of encoding
         self._batches: Counter[Pass] = Counter()
         self._inputs: Counter[Pass] = Counter()
 
@@ -66,34 +80,63 @@ class Batcher:
         """Give the mean number of inputs in a batch, for each pass that had any."""
         return {each: self._inputs[each] / count for each, count in self._batches.items()}
 
-    def encode(self, batch: Batch) -> None:
-        """Encode a batch; a sample that cannot be encoded even alone is a failure."""
-        through, done = batch.through, 0
-        step = self._step(through, tuple(column[0] for column in batch.inputs))
-        while done < len(batch.samples):
-            part = batch.samples[done : done + step]
+    def encode(self, batches: Iterable[Batch]) -> None:
+        """Encode batches; a sample that cannot be encoded even alone is a failure.
+
+        While the device computes one, the next is on its way there.
+        """
+        waiting = deque(batches)
+        ahead: tuple[Batch, Any] | None = None  # what is on its way, and as what
+        while waiting:
+            batch = waiting.popleft()
+            through, count = batch.through, len(batch.samples)
+            if count > (step := self._step(through, tuple(column[0] for column in batch.inputs))):
+                waiting.extendleft(reversed(batch.parts(step)))
+                continue
+            began = time.monotonic()
             try:
                 with at_once():
-                    made = through.encode(*(column[done : done + step] for column in batch.inputs))
+                    is_there = ahead is not None and ahead[0] is batch
+                    sent = ahead[1] if ahead and is_there else through.send(*batch.inputs)
+                    ahead = None
+                    made = through.run(sent)
+                    ahead = self._send(waiting)
+                    found = through.fetch(made, count)
             except ShardwrightError:
                 raise
             except MemoryError:
-                if len(part) > 1:
-                    step = self._halve(batch, len(part))
+                sent = made = ahead = None  # which take memory too
+                if count > 1:
+                    self._halve(batch)
+                    waiting.appendleft(batch)
                     continue
                 detail = f"{through.name}: not enough memory for it"
-                part[0].failure = ("out_of_memory", detail)
+                batch.samples[0].failure = ("out_of_memory", detail)
             except Exception as error:  # a model's own code: find the sample that causes it
-                if len(part) > 1:
-                    step = 1
+                if count > 1:
+                    waiting.extendleft(reversed(batch.parts(1)))
                     continue
-                part[0].failure = ("encoder_failed", f"{through.name}: {error}")
+                batch.samples[0].failure = ("encoder_failed", f"{through.name}: {error}")
             else:
-                for component, arrays in made.items():
-                    for sample, array in zip(part, arrays, strict=True):
+                for component, arrays in found.items():
+                    for sample, array in zip(batch.samples, arrays, strict=True):
                         if component in sample.make:
                             sample.arrays[component] = array
-            done += len(part)
+            self.seconds[through] += time.monotonic() - began
+
+    def _send(self, waiting: Sequence[Batch]) -> tuple[Batch, Any] | None:
+        """Send the next batch ahead; if that fails, it is tried again in its turn."""
+        if not waiting:
+            return None
+        try:
+            return waiting[0], waiting[0].through.send(*waiting[0].inputs)
+        except Exception:
+            return None
+
+    def full(self, through: Pass, size: Size) -> tuple[Array, ...]:
+        """Give the inputs of a full batch, to try a pass with."""
+        inputs = trial(through, size)
+        return tuple(np.stack([column] * self._step(through, inputs)) for column in inputs)
 
     def _step(self, through: Pass, inputs: tuple[Array, ...]) -> int:
         """Choose how many samples to encode at a time."""
@@ -101,13 +144,26 @@ class Batcher:
         numbers = sum(column.size for column in inputs)
         return self.batch_size if room is None else max(1, min(self.batch_size, room // numbers))
 
-    def _halve(self, batch: Batch, count: int) -> int:
+    def _halve(self, batch: Batch) -> None:
+        count = len(batch.samples)
         step = count // 2
         self._room[batch.through] = step * sum(column[0].size for column in batch.inputs)
         self.progress.warn(
             f"{batch.through.name}: no memory for {count} images at a time; trying {step}"
         )
-        return step
+
+
+def trial(through: Pass, size: Size) -> tuple[Array, ...]:
+    """Prepare something to try a pass with."""
+    if through.source == "caption":
+        tokens = through.prepare("a trial")
+        for component in through.components:
+            require_mask(component, tokens.mask)
+        return tokens.ids, tokens.mask
+    shape = (size.height, size.width, 3)
+    picture = (np.arange(np.prod(shape)) + 99).astype(np.uint8).reshape(shape)
+    picture.setflags(write=False)  # as it is at work
+    return (through.prepare(picture),)
 
 
 def try_out(through: Pass) -> None:
@@ -115,16 +171,7 @@ def try_out(through: Pass) -> None:
     size = Size(_TRIAL_SIDE, _TRIAL_SIDE)
     try:
         with at_once():
-            if through.source == "caption":
-                tokens = through.prepare("a trial")
-                for component in through.components:
-                    require_mask(component, tokens.mask)
-                inputs: tuple[Array, ...] = (tokens.ids, tokens.mask)
-            else:
-                picture = np.full((*size, 3), 99, np.uint8)
-                picture.setflags(write=False)  # as it is at work
-                inputs = (through.prepare(picture),)
-            made = through.encode(*(column[None] for column in inputs))
+            made = through.encode(*(np.stack([column]) for column in trial(through, size)))
     except ShardwrightError:
         raise
     except MemoryError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
 from shardwright.deriving.passes import Pass
+from shardwright.encoders import devices
 
 CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -43,10 +44,7 @@ def has_bfloat16() -> bool:
 def free_memory(device: str) -> int:
     """Count the free bytes of a device, or all its bytes where only that is known."""
     if device.startswith("cuda"):
-        import torch
-
-        free: int = torch.cuda.mem_get_info(device)[0]
-        return free
+        return devices.free_memory(device)
     words = _read(MEMINFO).split()
     if "MemAvailable:" not in words:  # not Linux
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

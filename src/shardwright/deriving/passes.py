@@ -1,4 +1,8 @@
-"""Passes: encoders that share one input and one forward pass of a model; mostly one alone."""
+"""Passes: encoders that share one input and one forward pass of a model; mostly one alone.
+
+A pass has three steps: ``send`` begins to copy a batch to the device, ``run`` begins to compute,
+and ``fetch`` waits for the arrays. Of encoders that only have ``encode``, ``run`` does everything.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +32,53 @@ class Pass:
         self.device: str = self._first.device
         # Users' encoders may not have it.
         self.bytes_per_number: int | None = getattr(self._first, "bytes_per_number", None)
+        self._in_steps = hasattr(self._first, "send")
+        self._taken = self._in_steps or len(encoders) > 1  # from the output of the model
 
     def prepare(self, source: Any) -> Any:  # noqa: ANN401 - a picture or a caption
         """Prepare the input of one sample, for all of them."""
         return self._first.prepare(source)
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether its model has to make room for others on the device."""
+        return getattr(self._first, "takes_turns", False)
+
+    @property
+    def ways(self) -> list[str]:
+        """Name the ways to compute that may be faster than eager."""
+        return self._first.ways() if hasattr(self._first, "ways") else []
+
+    def use(self, way: str) -> None:
+        """Compute in one of the ``ways``, or eager."""
+        self._first.use(way)
+
+    @property
+    def dtype(self) -> str:
+        """The precision of a pass that has ``ways``."""
+        return str(self._first.dtype)
+
     def encode(self, *inputs: Array) -> dict[Component, Array]:
         """Encode a batch, and give the arrays of each component."""
-        if len(self.encoders) == 1:
-            found = {self.components[0]: self._first.encode(*inputs)}
-        else:
-            made = self._first.forward(*inputs)
-            found = {component: encoder.take(made) for component, encoder in self.encoders.items()}
+        return self.fetch(self.run(self.send(*inputs)), len(inputs[0]))
+
+    def send(self, *inputs: Array) -> Any:  # noqa: ANN401 - only for ``run``
+        """Begin to copy a batch to the device."""
+        return self._first.send(*inputs) if self._in_steps else inputs
+
+    def run(self, sent: Any) -> Any:  # noqa: ANN401 - only for ``fetch``
+        """Begin to compute."""
+        if self._in_steps:
+            return self._first.run(sent)
+        return (self._first.forward if self._taken else self._first.encode)(*sent)
+
+    def fetch(self, made: Any, count: int) -> dict[Component, Array]:  # noqa: ANN401
+        """Wait for the arrays of each component."""
+        found = {c: each.take(made) if self._taken else made for c, each in self.encoders.items()}
         for component, arrays in found.items():
-            if not isinstance(arrays, np.ndarray) or arrays.shape[:1] != (len(inputs[0]),):
+            if not isinstance(arrays, np.ndarray) or arrays.shape[:1] != (count,):
                 gave = getattr(arrays, "shape", type(arrays).__name__)
-                what = f"{component.name}: encode gave {gave} for {len(inputs[0])} inputs"
+                what = f"{component.name}: encode gave {gave} for {count} inputs"
                 raise ShardwrightError(what, fix="give an array with a row for each input")
         return found
 

@@ -49,7 +49,6 @@ class Pipeline:
         self.waited = 0.0  # seconds in which the encoders were idle
         self.seconds = 0.0
         self.read_seconds = 0.0  # in all reader threads
-        self.encode_seconds = dict.fromkeys(batcher.passes, 0.0)
         self._group_size = batcher.batch_size
         self._idle = False  # whether the encoders wait for the next group
 
@@ -74,10 +73,7 @@ class Pipeline:
                 if not group:
                     break
                 coming = stacking.submit(self._next, ahead)
-                for batch in batches:
-                    began = time.monotonic()
-                    self.batcher.encode(batch)
-                    self.encode_seconds[batch.through] += time.monotonic() - began
+                self.batcher.encode(batches)
                 if committed is not None:
                     self._wait(committed)
                 committed = committing.submit(self._commit, group)

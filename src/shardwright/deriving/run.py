@@ -25,6 +25,7 @@ from shardwright.deriving.plan import Plan
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.deriving.trial import forecast
+from shardwright.deriving.tuning import tune
 from shardwright.deriving.views import look
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
 from shardwright.interrupts import check
@@ -238,6 +239,12 @@ def _work(
         target = generation or journals
         rooms = {} if request.batch_size else machine.rooms(each)  # models are loaded
         batcher = Batcher(each, request.batch_size or BATCH_SIZE, progress, rooms)
+        if request.compile:
+            bucket = request.store.recipe.buckets[0]
+            for through in each:
+                if not set(layout.work).isdisjoint(through.components):
+                    size = images.Size(bucket.width, bucket.height)
+                    tune(through, batcher.full(through, size), progress)
         committer = Committer(settings, target.records, target.facts, outcomes, summary, progress)
         order = Order(islice(layout.samples(), count), partial(shape, views=views))
         with Decoders(look, children_for(min(count, layout.pictures))) as looking:

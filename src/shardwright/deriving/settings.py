@@ -19,7 +19,7 @@ from shardwright.deriving.before import Before
 from shardwright.deriving.generations import Generation, made_in
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.views import View
-from shardwright.encoders.base import Encoder, Options, PictureWriter, RecipeError
+from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter, RecipeError
 from shardwright.encoders.preparing import preparing
 from shardwright.errors import InputMissingError, MissingExtraError, UsageError
 from shardwright.interrupts import at_once
@@ -43,6 +43,7 @@ class Request:
     captions: Path | None
     encoders: encoders.Choice
     options: Options
+    dtypes: Mapping[str, str]  # component name -> precision
     loaded: dict[Any, Any]  # what encoders share
     models: Mapping[str, str]  # component name -> id or path
     components: tuple[Component, ...]
@@ -51,6 +52,7 @@ class Request:
     trial: int | None  # derive only so many images, to see how long all will take
     drop_failed: bool  # the arrays of images that cannot be recomputed
     batch_size: int | None  # None for what fits into memory
+    compile: bool
     ignore_space: bool
     dry_run: bool
 
@@ -131,13 +133,15 @@ class InForce:
 
     def _options(self, component: Component) -> Options:
         """Give the options of an encoder; arrays are added with the precision of those there."""
-        options, used = self.request.options, self._used.get(component.name)
-        if options.dtype is not None or used is None or component in self.request.recompute:
-            return options
-        dtype = used.settings.get("dtype")
-        return replace(
-            options, dtype=dtype if used.settings.get("encoders") == "pretrained" else None
-        )
+        dtype = self.request.dtypes.get(component.name)
+        if dtype is None:
+            again = component in self.request.recompute
+            entries = provenance.read(self.store.next.folder) if again else self._used
+            known = entries[component.name].settings if component.name in entries else {}
+            # What an encoder of the user's says of its dtype may be anything.
+            if known.get("encoders") == "pretrained" and known.get("dtype") in DTYPES:
+                dtype = known["dtype"]
+        return replace(self.request.options, dtype=dtype)
 
     @property
     def recomputed(self) -> Set[Component]:

@@ -11,7 +11,7 @@ from shardwright.engine.local import cores
 def forecast(pipeline: Pipeline, summary: DeriveSummary, tried: int, left: int) -> Trial:
     """Reckon what the images that are left will take, from what those that were tried took."""
     read = pipeline.read_seconds / tried
-    encode = {each.name: took / tried for each, took in pipeline.encode_seconds.items() if took}
+    encode = {each.name: took / tried for each, took in pipeline.batcher.seconds.items() if took}
     devices = {each.device for each in pipeline.batcher.passes}
     reading, encoding = read / cores(), sum(encode.values())
     # A device works while the next images are read; a CPU has to do both.

@@ -7,7 +7,7 @@ the same picture gives the same latent.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from shardwright.encoders.base import Axes
 from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.devices import Pretrained
 from shardwright.encoders.preparing import Pixels, Prepares
+from shardwright.encoders.pretrained import Pretrained
 from shardwright.errors import UsageError
 from shardwright.recipes import Component, Side
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 # While a picture is encoded, for each number of it: measured with Flux's, which begins with 128
 # channels. Others are taken to need as much, or more by their own first channels.
-_BYTES_PER_NUMBER = {"float32": 840, "bfloat16": 420}
+_BYTES_PER_NUMBER = {"float32": 840, "tf32": 840, "bfloat16": 420}
 _MEASURED_CHANNELS = 128
 _NORMALIZATION = ("scaling_factor", "shift_factor")  # of all channels; they may be null
+_CHANNELS_LAST = "channels_last"
 _BY_CHANNEL = ("latents_mean", "latents_std")
 
 
@@ -88,16 +89,20 @@ class Autoencoder(Prepares, Pretrained):
 
     library = "diffusers"
     preparing = Pixels()  # bytes: a quarter of the memory on the way, scaled fast on the device
+    on_cuda = "tf32"
+    compiled = "_latent"  # tiles have one size, pictures have many
     layout = Layout(("config.json",), "diffusion_pytorch_model")
     tiling = Tiling()
 
     def _begin(self) -> None:
+        if above := self.component.settings.get("tile_above"):
+            self.tiling = replace(self.tiling, above=above)
         self._config = self._checkpoint.read("config.json")
         self._factor = _factor(self._checkpoint, self._config)
         known = _KINDS[self.kind]
         first = self._config[known.width] if known.width else self._config[known.blocks][0]
         more = max(1, math.ceil(first / _MEASURED_CHANNELS))
-        self.bytes_per_number = _BYTES_PER_NUMBER[self._dtype] * more
+        self.bytes_per_number = _BYTES_PER_NUMBER[self.dtype] * more
 
     @classmethod
     def examine(cls, component: Component, checkpoint: Checkpoint) -> tuple[str, Axes]:
@@ -121,14 +126,28 @@ class Autoencoder(Prepares, Pretrained):
             **{key: config.get(key) for key in keys},
         )
 
-    @property
-    def _model(self) -> nn.Module:
+    @staticmethod
+    def _strip(module: nn.Module) -> None:
         from torch.nn import Identity
 
-        model = super()._model
-        if not isinstance(model.decoder, Identity):  # half of the weights, and never used
-            model.decoder = Identity()
-        return model
+        module.decoder = Identity()  # half of the weights
+
+    def _input(self) -> tuple[object, ...]:
+        return (self.component.settings.get("tile_above"),)
+
+    def ways(self) -> list[str]:
+        last = self.device.startswith("cuda") and not _KINDS[self.kind].video
+        return [_CHANNELS_LAST] * last + super().ways()
+
+    def use(self, way: str) -> None:
+        super().use(way)
+        self._model.to(memory_format=self._format)
+
+    @property
+    def _format(self) -> torch.memory_format:
+        import torch
+
+        return torch.channels_last if self.way == _CHANNELS_LAST else torch.contiguous_format
 
     def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
         (batch,) = inputs
@@ -144,7 +163,7 @@ class Autoencoder(Prepares, Pretrained):
 
         # Contiguous: on a CPU, torch normalises pictures that are stored pixel by pixel with errors
         # of a thousandth, and larger pictures with larger errors.
-        pixels = batch.permute(0, 3, 1, 2).contiguous()
+        pixels = batch.permute(0, 3, 1, 2).contiguous(memory_format=self._format)
         scaled = pixels.to(torch.float32).div(127.5).sub(1).to(model.dtype)
         video = _KINDS[self.kind].video
         made = model.encode(scaled.unsqueeze(2) if video else scaled, return_dict=False)[0]

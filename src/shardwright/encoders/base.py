@@ -11,6 +11,9 @@ each number of its input. The default batch is then one that fits.
 Encoders of one model may share its work: each has ``shares``, an object, and ``encode(*inputs)`` is
 ``take(forward(*inputs))``. Of encoders with the same ``shares``, one prepares the input and runs
 ``forward``, and each takes its own array from what the model gave.
+
+Where a device works beside the host, ``forward(*inputs)`` may be ``run(send(*inputs))``: neither
+waits for the device, only ``take`` does, so the next input is sent while the model runs.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from shardwright.errors import UsageError
 from shardwright.recipes import Component, Side
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps", re.ASCII)
-_DTYPES = ("bfloat16", "float32")
+DTYPES = ("float32", "tf32", "bfloat16")
 
 Picture = NDArray[np.uint8]  # (height, width, 3), RGB, upright, read-only
 Axes = tuple[int | Side | Literal["any"], ...]  # the shape of a component
@@ -119,7 +122,7 @@ class Options:
         if not _DEVICE.fullmatch(self.device):
             what = f"--device {self.device}: unknown"
             raise UsageError(what, fix="choose from auto, cpu, cuda, cuda:N and mps")
-        if self.dtype is not None and self.dtype not in _DTYPES:
+        if self.dtype is not None and self.dtype not in DTYPES:
             why = "overflows in these models" if self.dtype == "float16" else "not supported"
-            fix = f"choose from {' and '.join(_DTYPES)}"
+            fix = "choose from float32, tf32 and bfloat16"
             raise UsageError(f"--dtype {self.dtype}: {why}", fix=fix)

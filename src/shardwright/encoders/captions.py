@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.encoders.base import Tokens
 from shardwright.encoders.checkpoints import Checkpoint
-from shardwright.encoders.devices import Pretrained
+from shardwright.encoders.pretrained import Pretrained
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipes.keys import brief
 

@@ -29,6 +29,7 @@ class DecoderEncoder(CaptionEncoder):
     """A decoder without its head."""
 
     layout = Layout(("config.json",), "model", (TOKENIZER, *SPECIAL_TOKENS))
+    on_cuda = "bfloat16"  # in which these models are trained and published
 
     @classmethod
     def examine(cls, component: Component, checkpoint: Checkpoint) -> tuple[str, Axes]:

@@ -11,8 +11,8 @@ from PIL import Image
 
 from shardwright.encoders.base import Axes
 from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.devices import Pretrained
 from shardwright.encoders.preparing import Box, Prepares
+from shardwright.encoders.pretrained import Pretrained
 from shardwright.errors import UsageError
 from shardwright.recipes import Component
 
@@ -101,6 +101,7 @@ class VisionEncoder(Prepares, Pretrained):
     """A vision transformer."""
 
     layout = Layout(("config.json", _PREPROCESSING), "model")
+    on_cuda = "tf32"
 
     def _begin(self) -> None:
         self._preprocessing = read_preprocessing(self._checkpoint)

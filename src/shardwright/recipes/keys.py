@@ -246,6 +246,10 @@ COMPONENT = {
         *("a number from 1 to 100", lambda v: _is_count(v) and v <= 100),
         *("of a jpg or webp picture, from 1 to 100", "90"),
     ),
+    "tile_above": Key(
+        *(_PIXELS, _is_count),
+        *("pictures with more pixels, width times height, are encoded in tiles", "4194304"),
+    ),
     "source": Key(
         *('"image" or "caption"', lambda v: v in ("image", "caption")),
         *("what an encoder of your own reads", '"caption"'),
@@ -297,7 +301,7 @@ _VISION = Kind(
 )
 _LONG = {"tokens": 512, "mask": True, "attention_mask": True}
 ENCODERS = {
-    "autoencoder": Kind("autoencoder", "image", _CHECKPOINT, {}),
+    "autoencoder": Kind("autoencoder", "image", (*_CHECKPOINT, "tile_above"), {}),
     "dinov2": _VISION,
     "dinov3": _VISION,
     "siglip2": _VISION,

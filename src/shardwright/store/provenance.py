@@ -177,7 +177,7 @@ def require_same(
 def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]) -> str:
     """Give the flags that restore the old values of changed settings."""
     words: list[str] = []
-    for key in ("encoders", "fit", "dtype"):
+    for key in ("encoders", "fit"):
         old = {entries[name].settings.get(key) for name, keys in changed.items() if key in keys}
         if len(old) == 1 and not old & {None, _GIVEN}:
             words += [f"--{key}", str(*old)]
@@ -185,6 +185,8 @@ def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]])
                 words += ["--components", ",".join(changed)]  # the others were not made with that
     for name, keys in changed.items():
         was = entries[name].settings
+        if "dtype" in keys and was.get("dtype"):
+            words += ["--dtype", f"{name}={was['dtype']}"]
         if was.get("encoders") == "pretrained" and not set(_MODEL).isdisjoint(keys):
             model = f"{was['model']}@{was['revision']}" if "revision" in was else was["model"]
             row = entries[name].component

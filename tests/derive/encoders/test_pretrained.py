@@ -518,7 +518,7 @@ def test_a_device_that_is_not_there_is_refused(checkpoints: Checkpoints) -> None
 def test_float16_is_refused(checkpoints: Checkpoints) -> None:
     with pytest.raises(UsageError, match="--dtype float16: overflows"):
         encoder("t5", checkpoints["t5"], dtype="float16")
-    with pytest.raises(UsageError, match="choose from bfloat16 and float32"):
+    with pytest.raises(UsageError, match="choose from float32, tf32 and bfloat16"):
         encoder("t5", checkpoints["t5"], dtype="int8")
 
 

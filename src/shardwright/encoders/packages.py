@@ -1,0 +1,75 @@
+"""The packages that pretrained encoders need: whether they are there, and why one does not work.
+
+transformers and diffusers import their parts late, and hide why that fails: a package that neither
+needs, for example a torchvision of another torch, may be the cause.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from importlib import import_module
+
+from shardwright.errors import MissingExtraError
+
+_INSTALL = "run pip install '.[encode]' in the checkout of shardwright, or choose --encoders sketch"
+_NOT_NEEDED = ("torchvision", "torchaudio", "flash_attn", "xformers", "bitsandbytes", "accelerate")
+
+
+def require(packages: Iterable[str]) -> None:
+    """Raise if a package is not installed, or does not work."""
+    for package in packages:
+        try:
+            import_module(package)
+        except ModuleNotFoundError as error:
+            if error.name != package:
+                raise broken(package, error) from error
+            what = f"the pretrained encoders need {package} ({error})"
+            raise MissingExtraError(what, fix=_INSTALL) from error
+        except Exception as error:  # a library in C that does not fit raises anything
+            raise broken(package, error) from error
+
+
+def broken(library: str, error: BaseException) -> MissingExtraError:
+    """Make the error for a library that cannot be imported: name the package that is the cause."""
+    cause = _cause_of(error)
+    package = _package_of(cause, library)
+    if isinstance(cause, ModuleNotFoundError) and cause.name:
+        missing = cause.name.partition(".")[0]
+        fix = f"pip install {missing}" if missing != package else f"pip install -U {package}"
+    else:
+        fix = f"pip install --force-reinstall {package}"
+    if package in _NOT_NEEDED:
+        fix = f"pip uninstall {package}, which is not needed"
+    through = "" if package == library else f", which {library} imports,"
+    what = f"{package}{through} does not work ({type(cause).__name__}: {first_line(cause)})"
+    return MissingExtraError(what, fix=fix)
+
+
+def is_import(error: BaseException) -> bool:
+    """Whether an exception comes from an import, and not from what was done with it."""
+    cause = _cause_of(error)
+    frames = traceback.walk_tb(cause.__traceback__)
+    at_import = any(frame.f_code.co_name == "<module>" for frame, _ in frames)
+    return isinstance(cause, ImportError) or at_import
+
+
+def first_line(error: BaseException) -> str:
+    """Give the first line of what an exception says."""
+    return str(error).strip().partition("\n")[0]
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    """Give the first of a chain of exceptions."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error
+
+
+def _package_of(error: BaseException, library: str) -> str:
+    """Find the package whose code failed; torch checks what others register with it."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = [str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame in frames]
+    others = ("importlib", "_frozen_importlib", "torch", "shardwright", library)
+    found = [name for name in names if name not in others]
+    return found[-1] if found else "torch" if "torch" in names[-1:] else library

@@ -1,0 +1,180 @@
+"""What the pretrained encoders share: a model, its precision, and the steps of a forward pass."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from abc import ABC, abstractmethod
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.encoders.base import Axes, Options
+from shardwright.encoders.checkpoints import Checkpoint, Layout, find
+from shardwright.encoders.devices import choose_device, device_of, guard, precision
+from shardwright.encoders.models import Model, Turns
+from shardwright.encoders.packages import require
+from shardwright.recipes import BFLOAT16, Component
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+EAGER, COMPILE = "eager", "compile"
+
+
+class Pretrained(ABC):
+    """An encoder with a model; those of one model and input share it, and its forward pass.
+
+    ``models`` is what the encoders of a run share.
+    """
+
+    library: ClassVar[str] = "transformers"
+    packages: ClassVar[tuple[str, ...]] = ()  # that are needed besides
+    layout: ClassVar[Layout]
+    on_cuda: ClassVar[str] = "float32"  # the precision there, if the user does not choose one
+    compiled: ClassVar[str] = "_compute"  # the method that torch.compile is applied to
+    way = EAGER
+
+    def __init__(
+        self,
+        component: Component,
+        checkpoint: Checkpoint,
+        options: Options,
+        models: dict[Any, Any],
+        kind: str,
+    ) -> None:
+        self.component = component
+        self.device = choose_device(options.device)
+        self.kind = kind  # the model's class
+        self._checkpoint = checkpoint
+        self.dtype = options.dtype or self._suitable_dtype()
+        self._device = device_of(self.device, models)
+        turns = models.setdefault((Turns, self.device), Turns(self._device))
+        weights = "float32" if self.dtype == "tf32" else self.dtype
+        how = (self.library, kind, weights)
+        key = (*how, self.device, checkpoint.folder)
+        made = Model(checkpoint, *how, turns, self._strip)
+        self._shared: Model = models.setdefault(key, made)
+        self.shares: object = models.setdefault((*key, self.dtype, *self._input()), object())
+        self._begin()
+
+    @classmethod
+    def load(cls, component: Component, options: Options, models: dict[Any, Any]) -> Self:
+        """Find the checkpoint, and refuse one that does not make this component."""
+        require(("torch", cls.library, *cls.packages))
+        choose_device(options.device)  # before anything is fetched
+        checkpoint = find(component, cls.layout, models)
+        kind, shape = cls.examine(component, checkpoint)
+        checkpoint.require(shape)
+        return cls(component, checkpoint, options, models, kind)
+
+    @classmethod
+    def shape(cls, component: Component, models: dict[Any, Any]) -> Axes:
+        """Give the shape that the checkpoint's configuration gives a component."""
+        return cls.examine(component, find(component, cls.layout, models))[1]
+
+    @classmethod
+    @abstractmethod
+    def examine(cls, component: Component, checkpoint: Checkpoint) -> tuple[str, Axes]:
+        """Give the class and the shape of a checkpoint's arrays, by its configuration."""
+
+    def _begin(self) -> None:  # noqa: B027 - not every encoder needs it
+        """Read what ``prepare`` and ``describe`` need."""
+
+    def encode(self, *inputs: NDArray[Any]) -> NDArray[np.float32]:
+        return self.take(self.forward(*inputs))
+
+    def forward(self, *inputs: NDArray[Any]) -> Any:  # noqa: ANN401 - the output of a model
+        return self.run(self.send(*inputs))
+
+    def send(self, *inputs: NDArray[Any]) -> Any:  # noqa: ANN401 - what the device makes of it
+        """Begin to copy the input to the device, and do not wait for it."""
+        return guard(lambda: self._device.send(inputs))
+
+    def run(self, sent: Any) -> Any:  # noqa: ANN401 - the output of a model
+        """Run the model once for all encoders of the same ``shares``; a GPU works on after this."""
+        model = self._model
+        inputs = self._device.ready(sent)
+        try:
+            return self._computed(lambda: self._compute(model, *inputs))
+        except MemoryError:
+            if len(inputs[0]) > 1 or not self._shared.turns.leave_alone(self._shared):
+                raise
+        except Exception:
+            if self.way == EAGER:
+                raise
+            self.use(EAGER)  # a size that cannot be compiled: if eager fails too, it says why
+        return self._computed(lambda: self._compute(model, *inputs))
+
+    def take(self, made: Any) -> NDArray[np.float32]:  # noqa: ANN401
+        """Wait for this encoder's part of what the model gives."""
+        found: NDArray[np.float32] = self._computed(lambda: self._device.fetch(self._choose(made)))
+        return found
+
+    def ways(self) -> list[str]:
+        """Name other ways to compute that may be faster here."""
+        if self.device.startswith("cuda"):
+            return [COMPILE] if find_spec("triton") else []
+        compilers = (os.environ.get("CXX", "c++"), "g++", "clang++")
+        return [COMPILE] if self.device == "cpu" and any(map(shutil.which, compilers)) else []
+
+    def use(self, way: str) -> None:
+        """Compute in one of the ``ways``, or eager."""
+        import torch
+
+        self.__dict__.pop(self.compiled, None)
+        if way == COMPILE:  # once for all sizes
+            setattr(self, self.compiled, torch.compile(getattr(self, self.compiled), dynamic=True))
+        self.way = way
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether models of this run have to make room for one another on the device."""
+        return self._shared.turns.needed
+
+    def _computed(self, compute: Any) -> Any:  # noqa: ANN401
+        import torch
+
+        with torch.inference_mode(), precision(self.dtype):
+            return guard(compute)
+
+    @property
+    def _model(self) -> nn.Module:
+        return self._shared.module
+
+    @staticmethod  # noqa: B027 - not every model has such
+    def _strip(module: nn.Module) -> None:
+        """Drop the weights that are never used."""
+
+    def _input(self) -> tuple[object, ...]:
+        """Give the settings that the model's input depends on."""
+        return ()
+
+    @abstractmethod
+    def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> Any:  # noqa: ANN401
+        """Call the model."""
+
+    @abstractmethod
+    def _choose(self, made: Any) -> torch.Tensor:  # noqa: ANN401
+        """Choose from the model's output."""
+
+    def _suitable_dtype(self) -> str:
+        """Choose the precision: on a GPU that of the encoder, elsewhere float32.
+
+        bfloat16 only where it is fast, and never for arrays that are stored in 32 bits.
+        """
+        import torch
+
+        if not self.device.startswith("cuda"):
+            return "float32"
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
+        small = self.component.dtype in ("<f2", BFLOAT16)
+        return self.on_cuda if self.on_cuda != "bfloat16" or (fast and small) else "float32"
+
+    def _description(self, output: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain JSON
+        identity = self._shared.checkpoint.identity  # which may have read all weights
+        return {"encoder": self.kind, **identity, "dtype": self.dtype, "output": output, **more}
