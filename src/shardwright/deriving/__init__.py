@@ -40,6 +40,7 @@ def derive(
     trial: int | None = None,
     drop_failed: bool = False,
     fit: str | None = None,
+    decode: str | None = None,
     device: str = "auto",
     dtype: str | Mapping[str, str] | None = None,
     batch_size: int | None = None,
@@ -64,7 +65,7 @@ def derive(
     from shardwright.deriving.settings import Request
     from shardwright.deriving.wanted import wanted
     from shardwright.encoders.base import Options
-    from shardwright.recipes.keys import FITS
+    from shardwright.recipes.keys import DECODES, FITS
     from shardwright.store.places import find_recipe
 
     validate.require_switches(
@@ -72,6 +73,8 @@ def derive(
     )
     if fit is not None and fit not in FITS:
         raise UsageError(f"--fit {fit}: unknown", fix=f"choose from {', '.join(FITS)}")
+    if decode is not None and decode not in DECODES:
+        raise UsageError(f"--decode {decode}: unknown", fix=f"choose from {', '.join(DECODES)}")
     if trial is not None:
         integer("--trial", trial, least=1)
         for flag, given in (("--dry-run", dry_run), ("--drop-failed", drop_failed)):
@@ -91,6 +94,7 @@ def derive(
         place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir),
         place_or_none("--jsonl", jsonl),
         fit=fit,
+        decode=decode,
         models=model,
         choice=encoders,
         recompute=bool(names) and not discard,
