@@ -108,8 +108,8 @@ def test_bucket_fit_gives_the_bucket_s_shape_and_records_the_crop(tmp_path: Path
         for i in [r["image_id"]]
     ]
     assert found == [
-        ("1344x704", [4, 0, 195, 100], (16, 88, 168)),
-        ("704x1344", [0, 4, 100, 195], (16, 168, 88)),
+        ("1344x704", [pytest.approx(50 / 11), 0, pytest.approx(2150 / 11), 100], (16, 88, 168)),
+        ("704x1344", [0, pytest.approx(50 / 11), 100, pytest.approx(2150 / 11)], (16, 168, 88)),
         ("1024x1024", [0, 0, 120, 120], (16, 128, 128)),
     ]
     packed = pack(derived_dir=tmp_path / "derived", output_dir=tmp_path / "shards", workers=1)
@@ -492,9 +492,9 @@ def test_all_other_settings_are_named_and_first_how_to_continue_as_before(tmp_pa
     with pytest.raises(ProvenanceError) as caught:
         derive(images, derived_dir=derived, encoders="pretrained", fit="original")
     assert str(caught.value) == (
-        f"{derived}: was made with other settings, and nothing was written (dinov3, t5: encoders "
-        "was sketch, now pretrained; vae: encoders was sketch, now pretrained, fit was bucket, now "
-        "original); to go on as before, give --encoders sketch --fit bucket; to recompute all of "
+        f"{derived}: was made with other settings, and nothing was written (dinov3, vae: encoders "
+        "was sketch, now pretrained, fit was bucket, now original; t5: encoders was sketch, now "
+        "pretrained); to go on as before, give --encoders sketch --fit bucket; to recompute all of "
         "it, --recompute dinov3,vae,t5; or give another --derived-dir"
     )
 
@@ -554,6 +554,7 @@ def test_provenance_says_what_arrays_were_made_with(tmp_path: Path) -> None:
     assert sorted(found) == ["t5", "vae"]
     assert found["vae"]["settings"] == {
         "colour": "srgb",
+        "crop": "fractions",
         "encoder": "sketch",
         "encoders": "sketch",
         "fit": "bucket",
@@ -569,13 +570,13 @@ def test_provenance_says_what_arrays_were_made_with(tmp_path: Path) -> None:
 def test_recompute_replaces_all_arrays_and_what_records_say_of_them(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 4), tmp_path / "derived"
     sketch(images, derived)
-    summary = sketch(images, derived, fit="bucket", recompute=["vae"])
+    summary = sketch(images, derived, fit="bucket", recompute=["dinov3", "vae"])
     assert (summary.derived, summary.components["vae"].made) == (4, 4)
     assert summary.components["t5"].made == 0
     full = tmp_path / "full"
     sketch(images, full, fit="bucket")
     assert contents(derived) == contents(full)
-    sketch(images, derived, fit="original", recompute=["vae"])
+    sketch(images, derived, fit="original", recompute=["dinov3", "vae"])
     assert all("crop" not in record for record in store_records(derived))
 
 

@@ -201,10 +201,10 @@ def test_a_recompute_is_not_continued_with_another_recipe(changed: str, named: s
 def test_a_recompute_is_not_continued_with_other_buckets() -> None:
     write(SMALL)
     sketch()
-    cut_short(SMALL.replace('"96x64"', '"112x64"'), recompute=["vae"])
+    cut_short(SMALL.replace('"96x64"', '"112x64"'), recompute=["dinov3", "vae"])
     write(SMALL.replace('"96x64"', '"128x64"'))
     with pytest.raises(ProvenanceError, match="112x64 removed, 128x64 added"):
-        derive(recompute=["vae"])
+        derive(recompute=["dinov3", "vae"])
 
 
 def test_new_buckets_wait_for_every_image_whatever_the_fit_is() -> None:
@@ -233,7 +233,7 @@ def test_pictures_that_come_back_after_other_buckets_do_not_mix() -> None:
     write(SMALL + PICTURE.format("png"))
     sketch()
     write(SMALL.replace('"96x64"', '"112x64"'))
-    derive(recompute=["vae"])
+    derive(recompute=["dinov3", "vae"])
     write(SMALL.replace('"96x64"', '"112x64"') + PICTURE.format("png"))
     with pytest.raises(ProvenanceError, match=r"picture: buckets was .*96x64.*, now .*112x64"):
         derive()
@@ -248,8 +248,9 @@ def test_everything_to_recompute_is_named_at_once() -> None:
     with pytest.raises(ProvenanceError) as refused:
         derive()
     assert "vae: fit was bucket, now original" in str(refused.value)
-    assert "--recompute vae,t5;" in str(refused.value)
-    assert derive(recompute=["vae", "t5"]).swapped == ["vae", "t5"]
+    assert "dinov3: fit was bucket, now original" in str(refused.value)
+    assert "--recompute dinov3,vae,t5;" in str(refused.value)
+    assert derive(recompute=["dinov3", "vae", "t5"]).swapped == ["dinov3", "vae", "t5"]
 
 
 def test_a_fit_that_a_flag_chose_does_not_stop_packing() -> None:
@@ -321,10 +322,11 @@ def test_other_buckets_are_refused_and_then_recomputed() -> None:
     sketch()
     write(SMALL.replace('"96x64", "64x96"', '"112x64"'))
     with pytest.raises(
-        ProvenanceError, match=r"96x64 removed, 64x96 removed, 112x64 added\); .*--recompute vae"
+        ProvenanceError,
+        match=r"96x64 removed, 64x96 removed, 112x64 added\); .*--recompute dinov3,vae;",
     ):
         derive()
-    derive(recompute=["vae"])
+    derive(recompute=["dinov3", "vae"])
     assert checked().buckets == {"64x64": 2, "112x64": 2}
     assert {record["aspect_bucket"] for record in store_records(Path("store"))} == {
         "64x64",
