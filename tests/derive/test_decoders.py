@@ -20,6 +20,8 @@ from shardwright.deriving import decoders
 from shardwright.deriving.decoders import Decoders, children_for
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.views import View
+from shardwright.encoders.preparing import Pixels
+from shardwright.encoders.vision import Prepared, Preprocessing
 from shardwright.engine.local import cores
 from shardwright.errors import ShardwrightError
 from tests.commands import children, is_alive, wait_until
@@ -213,8 +215,8 @@ from tests.derive.pictures import gradient, make_images, save, sketch, store_rec
 from tests.faults import contents
 with Decoders(decoding.{task}, 2) as decode:
     threading.Thread(target=decode, args=(None,), daemon=True).start()
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         decode(None)
     except BaseException as error:
         print(type(error).__name__, flush=True)
@@ -257,7 +259,7 @@ def test_a_store_is_the_same_whoever_decodes(
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         'extends = "prx"\ncomponents = ["dinov3", "vae", "t5", "picture"]\n'
-        '[component.picture]\nencoder = "picture"\nformat = "jpeg"\n'
+        '[component.picture]\nencoder = "picture"\nformat = "jpg"\n'
     )
     here = sketch(images, tmp_path / "here", recipe=recipe)
     monkeypatch.setattr(decoders, "_FEW", 0)
@@ -280,11 +282,9 @@ def test_an_image_that_kills_its_decoder_is_a_failure_and_the_rest_goes_on(
 
 
 def test_looking_at_a_picture_for_the_shipped_encoders_needs_no_torch(tmp_path: Path) -> None:
-    from shardwright.encoders.picture import Writer
-    from shardwright.encoders.preparing import Pixels
-
     save(tmp_path / "a.png", gradient(64, 48))
-    seen = [View(prepare=Pixels()), View(divisors=(8, 8)), View(writer=Writer("jpeg", 90))]
+    vision = Prepared(Preprocessing(24, 24, 2, 1 / 255, [0.5] * 3, [0.5] * 3), rounded=False)
+    seen = [View(prepare=Pixels()), View(divisors=(8, 8)), View(prepare=vision)]
     with Decoders(decoding.look_and_list, 1) as decode:
         found = decode(str(tmp_path / "a.png"), seen)
     assert found.isdisjoint({"torch", "transformers", "diffusers"})
