@@ -56,7 +56,10 @@ def test_no_bucket_is_tiled() -> None:
 
 def test_the_size_above_which_a_picture_is_tiled_is_a_key_of_the_recipe(tmp_path: Path) -> None:
     path, folder = tmp_path / "tiles.toml", make_vae(tmp_path / "vae")
-    path.write_text(f'extends = "prx"\n[component.vae]\nmodel = "{folder}"\ntile_above = 6000\n')
+    path.write_text(
+        f'extends = "prx"\n[component.vae]\nmodel = "{folder}"\ntile_above = 6000\n'
+        'shape = [16, "height/8", "width/8"]\n'
+    )
     vae = recipes.find(str(path)).recipe.by_name["vae"]
     made: Any = load("pretrained", vae, Options(), {})
     assert made.describe()["tiling"] == {"above": 6000, "side": 1024, "overlap": 256}
