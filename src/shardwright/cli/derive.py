@@ -8,9 +8,10 @@ import shardwright
 from shardwright.cli.options import IGNORE_SPACE, STORE, declare, names, number, path, switch, text
 from shardwright.cli.printing import call, facts_lines, shown_lines, table
 from shardwright.deriving import DeriveSummary
+from shardwright.deriving.summary import Trial
 from shardwright.errors import UsageError
 from shardwright.layout import STATE_FOLDER
-from shardwright.progress import quantity, rate, size
+from shardwright.progress import duration, quantity, rate, size
 from shardwright.text import shown
 
 HELP = "Stage 2: make the arrays and records of a folder of images and captions"
@@ -29,7 +30,7 @@ it; a run with other settings stops before any work. --recompute makes new array
 ones, which stay in use until all are made. To try it without models: --encoders sketch."""
 EXAMPLE = """\
   shardwright derive data/approved --dry-run
-  shardwright derive data/approved --captions captions.jsonl --fit bucket
+  shardwright derive data/approved --captions captions.jsonl --fit bucket --trial 4
   shardwright derive --components vae --batch-size 2 --model vae=/models/FLUX.1-dev
 """
 EXIT_STATUS = """\
@@ -88,6 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "try at the start what makes each model faster (torch.compile, channels_last), and use "
             "it where that gains 5 %% or more"
         ),
+        "--trial": number(
+            "derive only this many images, and say about how long and how much room the others need"
+        ),
         **IGNORE_SPACE,
         "--dry-run": switch("say what would be made, and make nothing"),
     }
@@ -111,6 +115,8 @@ def describe(summary: DeriveSummary) -> str:
             f"space: about {summary.bytes_needed:,} bytes needed, {summary.free_bytes:,} free: "
             f"{verdict}"
         )
+    if summary.trial is not None:
+        parts.append(_forecast(summary, summary.trial))
     if summary.obstacle is not None:
         parts.append(f"the run itself would stop: {shown_lines(summary.obstacle)}")
     if summary.swapped:
@@ -119,7 +125,7 @@ def describe(summary: DeriveSummary) -> str:
             if part.not_recomputed:
                 new += f"; {quantity(part.not_recomputed, f'old {name} arrays')} deleted"
         parts.append(new)
-    if summary.unfinished:
+    if summary.unfinished and not (summary.trial and summary.trial.left):
         count, name = max((p.not_recomputed, name) for name, p in summary.components.items())
         have, array, them = ("has", "array", "it") if count == 1 else ("have", "arrays", "them")
         parts.append(
@@ -172,6 +178,25 @@ def _headline(summary: DeriveSummary) -> str:
     bottleneck = ": image decoding is the bottleneck" * (summary.encoder_waited > _IDLE)
     idle = f"encoder idle {summary.encoder_waited:.0%}{bottleneck}"
     return f"{line} [{summary.seconds:.1f} s, {pace}, {idle}]"
+
+
+def _forecast(summary: DeriveSummary, trial: Trial) -> str:
+    steps = {"read": trial.read} | {f"encode {name}": took for name, took in trial.encode.items()}
+    rows = [("step", "an image", "rate")]
+    for step, seconds in steps.items():
+        pace = rate(1 / max(seconds, 1e-6), "images") + " a core" * (step == "read")
+        rows.append((step, f"{1000 * seconds:,.1f} ms", pace))
+    peaks = ", ".join(f"{size(peak)} on {device}" for device, peak in trial.memory.items())
+    lines = [f"trial of {quantity(trial.images, 'images')}, which are kept", table(rows)]
+    lines.append(f"memory: at most {peaks}")
+    if trial.left:
+        enough = "" if trial.bytes_left <= summary.free_bytes else ": NOT ENOUGH"
+        lines.append(
+            f"the other {quantity(trial.left, 'images')}: about {duration(trial.seconds_left)} and "
+            f"{size(trial.bytes_left)}, {size(summary.free_bytes)} free{enough}. To derive them, "
+            "run the same command without --trial"
+        )
+    return "\n".join(lines)
 
 
 def _components(summary: DeriveSummary) -> str:

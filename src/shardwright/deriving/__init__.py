@@ -37,6 +37,7 @@ def derive(
     model: Mapping[str, str] | None = None,
     components: Iterable[str] = (),
     recompute: Iterable[str] = (),
+    trial: int | None = None,
     drop_failed: bool = False,
     fit: str | None = None,
     device: str = "auto",
@@ -52,10 +53,11 @@ def derive(
     Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
     model ids or folders, ``dtype`` may map them to precisions, and ``encoders`` to your own
     encoders. What is not given is as the recipe says, or else as the store was made. What exists is
-    left as it is; ``recompute`` replaces it once all of it is made. An image that cannot be derived
-    is counted in the summary with its reason and does not stop the run. Raises ProvenanceError if a
-    component was made with other settings before, InputMissingError (a FileNotFoundError) if there
-    are no images or no captions, NoSpaceError if the arrays do not fit on the disk.
+    left as it is; ``recompute`` replaces it once all of it is made. ``trial`` derives only so many
+    images, and forecasts what the others take. An image that cannot be derived is counted in the
+    summary with its reason and does not stop the run. Raises ProvenanceError if a component was
+    made with other settings before, InputMissingError (a FileNotFoundError) if there are no images
+    or no captions, NoSpaceError if the arrays do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
     from shardwright.deriving.run import run
@@ -70,6 +72,11 @@ def derive(
     )
     if fit is not None and fit not in FITS:
         raise UsageError(f"--fit {fit}: unknown", fix=f"choose from {', '.join(FITS)}")
+    if trial is not None:
+        integer("--trial", trial, least=1)
+        for flag, given in (("--dry-run", dry_run), ("--drop-failed", drop_failed)):
+            if given:
+                raise UsageError(f"--trial with {flag}", fix="give one of them")
     options = Options(as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"))
     for each in dtype.values() if isinstance(dtype, Mapping) else (dtype,):
         replace(options, dtype=each)  # which refuses what is unknown
@@ -117,6 +124,7 @@ def derive(
         components=chosen,
         recompute=frozenset(recomputed),
         discard=discard,
+        trial=trial,
         drop_failed=drop_failed,
         batch_size=None if batch_size is None else integer("--batch-size", batch_size, least=1),
         compile=compile,

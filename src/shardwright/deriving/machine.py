@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 
 from shardwright.deriving.passes import Pass
 from shardwright.encoders import devices
@@ -47,6 +49,17 @@ def free_memory(device: str) -> int:
     if "MemAvailable:" not in words:  # not Linux
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([int(words[words.index("MemAvailable:") + 1]) << 10, *_limits()])
+
+
+def peak_memory(device: str) -> int:
+    """Count the most bytes that were in use at a time on a device; on the CPU, by this process."""
+    if device.startswith("cuda"):
+        import torch
+
+        most: int = torch.cuda.max_memory_allocated(device)
+        return most
+    most = getrusage(RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most << 10
 
 
 def _limits() -> Iterator[int]:

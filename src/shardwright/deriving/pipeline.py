@@ -26,6 +26,7 @@ from shardwright.progress import Progress
 Result = TypeVar("Result")
 
 _GROUP_SECONDS = 3  # about what a kill may cost: the size of groups is adapted to it
+_TURN_SECONDS = 30  # where a group costs the moving of models too
 _LARGEST_GROUP = 256
 _GROUP_BYTES = 1 << 28  # of inputs in a group, and again of those that wait to be stacked
 _NOTE_EVERY = 10  # seconds
@@ -44,6 +45,7 @@ class Pipeline:
         self.read, self.batcher, self.committer, self.progress = read, batcher, committer, progress
         self.waited = 0.0  # seconds in which the encoders were idle
         self.seconds = 0.0
+        self.read_seconds = 0.0  # in all reader threads
         self._group_size = batcher.batch_size
         self._idle = False  # whether the encoders wait for the next group
 
@@ -58,7 +60,7 @@ class Pipeline:
             _pool(1) as stacking,
             _pool(cores()) as reading,
         ):
-            ahead = _Ahead(reading, self.read, samples)
+            ahead = _Ahead(reading, self._read, samples)
             coming = stacking.submit(self._next, ahead)
             committed: Future[None] | None = None
             while True:
@@ -101,12 +103,20 @@ class Pipeline:
             if sample is None:
                 break
             samples.append(sample)
+            self.read_seconds += sample.read_seconds
             nbytes += sample.nbytes
         return samples, self.batcher.stack(samples)
 
+    def _read(self, sample: Sample) -> Sample:
+        began = time.monotonic()
+        sample = self.read(sample)
+        sample.read_seconds = time.monotonic() - began
+        return sample
+
     def _adapt(self, count: int, seconds: float) -> None:
         """Choose the size of the next groups by how long this one took."""
-        fitting = int(count * _GROUP_SECONDS / max(seconds, 1e-6))
+        wanted = _TURN_SECONDS if self.batcher.takes_turns else _GROUP_SECONDS
+        fitting = int(count * wanted / max(seconds, 1e-6))
         size = max(1, min(fitting, _LARGEST_GROUP, 2 * count))
         batch = self.batcher.batch_size
         self._group_size = size if size < batch else size - size % batch

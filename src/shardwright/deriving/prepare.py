@@ -45,6 +45,7 @@ class Sample:
     arrays: dict[Component, Array] = field(default_factory=dict)  # what it gave
     pictures: dict[Component, bytes] = field(default_factory=dict)  # files
     failure: tuple[str, str] | None = None  # the reason's name and a detail
+    read_seconds: float = 0.0
     unapplied: str | None = None  # why its colour profile was not applied, if it was not
 
     @property

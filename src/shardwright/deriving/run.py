@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec import to_builtins
@@ -21,6 +22,7 @@ from shardwright.deriving.pipeline import Pipeline
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
+from shardwright.deriving.trial import forecast
 from shardwright.deriving.tuning import tune
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
 from shardwright.interrupts import check
@@ -76,7 +78,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             summary = _outlook(layout, outcomes)
             summary.profiles_estimated = layout.count_profiles(stored, outcomes)
         announce.work(summary, layout, progress)
-        if not request.ignore_space:
+        # A trial finds out what all images need, so it is no reason to stop if that is too much.
+        if not (request.ignore_space or request.trial):
             try:
                 _require_room(settings, summary.bytes_needed)
             except NoSpaceError as error:
@@ -219,14 +222,17 @@ def _work(
         journals.facts.commit()
     request.store.make_folders()
     settings.begin(layout.work)
-    with generation.opened() if generation else nullcontext(), _failures_kept(settings, outcomes):
+    count = min(len(layout.numbers), request.trial or len(layout.numbers))
+    left = layout.numbers[count:]
+    kept = _failures_kept(settings, outcomes, left)
+    with generation.opened() if generation else nullcontext(), kept:
         colours = settings.colours()
         each = passes(settings.encoders, colours)
         for through in each:
             write_empty(
                 through, [c for c in through.components if c in empties], settings, progress
             )
-        progress.phase("derive", len(layout.numbers), "images")
+        progress.phase("derive", count, "images")
         target = generation or journals
         rooms = {} if request.batch_size else machine.rooms(each)  # models are loaded
         batcher = Batcher(each, request.batch_size or BATCH_SIZE, progress, rooms)
@@ -242,14 +248,16 @@ def _work(
             Committer(settings, target.records, target.facts, outcomes, summary, progress),
             progress,
         )
-        pipeline.run(layout.samples(), len(layout.numbers))
+        pipeline.run(islice(layout.samples(), count), count)
     summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
     summary.encoder_waited = round(pipeline.waited_part, 4)
+    if request.trial and count:
+        summary.trial = forecast(pipeline, summary, count, len(left))
     if generation is not None:
         missing = generation.missing()
         for component, image_ids in missing.items():
             summary.components[component.name].not_recomputed = len(image_ids)
-        if request.drop_failed or not any(missing.values()):
+        if request.drop_failed or not (left or any(missing.values())):
             generation.swap()
             summary.swapped = [component.name for component in generation.entries]
         else:
@@ -257,8 +265,8 @@ def _work(
 
 
 @contextmanager
-def _failures_kept(settings: InForce, outcomes: Outcomes) -> Iterator[None]:
-    """Write the failures to their file, however the work ends."""
+def _failures_kept(settings: InForce, outcomes: Outcomes, left: Iterable[int]) -> Iterator[None]:
+    """Write the failures to their file, however the work ends; those left are not looked at."""
     names = [component.name for component in settings.request.components]
     try:
         yield
@@ -271,4 +279,5 @@ def _failures_kept(settings: InForce, outcomes: Outcomes) -> Iterator[None]:
             error.add_note(f"{saved} saved. Run the same command to continue")
         raise
     seen = {source.path for source in settings.inventory.sources}
+    seen.difference_update(settings.inventory.sources[number].path for number in left)
     write_failures(settings.store, outcomes, seen, names)

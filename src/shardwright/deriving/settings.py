@@ -47,6 +47,7 @@ class Request:
     components: tuple[Component, ...]
     recompute: frozenset[Component]
     discard: bool  # what an unfinished recompute has made
+    trial: int | None  # derive only so many images, to see how long all will take
     drop_failed: bool  # the arrays of images that cannot be recomputed
     batch_size: int | None  # None for what fits into memory
     compile: bool

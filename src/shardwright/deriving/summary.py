@@ -31,6 +31,19 @@ class ComponentSummary:
     elsewhere: bool = False  # whether another tool makes it
 
 
+@dataclass
+class Trial:
+    """What a few images took, and about what the others will take."""
+
+    images: int
+    left: int  # images that were not tried
+    read: float  # seconds to read an image, on one core
+    encode: dict[str, float]  # seconds an image, by what runs together
+    memory: dict[str, int]  # the most bytes in use, by device
+    seconds_left: float
+    bytes_left: int
+
+
 @dataclass(kw_only=True)
 class DeriveSummary(Summary):
     """What ``derive`` did, or under ``dry_run`` would do."""
@@ -57,6 +70,7 @@ class DeriveSummary(Summary):
     free_bytes: int
     swapped: list[str] = field(default_factory=list)  # recomputed, and in use now
     unfinished: list[str] = field(default_factory=list)  # recomputed, but the old ones stay in use
+    trial: Trial | None = None
     obstacle: str | None = None  # what would stop the run, under dry_run
     device: str
     seconds: float = 0
