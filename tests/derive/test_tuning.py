@@ -154,6 +154,7 @@ def test_what_cannot_be_compiled_later_is_computed_without() -> None:
 
         def __init__(self) -> None:
             self.device, self.dtype, self._device = "cpu", "float32", Device("cpu")
+            self.component = DINO
 
         @property
         def _model(self) -> Any:  # noqa: ANN401
@@ -174,9 +175,14 @@ def test_what_cannot_be_compiled_later_is_computed_without() -> None:
         def _choose(self, made: Any) -> Any:  # noqa: ANN401
             return made
 
-    encoder = Brittle()
-    encoder.use("compile")
+    encoder, progress = Brittle(), Warnings()
+    through = Pass({DINO: encoder})
+    through.use("compile")
+    with pytest.raises(RuntimeError, match="this size"):  # a trial wants to know
+        encoder.encode(np.ones((2, 2), np.float32))
+    through.use("compile", progress.warn)
     assert encoder.encode(np.ones((1, 2), np.float32)).tolist() == [[2, 2]]
     assert encoder.way == "compile"
     assert encoder.encode(np.ones((2, 2), np.float32)).tolist() == [[2, 2]] * 2
     assert encoder.way == "eager"
+    assert progress.said == ["warning: dinov3: compile failed (cannot compile this size); not used"]
