@@ -53,8 +53,8 @@ class Batcher:
         rooms: Mapping[Pass, int],
     ) -> None:
         self.passes, self.batch_size, self.progress = passes, batch_size, progress
+        self.seconds = dict.fromkeys(passes, 0.0)  # that encoding took
         self._room = dict(rooms)  # numbers that fit on the device, where known
-        self.seconds = dict.fromkeys(passes, 0.0)  # of encoding
         self._batches: Counter[Pass] = Counter()
         self._inputs: Counter[Pass] = Counter()
 
@@ -86,7 +86,7 @@ class Batcher:
         While the device computes one, the next is on its way there.
         """
         waiting = deque(batches)
-        ahead: tuple[Batch, Any] | None = None  # what is on its way, and as what
+        ahead: tuple[Batch, Any] | None = None  # what is on its way to the device, and as what
         while waiting:
             batch = waiting.popleft()
             through, count = batch.through, len(batch.samples)
@@ -122,7 +122,13 @@ class Batcher:
                     for sample, array in zip(batch.samples, arrays, strict=True):
                         if component in sample.make:
                             sample.arrays[component] = array
-            self.seconds[through] += time.monotonic() - began
+            finally:
+                self.seconds[through] += time.monotonic() - began
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether models have to make room for one another on a device."""
+        return any(through.takes_turns for through in self.passes)
 
     def _send(self, waiting: Sequence[Batch]) -> tuple[Batch, Any] | None:
         """Send the next batch ahead; if that fails, it is tried again in its turn."""

@@ -6,7 +6,7 @@ and ``fetch`` waits for the arrays. Of encoders that only have ``encode``, ``run
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,9 +49,11 @@ class Pass:
         """Name the ways to compute that may be faster than eager."""
         return self._first.ways() if hasattr(self._first, "ways") else []
 
-    def use(self, way: str) -> None:
-        """Compute in one of the ``ways``, or eager."""
-        self._first.use(way)
+    def use(self, way: str, warn: Callable[[str], None] | None = None) -> None:
+        """Compute in one of the ``ways``, or eager; if it fails, warn and go on in eager."""
+        if way != self._first.way:
+            self._first.use(way)
+        self._first.warn = warn
 
     @property
     def dtype(self) -> str:

@@ -27,6 +27,7 @@ from shardwright.progress import Progress
 Result = TypeVar("Result")
 
 _GROUP_SECONDS = 3  # about what a kill may cost: the size of groups is adapted to it
+_TURN_SECONDS = 30  # where a group costs the moving of models too
 _LARGEST_GROUP = 256
 _GROUP_BYTES = 1 << 28  # of inputs in a group, and again of those that wait to be stacked
 _CREW_BYTES = 1 << 29  # of inputs that are encoded at a time
@@ -130,7 +131,7 @@ class Pipeline:
         """Choose the size of the next groups, and their order, by how long this one took."""
         rate = count / max(seconds, 1e-6)
         self.order.adapt(rate)
-        fitting = int(rate * _GROUP_SECONDS)
+        fitting = int(rate * (_TURN_SECONDS if self.batcher.takes_turns else _GROUP_SECONDS))
         size = max(1, min(fitting, _LARGEST_GROUP, 2 * count))
         batch = self.batcher.batch_size
         self._group_size = size if size < batch else size - size % batch

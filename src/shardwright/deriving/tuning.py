@@ -54,7 +54,7 @@ def tune(
         progress.say(f"{through.name}: {_EAGER}{f'; {others} gains little' if others else ''}")
     else:
         progress.say(f"{through.name}: {best}, {gain:.2f} times as fast as {_EAGER}")
-    through.use(best)
+    through.use(best, progress.warn)
 
 
 def _timed(

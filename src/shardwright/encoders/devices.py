@@ -144,12 +144,12 @@ def precision(dtype: str) -> Iterator[None]:
     """
     from torch import backends
 
-    key, value = "fp32_precision", "tf32" if dtype == "tf32" else "ieee"
-    places: list[Any] = [backends.cuda.matmul]
+    tf32 = dtype == "tf32"
     if hasattr(backends.cudnn, "conv"):
-        places.append(backends.cudnn.conv)
+        key, value, convolutions = "fp32_precision", "tf32" if tf32 else "ieee", backends.cudnn.conv
     else:  # torch before 2.9
-        key, value, places = "allow_tf32", dtype == "tf32", [*places, backends.cudnn]  # type: ignore[assignment]
+        key, value, convolutions = "allow_tf32", tf32, backends.cudnn
+    places = (backends.cuda.matmul, convolutions)
     before = [getattr(place, key) for place in places]
     try:
         for place in places:

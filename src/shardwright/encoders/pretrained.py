@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -13,9 +14,9 @@ from numpy.typing import NDArray
 
 from shardwright.encoders.base import Axes, Options
 from shardwright.encoders.checkpoints import Checkpoint, Layout, find
-from shardwright.encoders.devices import choose_device, device_of, guard, precision
+from shardwright.encoders.devices import Made, choose_device, device_of, guard, precision
 from shardwright.encoders.models import Model, Turns
-from shardwright.encoders.packages import require
+from shardwright.encoders.packages import first_line, require
 from shardwright.recipes import BFLOAT16, Component
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Pretrained(ABC):
     on_cuda: ClassVar[str] = "float32"  # the precision there, if the user does not choose one
     compiled: ClassVar[str] = "_compute"  # the method that torch.compile is applied to
     way = EAGER
+    warn: Callable[[str], None] | None = None  # without it, another way than eager may fail
 
     def __init__(
         self,
@@ -104,10 +106,11 @@ class Pretrained(ABC):
         except MemoryError:
             if len(inputs[0]) > 1 or not self._shared.turns.leave_alone(self._shared):
                 raise
-        except Exception:
-            if self.way == EAGER:
+        except Exception as error:
+            if self.way == EAGER or self.warn is None:
                 raise
-            self.use(EAGER)  # a size that cannot be compiled: if eager fails too, it says why
+            self.warn(f"{self.component.name}: {self.way} failed ({first_line(error)}); not used")
+            self.use(EAGER)  # if that fails too, it is not the way
         return self._computed(lambda: self._compute(model, *inputs))
 
     def take(self, made: Any) -> NDArray[np.float32]:  # noqa: ANN401
@@ -136,7 +139,7 @@ class Pretrained(ABC):
         """Whether models of this run have to make room for one another on the device."""
         return self._shared.turns.needed
 
-    def _computed(self, compute: Any) -> Any:  # noqa: ANN401
+    def _computed(self, compute: Callable[[], Made]) -> Made:
         import torch
 
         with torch.inference_mode(), precision(self.dtype):

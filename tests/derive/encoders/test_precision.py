@@ -23,7 +23,7 @@ from tests.derive.encoders.plain import encoded
 from tests.derive.encoders.test_pretrained import Checkpoints, encoder
 from tests.derive.pictures import make_images
 
-OLD = {"dinov3": "float32", "vae": "bfloat16", "t5": "bfloat16"}  # on a GPU, until 0.7
+OLD = {"dinov3": "float32", "vae": "bfloat16", "t5": "bfloat16"}  # what was the default on a GPU
 NEW = {"dinov3": "tf32", "vae": "tf32", "t5": "float32"}
 
 

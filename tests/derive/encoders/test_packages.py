@@ -1,0 +1,129 @@
+"""A package that does not work is named, with its own error."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwright.encoders.packages import broken, is_import, require
+from shardwright.errors import MissingExtraError
+from tests.derive.encoders.test_pretrained import Checkpoints
+
+SOURCES = Path(__file__).parents[3] / "src"
+SCRIPT = """
+import sys
+from shardwright.encoders import load
+from shardwright.encoders.base import Options
+from shardwright.errors import ShardwrightError
+from tests.derive.encoders.models import with_model
+from tests.derive.encoders.test_pretrained import COMPONENT
+for name, folder in zip(sys.argv[1::2], sys.argv[2::2]):
+    try:
+        load("pretrained", with_model(COMPONENT[name], folder), Options(), {})._model
+    except ShardwrightError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def package(folder: Path, name: str, code: str) -> None:
+    """Install a package of one file."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").write_text(code)
+    about = folder / f"{name}-9.0.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.0.0\n")
+
+
+def test_a_torchvision_of_another_torch_is_named_with_its_own_error(
+    tmp_path: Path, checkpoints: Checkpoints
+) -> None:
+    code = "import torch\n@torch.library.register_fake('torchvision::nms')\ndef nms(): pass\n"
+    package(tmp_path, "torchvision", code)
+    models = [word for n in ("dinov3", "vae") for word in (n, str(checkpoints[n]))]
+    path = os.pathsep.join(map(str, (tmp_path, SOURCES, SOURCES.parent)))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *models],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    for library, line in zip(("transformers", "diffusers"), lines, strict=True):
+        assert line == (
+            f"MissingExtraError torchvision, which {library} imports, does not work (RuntimeError: "
+            "operator torchvision::nms does not exist); pip uninstall torchvision, which is not "
+            "needed"
+        )
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "from json import nothing_like_it",
+            "broken_one does not work (ImportError: cannot import name 'nothing_like_it' from "
+            f"'json' ({json.__file__})); pip install --force-reinstall broken_one",
+        ),
+        (
+            "import not_installed.part",
+            "broken_one does not work (ModuleNotFoundError: No module named 'not_installed'); "
+            "pip install not_installed",
+        ),
+        (
+            "raise OSError('libcudart.so.13: cannot open shared object file')",
+            "broken_one does not work (OSError: libcudart.so.13: cannot open shared object "
+            "file); pip install --force-reinstall broken_one",
+        ),
+    ],
+)
+def test_a_library_that_cannot_be_imported_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, message: str
+) -> None:
+    package(tmp_path, "broken_one", code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingExtraError) as caught:
+        require(["json", "broken_one"])
+    assert str(caught.value) == message
+
+
+def test_a_library_that_is_not_there_is_called_missing() -> None:
+    with pytest.raises(MissingExtraError, match=r"need no_such_library .*'.\[encode\]'"):
+        require(["no_such_library"])
+
+
+def test_a_part_of_a_library_that_fails_late_is_found_behind_what_the_library_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(
+        tmp_path,
+        "lazy_library",
+        "def __getattr__(name):\n"
+        "    try:\n"
+        "        import broken_part\n"
+        "    except Exception as error:\n"
+        "        raise RuntimeError('Failed to import lazy_library.models') from error\n",
+    )
+    (tmp_path / "broken_part.py").write_text("raise ValueError('numpy.dtype size changed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    import lazy_library  # type: ignore[import-not-found]
+
+    with pytest.raises(RuntimeError) as caught:
+        _ = lazy_library.Model
+    assert is_import(caught.value)
+    assert str(broken("lazy_library", caught.value)) == (
+        "broken_part, which lazy_library imports, does not work (ValueError: numpy.dtype size "
+        "changed); pip install --force-reinstall broken_part"
+    )
+
+
+def test_a_damaged_file_is_not_taken_for_a_broken_library() -> None:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads("{")
+    assert not is_import(caught.value)

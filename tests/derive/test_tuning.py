@@ -1,0 +1,188 @@
+"""``--compile``: what is tried at the start of a run, and what is used then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shardwright.deriving.passes import Pass
+from shardwright.deriving.tuning import tune
+from tests.derive.fakes import DINO, Fake, given
+from tests.derive.pictures import make_images, sketch
+from tests.derive.test_steps import Warnings
+
+
+class Racer(Fake):
+    """Takes so many seconds in each way, by a clock of its own."""
+
+    dtype = "float32"
+    way = "eager"
+
+    def __init__(self, error: float = 0.0, **seconds: float) -> None:
+        super().__init__()
+        self.seconds, self.error, self.now = {"eager": 1.0, **seconds}, error, 0.0
+
+    def ways(self) -> list[str]:
+        return [way for way in self.seconds if way != "eager"]
+
+    def use(self, way: str) -> None:
+        self.way = way
+
+    def encode(self, batch: NDArray[Any]) -> NDArray[Any]:
+        if self.seconds[self.way] < 0:
+            raise RuntimeError("no kernel\nat line 1")
+        self.now += self.seconds[self.way]
+        return super().encode(batch) * (1 if self.way == "eager" else 1 + self.error)
+
+
+INPUTS = (np.full((2, 4, 4), 7, np.float32),)
+
+
+@pytest.mark.parametrize(
+    ("racer", "way", "said"),
+    [
+        (lambda: Racer(compile=0.5), "compile", ["dinov3: compile, 2.00 times as fast as eager"]),
+        (
+            lambda: Racer(channels_last=0.8, compile=0.9),
+            "channels_last",
+            ["dinov3: channels_last, 1.25 times as fast as eager"],
+        ),
+        (lambda: Racer(compile=0.96), "eager", ["dinov3: eager; compile gains little"]),
+        (lambda: Racer(compile=0.95), "compile", ["dinov3: compile, 1.05 times as fast as eager"]),
+        (lambda: Racer(), "eager", ["dinov3: eager; nothing here can compile it"]),
+        (
+            lambda: Racer(compile=-1),
+            "eager",
+            ["warning: dinov3: compile does not work here (no kernel)", "dinov3: eager"],
+        ),
+        (
+            lambda: Racer(compile=0.1, error=1e-3),
+            "eager",
+            [
+                "warning: dinov3: compile moves values by 1.0e-03, beyond the rounding of float32",
+                "dinov3: eager",
+            ],
+        ),
+    ],
+)
+def test_the_fastest_way_is_used_if_it_gains_enough_and_gives_the_same(
+    racer: Callable[[], Racer], way: str, said: list[str]
+) -> None:
+    encoder, progress = racer(), Warnings()
+    tune(Pass({DINO: encoder}), INPUTS, progress, clock=lambda: encoder.now)
+    assert (encoder.way, progress.said) == (way, said)
+
+
+def test_less_precise_arrays_may_move_more() -> None:
+    encoder = Racer(compile=0.1, error=1e-3)
+    encoder.dtype = "bfloat16"
+    tune(Pass({DINO: encoder}), INPUTS, Warnings(), clock=lambda: encoder.now)
+    assert encoder.way == "compile"
+
+
+def test_a_run_tries_full_batches_of_the_first_bucket_only_when_asked(tmp_path: Path) -> None:
+    images = make_images(tmp_path / "images", 1)
+    for compile_, expected in ((False, [1, 1]), (True, [1, *[3] * 8, 1])):
+        fake, progress = Racer(compile=0.5), Warnings()
+        sketch(
+            images,
+            tmp_path / str(compile_),
+            encoders=given(dinov3=fake),
+            batch_size=3,
+            compile=compile_,
+            progress=progress,
+        )
+        assert fake.batches == expected
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within torch
+def test_torch_compiles_a_model_once_for_all_sizes_and_goes_back_to_eager() -> None:
+    import torch
+    from torch import nn
+
+    from shardwright.encoders.devices import Device
+    from shardwright.encoders.pretrained import Pretrained
+
+    class Small(Pretrained):
+        """A layer of its own, without a checkpoint."""
+
+        def __init__(self) -> None:
+            self.device, self.dtype, self._device = "cpu", "float32", Device("cpu")
+            torch.manual_seed(0)
+            self.layers = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+
+        @property
+        def _model(self) -> nn.Module:
+            return self.layers
+
+        @classmethod
+        def examine(cls, *_: object) -> Any:  # noqa: ANN401
+            raise NotImplementedError
+
+        def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = model(inputs[0])
+            return found
+
+        def _choose(self, made: torch.Tensor) -> torch.Tensor:
+            return made
+
+    encoder = Small()
+    if encoder.ways() != ["compile"]:
+        pytest.skip("no C++ compiler")
+    sizes = [np.random.default_rng(n).normal(size=(n, 8)).astype(np.float32) for n in (2, 3, 5, 7)]
+    expected = [encoder.encode(each) for each in sizes]
+    encoder.use("compile")
+    torch._dynamo.utils.counters.clear()
+    for each, array in zip(sizes, expected, strict=True):
+        np.testing.assert_allclose(encoder.encode(each), array, rtol=1e-5, atol=1e-6)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    encoder.use("eager")
+    assert np.array_equal(encoder.encode(sizes[0]), expected[0])
+
+
+def test_what_cannot_be_compiled_later_is_computed_without() -> None:
+    from shardwright.encoders.devices import Device
+    from shardwright.encoders.pretrained import Pretrained
+
+    class Brittle(Pretrained):
+        """Compiled, it takes only batches of one."""
+
+        def __init__(self) -> None:
+            self.device, self.dtype, self._device = "cpu", "float32", Device("cpu")
+            self.component = DINO
+
+        @property
+        def _model(self) -> Any:  # noqa: ANN401
+            return None
+
+        @classmethod
+        def examine(cls, *_: object) -> Any:  # noqa: ANN401
+            raise NotImplementedError
+
+        def use(self, way: str) -> None:
+            self.way = way
+
+        def _compute(self, _model: Any, *inputs: Any) -> Any:  # noqa: ANN401
+            if self.way == "compile" and len(inputs[0]) > 1:
+                raise RuntimeError("cannot compile this size")
+            return inputs[0] * 2
+
+        def _choose(self, made: Any) -> Any:  # noqa: ANN401
+            return made
+
+    encoder, progress = Brittle(), Warnings()
+    through = Pass({DINO: encoder})
+    through.use("compile")
+    with pytest.raises(RuntimeError, match="this size"):  # a trial wants to know
+        encoder.encode(np.ones((2, 2), np.float32))
+    through.use("compile", progress.warn)
+    assert encoder.encode(np.ones((1, 2), np.float32)).tolist() == [[2, 2]]
+    assert encoder.way == "compile"
+    assert encoder.encode(np.ones((2, 2), np.float32)).tolist() == [[2, 2]] * 2
+    assert encoder.way == "eager"
+    assert progress.said == ["warning: dinov3: compile failed (cannot compile this size); not used"]
