@@ -34,9 +34,9 @@ def table(answer: Answer) -> str:
         if name is not None
     ]
     notes += [
-        f"encoders idle, {name}: {runs.median('idle'):.1%}"
+        f"{name}: {', '.join(said)}"
         for name, runs in answer.runs.items()
-        if runs.idle
+        if (said := _asides(runs, answer.work))
     ]
     rounds = len(answer.runs[OURS].seconds)
     said = f"{_rounds(rounds)}, {answer.took:.0f} s in all, load {answer.load:.1f}"
@@ -102,22 +102,33 @@ def _row(answer: Answer, usual: int) -> str:
 
     def of(role: str) -> str:
         return "<br>".join(
-            f"{name}: {_figures(one, usual)} ({one.median() / ours:.2g})"
+            f"{name}: {_figures(one, answer.work, usual)} ({one.median() / ours:.2g})"
             for name, one in runs.items()
             if one.role == role
         )
 
-    own = f"**{_figures(runs[OURS], usual)}**"
+    own = f"**{_figures(runs[OURS], answer.work, usual)}**"
     variants = of("variant").replace(f"{OURS}, ", "").replace(f"{OURS} ", "")
     cells = [answer.title, "<br>".join(filter(None, [own, variants])), of("peer"), of("limit")]
     return f"| {' | '.join(cells)} |"
 
 
-def _figures(runs: Runs, usual: int) -> str:
-    idle = f", idle {runs.median('idle'):.1%}" if runs.idle else ""
-    memory = f", {_peak(runs)} MB" if runs.peak_mb else ""
-    rounds = "" if len(runs.seconds) == usual else f", {_rounds(len(runs.seconds))}"
-    return f"{runs.median():.3g} s{memory}{idle}{rounds}"
+def _figures(runs: Runs, work: int, usual: int) -> str:
+    memory = [f"{_peak(runs)} MB"] if runs.peak_mb else []
+    rounds = [] if len(runs.seconds) == usual else [_rounds(len(runs.seconds))]
+    return ", ".join([f"{runs.median():.3g} s", *memory, *_asides(runs, work), *rounds])
+
+
+def _asides(runs: Runs, work: int) -> list[str]:
+    """Say what only some contestants measure."""
+    said = [f"idle {runs.median('idle'):.1%}"] if runs.idle else []
+    if runs.cpu:
+        said.append(f"{1000 * runs.median('cpu') / work:.0f} ms of a core each")
+    if runs.difference:
+        said.append(f"{runs.median('difference'):.2g} of 255 off")
+    if runs.fill:
+        said.append(f"{runs.median('fill'):.2f} a batch")
+    return said
 
 
 def _outgrows(other: Answer, answer: Answer) -> bool:

@@ -18,6 +18,9 @@ class Sizes:
     verify: int  # samples
     migrate: tuple[int, ...]  # records
     derive: int  # images
+    reading: int  # images
+    large: int  # images of 12 megapixels for derive
+    fill: int  # images of mixed sizes
 
 
 USUAL = Sizes(
@@ -30,6 +33,9 @@ USUAL = Sizes(
     verify=3_000,
     migrate=(10_000, 60_000),
     derive=96,
+    reading=12,
+    large=48,
+    fill=400,
 )
 QUICK = Sizes(
     rounds=1,
@@ -41,4 +47,7 @@ QUICK = Sizes(
     verify=300,
     migrate=(1_000,),
     derive=24,
+    reading=3,
+    large=12,
+    fill=40,
 )
