@@ -57,9 +57,7 @@ def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
         )
 
 
-def contestant(
-    folder: Path, name: str, pictures: Path, gpu: str, fit: str
-) -> Contestant | None:
+def contestant(folder: Path, name: str, pictures: Path, gpu: str, fit: str) -> Contestant | None:
     """Give one way to derive; None where the source of an earlier commit is not to be had."""
     way, role = WAYS[name]
     command: Command = [PYTHON, PEERS / "derive_all.py", pictures, folder / "out", way, gpu, fit]

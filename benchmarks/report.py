@@ -40,7 +40,7 @@ def table(answer: Answer) -> str:
     ]
     rounds = len(answer.runs[OURS].seconds)
     said = f"{_rounds(rounds)}, {answer.took:.0f} s in all, load {answer.load:.1f}"
-    return "\n".join([f"## {answer.title} ({said})", _columns(rows), "; ".join(notes)])
+    return "\n".join([f"## {answer.title} ({said})", columns(rows), "; ".join(notes)])
 
 
 def targets(answers: Sequence[Answer]) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def targets_table(answers: Sequence[Answer]) -> str:
     for row in targets(answers):
         figure = "" if row["figure"] is None else f"{row['figure']:g}"
         rows.append((row["target"], figure, words[row["met"]]))
-    return _columns(rows)
+    return columns(rows)
 
 
 def page(results: dict[str, Any], name: str) -> str:
@@ -150,7 +150,7 @@ def _peak(runs: Runs) -> str:
     return "" if peak is None else f"{peak:,.0f}" if peak >= 10 else f"{peak:.1f}"
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> str:
+def columns(rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *others in rows:
