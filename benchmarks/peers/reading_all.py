@@ -5,12 +5,11 @@ differ on average from those of the way before, of 255. Starting does not count:
 read a picture before.
 """
 
-import io
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -24,13 +23,18 @@ import xxhash
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from shardwright.deriving import images
+from shardwright.deriving.decoders import Decoders
+from shardwright.deriving.views import View, look
+from shardwright.encoders.preparing import Pixels
+from shardwright.encoders.vision import Prepared, Preprocessing
 from shardwright.recipes import SPECIFICATION
+from shardwright.store.provenance import FRACTIONS
 
 SIDE = 224
-MEAN = np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]
-STD = np.array([0.229, 0.224, 0.225], np.float32)[:, None, None]
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+COMPARED = 3  # pictures
 Array = NDArray[Any]
-Box = tuple[int, int, int, int]
 
 
 class Read(NamedTuple):
@@ -40,13 +44,29 @@ class Read(NamedTuple):
     seen: Array
 
 
+def views(decode: str | None) -> list[View]:
+    """Give what the VAE and DINOv3 see with --fit bucket."""
+    dino = Preprocessing(SIDE, SIDE, Image.Resampling.BILINEAR, 1 / 255, MEAN, STD)
+    return [
+        View(
+            fit="bucket",
+            crop=FRACTIONS,
+            decode=decode,
+            buckets=SPECIFICATION.buckets,
+            prepare=prepare,
+        )
+        for prepare in (Pixels(), Prepared(dino, rounded=False))
+    ]
+
+
 def before(path: str) -> Read:
     """Do what derive did up to commit 716e6b7: copy, slice, copy, and resize all float pixels."""
     xxhash.xxh3_64_hexdigest(Path(path).read_bytes())  # the facts of the file
     with Image.open(path) as image:
         image.load()
         picture = np.array(ImageOps.exif_transpose(image).convert("RGB"))
-    size, (left, top, right, bottom) = frame(picture.shape[1], picture.shape[0])
+    size, box = frame(picture.shape[1], picture.shape[0])
+    left, top, right, bottom = map(round, box)
     part = Image.fromarray(np.ascontiguousarray(picture[top:bottom, left:right]))
     return Read(np.array(part.resize(size, Image.Resampling.LANCZOS)), dino(picture))
 
@@ -55,27 +75,29 @@ def dino(picture: Array) -> Array:
     """Resize without rounding to 8 bits, as the processor of transformers."""
     planes = (Image.fromarray(picture[..., n].astype(np.float32)) for n in range(3))
     size, bilinear = (SIDE, SIDE), Image.Resampling.BILINEAR
-    pixels = np.stack([np.asarray(plane.resize(size, bilinear)) for plane in planes])
-    values: Array = (pixels * np.float32(1 / 255) - MEAN) / STD
+    return normal(np.stack([np.asarray(plane.resize(size, bilinear)) for plane in planes]))
+
+
+def normal(pixels: Array) -> Array:
+    mean, std = (np.array(values, np.float32)[:, None, None] for values in (MEAN, STD))
+    values: Array = (pixels * np.float32(1 / 255) - mean) / std
     return values
 
 
-def frame(width: int, height: int) -> tuple[tuple[int, int], Box]:
+def frame(width: int, height: int) -> tuple[tuple[int, int], tuple[float, float, float, float]]:
     """Give the size of the bucket, and the part of the picture that it shows."""
     bucket = SPECIFICATION.bucket_for(width, height)
     scale = min(width / bucket.width, height / bucket.height)
-    wide, high = round(bucket.width * scale), round(bucket.height * scale)
-    left, top = (width - wide) // 2, (height - high) // 2
-    return (bucket.width, bucket.height), (left, top, left + wide, top + high)
+    left, top = (width - bucket.width * scale) / 2, (height - bucket.height * scale) / 2
+    return (bucket.width, bucket.height), (left, top, width - left, height - top)
 
 
-def draft(path: str) -> Read:
+def shrinking(path: str) -> tuple[tuple[int, int], int]:
+    """Give the size of the bucket, and by how much a decoder may shrink the picture before."""
     with Image.open(path) as image:
         size, (left, top, right, bottom) = frame(*image.size)
-        shrink = min((right - left) / size[0], (bottom - top) / size[1])
-        image.draft("RGB", (int(image.width / shrink), int(image.height / shrink)))
-        image.load()
-        return fit(image)
+    least = min((right - left) / size[0], (bottom - top) / size[1])
+    return size, max(scale for scale in (1, 2, 4, 8) if scale <= max(1, least))
 
 
 def fit(image: Image.Image) -> Read:
@@ -84,23 +106,27 @@ def fit(image: Image.Image) -> Read:
     return Read(fitted, dino(fitted))
 
 
+def draft(path: str) -> Read:
+    _, scale = shrinking(path)
+    with Image.open(path) as image:
+        image.draft("RGB", (image.width // scale, image.height // scale))
+        return fit(image)
+
+
 def simplejpeg(path: str) -> Read:
     import simplejpeg
 
+    (width, height), _ = shrinking(path)
     data = Path(path).read_bytes()
-    height, width, *_ = simplejpeg.decode_jpeg_header(data)
-    size, _ = frame(width, height)
-    needed = {"min_width": size[0], "min_height": size[1]}
-    return fit(Image.fromarray(simplejpeg.decode_jpeg(data, "RGB", **needed)))
+    picture = simplejpeg.decode_jpeg(data, "RGB", min_width=width, min_height=height)
+    return fit(Image.fromarray(picture))
 
 
 def pyvips(path: str) -> Read:
     import pyvips
 
-    with Image.open(path) as image:
-        (width, height), _ = frame(*image.size)
-    found = pyvips.Image.thumbnail(path, width, height=height, crop="centre")
-    fitted = found.numpy()
+    (width, height), _ = shrinking(path)
+    fitted = pyvips.Image.thumbnail(path, width, height=height, crop="centre").numpy()
     return Read(fitted, dino(fitted))
 
 
@@ -108,14 +134,57 @@ def opencv(path: str) -> Read:
     import cv2
 
     cv2.setNumThreads(1)
-    with Image.open(path) as image:
-        size, (left, top, right, bottom) = frame(*image.size)
-    shrink = min((right - left) / size[0], (bottom - top) / size[1])
-    flags = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
-    reduced = max((n for n in flags if n <= shrink), default=1)
-    picture = cv2.imread(path, flags.get(reduced, cv2.IMREAD_COLOR))
-    _, (left, top, right, bottom) = frame(picture.shape[1], picture.shape[0])
+    size, scale = shrinking(path)
+    picture = cv2.imread(path, getattr(cv2, f"IMREAD_REDUCED_COLOR_{scale}", cv2.IMREAD_COLOR))
+    _, box = frame(picture.shape[1], picture.shape[0])
+    left, top, right, bottom = map(round, box)
     fitted = cv2.resize(picture[top:bottom, left:right], size, interpolation=cv2.INTER_AREA)
     fitted = cv2.cvtColor(fitted, cv2.COLOR_BGR2RGB)
-    small = cv2.resize(fitted.astype(np.float32), (SIDE, SIDE), interpolation=cv2.INTER_AREA)
-    return Read(fitted, (small.transpose(2, 0, 1) * np.float32(1 / 255) - MEAN) / STD)
+    small = cv2.resize(fitted, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
+    return Read(fitted, normal(small.transpose(2, 0, 1)))
+
+
+PEERS: dict[str, Callable[[str], Read]] = {
+    "before": before,
+    "draft": draft,
+    "simplejpeg": simplejpeg,
+    "pyvips": pyvips,
+    "opencv": opencv,
+}
+
+
+@contextmanager
+def reader(way: str, workers: int) -> Iterator[Callable[[str], Read]]:
+    """Give what reads one picture, for as many threads as there are workers."""
+    if way in PEERS:
+        yield PEERS[way]
+        return
+    seen = partial(look, views=views("fast" if way == "fast" else None))
+    with images.strict(), Decoders(seen, workers if workers > 1 else 0) as decoders:
+        yield lambda path: Read(*decoders(path).made)
+
+
+def processor() -> float:
+    """Give the seconds of the processor that this process and its children have used."""
+    seconds = time.process_time()
+    for children in Path("/proc/self/task").glob("*/children"):
+        for child in children.read_text().split():
+            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
+if __name__ == "__main__":
+    folder, way, workers = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    paths = sorted(map(str, folder.glob("*.jpg")))
+    with reader(way, workers) as read, ThreadPoolExecutor(workers) as pool:
+        list(pool.map(read, paths[:1] * workers))  # every worker has started
+        began, used = time.perf_counter(), processor()
+        for _ in pool.map(read, paths):
+            pass
+        seconds, used = time.perf_counter() - began, processor() - used
+        found = list(map(read, paths[:COMPARED]))
+    exact = [look(path, views(None)).made[0] for path in paths[:COMPARED]]
+    off = [np.abs(a.fitted - np.float32(b)).mean() for a, b in zip(found, exact, strict=True)]
+    figures = {"seconds": seconds, "cpu": used, "difference": float(np.mean(off))}
+    print(json.dumps({name: round(figure, 4) for name, figure in figures.items()}))
