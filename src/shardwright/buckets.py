@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
@@ -40,6 +41,24 @@ class Bucket:
         if match is None:
             raise ValueError(f"{name!r} is not a bucket; write WIDTHxHEIGHT, for example 832x1216")
         return cls(int(match[1]), int(match[2]))
+
+
+def choose(buckets: Sequence[Bucket], levels: Sequence[int], width: int, height: int) -> Bucket:
+    """Choose the bucket with the aspect ratio nearest to a picture's; the first on a tie.
+
+    Of several resolutions, the last for which the picture need not be enlarged, or the first.
+    ``levels`` says how many of the buckets each has.
+    """
+    if width < 1 or height < 1:
+        raise ValueError(f"{width}x{height} is not the size of a picture")
+    first, fitting = 0, None
+    for count in levels or (len(buckets),):
+        level, first = buckets[first : first + count], first + count
+        nearest = min(level, key=lambda bucket: abs(width / height - bucket.aspect))
+        if fitting is None or (width >= nearest.width and height >= nearest.height):
+            fitting = nearest
+    assert fitting is not None
+    return fitting
 
 
 @lru_cache(maxsize=4096)

@@ -10,17 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from shardwright.deriving import images
-from shardwright.deriving.images import BadImageError, Size, frame, framed, measure
+from shardwright.deriving.images import BadImageError, Size, measure
 from shardwright.encoders.base import Picture
-from shardwright.recipes import SPECIFICATION
+from shardwright.encoders.preparing import pixels
 from tests.derive.pictures import gradient, make_bomb
 
-VAE = next(component for component in SPECIFICATION.components if component.follows_picture)
 ORIENTATION = 0x0112
 
 # How a camera must have turned an upright picture to write it with each orientation.
@@ -43,7 +40,7 @@ def strict() -> Iterator[None]:
 
 
 def read(path: str, colour: str = "srgb") -> Picture:
-    return images.read(path, [colour]).by_colour[colour]
+    return pixels(images.read(path, [colour]).by_colour[colour])
 
 
 def saved(tmp_path: Path, image: Image.Image, name: str, **options: Any) -> str:  # noqa: ANN401
@@ -329,49 +326,3 @@ def test_bombs_are_too_large_and_are_not_decoded(tmp_path: Path, size: tuple[int
 
 def test_a_side_of_30000_pixels_is_no_bomb(tmp_path: Path) -> None:
     assert read(saved(tmp_path, Image.new("L", (30_000, 8)), "wide.png")).shape == (8, 30_000, 3)
-
-
-sides = st.integers(1, 40_000)
-
-
-@settings(deadline=None, max_examples=200)
-@given(sides, sides)
-def test_a_bucket_s_frame_lies_within_and_has_its_shape(width: int, height: int) -> None:
-    found = frame("bucket", Size(width, height), VAE, SPECIFICATION)
-    left, top, right, bottom = found.box
-    bucket = SPECIFICATION.bucket_for(width, height)
-    assert 0 <= left < right <= width
-    assert 0 <= top < bottom <= height
-    assert found.size == (bucket.width, bucket.height)
-    assert right - left == width or bottom - top == height, "the largest part there is"
-    assert abs(left - (width - right)) <= 1, "centred"
-    assert abs(top - (height - bottom)) <= 1, "centred"
-    # Within half a pixel of the bucket's own shape.
-    scale = min(width / bucket.width, height / bucket.height)
-    assert abs(right - left - bucket.width * scale) <= 1
-    assert abs(bottom - top - bucket.height * scale) <= 1
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.integers(8, 5000), st.integers(8, 5000))
-def test_the_original_frame_is_the_picture_in_full_blocks(width: int, height: int) -> None:
-    found = frame("original", Size(width, height), VAE, SPECIFICATION)
-    assert found.box == (0, 0, width // 8 * 8, height // 8 * 8)
-    assert VAE.shape_for(*found.size) == (16, height // 8, width // 8)
-
-
-def test_a_picture_smaller_than_a_block_is_too_small() -> None:
-    with pytest.raises(BadImageError) as caught:
-        frame("original", Size(7, 100), VAE, SPECIFICATION)
-    assert caught.value.args[0] == "too_small"
-
-
-def test_framing_cuts_about_the_centre() -> None:
-    picture = np.zeros((100, 400, 3), np.uint8)
-    picture[:, 180:220] = 255
-    part = framed(picture, frame("bucket", Size(400, 100), VAE, SPECIFICATION))
-    assert part.shape == (704, 1344, 3)
-    white = np.flatnonzero(part[352, :, 0] > 127)
-    one_pixel = 1344 / 191  # the part is that many pixels wide
-    assert abs(white[0] + white[-1] - 1343) <= one_pixel
-    assert len(white) == pytest.approx(40 * one_pixel, abs=one_pixel)

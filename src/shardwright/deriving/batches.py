@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,8 @@ class Batcher:
     ) -> None:
         self.passes, self.batch_size, self.progress = passes, batch_size, progress
         self._room = dict(rooms)  # numbers that fit on the device, where known
+        self._batches: Counter[Pass] = Counter()
+        self._inputs: Counter[Pass] = Counter()
 
     def stack(self, samples: Iterable[Sample]) -> list[Batch]:
         """Stack the inputs of samples into batches, those of one shape together."""
@@ -54,8 +57,14 @@ class Batcher:
                 part = group[first : first + step]
                 columns = zip(*(sample.inputs.pop(through) for sample in part), strict=True)
                 batches.append(Batch(through, part, tuple(map(np.stack, columns))))
+                self._batches[through] += 1
+                self._inputs[through] += len(part)
         # One model after the other, which keeps the caches of a device warm.
         return sorted(batches, key=lambda batch: self.passes.index(batch.through))
+
+    def fills(self) -> dict[Pass, float]:
+        """Give the mean number of inputs in a batch, for each pass that had any."""
+        return {each: self._inputs[each] / count for each, count in self._batches.items()}
 
     def encode(self, batch: Batch) -> None:
         """Encode a batch; a sample that cannot be encoded even alone is a failure."""

@@ -26,7 +26,8 @@ class Conversion:
 
     def __call__(self, image: Image.Image) -> Image.Image:
         """Give a picture in sRGB; alpha is left out."""
-        image = image.convert(self.mode)
+        if image.mode != self.mode:  # or Pillow would copy it
+            image = image.convert(self.mode)
         return image if self.apply is None else self.apply(image)
 
 

@@ -9,13 +9,12 @@ import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from shardwright.deriving import images
 from shardwright.deriving.batches import require_shape
 from shardwright.deriving.captions import CAPTION
 from shardwright.deriving.images import Size
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.passes import Array
-from shardwright.deriving.prepare import Sample
+from shardwright.deriving.prepare import Sample, file_bytes
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress
@@ -42,22 +41,28 @@ class Committer:
     ) -> None:
         self.generation = settings.generation
         self.store = self.generation.store if self.generation else settings.store
-        self.fits = settings.fits()
+        self.fitted = settings.fitted()
         self.records, self.facts = records, facts
         self.outcomes, self.summary, self.progress = outcomes, summary, progress
 
-    def commit(self, samples: list[Sample]) -> None:
-        """Make a group durable, and count each of its samples."""
+    def check(self, sample: Sample) -> None:
+        """Check what was made, and keep it as it is stored, which takes less than it did."""
+        sample.made = self._checked(sample)
+        sample.arrays.clear()
+        sample.pictures.clear()
+
+    def commit(self, samples: Sequence[Sample]) -> None:
+        """Make a group of checked samples durable, and count each of them."""
         group: list[tuple[Path, Array | bytes]] = []
         for sample in samples:
-            made = self._checked(sample)
+            made = sample.made or {}
             self._note(sample, made)
             for component, content in made.items():
                 group.append((self.store.array(component, sample.source.image_id), content))
                 part = self.summary.components[component.name]
                 part.made += 1
-                nbytes = len(content) if isinstance(content, bytes) else content.nbytes
-                part.bytes_written += nbytes + HEADER_BYTES * component.is_array
+                nbytes = file_bytes(content) + HEADER_BYTES * component.is_array
+                part.bytes_written += nbytes
         records = [None if sample.failure else self._record(sample) for sample in samples]
         # A record says what its arrays were made from, so a record that is there changes first; a
         # new one says that its arrays are there, so it comes last. In a generation all are new.
@@ -110,7 +115,7 @@ class Committer:
         for component, array in sample.arrays.items():
             size = _known(sample.size)
             if component.follows_picture:
-                size = images.frame(self.fits[component], size, component, self.store.recipe).size
+                size = self.fitted[component].frame(size).size
             require_shape(component, array, size)
             found = as_stored(component, array, sample.masks)
             if isinstance(found, str):
@@ -143,11 +148,11 @@ class Committer:
             record |= sample.texts | sample.masks
         if CAPTION not in self.store.recipe.texts:
             record[CAPTION] = sample.texts[CAPTION]
-        for component, fit in self.fits.items():
+        for component, view in self.fitted.items():
             if component in sample.make or sample.record is None:
                 record.pop(CROP, None)
-                if fit == "bucket":
-                    record[CROP] = list(images.frame(fit, size, component, self.store.recipe).box)
+                if view.fit == "bucket":
+                    record[CROP] = list(view.frame(size).box)
         if not all(field in record for field in self.store.recipe.record_fields):
             return None
         return ordered(record, self.store.recipe)

@@ -1,4 +1,4 @@
-"""Reading pictures: upright, in RGB, of a bounded size, cut to the frame that their arrays show."""
+"""Reading pictures: upright, in RGB, of a bounded size, perhaps decoded at a smaller scale."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import os
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
+from PIL import (
+    Image,
+    ImageFile,
+    ImageOps,
+    JpegImagePlugin,
+    TiffImagePlugin,
+    UnidentifiedImageError,
+)
 
 from shardwright.deriving.colour import Conversion, conversion
 from shardwright.deriving.sources import FORMAT_OF, is_regular
-from shardwright.encoders.base import Picture
+from shardwright.encoders.preparing import Box
 from shardwright.pictures import PIXEL_LIMIT
-from shardwright.recipes import Component, Recipe, Side
 from shardwright.store.provenance import SRGB
 
 # By content, whatever the name says. Only these: for others, Pillow may start programs.
@@ -35,9 +40,9 @@ _JXL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 _ORIENTATION = 0x0112
 _BITS = 258  # per sample, in a TIFF
 _PHOTOMETRIC = 262  # what its values mean: 0 if white is zero
-_QUARTER_TURNS = (5, 6, 7, 8)  # the orientations that swap the sides
-
-Box = tuple[int, int, int, int]  # left, top, right, bottom
+_QUARTER_TURNS = (5, 6, 7, 8)  # the orientations that swap the sides,
+_LEFT_LAST = (2, 3, 6, 7)  # those in which the left side comes last in the file,
+_TOP_LAST = (3, 4, 7, 8)  # and those in which the top does
 
 
 class BadImageError(ValueError):
@@ -51,20 +56,28 @@ class Size(NamedTuple):
     height: int
 
 
+class Head(NamedTuple):
+    """What the head of a file tells."""
+
+    size: Size  # upright
+    scalable: bool  # whether it can be decoded at a smaller scale
+
+
 class Pictures(NamedTuple):
     """One picture by each colour rule, and why its profile was not applied, if it was not."""
 
-    by_colour: dict[str, Picture]
+    by_colour: dict[str, Image.Image]
+    size: Size  # of the picture in its file
+    scale: int  # that the images are smaller by
+    left: float  # where the picture begins in the images
+    top: float
     unapplied: str | None
     plain: bool  # whether these are the pixels of the file, as any reader would see them
 
-
-@dataclass(frozen=True)
-class Frame:
-    """The part of a picture that an array shows, and the size it is resized to."""
-
-    box: Box
-    size: Size
+    def place(self, box: Box) -> Box:
+        """Find a part of the picture in the images."""
+        left, top, right, bottom = (side / self.scale for side in box)
+        return (self.left + left, self.top + top, self.left + right, self.top + bottom)
 
 
 @contextmanager
@@ -84,33 +97,57 @@ def strict() -> Iterator[None]:
             ImageFile.LOAD_TRUNCATED_IMAGES = truncated
 
 
-def measure(path: str) -> Size:
-    """Give the size of a picture, upright, from the head of its file."""
+def head(path: str) -> Head:
+    """Look at the head of a file."""
     with _opened(path) as image:
         # Of a TIFF, Pillow gives the size that it will have when it is upright.
         turned = image.format != "TIFF" and image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
-        return Size(image.height, image.width) if turned else Size(*image.size)
+        size = Size(image.height, image.width) if turned else Size(*image.size)
+        return Head(size, isinstance(image, JpegImagePlugin.JpegImageFile))
 
 
-def read(path: str, colours: Collection[str]) -> Pictures:
-    """Read a picture: orientation applied, any mode to RGB, alpha over white."""
+def measure(path: str) -> Size:
+    """Give the size of a picture, upright, from the head of its file."""
+    return head(path).size
+
+
+def read(path: str, colours: Collection[str], scale: int = 1) -> Pictures:
+    """Read a picture: orientation applied, any mode to RGB, alpha over white.
+
+    ``scale`` is 2, 4 or 8 to decode a JPEG at a half, a quarter or an eighth of its sides. Nothing
+    is copied that is neither turned nor converted.
+    """
     with _opened(path) as image:
         _require_white(image)
+        width, height = image.size
+        if scale > 1 and not image.draft(None, (width // scale, height // scale)):
+            scale = 1
         image.load()
-        upright = ImageOps.exif_transpose(image)
-        if upright.mode.startswith("I"):
-            upright = _eight_bits(image, upright)
+        orientation = image.getexif().get(_ORIENTATION, 1)
+        ImageOps.exif_transpose(image, in_place=True)
+        upright = _eight_bits(image) if image.mode.startswith("I") else image
         profile = image.info.get("icc_profile")
         convert = conversion(profile, upright.mode) if profile else Conversion()
-        if convert.apply is None:
-            one = _pixels(_rgb(upright, convert))
-            unapplied = None if convert.usable else "profile_not_usable"
-            turned = image.getexif().get(_ORIENTATION, 1) != 1
-            plain = image.mode == "RGB" and not turned and getattr(image, "n_frames", 1) == 1
-            return Pictures(dict.fromkeys(colours, one), unapplied, plain)
-        rules = {colour: convert if colour == SRGB else Conversion() for colour in colours}
-        found = {colour: _pixels(_rgb(upright, rule)) for colour, rule in rules.items()}
-        return Pictures(found, None if set(colours) == {SRGB} else "profile_ignored", False)
+        ignored = Conversion() if convert.apply else convert
+        rules = {colour: convert if colour == SRGB else ignored for colour in colours}
+        made = {rule: _rgb(upright, rule) for rule in set(rules.values())}
+        unapplied = None if convert.usable else "profile_not_usable"
+        if convert.apply and set(colours) != {SRGB}:
+            unapplied = "profile_ignored"
+        as_is = image.mode == "RGB" and orientation == 1 and getattr(image, "n_frames", 1) == 1
+        size = Size(*upright.size)
+        if scale > 1:
+            size = Size(height, width) if orientation in _QUARTER_TURNS else Size(width, height)
+        return Pictures(
+            by_colour={colour: made[rule] for colour, rule in rules.items()},
+            size=size,
+            scale=scale,
+            # Where the sides cannot be divided, the last pixels in the file are padded.
+            left=upright.width - size.width / scale if orientation in _LEFT_LAST else 0,
+            top=upright.height - size.height / scale if orientation in _TOP_LAST else 0,
+            unapplied=unapplied,
+            plain=as_is and not convert.apply,
+        )
 
 
 def has_other_colours(path: str) -> bool:
@@ -120,61 +157,6 @@ def has_other_colours(path: str) -> bool:
         mode = "L" if image.mode.startswith("I") else image.mode
         return bool(profile) and conversion(profile, mode).apply is not None
     return False
-
-
-def frame(fit: str, size: Size, component: Component, recipe: Recipe) -> Frame:
-    """Choose the part of a picture for a component that follows its sides.
-
-    ``original`` keeps the picture, except for the remainder at the right and bottom when its sides
-    are divided. ``bucket`` takes the largest centred part of the bucket's shape, at its size.
-    """
-    if fit == "original":
-        divisors = {axis.of: axis.divisor for axis in component.shape if isinstance(axis, Side)}
-        width = size.width - size.width % divisors.get("width", 1)
-        height = size.height - size.height % divisors.get("height", 1)
-        if not width or not height:
-            detail = f"{size.width}x{size.height} pixels are too few for {component.name}"
-            raise BadImageError("too_small", detail)
-        return Frame((0, 0, width, height), Size(width, height))
-    return _bucket_frame(size, recipe)
-
-
-def _bucket_frame(size: Size, recipe: Recipe) -> Frame:
-    bucket = recipe.bucket_for(*size)
-    scale = min(size.width / bucket.width, size.height / bucket.height)
-    width = max(1, min(size.width, round(bucket.width * scale)))
-    height = max(1, min(size.height, round(bucket.height * scale)))
-    left, top = (size.width - width) // 2, (size.height - height) // 2
-    return Frame((left, top, left + width, top + height), Size(bucket.width, bucket.height))
-
-
-def left_out(size: Size, recipe: Recipe) -> tuple[str, str] | None:
-    """Say why the recipe's selection leaves an image out: the reason's name and a detail."""
-    limits, (width, height) = recipe.selection, size
-    if limits.min_side is not None and min(size) < limits.min_side:
-        return "below_min_side", f"{width}x{height} pixels, and min_side is {limits.min_side}"
-    if recipe.fit != "bucket" or (limits.max_upscale, limits.max_crop) == (None, None):
-        return None
-    frame = _bucket_frame(size, recipe)
-    left, top, right, bottom = frame.box
-    upscale = max(frame.size.width / (right - left), frame.size.height / (bottom - top))
-    crop = 1 - (right - left) * (bottom - top) / (width * height)
-    if limits.max_upscale is not None and upscale > limits.max_upscale:
-        detail = f"enlarged {upscale:.2f} times, and max_upscale is {limits.max_upscale}"
-        return "above_max_upscale", detail
-    if limits.max_crop is not None and crop > limits.max_crop:
-        return "above_max_crop", f"{crop:.0%} cropped, and max_crop is {limits.max_crop}"
-    return None
-
-
-def framed(picture: Picture, frame: Frame) -> Picture:
-    """Cut a picture to a frame, and resize it to the frame's size."""
-    left, top, right, bottom = frame.box
-    part = picture[top:bottom, left:right]
-    if (right - left, bottom - top) == frame.size:
-        return part
-    image = Image.fromarray(np.ascontiguousarray(part))
-    return np.array(image.resize(frame.size, Image.Resampling.LANCZOS))
 
 
 @contextmanager
@@ -256,13 +238,6 @@ def _require_white(image: Image.Image) -> None:
     raise BadImageError("unknown_white", detail)
 
 
-def _pixels(image: Image.Image) -> Picture:
-    """Give the pixels, read-only: several encoders see the same picture."""
-    pixels = np.array(image)
-    pixels.setflags(write=False)
-    return pixels
-
-
 def _rgb(image: Image.Image, convert: Conversion) -> Image.Image:
     if not image.has_transparency_data:
         return convert(image)
@@ -273,9 +248,9 @@ def _rgb(image: Image.Image, convert: Conversion) -> Image.Image:
     return Image.alpha_composite(white, over).convert("RGB")
 
 
-def _eight_bits(image: Image.Image, upright: Image.Image) -> Image.Image:
+def _eight_bits(image: Image.Image) -> Image.Image:
     """Scale grey values of 16 bits; Pillow would clip them at 255."""
-    values = (np.array(upright) / 257).round().astype(np.uint8)
+    values = (np.array(image) / 257).round().astype(np.uint8)
     if isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == 0:
         values = 255 - values  # zero is white; with fewer bits, Pillow does it
     return Image.fromarray(values)

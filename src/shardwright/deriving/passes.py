@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.deriving.views import View
 from shardwright.encoders.base import Encoder, PictureWriter
 from shardwright.errors import ShardwrightError
 from shardwright.recipes import Component
@@ -48,12 +49,12 @@ class Pass:
 
 
 def passes(
-    encoders: Mapping[Component, Encoder | PictureWriter], colours: Mapping[Component, str]
+    encoders: Mapping[Component, Encoder | PictureWriter], views: Mapping[Component, View]
 ) -> list[Pass]:
     """Group encoders that share a model and see the same input; pictures are only written."""
-    groups: dict[tuple[int, str | None], dict[Component, Any]] = {}
+    groups: dict[tuple[int, View | None], dict[Component, Any]] = {}
     for component, encoder in encoders.items():
         if component.is_array:
             shared = id(getattr(encoder, "shares", encoder))
-            groups.setdefault((shared, colours.get(component)), {})[component] = encoder
+            groups.setdefault((shared, views.get(component)), {})[component] = encoder
     return list(map(Pass, groups.values()))

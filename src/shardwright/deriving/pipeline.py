@@ -1,9 +1,10 @@
 """The work itself: pictures are read ahead in threads, encoded in batches, committed in order.
 
-Four stages run at once. Reader threads decode and prepare the images, ahead of the encoders, in
-bounded memory. One thread stacks a group of samples into batches. The calling thread only encodes.
-One thread checks the results and commits the group: arrays and records. Groups are committed in the
-order of the images, so an interrupted and resumed run makes the same store as one without a break.
+Four stages run at once. Reader threads have the images decoded and prepared, ahead of the encoders,
+in bounded memory. One thread stacks a group of samples into batches. The calling thread only
+encodes. One thread checks the results and commits arrays and records. They are read in an order in
+which pictures of one shape come together, and committed in the order of the images, so an
+interrupted and resumed run makes the same store as one without a break.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import TypeVar
 from shardwright.deriving import images
 from shardwright.deriving.batches import Batch, Batcher
 from shardwright.deriving.commit import Committer
+from shardwright.deriving.order import Order
 from shardwright.deriving.prepare import Sample
-from shardwright.engine.local import cores
 from shardwright.interrupts import POLL, check
 from shardwright.progress import Progress
 
@@ -28,6 +29,7 @@ Result = TypeVar("Result")
 _GROUP_SECONDS = 3  # about what a kill may cost: the size of groups is adapted to it
 _LARGEST_GROUP = 256
 _GROUP_BYTES = 1 << 28  # of inputs in a group, and again of those that wait to be stacked
+_CREW_BYTES = 1 << 29  # of inputs that are encoded at a time
 _NOTE_EVERY = 10  # seconds
 
 
@@ -36,19 +38,21 @@ class Pipeline:
 
     def __init__(
         self,
+        order: Order,
         read: Callable[[Sample], Sample],
         batcher: Batcher,
         committer: Committer,
         progress: Progress,
     ) -> None:
-        self.read, self.batcher, self.committer, self.progress = read, batcher, committer, progress
+        self.order, self.read = order, read
+        self.batcher, self.committer, self.progress = batcher, committer, progress
         self.waited = 0.0  # seconds in which the encoders were idle
         self.seconds = 0.0
         self._group_size = batcher.batch_size
         self._idle = False  # whether the encoders wait for the next group
 
-    def run(self, samples: Iterator[Sample], total: int) -> None:
-        """Make all samples. However this ends, what was handed to the last stage is committed."""
+    def run(self, total: int, readers: int) -> None:
+        """Make all samples. However this ends, what is complete in their order is committed."""
         started = noted = now = time.monotonic()
         done = 0
         # Left in the opposite order: the readers stop first, and the committer is waited for.
@@ -56,9 +60,9 @@ class Pipeline:
             images.strict(),
             _pool(1) as committing,
             _pool(1) as stacking,
-            _pool(cores()) as reading,
+            _pool(readers) as reading,
         ):
-            ahead = _Ahead(reading, self.read, samples)
+            ahead = _Ahead(reading, self.read, self.order, self.batcher.batch_size, readers)
             coming = stacking.submit(self._next, ahead)
             committed: Future[None] | None = None
             while True:
@@ -72,7 +76,7 @@ class Pipeline:
                     self.batcher.encode(batch)
                 if committed is not None:
                     self._wait(committed)
-                committed = committing.submit(self.committer.commit, group)
+                committed = committing.submit(self._commit, group)
                 done += len(group)
                 last, now = now, time.monotonic()
                 self.seconds = now - started
@@ -92,22 +96,34 @@ class Pipeline:
         return self.waited / self.seconds if self.seconds else 0.0
 
     def _next(self, ahead: _Ahead) -> tuple[list[Sample], list[Batch]]:
-        """Gather the next group of samples that are committed together, and their batches."""
+        """Gather the crews of the next group of samples, and their batches."""
         samples: list[Sample] = []
         nbytes = 0
         while len(samples) < self._group_size and nbytes < _GROUP_BYTES:
             # Full batches matter more than a full group, for which the encoders need not wait.
             enough = self._idle and len(samples) >= self.batcher.batch_size
-            sample = ahead.take(self._group_size, wait=not enough)
-            if sample is None:
+            crew = ahead.take(self._group_size, wait=not enough)
+            if not crew:
                 break
-            samples.append(sample)
-            nbytes += sample.nbytes
+            samples += crew
+            nbytes += sum(sample.nbytes for sample in crew)
         return samples, self.batcher.stack(samples)
 
+    def _commit(self, group: list[Sample]) -> None:
+        """Check a group, and commit what is complete up to the first sample that is missing."""
+        try:
+            for sample in group:
+                self.committer.check(sample)
+        finally:
+            turn = self.order.finish(group)
+            for first in range(0, len(turn), _LARGEST_GROUP):
+                self.committer.commit(turn[first : first + _LARGEST_GROUP])
+
     def _adapt(self, count: int, seconds: float) -> None:
-        """Choose the size of the next groups by how long this one took."""
-        fitting = int(count * _GROUP_SECONDS / max(seconds, 1e-6))
+        """Choose the size of the next groups, and their order, by how long this one took."""
+        rate = count / max(seconds, 1e-6)
+        self.order.adapt(rate)
+        fitting = int(rate * _GROUP_SECONDS)
         size = max(1, min(fitting, _LARGEST_GROUP, 2 * count))
         batch = self.batcher.batch_size
         self._group_size = size if size < batch else size - size % batch
@@ -122,38 +138,44 @@ class Pipeline:
 
 
 class _Ahead:
-    """The samples that are being read ahead, in order."""
+    """The crews that are being read ahead, in order."""
 
     def __init__(
         self,
         pool: ThreadPoolExecutor,
         read: Callable[[Sample], Sample],
-        samples: Iterator[Sample],
+        order: Order,
+        largest: int,
+        readers: int,
     ) -> None:
-        self._pool, self._read, self._samples = pool, read, samples
-        self._futures: deque[Future[Sample]] = deque()
+        self._pool, self._read, self._order = pool, read, order
+        self._largest, self._readers = largest, readers
+        self._crews: deque[list[Future[Sample]]] = deque()
         self._typical = 1 << 24  # bytes of a sample that is still being read: a first guess
 
-    def take(self, count: int, *, wait: bool) -> Sample | None:
-        """Give the next sample, and keep so many coming; None if there is none, or none yet."""
-        self._fill(count + cores())
-        if not self._futures or not (wait or self._futures[0].done()):
-            return None
-        sample = self._futures.popleft().result()
-        self._typical = max(sample.nbytes, self._typical * 9 // 10)
-        self._fill(count + cores())
-        return sample
+    def take(self, count: int, *, wait: bool) -> list[Sample]:
+        """Give the next crew, and keep so many samples coming; none if all are out, or none yet."""
+        self._fill(count)
+        if not self._crews or not (wait or all(future.done() for future in self._crews[0])):
+            return []
+        crew = [future.result() for future in self._crews.popleft()]
+        self._typical = max(self._typical * 9 // 10, *(sample.nbytes for sample in crew))
+        self._fill(count)
+        return crew
 
     def _fill(self, count: int) -> None:
+        coming = [future for crew in self._crews for future in crew]
         waiting = sum(
-            future.result().nbytes if future.done() else self._typical for future in self._futures
+            future.result().nbytes if future.done() else self._typical for future in coming
         )
-        while len(self._futures) < count and (waiting < _GROUP_BYTES or not self._futures):
-            sample = next(self._samples, None)
-            if sample is None:
+        size = min(self._largest, count, max(1, _CREW_BYTES // self._typical))
+        while len(coming) < count + self._readers and (waiting < _GROUP_BYTES or not coming):
+            crew = [self._pool.submit(self._read, sample) for sample in self._order.crew(size)]
+            if not crew:
                 return
-            self._futures.append(self._pool.submit(self._read, sample))
-            waiting += self._typical
+            self._crews.append(crew)
+            coming += crew
+            waiting += self._typical * len(crew)
 
 
 @contextmanager

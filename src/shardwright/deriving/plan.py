@@ -14,6 +14,7 @@ from shardwright.deriving.inventory import recorded_text
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.settings import InForce
+from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
 from shardwright.progress import Progress
@@ -85,6 +86,11 @@ class Plan:
     def work(self) -> list[Component]:
         """Name the components of which arrays are missing."""
         return [c for c in self.components if self.to_make[c]]
+
+    @property
+    def pictures(self) -> int:
+        """Count the pictures to read, or fewer where the images lack different arrays."""
+        return max((self.to_make[c] for c in self.work if c.source == "image"), default=0)
 
     def samples(self) -> Iterator[Sample]:
         """Give the samples to make, in the order of the images."""
@@ -176,17 +182,16 @@ class Plan:
                 yield int(encoder.prepare(text or "").mask.sum())
 
     def _sizes(self, component: Component) -> Iterator[images.Size]:
-        recipe = self.settings.store.recipe
+        view = self.settings.view(component)
         for number in self._some(component):
             check()
             with suppress(BadImageError):
-                size = images.measure(self.inventory.sources[number].path)
-                yield images.frame(recipe.fit, size, component, recipe).size
+                yield view.frame(images.measure(self.inventory.sources[number].path)).size
 
 
 def _left_out(path: str, recipe: Recipe) -> tuple[str, str] | None:
     with suppress(BadImageError):  # it fails later, with its reason
-        return images.left_out(images.measure(path), recipe)
+        return left_out(images.measure(path), recipe)
     return None
 
 

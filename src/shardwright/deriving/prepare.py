@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-import xxhash
 
 from shardwright.deriving import captions, images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row
 from shardwright.deriving.images import BadImageError, Size
 from shardwright.deriving.inventory import recorded_size, recorded_text
 from shardwright.deriving.passes import Array, Pass
-from shardwright.deriving.settings import InForce
-from shardwright.deriving.sources import Source, is_regular
+from shardwright.deriving.sources import Source
+from shardwright.deriving.views import Look, View
+from shardwright.deriving.views import look as look_here
 from shardwright.errors import ShardwrightError
 from shardwright.recipes import Component
-from shardwright.store import facts
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.records import Record
+
+Looking = Callable[[str, Sequence[View]], Look]
 
 
 @dataclass
@@ -44,6 +42,7 @@ class Sample:
     inputs: dict[Pass, tuple[Array, ...]] = field(default_factory=dict)  # of encode
     arrays: dict[Component, Array] = field(default_factory=dict)  # what it gave
     pictures: dict[Component, bytes] = field(default_factory=dict)  # files
+    made: dict[Component, Array | bytes] | None = None  # its files, once they are checked
     failure: tuple[str, str] | None = None  # the reason's name and a detail
     unapplied: str | None = None  # why its colour profile was not applied, if it was not
 
@@ -54,17 +53,29 @@ class Sample:
         return waiting + sum(map(len, self.pictures.values()))
 
 
+def file_bytes(file: Array | bytes) -> int:
+    """Count the bytes of a picture file, or of an array without its header."""
+    return len(file) if isinstance(file, bytes) else file.nbytes
+
+
 def read(
-    sample: Sample, settings: InForce, passes: Sequence[Pass], colours: Mapping[Component, str]
+    sample: Sample,
+    texts: Sequence[str],
+    passes: Sequence[Pass],
+    views: Mapping[Component, View],
+    look: Looking,
 ) -> Sample:
-    """Read an image and its captions, once for all encoders, and prepare what they will take."""
+    """Read an image and its captions, once for all encoders, and prepare what they will take.
+
+    ``texts`` are the fields that its record needs; ``look`` may look in another process.
+    """
     try:
-        _read_texts(sample, settings.store.recipe.texts)
+        _read_texts(sample, texts)
         if sample.wants_text:
             for each in passes:
                 if each.source == "caption":
                     _tokenize(sample, each)
-        _read_image(sample, settings, passes, colours)
+        _read_image(sample, passes, views, look)
     except (BadImageError, CaptionError) as error:
         sample.failure = (error.args[0], error.args[1])
         sample.inputs.clear()
@@ -101,46 +112,29 @@ def _tokenize(sample: Sample, each: Pass) -> None:
 
 
 def _read_image(
-    sample: Sample, settings: InForce, passes: Sequence[Pass], colours: Mapping[Component, str]
+    sample: Sample,
+    passes: Sequence[Pass],
+    views: Mapping[Component, View],
+    look: Looking,
 ) -> None:
-    path, recipe = sample.source.path, settings.store.recipe
+    path = sample.source.path
     made = [component for component in sample.make if component.source == "image"]
     if not made:
         # The arrays that are there show the picture of the record, whatever the file holds now.
         sample.size = recorded_size(sample.record) or images.measure(path)
         return
-    with suppress(OSError):  # reading it gives the reason
-        sample.image = facts.image_file(path) if is_regular(path) else None
-    pictures, sample.unapplied, plain = images.read(path, {colours[c] for c in made})
-    height, width = next(iter(pictures.values())).shape[:2]
-    sample.size = Size(width, height)
-    for each in passes:
-        wanted = [component for component in each.components if component in made]
-        if wanted:
-            picture = pictures[colours[wanted[0]]]
-            if wanted[0].follows_picture:
-                frame = images.frame(recipe.fit, sample.size, wanted[0], recipe)
-                picture = images.framed(picture, frame)
-            sample.inputs[each] = (_prepared(each, picture),)
-    for component in made:
-        if not component.is_array:
-            frame = images.frame(recipe.fit, sample.size, component, recipe)
-            picture = images.framed(pictures[colours[component]], frame)
-            original = _original(sample) if plain and frame.size == sample.size else None
-            writer: Any = settings.encoders[component]
-            try:
-                sample.pictures[component] = writer.write(picture, original)
-            except (OSError, ValueError) as error:  # too large for the format
-                raise BadImageError("not_prepared", f"{component.name}: {error}") from error
-
-
-def _original(sample: Sample) -> bytes | None:
-    """Read an image file as it is; None if it is no longer the one that was decoded."""
-    with suppress(OSError):
-        data = Path(sample.source.path).read_bytes()
-        if sample.image and xxhash.xxh3_64_hexdigest(data) == sample.image.xxh3:
-            return data
-    return None
+    through = [each for each in passes if not set(made).isdisjoint(each.components)]
+    pictures = [component for component in made if not component.is_array]
+    seen = [views[each.components[0]] for each in through] + [views[c] for c in pictures]
+    found = (look if all(view.is_portable for view in seen) else look_here)(path, seen)
+    sample.size, sample.image, sample.unapplied = found.size, found.file, found.unapplied
+    made_of = iter(found.made)
+    for each in through:
+        array: Any = next(made_of)
+        if views[each.components[0]].prepare is None:  # an encoder of the user's own
+            array = _prepared(each, array)
+        sample.inputs[each] = (array,)
+    sample.pictures = dict(zip(pictures, made_of, strict=True))
 
 
 def require_mask(component: Component, mask: Array) -> None:

@@ -13,14 +13,17 @@ from msgspec import to_builtins
 from shardwright.deriving import announce, captions, generations, images, machine, prepare, sources
 from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
 from shardwright.deriving.commit import Committer
+from shardwright.deriving.decoders import Decoders, children_for
 from shardwright.deriving.empty import write_empty
 from shardwright.deriving.inventory import Inventory
+from shardwright.deriving.order import Order, shape
 from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.passes import passes
 from shardwright.deriving.pipeline import Pipeline
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
+from shardwright.deriving.views import look
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
@@ -69,8 +72,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         masked = [c for c in store.recipe.captions if c.mask or c in request.components]
         settings.load([*layout.work, *(masked if layout.texts else ())])
         empties = settings.load_for_empty(layout.work, progress)
-        colours = settings.colours()
-        stored = [c for c in request.components if colours.get(c, SRGB) != SRGB]
+        views = settings.views()
+        stored = [c for c in request.components if c in views and views[c].colour != SRGB]
         with images.strict():
             summary = _outlook(layout, outcomes)
             summary.profiles_estimated = layout.count_profiles(stored, outcomes)
@@ -83,7 +86,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                     raise
                 summary.obstacle = str(error)
         if not request.dry_run:
-            for each in passes(settings.encoders, colours):
+            for each in passes(settings.encoders, views):
                 if not set(layout.work).isdisjoint(each.components):
                     try_out(each)
             if new and _is_begun(store):
@@ -219,8 +222,8 @@ def _work(
     request.store.make_folders()
     settings.begin(layout.work)
     with generation.opened() if generation else nullcontext(), _failures_kept(settings, outcomes):
-        colours = settings.colours()
-        each = passes(settings.encoders, colours)
+        views = settings.views()
+        each = passes(settings.encoders, views)
         for through in each:
             write_empty(
                 through, [c for c in through.components if c in empties], settings, progress
@@ -228,14 +231,23 @@ def _work(
         progress.phase("derive", len(layout.numbers), "images")
         target = generation or journals
         rooms = {} if request.batch_size else machine.rooms(each)  # models are loaded
-        pipeline = Pipeline(
-            partial(prepare.read, settings=settings, passes=each, colours=colours),
-            Batcher(each, request.batch_size or BATCH_SIZE, progress, rooms),
-            Committer(settings, target.records, target.facts, outcomes, summary, progress),
-            progress,
-        )
-        pipeline.run(layout.samples(), len(layout.numbers))
+        batcher = Batcher(each, request.batch_size or BATCH_SIZE, progress, rooms)
+        committer = Committer(settings, target.records, target.facts, outcomes, summary, progress)
+        order = Order(layout.samples(), partial(shape, views=views))
+        with Decoders(look, children_for(layout.pictures)) as looking:
+            read = partial(
+                prepare.read,
+                texts=request.store.recipe.texts,
+                passes=each,
+                views=views,
+                look=looking,
+            )
+            pipeline = Pipeline(order, read, batcher, committer, progress)
+            pipeline.run(len(layout.numbers), looking.threads)
     summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
+    for through, fill in batcher.fills().items():
+        for component in through.components:
+            summary.components[component.name].batch_fill = round(fill, 2)
     summary.encoder_waited = round(pipeline.waited_part, 4)
     if generation is not None:
         missing = generation.missing()

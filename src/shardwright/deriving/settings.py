@@ -18,11 +18,13 @@ from shardwright import encoders
 from shardwright.deriving.before import Before
 from shardwright.deriving.generations import Generation, made_in
 from shardwright.deriving.inventory import Inventory
+from shardwright.deriving.views import View
 from shardwright.encoders.base import Encoder, Options, PictureWriter, RecipeError
+from shardwright.encoders.preparing import preparing
 from shardwright.errors import InputMissingError, MissingExtraError, UsageError
 from shardwright.interrupts import at_once
 from shardwright.progress import Progress
-from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
+from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile, Side
 from shardwright.recipes.keys import ENCODERS
 from shardwright.storage import files
 from shardwright.store import facts, provenance
@@ -141,19 +143,37 @@ class InForce:
         """Name the components whose new arrays are made beside those in use."""
         return self.generation.entries.keys() if self.generation else frozenset()
 
-    def fits(self) -> dict[Component, str]:
-        """Give the fit of each component that follows the picture, where it is known."""
-        known = {name: entry.settings for name, entry in self._entries.items()}
-        known |= {component.name: settings for component, settings in self.settings.items()}
-        return {
-            component: known[component.name]["fit"]
-            for component in self.store.recipe.components
-            if component.follows_picture and "fit" in known.get(component.name, ())
-        }
+    def views(self) -> dict[Component, View]:
+        """Give what each component that is made from pictures sees of them."""
+        return {component: self.view(component) for component in self.store.recipe.pictures}
 
-    def colours(self) -> dict[Component, str]:
-        """Give the colour rule of each component that is made from pictures."""
-        return {c: self._choices(c)["colour"] for c in self.store.recipe.pictures}
+    def view(self, component: Component) -> View:
+        """Give what a component sees of a picture."""
+        chosen, recipe = self._choices(component), self.store.recipe
+        encoder: Any = self.encoders.get(component)
+        fitted = chosen.get("fit") == "bucket"
+        divisors = {axis.of: axis.divisor for axis in component.shape if isinstance(axis, Side)}
+        return View(
+            colour=chosen["colour"],
+            fit=chosen.get("fit", "original"),
+            crop=chosen.get("crop"),
+            decode=chosen.get("decode"),
+            divisors=(1, 1) if fitted else (divisors.get("width", 1), divisors.get("height", 1)),
+            buckets=recipe.buckets if fitted else (),
+            levels=recipe.levels if fitted else (),
+            name=component.name,
+            prepare=preparing(encoder),
+            writer=None if component.is_array else encoder,
+        )
+
+    def fitted(self) -> dict[Component, View]:
+        """Give what each component that follows the picture shows of it, where that is known."""
+        known = {*self._entries, *(component.name for component in self.settings)}
+        return {
+            component: self.view(component)
+            for component in self.store.recipe.pictures
+            if component.follows_picture and component.name in known
+        }
 
     def unknown_arrays(self, component: Component) -> int:
         """Count the arrays that were made elsewhere and are kept."""

@@ -27,6 +27,7 @@ class ComponentSummary:
     settings: dict[str, Any] | None  # None if its encoder was not needed
     made: int = 0
     bytes_written: int = 0
+    batch_fill: float = 0  # images that were encoded at a time, on average
     not_recomputed: int = 0  # old arrays without a new one
     elsewhere: bool = False  # whether another tool makes it
 

@@ -13,6 +13,7 @@ import hashlib
 import math
 import re
 from bisect import bisect_left
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shardwright.encoders.base import Encoder, Options, Picture, Tokens
+from shardwright.encoders.preparing import Box, Prepares, pixels
 from shardwright.errors import UsageError
 from shardwright.recipes import ANY, BFLOAT16, Component, Shape, Side
 
@@ -106,15 +108,45 @@ class _Sketch:
         return (floats * (127 / _RANGE)).round().clip(-127, 127).astype(np.int64) + middle
 
 
-class _PictureSketch(_Sketch):
-    def prepare(self, picture: Picture) -> Numbers:
-        return self._numbers(self._sketch(picture))
+class _PictureSketch(Prepares, _Sketch):
+    def __init__(self, component: Component) -> None:
+        super().__init__(component)
+        self.preparing = Drawing(component)
 
     def encode(self, batch: Numbers) -> Numbers:
         return batch  # ``prepare`` has done it
 
-    def _sketch(self, picture: Picture) -> Floats:
+    def draw(self, image: Image.Image, box: Box | None) -> Numbers:
+        """Sketch a picture, or the part of it within the box."""
+        return self._numbers(self._sketch(image, box))
+
+    def needs(self, width: int, height: int) -> tuple[int, int]:
+        """Give the width and height that a picture of this size may be decoded at."""
+        return width, height
+
+    def _sketch(self, image: Image.Image, box: Box | None) -> Floats:
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What the sketch of a component does to pictures."""
+
+    component: Component
+
+    def __call__(self, image: Image.Image, box: Box | None = None) -> Numbers:
+        """Sketch a picture, or the part of it within the box."""
+        return self._sketch.draw(image, box)
+
+    def needs(self, width: int, height: int) -> tuple[int, int]:
+        """Give the width and height that a picture of this size may be decoded at."""
+        return self._sketch.needs(width, height)
+
+    @property
+    def _sketch(self) -> _PictureSketch:
+        found = load(self.component, Options(), {})
+        assert isinstance(found, _PictureSketch)
+        return found
 
 
 class _Layout(NamedTuple):
@@ -147,7 +179,8 @@ class BlockTransform(_PictureSketch):
 
     model = "block-dct"
 
-    def _sketch(self, picture: Picture) -> Floats:
+    def _sketch(self, image: Image.Image, box: Box | None) -> Floats:
+        picture = pixels(image)
         layout = _Layout.of(self.component)
         shape = self.component.shape_for(picture.shape[1], picture.shape[0])
         rows, columns = (shape[place] for place in layout.places)
@@ -177,14 +210,18 @@ class Descriptor(_PictureSketch):
 
     model = "colours-and-edges"
 
-    def _sketch(self, picture: Picture) -> Floats:
-        thumbnail = _resized(picture, _THUMBNAIL, _THUMBNAIL)
+    def needs(self, width: int, height: int) -> tuple[int, int]:
+        follows = self.component.follows_picture
+        return (width, height) if follows else (_THUMBNAIL, _THUMBNAIL)
+
+    def _sketch(self, image: Image.Image, box: Box | None) -> Floats:
+        thumbnail = _resized(image, box, _THUMBNAIL, _THUMBNAIL)
         small = _centred(thumbnail)
         luma = _weighted(np.moveaxis(small, 2, 0), _LUMA)
         parts = (_pooled(small, _GRID), _pooled(luma, 2 * _GRID), _edges(luma), _palette(small))
         described = np.concatenate([_unit(part.ravel()) for part in parts]).astype(np.float32) / 2
         free = 1 + int(thumbnail.sum(dtype=np.int64)) % _MOST_FREE
-        shape = _filled(self.component, free, picture.shape[1], picture.shape[0])
+        shape = _filled(self.component, free, *image.size)
         return _of_length(described, math.prod(shape)).reshape(shape)
 
 
@@ -193,11 +230,20 @@ class Patches(_PictureSketch):
 
     model = "colours-of-patches"
 
-    def _sketch(self, picture: Picture) -> Floats:
-        count, width = self.component.shape_for(0, 0)
+    def needs(self, width: int, height: int) -> tuple[int, int]:
+        rows, columns = self._grid
+        return columns * _CELL, rows * _CELL
+
+    @property
+    def _grid(self) -> tuple[int, int]:
+        count = self.component.shape_for(0, 0)[0]
         rows = max(side for side in range(1, math.isqrt(count) + 1) if count % side == 0)
-        columns = count // rows
-        small = _centred(_resized(picture, columns * _CELL, rows * _CELL))
+        return rows, count // rows
+
+    def _sketch(self, image: Image.Image, box: Box | None) -> Floats:
+        count, width = self.component.shape_for(0, 0)
+        rows, columns = self._grid
+        small = _centred(_resized(image, box, columns * _CELL, rows * _CELL))
         cells = small.reshape(rows, _CELL, columns, _CELL, 3).swapaxes(1, 2).reshape(count, -1)
         places = np.indices((rows, columns)).reshape(2, count).T / (rows, columns)
         described = np.concatenate([places.astype(np.float32), cells], axis=1)
@@ -285,9 +331,8 @@ def _cosines(length: int) -> tuple[Floats, ...]:
     return tuple(rows)
 
 
-def _resized(picture: Picture, width: int, height: int) -> Picture:
-    image = Image.fromarray(picture).resize((width, height), Image.Resampling.BOX)
-    return np.array(image)
+def _resized(image: Image.Image, box: Box | None, width: int, height: int) -> Picture:
+    return np.array(image.resize((width, height), Image.Resampling.BOX, box))
 
 
 def _centred(picture: Picture) -> Floats:

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shardwright.encoders.base import Axes, Picture
+from shardwright.encoders.base import Axes
 from shardwright.encoders.checkpoints import Checkpoint, Layout
 from shardwright.encoders.devices import Pretrained
+from shardwright.encoders.preparing import Box, Prepares
 from shardwright.errors import UsageError
 from shardwright.recipes import Component
 
@@ -53,15 +54,15 @@ class Preprocessing:
         assert self.width is not None
         return self.height, self.width
 
-    def apply(self, picture: Picture, *, rounded: bool) -> NDArray[np.float32]:
+    def apply(self, image: Image.Image, box: Box | None, *, rounded: bool) -> NDArray[np.float32]:
         """Give the pixel values, (3, height, width); resized pixels may be rounded to 8 bits."""
-        resample, size = Image.Resampling(self.resample), self.resized(*picture.shape[:2])
+        left, top, right, bottom = box or (0, 0, *image.size)
+        resample, size = Image.Resampling(self.resample), self.resized(right - left, bottom - top)
         if rounded:
-            pixels = np.asarray(Image.fromarray(picture).resize(size, resample))
-            pixels = pixels.transpose(2, 0, 1)
+            pixels = np.asarray(image.resize(size, resample, box)).transpose(2, 0, 1)
         else:
-            planes = (Image.fromarray(picture[..., n].astype(np.float32)) for n in range(3))
-            pixels = np.stack([np.asarray(plane.resize(size, resample)) for plane in planes])
+            planes = (plane.convert("F").resize(size, resample, box) for plane in image.split())
+            pixels = np.stack(list(map(np.asarray, planes)))
         if self.crop is not None:
             height, width = self.crop
             top, left = (size[1] - height) // 2, (size[0] - width) // 2
@@ -70,7 +71,7 @@ class Preprocessing:
         values: NDArray[np.float32] = (pixels * np.float32(self.rescale) - mean) / std
         return values
 
-    def resized(self, height: int, width: int) -> tuple[int, int]:
+    def resized(self, width: float, height: float) -> tuple[int, int]:
         """Give the width and height to resize to."""
         if self.shortest_edge is None:
             assert self.height is not None
@@ -80,13 +81,31 @@ class Preprocessing:
         return int(self.shortest_edge * width / shorter), int(self.shortest_edge * height / shorter)
 
 
-class VisionEncoder(Pretrained):
+@dataclass(frozen=True)
+class Prepared:
+    """Preprocessing as the processors of transformers do it: DINOv3's does not round."""
+
+    preprocessing: Preprocessing
+    rounded: bool
+
+    def __call__(self, image: Image.Image, box: Box | None = None) -> NDArray[np.float32]:
+        """Give the pixel values of an image, or of the part within the box."""
+        return self.preprocessing.apply(image, box, rounded=self.rounded)
+
+    def needs(self, width: int, height: int) -> tuple[int, int]:
+        """Need as many pixels as they are resized to."""
+        return self.preprocessing.resized(width, height)
+
+
+class VisionEncoder(Prepares, Pretrained):
     """A vision transformer."""
 
     layout = Layout(("config.json", _PREPROCESSING), "model")
 
     def _begin(self) -> None:
         self._preprocessing = read_preprocessing(self._checkpoint)
+        # DINOv3's processor rescales to floats before it resizes.
+        self.preparing = Prepared(self._preprocessing, rounded=self.component.encoder != "dinov3")
         self._patches = self.component.settings["output"] == "patches"
         config = self._checkpoint.read("config.json")
         registers = 0 if self.kind == "Dinov2Model" else config.get("num_register_tokens", 0)
@@ -114,10 +133,6 @@ class VisionEncoder(Pretrained):
         if component.settings["output"] == "pooled":
             return kind, (hidden,)
         return kind, ((height // patch) * (width // patch), hidden)
-
-    def prepare(self, picture: Picture) -> NDArray[np.float32]:
-        # As the processors of transformers: DINOv3's rescales to floats before it resizes.
-        return self._preprocessing.apply(picture, rounded=self.component.encoder != "dinov3")
 
     def describe(self) -> dict[str, Any]:
         preprocessing = {k: v for k, v in asdict(self._preprocessing).items() if v is not None}

@@ -6,9 +6,10 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 
 MESSAGE, DONE, FAILED = "message", "done", "failed"  # what a worker sends, each with its content
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SERVER = "shardwright.engine.worker"
 _FRESH = """\
 import sys
-sys.path[:] = sys.argv[2:]
+sys.path[:] = sys.argv[3:]
+from importlib import import_module
 from shardwright.engine.worker import work
-work(int(sys.argv[1]), 0)
+work(int(sys.argv[1]), 0, import_module(sys.argv[2]).serve)
 """
 
 
@@ -68,7 +71,7 @@ class Local:
             pool.kill()
 
 
-class _InWorker(Exception):  # noqa: N818 - it is where an error was raised
+class InWorker(Exception):  # noqa: N818 - it is where an error was raised
     """The traceback of an error in a worker."""
 
 
@@ -109,23 +112,19 @@ class _Pool(Generic[Task, Message]):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for pid, connection in self.workers.values():
-            _exit_code(pid)
+            exit_code(pid)
             connection.close()
 
     def _start(self, count: int) -> None:
         from multiprocessing import Pipe  # here, because one worker does not need it
 
-        start = _fork if _may_fork() else _spawn
-        # Signals wait until all workers are known here. In the workers they stay blocked.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        try:
+        start = _fork if _may_fork() else partial(spawn, _SERVER)
+        with signals_blocked():  # until all workers are known here
             for _ in range(count):
                 ours, theirs = Pipe()
                 self.workers[ours.fileno()] = _Worker(start(theirs.fileno()), ours)
                 theirs.close()
                 self.poll.register(ours, select.POLLIN)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _send(self, fd: int, task: Task) -> None:
         try:
@@ -140,14 +139,14 @@ class _Pool(Generic[Task, Message]):
             raise self._death(fd) from None
         if kind == FAILED:
             error, trace = content
-            raise error from _InWorker(trace)
+            raise error from InWorker(trace)
         return kind, content
 
     def _death(self, fd: int) -> ShardwrightError:
         pid, connection = self.workers.pop(fd)
         connection.close()
         return ShardwrightError(
-            f"a worker process died (exit code {_exit_code(pid)})",
+            f"a worker process died (exit code {exit_code(pid)})",
             fix="if the system killed it because memory ran out, run again with fewer --workers",
         )
 
@@ -162,28 +161,47 @@ def _may_fork() -> bool:
     return False
 
 
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Let signals wait; in processes that are started here they stay blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _fork(connection: int) -> int:
-    from shardwright.engine.worker import work
+    from shardwright.engine.worker import serve, work
 
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        work(parent, connection)
+        work(parent, connection, serve)
     return pid
 
 
-def _spawn(connection: int) -> int:
+def spawn(
+    server: str,
+    connection: int,
+    others: Iterable[tuple[int, int]] = (),
+    environment: Mapping[str, str] = os.environ,
+) -> int:
+    """Start a fresh process, in which ``serve`` of a module is given a connection.
+
+    Other file descriptors are given to it too, each with the one that it becomes there.
+    """
     import subprocess
 
     # Private, but what multiprocessing starts its own processes with.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    arguments = [sys.executable, *flags, "-c", _FRESH, str(os.getpid()), *sys.path]
-    stdin = (os.POSIX_SPAWN_DUP2, connection, 0)
-    return os.posix_spawn(sys.executable, arguments, os.environ, file_actions=[stdin])
+    arguments = [sys.executable, *flags, "-c", _FRESH, str(os.getpid()), server, *sys.path]
+    actions = [(os.POSIX_SPAWN_DUP2, fd, there) for fd, there in ((connection, 0), *others)]
+    return os.posix_spawn(sys.executable, arguments, environment, file_actions=actions)
 
 
-def _exit_code(pid: int) -> int | None:
-    """Wait until a worker has ended."""
+def exit_code(pid: int) -> int | None:
+    """Wait until a process that was started here has ended."""
     with suppress(ChildProcessError):  # where SIGCHLD is ignored
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return None

@@ -13,6 +13,7 @@ import pickle
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import NoReturn
@@ -21,15 +22,15 @@ from shardwright.engine.local import DONE, FAILED, MESSAGE
 from shardwright.errors import ShardwrightError
 
 
-def work(parent: int, connection: int) -> NoReturn:
-    """Run each task that comes from a file descriptor, with its function; then end this process."""
+def work(parent: int, connection: int, serve: Callable[[Connection], None]) -> NoReturn:
+    """Serve the parent on a file descriptor; then end this process."""
     code = 1
     try:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() == parent:  # else it died before we asked
-            with suppress(BrokenPipeError, ConnectionResetError):
-                _serve(Connection(connection))
+            with suppress(BrokenPipeError, ConnectionResetError, EOFError):
+                serve(Connection(connection))
             code = 0
     except BaseException:
         traceback.print_exc()
@@ -37,7 +38,8 @@ def work(parent: int, connection: int) -> NoReturn:
         os._exit(code)  # nothing of what this process was before the fork may run
 
 
-def _serve(connection: Connection) -> None:
+def serve(connection: Connection) -> None:
+    """Run each task that comes, with its function."""
     try:
         while True:
             function, task = connection.recv()
@@ -45,16 +47,14 @@ def _serve(connection: Connection) -> None:
                 connection.send((MESSAGE, message))
             connection.send((DONE, None))
     except Exception as error:  # of the task; or the parent is gone, and this goes nowhere
-        connection.send_bytes(_failed(error))
+        trace = "".join(traceback.format_exception(error))
+        connection.send((FAILED, (portable(error), trace)))
 
 
-def _failed(error: Exception) -> bytes:
-    """Pack an error with its traceback; one that pickling would break is replaced by its text."""
-    trace = "".join(traceback.format_exception(error))
+def portable(error: Exception) -> Exception:
+    """Give an error that can be sent; one that pickling would break is replaced by its text."""
     try:
-        data = pickle.dumps((FAILED, (error, trace)))
-        pickle.loads(data)
+        pickle.loads(pickle.dumps(error))
     except Exception:
-        text = ShardwrightError(f"{type(error).__name__}: {error}")
-        data = pickle.dumps((FAILED, (text, trace)))
-    return data
+        return ShardwrightError(f"{type(error).__name__}: {error}")
+    return error

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
-from shardwright.buckets import Bucket
+from shardwright.buckets import Bucket, choose
 
 FORMAT_VERSION = 2
 JSON_SUFFIX = "json"
@@ -243,20 +243,8 @@ class Recipe:
         return {suffix: arrays[suffix] for suffix in self.suffixes[1:]}
 
     def bucket_for(self, width: int, height: int) -> Bucket:
-        """Choose the bucket with the aspect ratio nearest to a picture's; the first on a tie.
-
-        Of several resolutions, the last for which the picture need not be enlarged, or the first.
-        """
-        if width < 1 or height < 1:
-            raise ValueError(f"{width}x{height} is not the size of a picture")
-        first, fitting = 0, None
-        for count in self.levels or (len(self.buckets),):
-            level, first = self.buckets[first : first + count], first + count
-            nearest = min(level, key=lambda bucket: abs(width / height - bucket.aspect))
-            if fitting is None or (width >= nearest.width and height >= nearest.height):
-                fitting = nearest
-        assert fitting is not None
-        return fitting
+        """Choose the bucket of a picture."""
+        return choose(self.buckets, self.levels, width, height)
 
     def override(self, *, fit: str | None, models: Mapping[str, str]) -> Recipe:
         """Give it with the values of flags: another fit, and other models."""

@@ -27,8 +27,10 @@ _MODEL = ("model", "revision", "sha256")  # the settings that name the weights
 _GIVEN = "given"  # for a caller's own encoders, which no flag can name
 
 SRGB = "srgb"  # colours were converted to sRGB, by the profiles in the image files
-# What a missing setting means. Early versions ignored profiles and recorded no colour.
-_ABSENT = {"colour": "as_stored"}
+FAST = "fast"  # JPEG files were decoded at a smaller scale
+FRACTIONS = "fractions"  # pictures were cropped between pixels
+# What a missing setting means: early versions ignored profiles, and cropped complete pixels.
+_ABSENT = {"colour": "as_stored", "fit": "original", "crop": "pixels", "decode": "exact"}
 
 Settings = dict[str, Any]
 

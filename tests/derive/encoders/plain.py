@@ -55,7 +55,7 @@ def encoded(encoder: Any, source: Any) -> NDArray[Any]:  # noqa: ANN401 - pictur
     prepared: Any = encoder.prepare(source)
     inputs = (prepared,) if isinstance(prepared, np.ndarray) else (prepared.ids, prepared.mask)
     made: Any = encoder
-    (array,) = made.encode(*(one[None] for one in inputs))
+    (array,) = made.encode(*(np.stack([one]) for one in inputs))  # a batch, as at work
     return np.asarray(array)
 
 

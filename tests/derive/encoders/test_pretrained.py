@@ -20,6 +20,7 @@ from shardwright.encoders import load
 from shardwright.encoders.autoencoder import Autoencoder, Tiling
 from shardwright.encoders.base import ImageEncoder, Options, Picture, TextEncoder
 from shardwright.encoders.contract import ImageEncoderContract, TextEncoderContract, picture
+from shardwright.encoders.preparing import pixels
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipes import SPECIFICATION
 from tests.derive.encoders.models import (
@@ -263,7 +264,10 @@ def test_pictures_of_every_mode_equal_a_plain_run(
     on_white.alpha_composite(rgba)
     expected = plain(checkpoints[name], np.array(on_white.convert("RGB")))
     close(
-        one(encoder(name, checkpoints[name]), images.read(str(path), ["srgb"]).by_colour["srgb"]),
+        one(
+            encoder(name, checkpoints[name]),
+            pixels(images.read(str(path), ["srgb"]).by_colour["srgb"]),
+        ),
         expected,
     )
 
@@ -288,7 +292,7 @@ def test_a_picture_lying_on_its_side_is_encoded_upright(
     lying.save(tmp_path / "x.png", exif=exif)
     array = one(
         encoder("vae", checkpoints["vae"]),
-        images.read(str(tmp_path / "x.png"), ["srgb"]).by_colour["srgb"],
+        pixels(images.read(str(tmp_path / "x.png"), ["srgb"]).by_colour["srgb"]),
     )
     assert array.shape == (16, 6, 9)
     close(array, plain_vae(checkpoints["vae"], np.array(upright)))

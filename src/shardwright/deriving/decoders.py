@@ -1,0 +1,223 @@
+"""Decoding in processes of its own, on all cores, without the interpreter lock of this one.
+
+Each child is a fresh process: it has no threads, no torch and no weights, and never outlives this
+process. It writes what it made into its arena, a file without a name in memory, from which this
+process copies it; through the connection go only arguments and some lengths. So no pixels are
+sent, nothing is in ``/dev/shm``, and a kill leaves nothing behind.
+
+A child that dies costs the image that it was reading, and the next image starts another one.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any, Generic, ParamSpec, Self, TypeVar
+
+import numpy as np
+
+from shardwright.deriving import images
+from shardwright.deriving.images import BadImageError
+from shardwright.engine.local import InWorker, cores, exit_code, signals_blocked, spawn
+from shardwright.engine.worker import portable
+from shardwright.errors import ShardwrightError
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_FEW = 32  # images for each core: below, starting processes costs more than they gain
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_KEPT = 1 << 26  # bytes of an arena; what a huge picture needs beyond is given back
+_AT_ONCE = 1 << 30  # bytes: the system takes no more than 2 GiB in one call
+_FIX = "raise the limits (ulimit -u, ulimit -n) or free memory"
+_START = "a process that decodes images did not start"
+
+
+def children_for(count: int) -> int:
+    """Choose how many processes decode so many images; 0 to decode in the calling threads."""
+    return cores() if count > _FEW * cores() else 0
+
+
+class Decoders(Generic[Arguments, Result]):
+    """Calls a function in some processes, or here if there are none; for several threads.
+
+    The function and its arguments must be picklable. What the function raises is raised here.
+    """
+
+    def __init__(self, function: Callable[Arguments, Result], count: int) -> None:
+        self.function, self.count = function, count
+        self._children = [_Child(function) for _ in range(count)]
+        self._idle: SimpleQueue[_Child] = SimpleQueue()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            for child in self._children:
+                undo.callback(child.end)
+                child.start()
+                self._idle.put(child)
+            undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self._children:
+            child.end()
+
+    @property
+    def threads(self) -> int:
+        """Say how many threads keep all busy: one more, while others copy what was made."""
+        return self.count + 1 if self.count else cores()
+
+    def __call__(self, *given: Arguments.args, **named: Arguments.kwargs) -> Result:
+        """Run the function; BadImageError if its process dies."""
+        if not self.count:
+            return self.function(*given, **named)
+        child = self._idle.get()
+        try:
+            result: Result = child.run(given, named)
+        finally:
+            self._idle.put(child)
+        return result
+
+
+class _Child:
+    """One process, which is started again after its death."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.connection: Connection | None = None
+        self.pid = self.arena = -1
+        self.ready = False  # whether it has been heard of
+
+    def start(self) -> None:
+        """Start the process, and do not wait for it."""
+        try:
+            with ExitStack() as undo:
+                self.arena = _new_arena()
+                undo.callback(os.close, self.arena)
+                ours, theirs = Pipe()
+                undo.enter_context(ours)
+                # Until it is ready, its errors go into the arena; what it prints is an error too.
+                others = ((2, 1), (self.arena, 2))
+                with theirs, signals_blocked():
+                    self.pid = spawn(__name__, theirs.fileno(), others, os.environ | _ONE_THREAD)
+                undo.pop_all()
+        except OSError as error:
+            raise ShardwrightError(f"{_START}: {error.strerror}", fix=_FIX) from error
+        self.connection, self.ready = ours, False
+        with suppress(BrokenPipeError, ConnectionResetError):  # the first call says why
+            ours.send(self.function)
+
+    def run(self, given: Sequence[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Give what the function returns, or raise what it raises."""
+        if self.connection is None:
+            self.start()
+        assert self.connection is not None
+        try:
+            if not self.ready and (failure := self.connection.recv()):
+                raise ShardwrightError(f"{_START}: {failure}")
+            self.ready = True
+            self.connection.send((given, named))
+            parts = self.connection.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise self._death() from None
+        made, error, trace = _taken(self.arena, parts)
+        if error is not None:
+            raise error from InWorker(trace)
+        return made
+
+    def end(self) -> int | None:
+        """End the process, whatever it is doing, and give its exit code."""
+        if self.connection is None:
+            return None
+        self.connection.close()
+        self.connection = None
+        os.close(self.arena)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        return exit_code(self.pid)
+
+    def _death(self) -> Exception:
+        said = os.pread(self.arena, 1 << 16, 0).decode(errors="replace").strip().splitlines()
+        code = self.end()
+        how = f"ended with exit code {code}"
+        if code is not None and code < 0:
+            how = f"died by signal {-code} ({signal.strsignal(-code)})"
+        if self.ready:
+            return BadImageError("broken_image", f"the process that decoded it {how}")
+        return ShardwrightError(": ".join([_START, f"it {how}", *said[-1:]]), fix=_FIX)
+
+
+def serve(connection: Connection) -> None:
+    """Receive a function, and call it with the arguments that come; in a child."""
+    try:
+        function = connection.recv()
+    except Exception as error:  # what it needs cannot be imported, or the parent is gone
+        connection.send(f"{type(error).__name__}: {error}")
+        return
+    arena = os.dup(2)
+    os.dup2(1, 2)
+    connection.send(None)
+    with images.strict():
+        while True:
+            given, named = connection.recv()
+            connection.send(_put(arena, partial(function, *given, **named)))
+
+
+def _put(arena: int, function: Callable[[], Any]) -> list[tuple[int, bool]]:
+    """Call a function, and write what it made; give the length of each part, and if it is fixed."""
+    try:
+        parts = _pickled((function(), None, ""))
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error))
+        parts = _pickled((None, portable(error), trace))
+    _move(os.pwritev, arena, parts)
+    return [(len(part), part.readonly) for part in parts]
+
+
+def _pickled(made: object) -> list[memoryview]:
+    """Give the pickle of an object and then its buffers, which are not copied."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(made, 5, buffer_callback=buffers.append)
+    return [memoryview(data), *(buffer.raw() for buffer in buffers)]
+
+
+def _taken(arena: int, lengths: Sequence[tuple[int, bool]]) -> Any:  # noqa: ANN401
+    """Copy what a child made out of its arena."""
+    parts = [np.empty(length, np.uint8).data for length, _ in lengths]
+    _move(os.preadv, arena, parts)
+    if sum(map(len, parts)) > _KEPT:
+        os.ftruncate(arena, _KEPT)
+    data, *buffers = [
+        part.toreadonly() if fixed else part
+        for part, (_, fixed) in zip(parts, lengths, strict=True)
+    ]
+    return pickle.loads(data, buffers=buffers)
+
+
+def _move(
+    move: Callable[[int, list[memoryview], int], int], arena: int, parts: Sequence[memoryview]
+) -> None:
+    """Read or write parts, one after the other; other threads go on, as they would not in mmap."""
+    offset = 0
+    for part in parts:
+        end = offset + len(part)
+        while offset < end:
+            offset += move(arena, [part[len(part) - (end - offset) :][:_AT_ONCE]], offset)
+
+
+def _new_arena() -> int:
+    """Open a file without a name: in memory where the system has that, or else on the disk."""
+    if sys.platform == "linux":
+        return os.memfd_create("shardwright")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,213 @@
+"""What an encoder sees of a picture, as a value; and looking at a picture through several of them.
+
+Looking needs no encoder and no store, so that it can be done in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from PIL import Image
+
+from shardwright.buckets import Bucket, choose
+from shardwright.deriving import images
+from shardwright.deriving.images import BadImageError, Pictures, Size
+from shardwright.deriving.sources import is_regular
+from shardwright.encoders.base import PictureWriter
+from shardwright.encoders.picture import Writer
+from shardwright.encoders.preparing import Box, Preparing, pixels
+from shardwright.recipes import Recipe
+from shardwright.store import facts
+from shardwright.store.facts import ImageFile
+from shardwright.store.provenance import FAST, FRACTIONS, SRGB
+
+_SCALES = (8, 4, 2)  # that a JPEG can be decoded at, besides 1
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The part of a picture that an array shows, and the size it is resized to."""
+
+    box: Box
+    size: Size
+
+    @property
+    def is_resized(self) -> bool:
+        """Whether its pixels are not those of the picture."""
+        left, top, right, bottom = self.box
+        return (right - left, bottom - top) != self.size
+
+
+@dataclass(frozen=True)
+class View:
+    """What decides the input of an encoder; equal views of a picture show the same pixels."""
+
+    colour: str = SRGB
+    fit: str = "original"
+    crop: str | None = None  # with fit "bucket": FRACTIONS of pixels, or None for complete ones
+    decode: str | None = None  # FAST, or None
+    divisors: tuple[int, int] = (1, 1)  # with fit "original": of its width and height
+    buckets: tuple[Bucket, ...] = ()  # with fit "bucket"
+    levels: tuple[int, ...] = ()
+    name: str = field(default="", compare=False)  # for errors
+    prepare: Preparing | None = field(default=None, compare=False)  # None: it sees the pixels
+    writer: PictureWriter | None = field(default=None, compare=False)  # of a picture file
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether it can be sent to another process: not with a writer of the user's own."""
+        return self.writer is None or type(self.writer) is Writer
+
+    def frame(self, size: Size) -> Frame:
+        """Choose the part of a picture that it shows.
+
+        ``original`` keeps the picture, except for the remainder at the right and bottom when its
+        sides are divided. ``bucket`` takes the largest centred part of the bucket's shape.
+        """
+        if self.fit == "bucket":
+            return _fitted(size, choose(self.buckets, self.levels, *size), self.crop)
+        width, height = (side - side % by for side, by in zip(size, self.divisors, strict=True))
+        if not width or not height:
+            detail = f"{size.width}x{size.height} pixels are too few for {self.name}"
+            raise BadImageError("too_small", detail)
+        return Frame((0, 0, width, height), Size(width, height))
+
+    def scale(self, size: Size) -> int:
+        """Choose the scale that a JPEG is decoded at: not below the size that is needed."""
+        frame = self.frame(size)
+        left, top, right, bottom = frame.box
+        width, height = frame.size
+        if self.prepare is not None and not frame.is_resized:
+            width, height = self.prepare.needs(width, height)
+        return next(
+            (s for s in _SCALES if right - left >= width * s and bottom - top >= height * s), 1
+        )
+
+
+class Look(NamedTuple):
+    """What was seen of a picture."""
+
+    size: Size  # of the picture in its file, upright
+    file: ImageFile | None  # that was read
+    unapplied: str | None  # why its colour profile was not applied, if it was not
+    plain: bool  # whether the file holds these pixels, as any reader would see them
+    # For each view: what was prepared or, where it says nothing, the pixels; or a picture file.
+    made: tuple[Any, ...]
+
+
+def look(path: str, views: Sequence[View]) -> Look:
+    """Read a picture once, or once for each scale, and prepare what each view shows of it."""
+    file = None
+    with suppress(OSError):  # reading it gives the reason
+        file = facts.image_file(path) if is_regular(path) else None
+    scales = [1] * len(views)
+    if any(view.decode == FAST for view in views):
+        head = images.head(path)
+        if head.scalable:
+            scales = [view.scale(head.size) if view.decode == FAST else 1 for view in views]
+    made: dict[int, Any] = {}
+    found: list[Pictures] = []
+    for scale in dict.fromkeys(scales):
+        those = {n: view for n, view in enumerate(views) if scales[n] == scale}
+        pictures = images.read(path, {view.colour for view in those.values()}, scale)
+        shown: dict[View, Image.Image] = {}
+        for number, view in those.items():
+            if view not in shown:
+                shown[view] = _shown(pictures, view)
+            made[number] = _made(path, file, pictures, view, shown[view])
+        found.append(pictures._replace(by_colour={}))  # only one of them in memory
+    first = found[0]
+    unapplied = next((each.unapplied for each in found if each.unapplied), None)
+    in_order = tuple(made[number] for number in range(len(views)))
+    return Look(first.size, file, unapplied, first.plain, in_order)
+
+
+def original(path: str, file: ImageFile | None) -> bytes | None:
+    """Read an image file as it is; None if it is no longer the one that was decoded."""
+    with suppress(OSError):
+        data = Path(path).read_bytes()
+        if file and xxhash.xxh3_64_hexdigest(data) == file.xxh3:
+            return data
+    return None
+
+
+def left_out(size: Size, recipe: Recipe) -> tuple[str, str] | None:
+    """Say why the recipe's selection leaves an image out: the reason's name and a detail."""
+    limits, (width, height) = recipe.selection, size
+    if limits.min_side is not None and min(size) < limits.min_side:
+        return "below_min_side", f"{width}x{height} pixels, and min_side is {limits.min_side}"
+    if recipe.fit != "bucket" or (limits.max_upscale, limits.max_crop) == (None, None):
+        return None
+    frame = _fitted(size, recipe.bucket_for(*size), FRACTIONS)
+    left, top, right, bottom = frame.box
+    upscale = max(frame.size.width / (right - left), frame.size.height / (bottom - top))
+    crop = 1 - (right - left) * (bottom - top) / (width * height)
+    if limits.max_upscale is not None and upscale > limits.max_upscale:
+        detail = f"enlarged {upscale:.2f} times, and max_upscale is {limits.max_upscale}"
+        return "above_max_upscale", detail
+    if limits.max_crop is not None and crop > limits.max_crop:
+        return "above_max_crop", f"{crop:.0%} cropped, and max_crop is {limits.max_crop}"
+    return None
+
+
+def _fitted(size: Size, bucket: Bucket, crop: str | None) -> Frame:
+    """Find the largest centred part of a bucket's shape."""
+    target = Size(bucket.width, bucket.height)
+    if crop != FRACTIONS or min(size.width - target.width, size.height - target.height) == 0:
+        # Where only pixels are cut off, the others stay as they are.
+        scale = min(size.width / bucket.width, size.height / bucket.height)
+        width = max(1, min(size.width, round(bucket.width * scale)))
+        height = max(1, min(size.height, round(bucket.height * scale)))
+        x, y = (size.width - width) // 2, (size.height - height) // 2
+        return Frame((x, y, x + width, y + height), target)
+    wide = min(Fraction(size.width), Fraction(size.height * bucket.width, bucket.height))
+    high = min(Fraction(size.height), Fraction(size.width * bucket.height, bucket.width))
+    across, down = (size.width - wide) / 2, (size.height - high) / 2
+    sides = (across, down, size.width - across, size.height - down)
+    left, top, right, bottom = (int(s) if s.denominator == 1 else float(s) for s in sides)
+    return Frame((left, top, right, bottom), target)
+
+
+def _shown(pictures: Pictures, view: View) -> Image.Image:
+    """Cut a picture to its frame, and resize it to the frame's size."""
+    image, frame = pictures.by_colour[view.colour], view.frame(pictures.size)
+    if not frame.is_resized:
+        complete = frame.size == pictures.size  # which may have been decoded at a smaller scale
+        return image if complete else image.crop(_whole(frame.box))
+    box: Box | None = pictures.place(frame.box)
+    if view.crop != FRACTIONS and pictures.scale == 1:
+        if frame.box != (0, 0, *image.size):
+            image = image.crop(_whole(frame.box))
+        box = None
+    return image.resize(frame.size, Image.Resampling.LANCZOS, box)
+
+
+def _whole(box: Box) -> tuple[int, int, int, int]:
+    left, top, right, bottom = map(int, box)
+    return left, top, right, bottom
+
+
+def _made(
+    path: str, file: ImageFile | None, pictures: Pictures, view: View, image: Image.Image
+) -> NDArray[Any] | bytes:
+    """Prepare what a view shows, or write its file."""
+    frame = view.frame(pictures.size)
+    try:
+        if view.writer is not None:
+            kept = pictures.plain and frame.size == pictures.size
+            return view.writer.write(pixels(image), original(path, file) if kept else None)
+        if view.prepare is None:
+            return pixels(image)
+        padded = pictures.scale > 1 and not frame.is_resized
+        box = pictures.place(frame.box) if padded else None
+        return np.ascontiguousarray(view.prepare(image, box))
+    except Exception as error:  # a model's own code may raise anything
+        raise BadImageError("not_prepared", f"{view.name}: {error}") from error

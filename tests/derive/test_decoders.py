@@ -1,0 +1,248 @@
+"""Decoding in other processes: what comes back, who dies, and what is left."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardwright.deriving import decoders
+from shardwright.deriving.decoders import Decoders, children_for
+from shardwright.deriving.images import BadImageError
+from shardwright.engine.local import cores
+from shardwright.errors import ShardwrightError
+from tests.commands import children, is_alive, wait_until
+from tests.derive import decoding
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays() -> Iterator[None]:
+    before = children(os.getpid()), len(os.listdir("/proc/self/fd"))
+    yield
+    assert (children(os.getpid()), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_arrays_come_back_as_they_were_made() -> None:
+    here = decoding.several(None)
+    with Decoders(decoding.several, 1) as decode:
+        there = decode(None)
+    assert there.keys() == here.keys()
+    for name, array in here.items():
+        assert np.array_equal(there[name], array), name
+        if name != "file":
+            assert there[name].dtype == array.dtype, name
+    assert not there["fixed"].flags.writeable
+    assert there["free"].flags.writeable
+    assert there["file"] == b"\xff\xd8"
+
+
+def test_an_array_stays_as_it_is_when_the_next_one_comes() -> None:
+    with Decoders(decoding.pixels, 1) as decode:
+        first = decode((64, 64, 3))
+        decode((80, 80, 3))[:] = 0
+    assert np.array_equal(first, decoding.pixels((64, 64, 3)))
+
+
+def test_the_room_of_a_huge_picture_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders, "_KEPT", 4096)
+    with Decoders(decoding.pixels, 1) as decode:
+        [child] = decode._children
+        for shape in ((60, 50, 3), (600, 500, 3), (60, 50, 3)):
+            assert np.array_equal(decode(shape), decoding.pixels(shape))
+            assert os.fstat(child.arena).st_size <= 4096
+
+
+def test_an_array_that_takes_several_calls_to_move_is_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoders, "_AT_ONCE", 1000)
+    with Decoders(decoding.pixels, 1) as decode:
+        assert np.array_equal(decode((60, 50, 3)), decoding.pixels((60, 50, 3)))
+
+
+def test_no_array_passes_through_the_connection_or_a_shared_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    received: list[bytes] = []
+    loads = pickle.loads
+
+    def watch(data: bytes) -> object:
+        received.append(bytes(data))
+        return loads(data)
+
+    before = os.listdir("/dev/shm")
+    with Decoders(decoding.pixels, 1) as decode:
+        monkeypatch.setattr(connection._ForkingPickler, "loads", watch)  # type: ignore[attr-defined]
+        decode((1000, 1000, 3))
+        assert os.listdir("/dev/shm") == before
+    assert received
+    assert sum(map(len, received)) < 100
+
+
+def test_each_child_is_another_process_and_threads_share_them() -> None:
+    with Decoders(decoding.who, 2) as decode, ThreadPoolExecutor(3) as pool:
+        found = set(pool.map(decode, range(20)))
+        assert found == set(children(os.getpid()))
+    assert len(found) == 2
+
+
+def test_without_children_the_function_is_called_here() -> None:
+    with Decoders(decoding.who, 0) as decode:
+        assert decode(None) == os.getpid()
+
+
+def test_few_images_are_not_worth_a_process() -> None:
+    assert children_for(32 * cores()) == 0
+    assert children_for(32 * cores() + 1) == cores()
+
+
+def test_a_child_has_no_torch_and_no_threads() -> None:
+    with Decoders(decoding.loaded, 1) as decode:
+        found = decode(None)
+    assert {"PIL", "numpy", "shardwright"} <= found
+    assert found.isdisjoint({"torch", "transformers", "diffusers"})
+    with Decoders(decoding.threads, 1) as decode:
+        assert decode(None) == 1
+
+
+def test_a_child_holds_its_own_connection_and_arena_only() -> None:
+    with Decoders(decoding.descriptors, 2) as decode:
+        ours = set(decoding.descriptors(None).values())
+        first, second = (set(decode(None).values()) for _ in range(2))
+    shared = {name for name in first & second if name.startswith(("/memfd", "socket"))}
+    assert shared == {"/memfd:shardwright (deleted)"}
+    assert not any(name.startswith("socket") for name in ours & (first | second))
+
+
+def test_pillow_is_as_strict_in_a_child() -> None:
+    with Decoders(decoding.strictness, 1) as decode:
+        assert decode(None) == (False, True)
+
+
+class TestErrors:
+    def test_what_the_function_raises_is_raised_here(self) -> None:
+        with Decoders(decoding.misbehave, 1) as decode:
+            with pytest.raises(BadImageError) as caught:
+                decode("bad image")
+            assert caught.value.args == ("broken_image", "cut off")
+            assert "in misbehave" in str(caught.value.__cause__)
+            assert decode("well") == "well"
+
+    def test_what_cannot_be_sent_is_an_error_of_that_call(self) -> None:
+        with Decoders(decoding.misbehave, 1) as decode:
+            with pytest.raises(ShardwrightError, match=r"ValueError: \('said'"):
+                decode("unsendable error")
+            with pytest.raises(Exception, match="pickle"):
+                decode("unsendable result")
+            assert decode("well") == "well"
+
+    @pytest.mark.parametrize(
+        ("how", "detail"),
+        [
+            ("segfault", "the process that decoded it died by signal 11 (Segmentation fault)"),
+            ("exit", "the process that decoded it ended with exit code 7"),
+        ],
+    )
+    def test_a_child_that_dies_costs_its_image_only(self, how: str, detail: str) -> None:
+        with Decoders(decoding.misbehave, 1) as decode:
+            assert decode("well") == "well"
+            with pytest.raises(BadImageError) as caught:
+                decode(how)
+            assert caught.value.args == ("broken_image", detail)
+            assert decode("well") == "well"
+
+    def test_what_a_child_prints_does_not_reach_the_output(
+        self, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        with Decoders(decoding.misbehave, 1) as decode:
+            assert decode("print") == "print"
+        assert capfd.readouterr() == ("", "printed\na warning of libtiff\n")
+
+    def test_what_cannot_be_imported_is_the_cause(self) -> None:
+        with (
+            Decoders(decoding.Unimportable(), 2) as decode,
+            pytest.raises(ShardwrightError, match=r"did not start: .*No module named 'no_such"),
+        ):
+            decode(None)
+
+    def test_a_child_that_dies_at_its_start_stops_the_run(self) -> None:
+        with Decoders(decoding.Deadly(), 1) as decode:
+            for _ in range(2):
+                with pytest.raises(ShardwrightError, match=r"did not start: it died by signal 6"):
+                    decode(None)
+
+    def test_a_broken_installation_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(decoders, "__name__", "shardwright.no_such_module")
+        with (
+            Decoders(decoding.give, 1) as decode,
+            pytest.raises(ShardwrightError, match="exit code 1: ModuleNotFoundError: No module"),
+        ):
+            decode(None)
+
+    def test_limits_that_allow_no_process_are_reported(self) -> None:
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), before[1]))
+        try:
+            with pytest.raises(ShardwrightError, match=r"Too many open files; raise the limits"):
+                Decoders(decoding.give, 4).__enter__()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+SCRIPT = """
+import sys, threading
+sys.path[:0] = {path!r}
+from shardwright.deriving.decoders import Decoders
+from tests.derive import decoding
+with Decoders(decoding.{task}, 2) as decode:
+    threading.Thread(target=decode, args=(None,), daemon=True).start()
+    print("ready", flush=True)
+    try:
+        decode(None)
+    except BaseException as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+def started(task: str) -> subprocess.Popen[str]:
+    code = SCRIPT.format(path=[str(ROOT), str(ROOT / "src")], task=task)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_children_die_with_a_parent_that_is_killed() -> None:
+    with started("hang") as process:
+        found = children(process.pid)
+        assert len(found) == 2
+        process.kill()
+    wait_until(lambda: not any(map(is_alive, found)))
+
+
+def test_ctrl_c_is_the_parent_s_to_decide() -> None:
+    with started("hang") as process:
+        found = children(process.pid)
+        wait_until(lambda: all("SigBlk:\t0000000000004003" in status(pid) for pid in found))
+        for pid in found:
+            os.kill(pid, signal.SIGINT)
+        assert all(map(is_alive, found))
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=10)[0] == "KeyboardInterrupt\n"
+    assert not any(map(is_alive, found))
+
+
+def status(pid: int) -> str:
+    return Path(f"/proc/{pid}/status").read_text()
