@@ -40,11 +40,12 @@ USUAL_GPU, FASTER_GPU = "0.080", "0.042"  # seconds of the VAE for a megapixel; 
 
 def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
     """Ask with small pictures, then with large ones."""
+    large = sizes.megapixels[-1]
     for case, pictures, gpu, names in (
         ({"images": sizes.derive, "encoders": "simulated GPU"}, images(folder, sizes.derive),
          USUAL_GPU, (OURS, LOOP, ALONE)),
-        ({"images": sizes.large, "megapixels": 12, "encoders": "simulated GPU of 20 images/s"},
-         photographs(folder, sizes.large, 12), FASTER_GPU, (OURS, FAST, BEFORE, ALONE)),
+        ({"images": sizes.large, "megapixels": large, "encoders": "simulated GPU of 20 images/s"},
+         photographs(folder, sizes.large, large), FASTER_GPU, (OURS, FAST, BEFORE, ALONE)),
     ):  # fmt: skip
         contestants = [contestant(folder, name, pictures, gpu, "bucket") for name in names]
         yield Question(

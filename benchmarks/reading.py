@@ -1,7 +1,7 @@
 """What it costs to read a picture: decode it, fit it to its bucket, and make the input of DINOv3.
 
-The pictures are JPEGs of 4 and of 12 megapixels with as much detail as photographs. One worker is
-a loop; two are the processes of derive, and threads for the others.
+The pictures are JPEGs with as much detail as photographs. One worker is a loop; two are the
+processes of derive, and threads for the others.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ WAYS: dict[str, tuple[str, Role, str]] = {
 
 
 def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
-    """Ask at both sizes, with one worker and with two."""
-    for megapixels in (4, 12):
+    """Ask at each size, with one worker and with two."""
+    for megapixels in sizes.megapixels:
         source = photographs(folder, sizes.reading, megapixels)
         for workers in (1, 2):
             yield Question(

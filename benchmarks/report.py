@@ -82,7 +82,9 @@ def page(results: dict[str, Any], name: str) -> str:
         "dropped from memory just before. Memory is the peak of all processes of a "
         "contestant together, without the files they map."
     )
-    shown = [one for one in answers if not any(_outgrows(other, one) for other in answers)]
+    reading = [one for one in answers if one.question == "reading"]
+    others = [one for one in answers if one not in reading]
+    shown = [one for one in others if not any(_outgrows(other, one) for other in others)]
     return "\n".join(
         [
             *wrap(about, 110, break_on_hyphens=False),
@@ -91,10 +93,41 @@ def page(results: dict[str, Any], name: str) -> str:
             "|---|---|---|---|",
             *(_row(answer, rounds) for answer in shown),
             "",
+            *(_reading(reading) if reading else ()),
             "![pack](../benchmarks/plots/pack.svg)",
             "![growth](../benchmarks/plots/growth.svg)",
         ]
     )
+
+
+def _reading(answers: Sequence[Answer]) -> list[str]:
+    """Lay out what reading takes: a row for each contestant, columns for sizes and workers."""
+    about = (
+        "Reading: decode a JPEG, fit it to its bucket, and make the input of DINOv3; "
+        f"{answers[0].work} images with as much detail as photographs. For each size: milliseconds "
+        "of a core for an image, then images a second with one worker and with two. Last: the mean "
+        "difference of the fitted pixels from the exact ones, of 255, at the largest size."
+    )
+    head, rows = [""], []
+    for answer in answers:
+        if answer.case["workers"] == 1:
+            head += [f"{answer.case['megapixels']} MP", "1 worker", "2 workers"]
+    for name, last in answers[-1].runs.items():
+        cells = [f"**{name}**" if last.role == "ours" else name]
+        for answer in answers:
+            runs = answer.runs[name]
+            if answer.case["workers"] == 1:
+                cells.append(f"{1000 * runs.median('cpu') / answer.work:.0f} ms")
+            cells.append(f"{answer.work / runs.median():.1f}")
+        rows.append([*cells, f"{last.median('difference'):.2g}"])
+    head.append("differs by")
+    lines = [head, ["---"] * len(head), *rows]
+    return [
+        *wrap(about, 110, break_on_hyphens=False),
+        "",
+        *(f"| {' | '.join(line)} |" for line in lines),
+        "",
+    ]
 
 
 def _row(answer: Answer, usual: int) -> str:

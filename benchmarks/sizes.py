@@ -18,8 +18,9 @@ class Sizes:
     verify: int  # samples
     migrate: tuple[int, ...]  # records
     derive: int  # images
-    reading: int  # images
-    large: int  # images of 12 megapixels for derive
+    megapixels: tuple[int, ...]  # of photographs
+    reading: int  # photographs
+    large: int  # photographs of the last size, for derive
     fill: int  # images of mixed sizes
 
 
@@ -33,8 +34,9 @@ USUAL = Sizes(
     verify=3_000,
     migrate=(10_000, 60_000),
     derive=96,
+    megapixels=(4, 12),
     reading=12,
-    large=48,
+    large=96,
     fill=400,
 )
 QUICK = Sizes(
@@ -47,6 +49,7 @@ QUICK = Sizes(
     verify=300,
     migrate=(1_000,),
     derive=24,
+    megapixels=(4, 12),
     reading=3,
     large=12,
     fill=40,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.contest import SHARDWRIGHT, Command
+from benchmarks.mixed import sizes
 from shardwright.buckets import Bucket
 from shardwright.layout import JSONL_NAME
 from shardwright.recipes import FORMAT_VERSION, SPECIFICATION
@@ -193,6 +194,22 @@ def _photograph(width: int, height: int, random: Generator) -> Image.Image:
         return Image.fromarray(values.clip(0, 255).astype(np.uint8))
 
     return Image.merge("YCbCr", [plane(0, 4), plane(3, 2), plane(3, 2)])
+
+
+def mixed(folder: Path, count: int) -> Path:
+    """Give smooth JPEGs of the sizes that are found on disks, each with a caption."""
+    return _once(folder, f"mixed-{count}", partial(_make_mixed, count))
+
+
+def _make_mixed(count: int, place: Path) -> None:
+    import numpy as np
+    from PIL import Image
+
+    coarse = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    for number, size in enumerate(sizes(count)):
+        path = place / f"{number:05}.jpg"
+        Image.fromarray(coarse).resize(size, Image.Resampling.BILINEAR).save(path)
+        path.with_suffix(".txt").write_text(f"benchmark picture number {number}")
 
 
 def source(folder: Path, commit: str) -> Path | None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from shardwright.deriving.views import View, look
 from shardwright.encoders.preparing import Pixels
 from shardwright.encoders.vision import Prepared, Preprocessing
 from shardwright.recipes import SPECIFICATION
-from shardwright.store.provenance import FRACTIONS
+from shardwright.store.provenance import FAST, FRACTIONS
 
 SIDE = 224
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -154,14 +153,16 @@ PEERS: dict[str, Callable[[str], Read]] = {
 
 
 @contextmanager
-def reader(way: str, workers: int) -> Iterator[Callable[[str], Read]]:
-    """Give what reads one picture, for as many threads as there are workers."""
+def reader(way: str, workers: int) -> Iterator[tuple[Callable[[str], Read], int]]:
+    """Give what reads one picture, and how many threads are to call it."""
     if way in PEERS:
-        yield PEERS[way]
+        yield PEERS[way], workers
         return
-    seen = partial(look, views=views("fast" if way == "fast" else None))
-    with images.strict(), Decoders(seen, workers if workers > 1 else 0) as decoders:
-        yield lambda path: Read(*decoders(path).made)
+    through = views(FAST if way == "fast" else None)
+    children = workers if workers > 1 else 0
+    with images.strict(), Decoders(look, children) as decoders:
+        threads = decoders.threads if children else 1
+        yield lambda path: Read(*decoders(path, through).made), threads
 
 
 def processor() -> float:
@@ -177,8 +178,8 @@ def processor() -> float:
 if __name__ == "__main__":
     folder, way, workers = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     paths = sorted(map(str, folder.glob("*.jpg")))
-    with reader(way, workers) as read, ThreadPoolExecutor(workers) as pool:
-        list(pool.map(read, paths[:1] * workers))  # every worker has started
+    with reader(way, workers) as (read, threads), ThreadPoolExecutor(threads) as pool:
+        list(pool.map(read, paths[:1] * threads))  # every worker has started
         began, used = time.perf_counter(), processor()
         for _ in pool.map(read, paths):
             pass
