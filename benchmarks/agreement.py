@@ -243,8 +243,8 @@ def _shipped(dino: Path, t5: Path, pipeline: Path) -> Iterator[tuple[str, Subjec
     yield "clip_hidden", _clip(pipeline, "", "hidden", -2)
     yield "clip_pooled", _clip(pipeline, "", "pooled", "pooler_output")
     plain = plain_text("T5EncoderModel", t5, t5, "last_hidden_state")
-    keys = {"encoder": "t5", "model": str(t5), "tokens": TOKENS}
-    yield "t5", Subject(keys, "T5EncoderModel", plain)
+    text: dict[str, Any] = {"encoder": "t5", "model": str(t5), "tokens": TOKENS}
+    yield "t5", Subject(text, "T5EncoderModel", plain)
 
 
 def _clip(pipeline: Path, number: str, output: str, take: str | int) -> Subject:
@@ -339,7 +339,9 @@ def main() -> None:
     parser.add_argument("--full-size", action="store_true", help="three large models: 5 minutes")
     options = parser.parse_args()
     fetch(options.folder)
-    rows = [("component", "model", "fit", "largest error", "mean error", "float16")]
+    rows: list[tuple[str, ...]] = [
+        ("component", "model", "fit", "largest error", "mean error", "float16")
+    ]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         subjects = (full_size if options.full_size else small)(folder)

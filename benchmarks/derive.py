@@ -41,30 +41,37 @@ USUAL_GPU, FASTER_GPU = "0.080", "0.042"  # seconds of the VAE for a megapixel; 
 def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
     """Ask with small pictures, then with large ones."""
     large = sizes.megapixels[-1]
-    for case, pictures, gpu, names in (
-        ({"images": sizes.derive, "encoders": "simulated GPU"}, images(folder, sizes.derive),
-         USUAL_GPU, (OURS, LOOP, ALONE)),
-        ({"images": sizes.large, "megapixels": large, "encoders": "simulated GPU of 20 images/s"},
-         photographs(folder, sizes.large, large), FASTER_GPU, (OURS, FAST, BEFORE, ALONE)),
-    ):  # fmt: skip
-        contestants = [contestant(folder, name, pictures, gpu, "bucket") for name in names]
-        yield Question(
-            "derive",
-            case,
-            [one for one in contestants if one is not None],
-            int(case["images"]),
-            "images",
-            partial(remove, folder / "out"),
-        )
+    yield Question(
+        "derive",
+        {"images": sizes.derive, "encoders": "simulated GPU"},
+        contestants(folder, images(folder, sizes.derive), USUAL_GPU, OURS, LOOP, ALONE),
+        sizes.derive,
+        "images",
+        partial(remove, folder / "out"),
+    )
+    pictures = photographs(folder, sizes.large, large)
+    yield Question(
+        "derive",
+        {"images": sizes.large, "megapixels": large, "encoders": "simulated GPU of 20 images/s"},
+        contestants(folder, pictures, FASTER_GPU, OURS, FAST, BEFORE, ALONE),
+        sizes.large,
+        "images",
+        partial(remove, folder / "out"),
+    )
 
 
-def contestant(folder: Path, name: str, pictures: Path, gpu: str, fit: str) -> Contestant | None:
-    """Give one way to derive; None where the source of an earlier commit is not to be had."""
-    way, role = WAYS[name]
-    command: Command = [PYTHON, PEERS / "derive_all.py", pictures, folder / "out", way, gpu, fit]
-    if name == BEFORE:
-        earlier = source(folder, BEFORE.split()[-1])
-        if earlier is None:
-            return None
-        command = ["env", f"PYTHONPATH={earlier}", *command]
-    return Contestant(name, command, role, times_itself=True)
+def contestants(
+    folder: Path, pictures: Path, gpu: str, *names: str, fit: str = "bucket"
+) -> list[Contestant]:
+    """Give some ways to derive; not that of an earlier commit where git does not have it."""
+    found = []
+    for name in names:
+        way, role = WAYS[name]
+        script = PEERS / "derive_all.py"
+        command: Command = [PYTHON, script, pictures, folder / "out", way, gpu, fit]
+        if name == BEFORE:
+            if (earlier := source(folder, BEFORE.split()[-1])) is None:
+                continue
+            command = ["env", f"PYTHONPATH={earlier}", *command]
+        found.append(Contestant(name, command, role, times_itself=True))
+    return found

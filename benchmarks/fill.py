@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.contest import BEFORE, OURS, Question
-from benchmarks.derive import contestant
+from benchmarks.derive import contestants
 from benchmarks.sizes import Sizes
 from benchmarks.stores import mixed, remove
 
@@ -22,11 +22,11 @@ def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
     """Ask with pictures that keep their size, and with pictures that get that of their bucket."""
     pictures = mixed(folder, sizes.fill)
     for fit in ("original", "bucket"):
-        found = [contestant(folder, name, pictures, GPU, fit) for name in (OURS, BEFORE)]
+        found = contestants(folder, pictures, GPU, OURS, BEFORE, fit=fit)
         yield Question(
             "fill",
             {"images": sizes.fill, "fit": f"fit {fit}"},
-            [replace(one, rounds=1) for one in found if one is not None],
+            [replace(one, rounds=1) for one in found],
             sizes.fill,
             "images",
             partial(remove, folder / "out"),

@@ -39,8 +39,8 @@ def table(answer: Answer) -> str:
         if (said := _asides(runs, answer.work))
     ]
     rounds = len(answer.runs[OURS].seconds)
-    said = f"{_rounds(rounds)}, {answer.took:.0f} s in all, load {answer.load:.1f}"
-    return "\n".join([f"## {answer.title} ({said})", columns(rows), "; ".join(notes)])
+    about = f"{_rounds(rounds)}, {answer.took:.0f} s in all, load {answer.load:.1f}"
+    return "\n".join([f"## {answer.title} ({about})", columns(rows), "; ".join(notes)])
 
 
 def targets(answers: Sequence[Answer]) -> list[dict[str, Any]]:

@@ -106,7 +106,13 @@ class TextSleeper(Sleeper):
 Encoders = dict[str, Any]
 
 
-def ours(encoders: Encoders, images: Path, out: Path, fit: str, **options: str) -> None:
+def ours(
+    encoders: Encoders,
+    images: Path,
+    out: Path,
+    fit: str,
+    **options: Any,  # noqa: ANN401
+) -> None:
     summary = shardwright.derive(
         images, derived_dir=out, encoders=encoders, fit=fit, batch_size=BATCH, **options
     )
@@ -160,7 +166,7 @@ WAYS: dict[str, Callable[[Encoders, Path, Path, str], None]] = {
 
 if __name__ == "__main__":
     images, out, way, gpu, fit = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]
-    encoders = {
+    encoders: Encoders = {
         "dinov3": DinoSleeper(DINO, 0.005),
         "vae": VaeSleeper(VAE, float(gpu)),
         "t5": TextSleeper(T5, 0.003),
