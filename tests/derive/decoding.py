@@ -7,12 +7,14 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.deriving.images import BadImageError
+from shardwright.deriving.views import Look, View, look
 
 
 def give(value: object) -> object:
@@ -108,3 +110,16 @@ def strictness(_: object) -> tuple[bool, bool]:
 
     refused = ("error", None, Image.DecompressionBombWarning, None, 0) in warnings.filters
     return ImageFile.LOAD_TRUNCATED_IMAGES, refused
+
+
+def look_or_die(path: str, views: Sequence[View]) -> Look:
+    """Die of a certain picture."""
+    if path.endswith("img003.png"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return look(path, views)
+
+
+def look_and_list(path: str, views: Sequence[View]) -> set[str]:
+    """Look, and name the packages that this took."""
+    look(path, views)
+    return loaded(None)

@@ -19,10 +19,15 @@ import pytest
 from shardwright.deriving import decoders
 from shardwright.deriving.decoders import Decoders, children_for
 from shardwright.deriving.images import BadImageError
+from shardwright.deriving.views import View
+from shardwright.encoders.preparing import Pixels
+from shardwright.encoders.vision import Prepared, Preprocessing
 from shardwright.engine.local import cores
 from shardwright.errors import ShardwrightError
 from tests.commands import children, is_alive, wait_until
 from tests.derive import decoding
+from tests.derive.pictures import gradient, make_images, save, sketch, store_records
+from tests.faults import contents
 
 ROOT = Path(__file__).parents[2]
 
@@ -206,10 +211,12 @@ import sys, threading
 sys.path[:0] = {path!r}
 from shardwright.deriving.decoders import Decoders
 from tests.derive import decoding
+from tests.derive.pictures import gradient, make_images, save, sketch, store_records
+from tests.faults import contents
 with Decoders(decoding.{task}, 2) as decode:
     threading.Thread(target=decode, args=(None,), daemon=True).start()
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         decode(None)
     except BaseException as error:
         print(type(error).__name__, flush=True)
@@ -242,6 +249,78 @@ def test_ctrl_c_is_the_parent_s_to_decide() -> None:
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=10)[0] == "KeyboardInterrupt\n"
     assert not any(map(is_alive, found))
+
+
+def test_a_store_is_the_same_whoever_decodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = make_images(tmp_path / "images", 12)
+    (images / "img007.png").write_bytes((images / "img007.png").read_bytes()[:-30])
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        'extends = "prx"\ncomponents = ["dinov3", "vae", "t5", "picture"]\n'
+        '[component.picture]\nencoder = "picture"\nformat = "jpg"\n'
+    )
+    here = sketch(images, tmp_path / "here", recipe=recipe)
+    monkeypatch.setattr(decoders, "_FEW", 0)
+    there = sketch(images, tmp_path / "there", recipe=recipe)
+    assert (here.derived, here.failed) == (there.derived, there.failed) == (11, 1)
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
+
+
+def test_an_image_that_kills_its_decoder_is_a_failure_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = make_images(tmp_path / "images", 8)
+    monkeypatch.setattr(decoders, "_FEW", 0)
+    monkeypatch.setattr("shardwright.deriving.run.look", decoding.look_or_die)
+    summary = sketch(images, tmp_path / "derived")
+    assert (summary.derived, summary.failed) == (7, 1)
+    assert summary.failed_by_reason["broken_image"].example == str(images / "img003.png")
+    ids = [record["image_id"] for record in store_records(tmp_path / "derived")]
+    assert ids == [f"img{number:03}" for number in range(8) if number != 3]
+
+
+def test_looking_at_a_picture_for_the_shipped_encoders_needs_no_torch(tmp_path: Path) -> None:
+    save(tmp_path / "a.png", gradient(64, 48))
+    vision = Prepared(Preprocessing(24, 24, 2, 1 / 255, [0.5] * 3, [0.5] * 3), rounded=False)
+    seen = [View(prepare=Pixels()), View(divisors=(8, 8)), View(prepare=vision)]
+    with Decoders(decoding.look_and_list, 1) as decode:
+        found = decode(str(tmp_path / "a.png"), seen)
+    assert found.isdisjoint({"torch", "transformers", "diffusers"})
+
+
+DERIVE = """
+import sys
+sys.path[:0] = {path!r}
+from shardwright import derive
+from shardwright.deriving import decoders
+decoders._FEW = 0
+derive({images!r}, derived_dir={derived!r}, encoders="sketch", batch_size=2)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_cut_short_leaves_no_decoder_and_goes_on(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """With sizes that take turns, so that pictures are encoded in another order than committed."""
+    sizes = ((256, 192), (192, 256), (256, 192), (200, 200), (264, 192))
+    images = make_images(tmp_path / "images", 40, sizes)
+    derived = tmp_path / "derived"
+    path = [str(ROOT), str(ROOT / "src")]
+    code = DERIVE.format(path=path, images=str(images), derived=str(derived))
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: len(list(derived.glob("t5_hidden/*.npy"))) > 4)
+        found = children(process.pid)
+        assert len(found) == cores()
+        process.send_signal(number)
+    wait_until(lambda: not any(map(is_alive, found)))
+    made = len(list(derived.glob("t5_hidden/*.npy")))
+    assert made < 40
+    sketch(images, derived)
+    sketch(images, tmp_path / "unbroken")
+    assert contents(derived) == contents(tmp_path / "unbroken")
 
 
 def status(pid: int) -> str:

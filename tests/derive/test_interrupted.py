@@ -21,10 +21,12 @@ SMALL = ((24, 16), (16, 24), (16, 16))
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough pictures for a run to be caught at work, with one that is broken among them."""
-    folder = make_images(
-        tmp_path_factory.mktemp("pictures") / "images", 60, ((512, 384), (384, 512))
-    )
+    """Enough pictures for a run to be caught at work, with one that is broken among them.
+
+    Their sizes are mixed, so that they are encoded in another order than committed.
+    """
+    sizes = ((512, 384), (384, 512), (512, 384), (448, 448), (384, 512), (512, 376), (448, 448))
+    folder = make_images(tmp_path_factory.mktemp("pictures") / "images", 60, sizes)
     (folder / "img007.png").write_bytes(b"broken")
     return folder
 

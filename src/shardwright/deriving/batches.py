@@ -124,7 +124,7 @@ def try_out(through: Pass) -> None:
                 picture = np.full((*size, 3), 99, np.uint8)
                 picture.setflags(write=False)  # as it is at work
                 inputs = (through.prepare(picture),)
-            made = through.encode(*(column[None] for column in inputs))
+            made = through.encode(*(np.stack([column]) for column in inputs))
     except ShardwrightError:
         raise
     except MemoryError:

@@ -24,7 +24,7 @@ from shardwright.deriving.views import View
 from shardwright.recipes import Component
 
 _REACH = 512  # images
-_EARLY_AT_FIRST = 16  # images that may be made before their turn, until their rate is known
+_EARLY_AT_FIRST = 32  # images that may be made before their turn, until their rate is known
 _EARLY_BYTES = 1 << 30
 _EARLY_SECONDS = 20
 
