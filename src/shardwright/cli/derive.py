@@ -70,6 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "original: latents of the picture's size; bucket: resized to cover the bucket, and "
             "cropped at the centre (as the recipe says, else as before, else original)",
         ),
+        "--decode": text(
+            "HOW",
+            "exact; or fast: JPEG files at a smaller scale, where that is enough (as the recipe "
+            "says, else as before, else exact)",
+        ),
         "--device": text("DEVICE", "auto, cpu, cuda, cuda:N or mps (%(default)s)"),
         "--dtype": text("DTYPE", "bfloat16 or float32 (what suits the device and the component)"),
         "--batch-size": number(

@@ -38,6 +38,7 @@ def derive(
     recompute: Iterable[str] = (),
     drop_failed: bool = False,
     fit: str | None = None,
+    decode: str | None = None,
     device: str = "auto",
     dtype: str | None = None,
     batch_size: int | None = None,
@@ -60,12 +61,14 @@ def derive(
     from shardwright.deriving.settings import Request
     from shardwright.deriving.wanted import wanted
     from shardwright.encoders.base import Options
-    from shardwright.recipes.keys import FITS
+    from shardwright.recipes.keys import DECODES, FITS
     from shardwright.store.places import find_recipe
 
     validate.require_switches(ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed)
     if fit is not None and fit not in FITS:
         raise UsageError(f"--fit {fit}: unknown", fix=f"choose from {', '.join(FITS)}")
+    if decode is not None and decode not in DECODES:
+        raise UsageError(f"--decode {decode}: unknown", fix=f"choose from {', '.join(DECODES)}")
     options = Options(as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"), dtype)
     model = {} if model is None else model
     validate.require_mapping("--model", model, "component names to models")
@@ -78,6 +81,7 @@ def derive(
         place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir),
         place_or_none("--jsonl", jsonl),
         fit=fit,
+        decode=decode,
         models=model,
         choice=encoders,
         recompute=bool(names) and not discard,

@@ -11,7 +11,7 @@ from shardwright.recipes.compare import bucket_changes, changes
 from shardwright.store import content, npy, provenance
 from shardwright.store.folders import array_ids
 from shardwright.store.npy import BadArrayError
-from shardwright.store.provenance import Entry
+from shardwright.store.provenance import Entry, Settings
 from shardwright.store.store import Store
 
 
@@ -31,15 +31,15 @@ class Before:
         """
         recipe = self.store.recipe
         kept = [c for c in recipe.components if self.stored[c] and c not in recompute]
-        fits = {c: self._fit_change(c) for c in kept}
-        changed = {c: listed for c in kept if (listed := self.changes(c) + fits[c])}
-        if all(c in asked and listed == fits[c] for c, listed in changed.items()):
+        views = {c: self._view_changes(c) for c in kept}
+        changed = {c: listed for c in kept if (listed := self.changes(c) + views[c])}
+        if all(c in asked and listed == views[c] for c, listed in changed.items()):
             changed = {}
         found = [f"{c.name}: {', '.join(listed)}" for c, listed in changed.items()]
         again = list(changed)
         if (buckets := self._bucket_changes()) and any(self.stored.values()):
             # Records get their bucket together with new arrays of the picture.
-            follow = [c for c in recipe.components if c.follows_picture] or recipe.pictures
+            follow = [c for c in recipe.components if self._shows_bucket(c)] or recipe.pictures
             if set(follow).isdisjoint(recompute) or not set(follow).isdisjoint(kept):
                 found += buckets
                 again += [c for c in follow if c not in again]
@@ -66,11 +66,27 @@ class Before:
             before = self.recipe.by_name.get(component.name)
         return list(changes(before, component)) if before else self._misfit(component)
 
-    def _fit_change(self, component: Component) -> list[str]:
-        entry, now = self.entries.get(component.name), self.store.recipe.fit
-        before = entry.settings.get("fit") if entry else self.recipe and self.recipe.fit
-        differs = component.follows_picture and before not in (None, now)
-        return [f"fit was {before}, now {now}"] if differs else []
+    def _view_changes(self, component: Component) -> list[str]:
+        """List what is different in what a component sees of pictures."""
+        entry, recipe = self.entries.get(component.name), self.store.recipe
+        before = provenance.complete(entry.settings) if entry else {}
+        fit = before.get("fit", self.recipe.fit if self.recipe else recipe.fit)
+        now = recipe.fit
+        if not component.follows_picture:
+            if entry is None or component.source != "image":
+                return []
+            now = fit_of(component, recipe, entry.settings) or "original"
+        found = [f"fit was {fit}, now {now}"] if fit != now else []
+        decode = before.get("decode", recipe.decode)
+        if component.source == "image" and decode != recipe.decode:
+            found.append(f"decode was {decode}, now {recipe.decode}")
+        return found
+
+    def _shows_bucket(self, component: Component) -> bool:
+        """Whether new buckets change the arrays of a component."""
+        entry = self.entries.get(component.name)
+        fitted = entry is not None and entry.settings.get("fit") == "bucket"
+        return component.follows_picture or fitted
 
     def _bucket_changes(self) -> list[str]:
         return bucket_changes(self.recipe, self.store.recipe) if self.recipe else []
@@ -92,3 +108,15 @@ class Before:
             if error.reason in ("wrong_dtype", "wrong_shape"):  # verify finds damage
                 return [f"{path} has a {error.reason.replace('_', ' ')}"]
         return []
+
+
+def fit_of(component: Component, recipe: Recipe, kept: Settings | None) -> str | None:
+    """Give the fit of a component that is made from pictures; None if it sees complete ones.
+
+    Where its shape does not follow the picture and its recipe says nothing, arrays that are
+    ``kept`` go on as they are, and others show what latents show.
+    """
+    if component.follows_picture:
+        return recipe.fit
+    fit = component.settings.get("fit") or ("bucket" if kept is None else kept.get("fit"))
+    return "bucket" if fit == recipe.fit == "bucket" else None

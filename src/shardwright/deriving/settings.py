@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from shardwright import encoders
-from shardwright.deriving.before import Before
+from shardwright.deriving.before import Before, fit_of
 from shardwright.deriving.generations import Generation, made_in
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.views import View
@@ -28,7 +28,7 @@ from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile, Si
 from shardwright.recipes.keys import ENCODERS
 from shardwright.storage import files
 from shardwright.store import facts, provenance
-from shardwright.store.provenance import SRGB, Entry, Settings, complete
+from shardwright.store.provenance import FAST, FRACTIONS, SRGB, Entry, Settings, complete
 from shardwright.store.store import Store
 
 
@@ -73,6 +73,7 @@ class InForce:
         # Without arrays of a component, there is nothing that new ones could mix with.
         stored = {c.name for c, count in inventory.stored.items() if count}
         self._used = {name: entry for name, entry in self._entries.items() if name in stored}
+        self._begun = provenance.read(self.store.next.folder)
         self.before = Before(self.store, request.used, self._entries, inventory.stored)
 
     def compare(self) -> None:
@@ -84,7 +85,8 @@ class InForce:
         components, recompute = self.request.components, self.request.recompute
         self.before.require_same(recompute, components)
         asked = {
-            component.name: self._used[component.name].settings | self._choices(component)
+            component.name: _without_view(self._used[component.name].settings)
+            | self._choices(component)
             for component in components
             if component.name in self._used and component not in recompute
         }
@@ -237,7 +239,6 @@ class InForce:
 
     def _recompute(self, components: Iterable[Component]) -> None:
         """Begin or continue a generation for components that have arrays."""
-        begun = provenance.read(self.store.next.folder)
         entries, kept = {}, set()
         for component in components:
             old, new = self._entries.get(component.name), self._entry(component)
@@ -245,7 +246,7 @@ class InForce:
             same = same and not self.before.is_changed(component)
             if same and _is_new(old, component):
                 continue
-            if self.inventory.stored[component] or component.name in begun:
+            if self.inventory.stored[component] or component.name in self._begun:
                 entries[component] = new
             # In these states some arrays may be of the old settings, or of an unrecorded caption.
             mixed = old is not None and old.recompute in ("removing", "making")
@@ -262,17 +263,43 @@ class InForce:
         return provenance.entry_of(component, self.settings[component], model)
 
     def _choices(self, component: Component) -> Settings:
-        """Give the settings that are not the encoder's: the user's, and the colour rule."""
-        fit = self.store.recipe.fit if component.follows_picture else None
-        chosen = provenance.choices(self.request.encoders, fit)
-        recipe = self.store.recipe
-        if fit == "bucket" and recipe.buckets != SPECIFICATION.buckets:
-            chosen["buckets"] = [str(bucket) for bucket in recipe.buckets]
-        if component.source == "image":
-            new = component in self.request.recompute
-            entry = None if new else self._used.get(component.name)
-            chosen["colour"] = complete(entry.settings)["colour"] if entry else SRGB
+        """Give the settings that are not the encoder's: the user's, and the rules of pictures."""
+        recipe, kept = self.store.recipe, self._kept(component)
+        chosen: Settings = {"encoders": provenance.set_of(self.request.encoders)}
+        if component.source != "image":
+            return chosen
+        chosen["colour"] = complete(kept)["colour"] if kept is not None else SRGB
+        if recipe.decode == FAST:
+            chosen["decode"] = FAST
+        fit = fit_of(component, recipe, kept)
+        if fit is not None:
+            chosen["fit"] = fit
+        if fit == "bucket":
+            if self._crops_fractions(component):
+                chosen["crop"] = FRACTIONS
+            if recipe.buckets != SPECIFICATION.buckets:
+                chosen["buckets"] = [str(bucket) for bucket in recipe.buckets]
         return chosen
+
+    def _kept(self, component: Component) -> Settings | None:
+        """Give the settings of arrays that are there and stay, or whose recompute is begun."""
+        again = component in self.request.recompute
+        entry = (self._begun if again else self._used).get(component.name)
+        return entry.settings if entry else None
+
+    def _crops_fractions(self, component: Component) -> bool:
+        """Whether fitted pictures are cropped between pixels.
+
+        Not if arrays that stay were not: all arrays of a sample show the same.
+        """
+        own = self._kept(component)
+        kept = [own] if own else map(self._kept, self.store.recipe.pictures)
+        fitted = [each for each in kept if each and each.get("fit") == "bucket"]
+        return all(each.get("crop") == FRACTIONS for each in fitted)
+
+
+def _without_view(settings: Settings) -> Settings:
+    return {key: value for key, value in settings.items() if key not in ("fit", "crop", "decode")}
 
 
 def _described(encoder: Encoder | PictureWriter) -> Settings:

@@ -34,6 +34,7 @@ def wanted(
     jsonl: Path | None,
     *,
     fit: str | None,
+    decode: str | None,
     models: Mapping[str, str],
     choice: encoders.Choice | None,
     recompute: bool,
@@ -50,7 +51,7 @@ def wanted(
         choice = _usual_set(begun or provenance.readable(folder))
     encoders.require_choice(choice)
     recipe = file.recipe if start is None or file.origin is not None else start
-    recipe = recipe.override(fit=fit, models=models)
+    recipe = recipe.override(fit=fit, decode=decode, models=models)
     _require_sense(recipe, file)
     known = start.by_name if start else {}
     loaded: dict[Any, Any] = {}
@@ -67,12 +68,17 @@ def _usual_set(entries: Mapping[str, provenance.Entry]) -> str:
 
 
 def _require_sense(recipe: Recipe, file: RecipeFile) -> None:
-    """Raise if a limit of the selection can have no effect."""
+    """Raise if a limit of the selection, or the fit of a component, can have no effect."""
     for key in ("max_upscale", "max_crop"):
         if recipe.fit == "original" and getattr(recipe.selection, key) is not None:
             what = f'[images] {key}: has no effect with fit = "original"'
             path = file.origins.get(f"images.{key}", file.origin)
             raise UsageError(what, path=path, fix='add fit = "bucket", or leave it out')
+    for component in recipe.components:
+        if recipe.fit == "original" and component.settings.get("fit") == "bucket":
+            what = 'nothing is fitted to a bucket with [images] fit = "original"'
+            fix = 'add fit = "bucket" to [images], or leave it out'
+            raise file.error(component.name, "fit", what, fix)
 
 
 def _known(

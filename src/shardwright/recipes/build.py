@@ -57,6 +57,7 @@ def build(tables: Tables) -> Recipe:
         selection=Selection(
             **{field.name: images.get(field.name) for field in dataclasses.fields(Selection)}
         ),
+        decode=images.get("decode", keys.DECODES[0]),
     )
 
 
@@ -173,6 +174,7 @@ def tables_of(recipe: Recipe) -> Tables:
         "fit": recipe.fit,
         "buckets": [names[a:b] for a, b in pairwise((0, *ends))] or names,
         **{key: value for key, value in limits if value is not None},
+        "decode": recipe.decode,
     }
     return {"": {}, "paths": {}, "images": images} | {
         f"component.{component.name}": _table_of(component) for component in recipe.components

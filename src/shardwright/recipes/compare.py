@@ -50,8 +50,8 @@ def _values(component: Component) -> dict[str, object]:
     mask, settings = component.mask, component.settings
     return {
         "encoder": component.encoder,
-        # One model may have several names; the provenance knows which it is.
-        **{key: value for key, value in settings.items() if key != "model"},
+        # The provenance knows which model it is, by whatever name, and what the arrays show.
+        **{key: value for key, value in settings.items() if key not in ("model", "fit")},
         "dtype": dtype_text(component),
         "shape": [
             _length(component, axis) if number == 0 else axis

@@ -25,6 +25,7 @@ DTYPES = {
 }
 TOKENS = "tokens"  # an axis as long as the key of that name says
 FITS = ("original", "bucket")
+DECODES = ("exact", "fast")
 
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,47}", re.ASCII)
 # Without a dot, so that it is never a file of the store; and one spelling on every disk.
@@ -152,6 +153,10 @@ def is_name(value: str) -> bool:
     return _NAME.fullmatch(value) is not None and value != "none"  # which --recompute takes
 
 
+def _one_of(words: Collection[str]) -> str:
+    return " or ".join(f'"{word}"' for word in words)
+
+
 _PIXELS = "a number of pixels"
 
 TOP = {
@@ -172,7 +177,7 @@ PATHS = {
 DEFAULT_PATHS = {name: key.example.strip('"') for name, key in PATHS.items()}
 IMAGES = {
     "fit": Key(
-        *(" or ".join(f'"{fit}"' for fit in FITS), lambda v: v in FITS),
+        *(_one_of(FITS), lambda v: v in FITS),
         *('"original": pictures keep their size; "bucket": resized and cropped to it', '"bucket"'),
     ),
     "buckets": Key(
@@ -202,6 +207,10 @@ IMAGES = {
         *("leave out pictures of which a larger share would be cut off by their bucket", "0.3"),
     ),
     "min_side": Key(_PIXELS, _is_count, "leave out pictures with a shorter side below it", "256"),
+    "decode": Key(
+        *(_one_of(DECODES), lambda v: v in DECODES),
+        *('"fast": JPEG files are decoded at a smaller scale, where that is enough', '"fast"'),
+    ),
 }
 TABLES = {"paths": PATHS, "images": IMAGES}  # besides those of the components
 OF_RESOLUTION = {"step": 64, "max_aspect": 2.0}  # with their defaults
@@ -238,6 +247,10 @@ COMPONENT = {
         '{ field = "t5_attention_mask", suffix = "t5m.npy" }',
     ),
     "trim": Key("true or false", _is_switch, "store only the tokens that the mask keeps", "true"),
+    "fit": Key(
+        *(_one_of(FITS), lambda v: v in FITS),
+        *('"original": it sees the complete picture; "bucket": what latents show', '"original"'),
+    ),
     "format": Key(
         *(f"one of {', '.join(PICTURES)}", lambda v: v in PICTURES),
         *("of a picture: jpg, png or webp", '"webp"'),
@@ -293,7 +306,7 @@ class Kind(NamedTuple):
 _CHECKPOINT = ("model", "subfolder")
 _TEXT = (*_CHECKPOINT, "field", "tokens", "attention_mask", "mask", "trim")
 _VISION = Kind(
-    "vision", "image", (*_CHECKPOINT, "output"), {"output": "pooled"}, ("pooled", "patches")
+    "vision", "image", (*_CHECKPOINT, "output", "fit"), {"output": "pooled"}, ("pooled", "patches")
 )
 _LONG = {"tokens": 512, "mask": True, "attention_mask": True}
 ENCODERS = {
@@ -311,7 +324,8 @@ ENCODERS = {
     "picture": Kind("picture", "image", ("format", "quality"), {"format": "jpg", "quality": 95}),
 }
 _EVERY = ("dtype", "shape", "folder", "suffix", "inline")
-_OWN = ("model", "field", "tokens", "mask", "trim", "source", "options")  # of a user's own encoder
+# Of a user's own encoder.
+_OWN = ("model", "field", "tokens", "mask", "trim", "source", "fit", "options")
 
 
 def keys_of(encoder: str | None) -> tuple[str, ...]:

@@ -119,6 +119,9 @@ def _in_shape(component: Component) -> Iterator[tuple[str, str, str]]:
             yield "shape", "an array is larger than a tar member can be", "give less than 8 GiB"
     if component.source == "caption" and component.follows_picture:
         yield "shape", "follows the picture, but a caption has no sides", "give numbers"
+    if "fit" in component.settings and (component.source == "caption" or component.follows_picture):
+        what = "is only for arrays of pictures whose shape does not follow the picture"
+        yield "fit", what, "leave it out"
     if component.encoder == "picture" and (component.dtype, shape) != ("|u1", PIXELS):
         yield "shape", "is not that of a picture", "leave dtype and shape out"
     if component.trim and shape and mask is not None and shape[0] != mask.length:
@@ -164,7 +167,7 @@ def _in_images(recipe: Recipe) -> Iterator[Fault]:
         yield Fault("images", "buckets", "there are none", "add buckets or resolution")
     if recipe.levels and (min(recipe.levels) < 1 or sum(recipe.levels) != len(recipe.buckets)):
         yield Fault("images", "buckets", "the levels do not add up", "give each its buckets")
-    given = {"fit": recipe.fit, **dataclasses.asdict(recipe.selection)}
+    given = {"fit": recipe.fit, "decode": recipe.decode, **dataclasses.asdict(recipe.selection)}
     for key, value in given.items():
         if value is not None and not keys.IMAGES[key].allows(value):
             what = f"{keys.brief(value)} is not valid"

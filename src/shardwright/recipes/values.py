@@ -186,6 +186,7 @@ class Recipe:
     levels: tuple[int, ...] = ()  # of several resolutions: how many buckets each has, in order
     fit: str = "original"  # or "bucket": how a picture fits the arrays that follow its sides
     selection: Selection = Selection()
+    decode: str = "exact"  # or "fast": JPEG files at a smaller scale, where that is enough
 
     @cached_property
     def masks(self) -> tuple[Mask, ...]:
@@ -246,12 +247,15 @@ class Recipe:
         """Choose the bucket of a picture."""
         return choose(self.buckets, self.levels, width, height)
 
-    def override(self, *, fit: str | None, models: Mapping[str, str]) -> Recipe:
-        """Give it with the values of flags: another fit, and other models."""
+    def override(
+        self, *, fit: str | None, models: Mapping[str, str], decode: str | None = None
+    ) -> Recipe:
+        """Give it with the values of flags: another fit, other models, another decoding."""
         components = tuple(
             dataclasses.replace(c, settings={**c.settings, "model": models[c.name]})
             if c.name in models
             else c
             for c in self.components
         )
-        return dataclasses.replace(self, components=components, fit=fit or self.fit)
+        fit, decode = fit or self.fit, decode or self.decode
+        return dataclasses.replace(self, components=components, fit=fit, decode=decode)

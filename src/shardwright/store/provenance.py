@@ -30,6 +30,7 @@ SRGB = "srgb"  # colours were converted to sRGB, by the profiles in the image fi
 FAST = "fast"  # JPEG files were decoded at a smaller scale
 FRACTIONS = "fractions"  # pictures were cropped between pixels
 # What a missing setting means: early versions ignored profiles, and cropped complete pixels.
+# The fit says what an array shows; one that does not follow the picture had none.
 _ABSENT = {"colour": "as_stored", "fit": "original", "crop": "pixels", "decode": "exact"}
 
 Settings = dict[str, Any]
@@ -122,10 +123,9 @@ def complete(settings: Settings) -> Settings:
     return _ABSENT | settings
 
 
-def choices(encoders: object, fit: str | None) -> Settings:
-    """Give the settings that are the user's and not the encoder's."""
-    chosen = {"encoders": encoders if isinstance(encoders, str) else _GIVEN}
-    return chosen if fit is None else chosen | {"fit": fit}
+def set_of(encoders: object) -> str:
+    """Name a set of encoders in settings."""
+    return encoders if isinstance(encoders, str) else _GIVEN
 
 
 def settings_in(document: object) -> dict[str, Settings]:
@@ -152,6 +152,8 @@ def differences(
     for name in (name for name in new if name in old):
         before, now = complete(old[name]), complete(new[name])
         keys = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
+        if "fit" in keys and "crop" in keys:
+            keys.remove("crop")  # which follows from it
         if keys:
             changed[name] = keys
             what = (f"{k} was {_shown(before.get(k))}, now {_shown(now.get(k))}" for k in keys)
@@ -177,8 +179,9 @@ def require_same(
 def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]) -> str:
     """Give the flags that restore the old values of changed settings."""
     words: list[str] = []
-    for key in ("encoders", "fit", "dtype"):
-        old = {entries[name].settings.get(key) for name, keys in changed.items() if key in keys}
+    for key in ("encoders", "fit", "dtype", "decode"):
+        were = [entries[name].settings for name, keys in changed.items() if key in keys]
+        old = {(complete(was) if key == "decode" else was).get(key) for was in were}
         if len(old) == 1 and not old & {None, _GIVEN}:
             words += [f"--{key}", str(*old)]
             if any(entry.settings.get(key) not in {None, *old} for entry in entries.values()):
