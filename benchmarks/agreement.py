@@ -49,6 +49,7 @@ BUCKETS = ((256, 256), (224, 288), (288, 224), (192, 320), (320, 192))
 FITS = ("original", "bucket")
 CAPTION = "a photograph of the {}, in warm light"
 TOKENS = 77
+AUTOENCODERS = ("AutoencoderKL", *models.AUTOENCODERS)
 
 Array = NDArray[Any]
 
@@ -212,9 +213,9 @@ def plain_text(kind: str, folder: Path, tokenizer: Path, take: str | int) -> Cal
 # The encoders.
 
 
-def small(folder: Path) -> dict[str, Subject]:
+def small(folder: Path, autoencoders: Sequence[str] = AUTOENCODERS) -> dict[str, Subject]:
     """Make a small checkpoint of every class that an encoder takes."""
-    found = dict(_autoencoders(folder)) | dict(_vision(folder))
+    found = dict(_autoencoders(folder, autoencoders)) | dict(_vision(folder))
     dino, t5 = models.make_dino(folder / "dinov3"), models.make_t5(folder / "t5")
     text = models.make_decoder(folder / "qwen")
     pipeline = folder / "pipeline"
@@ -259,9 +260,9 @@ def _clip(pipeline: Path, number: str, output: str, take: str | int) -> Subject:
     )
 
 
-def _autoencoders(folder: Path) -> Iterator[tuple[str, Subject]]:
+def _autoencoders(folder: Path, kinds: Sequence[str]) -> Iterator[tuple[str, Subject]]:
     divisors = {"AutoencoderDC": 32, "AutoencoderKLHunyuanImage": 32, "AutoencoderKLWan": 16}
-    for kind in ("AutoencoderKL", *models.AUTOENCODERS):
+    for kind in kinds:
         place = folder / kind
         if kind == "AutoencoderKL":
             models.make_vae(place)
@@ -334,11 +335,14 @@ def fetch(folder: Path) -> None:
 
 def main() -> None:
     """Print a table of all encoders."""
+    import transformers
+
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement", description=__doc__)
     parser.add_argument("folder", type=Path, help="of the photographs")
     parser.add_argument("--full-size", action="store_true", help="three large models: 5 minutes")
     options = parser.parse_args()
     fetch(options.folder)
+    transformers.logging.set_verbosity_error()  # the plain code leaves parts of a model out
     rows: list[tuple[str, ...]] = [
         ("component", "model", "fit", "largest error", "mean error", "float16")
     ]
