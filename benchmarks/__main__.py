@@ -19,7 +19,7 @@ from benchmarks.contest import Answer, ask
 from benchmarks.sizes import QUICK, USUAL, Sizes
 from benchmarks.stores import remove
 
-QUESTIONS = ("pack", "scan", "read", "verify", "migrate", "derive", "start")
+QUESTIONS = ("pack", "scan", "read", "verify", "migrate", "reading", "derive", "fill", "start")
 HERE = Path(__file__).parent
 
 

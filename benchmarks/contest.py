@@ -23,6 +23,8 @@ PYTHON = sys.executable
 SHARDWRIGHT = (PYTHON, "-m", "shardwright")
 PEERS = Path(__file__).parent / "peers"
 OURS = "shardwright"
+FAST = "shardwright, decode = fast"
+BEFORE = "shardwright 716e6b7"  # the commit before reading and batching were worked on
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,9 @@ class Runs:
     seconds: list[float] = field(default_factory=list)
     peak_mb: list[float] = field(default_factory=list)
     idle: list[float] = field(default_factory=list)  # the part of the time an encoder waited
+    cpu: list[float] = field(default_factory=list)  # seconds of the processor, of all processes
+    difference: list[float] = field(default_factory=list)  # from the exact pixels, of 255
+    fill: list[float] = field(default_factory=list)  # mean size of the batches
 
     def median(self, measure: str = "seconds") -> float:
         """Give the median of a measure; of memory the most that was seen."""

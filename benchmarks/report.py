@@ -34,13 +34,13 @@ def table(answer: Answer) -> str:
         if name is not None
     ]
     notes += [
-        f"encoders idle, {name}: {runs.median('idle'):.1%}"
+        f"{name}: {', '.join(said)}"
         for name, runs in answer.runs.items()
-        if runs.idle
+        if (said := _asides(runs, answer.work))
     ]
     rounds = len(answer.runs[OURS].seconds)
-    said = f"{_rounds(rounds)}, {answer.took:.0f} s in all, load {answer.load:.1f}"
-    return "\n".join([f"## {answer.title} ({said})", _columns(rows), "; ".join(notes)])
+    about = f"{_rounds(rounds)}, {answer.took:.0f} s in all, load {answer.load:.1f}"
+    return "\n".join([f"## {answer.title} ({about})", columns(rows), "; ".join(notes)])
 
 
 def targets(answers: Sequence[Answer]) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def targets_table(answers: Sequence[Answer]) -> str:
     for row in targets(answers):
         figure = "" if row["figure"] is None else f"{row['figure']:g}"
         rows.append((row["target"], figure, words[row["met"]]))
-    return _columns(rows)
+    return columns(rows)
 
 
 def page(results: dict[str, Any], name: str) -> str:
@@ -82,7 +82,9 @@ def page(results: dict[str, Any], name: str) -> str:
         "dropped from memory just before. Memory is the peak of all processes of a "
         "contestant together, without the files they map."
     )
-    shown = [one for one in answers if not any(_outgrows(other, one) for other in answers)]
+    reading = [one for one in answers if one.question == "reading"]
+    others = [one for one in answers if one not in reading]
+    shown = [one for one in others if not any(_outgrows(other, one) for other in others)]
     return "\n".join(
         [
             *wrap(about, 110, break_on_hyphens=False),
@@ -91,10 +93,41 @@ def page(results: dict[str, Any], name: str) -> str:
             "|---|---|---|---|",
             *(_row(answer, rounds) for answer in shown),
             "",
+            *(_reading(reading) if reading else ()),
             "![pack](../benchmarks/plots/pack.svg)",
             "![growth](../benchmarks/plots/growth.svg)",
         ]
     )
+
+
+def _reading(answers: Sequence[Answer]) -> list[str]:
+    """Lay out what reading takes: a row for each contestant, columns for sizes and workers."""
+    about = (
+        "Reading: decode a JPEG, fit it to its bucket, and make the input of DINOv3; "
+        f"{answers[0].work} images with as much detail as photographs. For each size: milliseconds "
+        "of a core for an image, then images a second with one worker and with two. Last: the mean "
+        "difference of the fitted pixels from the exact ones, of 255, at the largest size."
+    )
+    head, rows = [""], []
+    for answer in answers:
+        if answer.case["workers"] == 1:
+            head += [f"{answer.case['megapixels']} MP", "1 worker", "2 workers"]
+    for name, last in answers[-1].runs.items():
+        cells = [f"**{name}**" if last.role == "ours" else name]
+        for answer in answers:
+            runs = answer.runs[name]
+            if answer.case["workers"] == 1:
+                cells.append(f"{1000 * runs.median('cpu') / answer.work:.0f} ms")
+            cells.append(f"{answer.work / runs.median():.1f}")
+        rows.append([*cells, f"{last.median('difference'):.2g}"])
+    head.append("differs by")
+    lines = [head, ["---"] * len(head), *rows]
+    return [
+        *wrap(about, 110, break_on_hyphens=False),
+        "",
+        *(f"| {' | '.join(line)} |" for line in lines),
+        "",
+    ]
 
 
 def _row(answer: Answer, usual: int) -> str:
@@ -102,22 +135,33 @@ def _row(answer: Answer, usual: int) -> str:
 
     def of(role: str) -> str:
         return "<br>".join(
-            f"{name}: {_figures(one, usual)} ({one.median() / ours:.2g})"
+            f"{name}: {_figures(one, answer.work, usual)} ({one.median() / ours:.2g})"
             for name, one in runs.items()
             if one.role == role
         )
 
-    own = f"**{_figures(runs[OURS], usual)}**"
+    own = f"**{_figures(runs[OURS], answer.work, usual)}**"
     variants = of("variant").replace(f"{OURS}, ", "").replace(f"{OURS} ", "")
     cells = [answer.title, "<br>".join(filter(None, [own, variants])), of("peer"), of("limit")]
     return f"| {' | '.join(cells)} |"
 
 
-def _figures(runs: Runs, usual: int) -> str:
-    idle = f", idle {runs.median('idle'):.1%}" if runs.idle else ""
-    memory = f", {_peak(runs)} MB" if runs.peak_mb else ""
-    rounds = "" if len(runs.seconds) == usual else f", {_rounds(len(runs.seconds))}"
-    return f"{runs.median():.3g} s{memory}{idle}{rounds}"
+def _figures(runs: Runs, work: int, usual: int) -> str:
+    memory = [f"{_peak(runs)} MB"] if runs.peak_mb else []
+    rounds = [] if len(runs.seconds) == usual else [_rounds(len(runs.seconds))]
+    return ", ".join([f"{runs.median():.3g} s", *memory, *_asides(runs, work), *rounds])
+
+
+def _asides(runs: Runs, work: int) -> list[str]:
+    """Say what only some contestants measure."""
+    said = [f"idle {runs.median('idle'):.1%}"] if runs.idle else []
+    if runs.cpu:
+        said.append(f"{1000 * runs.median('cpu') / work:.0f} ms of a core each")
+    if runs.difference:
+        said.append(f"{runs.median('difference'):.2g} of 255 off")
+    if runs.fill:
+        said.append(f"{runs.median('fill'):.2f} a batch")
+    return said
 
 
 def _outgrows(other: Answer, answer: Answer) -> bool:
@@ -139,7 +183,7 @@ def _peak(runs: Runs) -> str:
     return "" if peak is None else f"{peak:,.0f}" if peak >= 10 else f"{peak:.1f}"
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> str:
+def columns(rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *others in rows:

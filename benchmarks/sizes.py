@@ -18,6 +18,10 @@ class Sizes:
     verify: int  # samples
     migrate: tuple[int, ...]  # records
     derive: int  # images
+    megapixels: tuple[int, ...]  # of photographs
+    reading: int  # photographs
+    large: int  # photographs of the last size, for derive
+    fill: int  # images of mixed sizes
 
 
 USUAL = Sizes(
@@ -30,6 +34,10 @@ USUAL = Sizes(
     verify=3_000,
     migrate=(10_000, 60_000),
     derive=96,
+    megapixels=(4, 12),
+    reading=12,
+    large=96,
+    fill=400,
 )
 QUICK = Sizes(
     rounds=1,
@@ -41,4 +49,8 @@ QUICK = Sizes(
     verify=300,
     migrate=(1_000,),
     derive=24,
+    megapixels=(4, 12),
+    reading=3,
+    large=12,
+    fill=40,
 )

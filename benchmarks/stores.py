@@ -10,12 +10,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.contest import SHARDWRIGHT, Command
+from benchmarks.mixed import sizes
 from shardwright.buckets import Bucket
 from shardwright.layout import JSONL_NAME
 from shardwright.recipes import FORMAT_VERSION, SPECIFICATION
 
+if TYPE_CHECKING:
+    from numpy.random import Generator
+    from PIL import Image
+
+_DISTINCT = 6  # photographs; others are hard links to them, for one takes seconds to make
 _NAMES_A_FILE = 50_000  # ext4 allows 65,000
 
 
@@ -149,6 +156,76 @@ def _make_images(count: int, place: Path) -> None:
         image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
         image.save(place / f"{number:05}.jpg", quality=92)
         (place / f"{number:05}.txt").write_text(f"benchmark picture number {number}")
+
+
+def photographs(folder: Path, count: int, megapixels: int) -> Path:
+    """Give JPEGs as cameras write them, with detail down to the pixel, each with a caption."""
+    return _once(
+        folder, f"photographs-{megapixels}-{count}", partial(_make_photographs, count, megapixels)
+    )
+
+
+def _make_photographs(count: int, megapixels: int, place: Path) -> None:
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    longer, shorter = (round((megapixels * 1e6 * shape) ** 0.5) for shape in (4 / 3, 3 / 4))
+    for number in range(count):
+        path = place / f"{number:05}.jpg"
+        if number < _DISTINCT:
+            width, height = (longer, shorter) if number % 3 else (shorter, longer)
+            _photograph(width, height, random).save(path, quality=92)
+        else:
+            os.link(place / f"{number % _DISTINCT:05}.jpg", path)
+        path.with_suffix(".txt").write_text(f"benchmark picture number {number}")
+
+
+def _photograph(width: int, height: int, random: Generator) -> Image.Image:
+    """Paint noise of every scale, the coarser the stronger; colours have less of the finest."""
+    import numpy as np
+    from PIL import Image
+
+    def plane(finest: int, strength: float) -> Image.Image:
+        values = np.full((height, width), 128, np.float32)
+        for scale in (2**octave for octave in range(finest, 9)):
+            coarse = random.standard_normal((height // scale + 2, width // scale + 2), np.float32)
+            noise = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+            values += np.asarray(noise) * (strength * scale**0.4)
+        return Image.fromarray(values.clip(0, 255).astype(np.uint8))
+
+    return Image.merge("YCbCr", [plane(0, 4), plane(3, 2), plane(3, 2)])
+
+
+def mixed(folder: Path, count: int) -> Path:
+    """Give smooth JPEGs of the sizes that are found on disks, each with a caption."""
+    return _once(folder, f"mixed-{count}", partial(_make_mixed, count))
+
+
+def _make_mixed(count: int, place: Path) -> None:
+    import numpy as np
+    from PIL import Image
+
+    coarse = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    for number, size in enumerate(sizes(count)):
+        path = place / f"{number:05}.jpg"
+        Image.fromarray(coarse).resize(size, Image.Resampling.BILINEAR).save(path)
+        path.with_suffix(".txt").write_text(f"benchmark picture number {number}")
+
+
+def source(folder: Path, commit: str) -> Path | None:
+    """Give the source of an earlier commit, if git has it, to be put on PYTHONPATH."""
+    try:
+        return _once(folder, f"source-{commit}", partial(_extract, commit)) / "src"
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _extract(commit: str, place: Path) -> None:
+    here = str(Path(__file__).parent)
+    top = subprocess.check_output(["git", "-C", here, "rev-parse", "--show-toplevel"], text=True)
+    archive: Command = ["git", "-C", top.strip(), "archive", f"--output={place}/src.tar", commit]
+    subprocess.run([*archive, "src"], check=True, capture_output=True)
+    shutil.unpack_archive(place / "src.tar", place, filter="data")
 
 
 def remove(path: Path) -> None:

@@ -13,13 +13,23 @@ import pytest
 
 from benchmarks import report
 from benchmarks.__main__ import keep, run
-from benchmarks.contest import OURS, PYTHON, Answer, Contestant, Role, Runs, timed
+from benchmarks.contest import (
+    BEFORE,
+    FAST,
+    OURS,
+    PYTHON,
+    Answer,
+    Contestant,
+    Role,
+    Runs,
+    timed,
+)
 from benchmarks.pack import PLAIN, SYNCED, TAR, WRITER
 from benchmarks.sizes import QUICK
 from benchmarks.targets import Target
 
 ROOT = Path(__file__).parents[1]
-TINY = replace(QUICK, pack=(3, 6), derive=2)
+TINY = replace(QUICK, pack=(3, 6), derive=2, megapixels=(1,), reading=2, large=2, fill=2)
 
 
 def answer(runs: dict[str, list[float]], question: str = "pack", work: int = 100) -> Answer:
@@ -39,7 +49,8 @@ def test_a_benchmark_run_keeps_the_time_and_memory_of_every_contestant(tmp_path:
     results = keep(answers, path, tmp_path)
     assert results == json.loads(path.read_text())
     cases = [(one["question"], one["work"]) for one in results["answers"]]
-    assert cases == [("pack", 3), ("pack", 6), ("pack", 3), ("verify", 100), ("derive", 2)]
+    assert cases[:3] == [("pack", 3), ("pack", 6), ("pack", 3)]
+    assert cases[3:] == [("verify", 100), ("derive", 2), ("derive", 2)]
     for one in results["answers"]:
         assert [name for name, runs in one["runs"].items() if runs["role"] == "ours"] == [OURS]
         assert all(len(runs["seconds"]) == 1 for runs in one["runs"].values())
@@ -50,6 +61,32 @@ def test_a_benchmark_run_keeps_the_time_and_memory_of_every_contestant(tmp_path:
     ratio = packed.runs[OURS].median() / packed.runs[TAR].median()
     assert figures["pack: time to GNU tar's"] == pytest.approx(ratio, rel=0.01)
     assert figures["start: seconds of --help"] is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processor time is read from /proc")
+def test_reading_is_measured_with_one_worker_and_two_and_only_exact_pixels_do_not_differ(
+    tmp_path: Path,
+) -> None:
+    one, two = run("reading", TINY, tmp_path)
+    assert (one.case["workers"], two.case["workers"]) == (1, 2)
+    for found in (one, two):
+        assert {OURS, FAST, BEFORE, "Pillow draft"} <= found.runs.keys()
+        assert all(runs.median("cpu") > 0 for runs in found.runs.values())
+        assert found.runs[OURS].difference == [0]
+        assert 0 < found.runs[BEFORE].median("difference") < 5, "it cropped complete pixels"
+    page = report.page(keep([one, two], tmp_path / "results.json", tmp_path), "results.json")
+    assert "| 1 MP | 1 worker | 2 workers | differs by |" in page
+    cells = next(line for line in page.splitlines() if line.startswith(f"| **{OURS}** |")).split()
+    assert cells[-2] == "0"
+    assert float(cells[-4]) == pytest.approx(2 / two.runs[OURS].median(), abs=0.05)
+
+
+def test_the_fill_of_batches_is_measured_for_each_fit(tmp_path: Path) -> None:
+    answers = run("fill", TINY, tmp_path)
+    assert [one.case["fit"] for one in answers] == ["fit original", "fit bucket"]
+    assert all(1 <= one.runs[OURS].median("fill") <= 2 for one in answers)
+    target = Target("fill", "fill", {"fit": "fit bucket"}, "fill", at_least=1)
+    assert target.figure(answers) == answers[1].runs[OURS].fill[0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
@@ -78,6 +115,8 @@ def test_a_benchmark_target_is_compared_with_the_largest_size_by_the_work_done()
     assert Target("speed", "pack", against=TAR, at_least=3).figure(answers) == 2.0
     linear = Target("growth", "pack", {"samples": 100}, "seconds", OURS, {"samples": 10}, 1.2)
     assert linear.figure(answers) == pytest.approx((2 / 100) / (5 / 10))
+    slower = Target("others", "pack", against=TAR, at_most=9, of=TAR)
+    assert slower.figure(answers) == 1.0
     assert Target("memory", "pack", measure="peak_mb", at_most=1000).figure(answers) == 50
     assert Target("absent", "verify", at_most=1).figure(answers) is None
 

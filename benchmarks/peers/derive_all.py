@@ -1,11 +1,15 @@
 """Derive a store from images by one way, with encoders that sleep as long as a GPU would work.
 
-Prints the seconds, and the part of them in which no encoder was at work, for whatever reason.
+Prints the seconds, the part of them in which no encoder was at work, for whatever reason, and how
+many images a batch of the VAE held on average.
 """
 
 import json
+import statistics
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +20,37 @@ from PIL import Image, ImageOps
 import shardwright
 from shardwright.encoders.base import Options, Picture, Tokens
 from shardwright.encoders.sketch import load
+from shardwright.encoders.vision import Preprocessing
 from shardwright.recipes import SPECIFICATION, Component
+
+try:
+    from shardwright.encoders.preparing import Pixels, Prepares
+    from shardwright.encoders.vision import Prepared
+except ImportError:  # the source of an earlier commit, in which only methods prepare
+
+    class Prepares:  # type: ignore[no-redef]
+        preparing: Any
+
+        def prepare(self, picture: Picture) -> NDArray[Any]:
+            made: NDArray[Any] = self.preparing(picture)
+            return made
+
+    class Pixels:  # type: ignore[no-redef]
+        def __call__(self, picture: Picture) -> Picture:
+            return picture
+
+    class Prepared:  # type: ignore[no-redef]
+        def __init__(self, preprocessing: Any, rounded: bool) -> None:  # noqa: ANN401
+            self.apply = partial(preprocessing.apply, rounded=rounded)
+
+        def __call__(self, picture: Picture) -> NDArray[Any]:
+            made: NDArray[Any] = self.apply(picture)
+            return made
+
 
 BATCH = 8
 DINO, VAE, T5 = SPECIFICATION.components
 OVERHEAD = 0.004  # seconds that every call costs a device, however small the batch
-PER_IMAGE = {DINO: 0.005, VAE: 0.080, T5: 0.003}  # about what a current card takes at 1024x1024
 SIDE = 224
 
 
@@ -30,13 +59,15 @@ class Sleeper:
 
     device = "none"
 
-    def __init__(self, component: Component) -> None:
-        self.component = component
+    def __init__(self, component: Component, per_image: float) -> None:
+        self.component, self.per_image = component, per_image
         self.busy = 0.0
+        self.batches: list[int] = []
 
     def encode(self, batch: NDArray[Any], mask: NDArray[Any] | None = None) -> NDArray[Any]:
         began = time.perf_counter()
-        time.sleep(OVERHEAD + len(batch) * PER_IMAGE[self.component] * self.part(batch))
+        self.batches.append(len(batch))
+        time.sleep(OVERHEAD + len(batch) * self.per_image * self.part(batch))
         shape = self.component.shape_for(batch.shape[-2], batch.shape[-3] if batch.ndim > 3 else 0)
         made = np.zeros((len(batch), *shape), np.float16)
         self.busy += time.perf_counter() - began
@@ -50,18 +81,18 @@ class Sleeper:
         return {"encoder": "sleeper"}
 
 
-class DinoSleeper(Sleeper):
-    def prepare(self, picture: Picture) -> NDArray[Any]:
-        small = Image.fromarray(picture).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-        return np.asarray(small, np.float32) / 255
+class DinoSleeper(Prepares, Sleeper):
+    preparing = Prepared(
+        Preprocessing(SIDE, SIDE, Image.Resampling.BILINEAR, 1 / 255, [0.5] * 3, [0.25] * 3),
+        rounded=False,
+    )
 
 
-class VaeSleeper(Sleeper):
+class VaeSleeper(Prepares, Sleeper):
+    preparing = Pixels()
+
     def part(self, batch: NDArray[Any]) -> float:
         return float(batch[0, ..., 0].size / 1024**2)
-
-    def prepare(self, picture: Picture) -> NDArray[Any]:
-        return picture
 
 
 class TextSleeper(Sleeper):
@@ -75,14 +106,22 @@ class TextSleeper(Sleeper):
 Encoders = dict[str, Any]
 
 
-def ours(encoders: Encoders, images: Path, out: Path) -> None:
+def ours(
+    encoders: Encoders,
+    images: Path,
+    out: Path,
+    fit: str,
+    **options: Any,  # noqa: ANN401
+) -> None:
     summary = shardwright.derive(
-        images, derived_dir=out, encoders=encoders, fit="bucket", batch_size=BATCH
+        images, derived_dir=out, encoders=encoders, fit=fit, batch_size=BATCH, **options
     )
     assert summary.failed == 0
+    for encoder in encoders.values():
+        del encoder.batches[0]  # the trial at the start
 
 
-def alone(encoders: Encoders, images: Path, out: Path) -> None:
+def alone(encoders: Encoders, images: Path, out: Path, fit: str) -> None:
     """Only encode, in full batches, from inputs that are ready: nothing can beat that."""
     count = len(list(images.glob("*.jpg")))
     inputs: dict[str, NDArray[Any]] = {
@@ -95,7 +134,7 @@ def alone(encoders: Encoders, images: Path, out: Path) -> None:
             encoders[name].encode(batch[: count - first])
 
 
-def loop(encoders: Encoders, images: Path, out: Path) -> None:
+def loop(encoders: Encoders, images: Path, out: Path, fit: str) -> None:
     """Do what one would write first: one image after the other, nothing synced."""
     for component in SPECIFICATION.components:
         (out / component.folder).mkdir(parents=True)
@@ -118,13 +157,24 @@ def loop(encoders: Encoders, images: Path, out: Path) -> None:
             records.write(json.dumps(record) + "\n")
 
 
-WAYS = {"shardwright": ours, "loop": loop, "alone": alone}
+WAYS: dict[str, Callable[[Encoders, Path, Path, str], None]] = {
+    "shardwright": ours,
+    "fast": partial(ours, decode="fast"),
+    "loop": loop,
+    "alone": alone,
+}
 
 if __name__ == "__main__":
-    images, out, way = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    encoders = {"dinov3": DinoSleeper(DINO), "vae": VaeSleeper(VAE), "t5": TextSleeper(T5)}
+    images, out, way, gpu, fit = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]
+    encoders: Encoders = {
+        "dinov3": DinoSleeper(DINO, 0.005),
+        "vae": VaeSleeper(VAE, float(gpu)),
+        "t5": TextSleeper(T5, 0.003),
+    }  # seconds for an image, about what a current card takes; those of the VAE at 1024x1024
     began = time.perf_counter()
-    WAYS[way](encoders, images, out)
+    WAYS[way](encoders, images, out, fit)
     seconds = time.perf_counter() - began
     busy = sum(encoder.busy for encoder in encoders.values())
-    print(json.dumps({"seconds": round(seconds, 4), "idle": round(1 - busy / seconds, 4)}))
+    fill = statistics.mean(encoders["vae"].batches)
+    figures = {"seconds": seconds, "idle": 1 - busy / seconds, "fill": fill}
+    print(json.dumps({name: round(figure, 4) for name, figure in figures.items()}))
