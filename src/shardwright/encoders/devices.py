@@ -145,9 +145,10 @@ def precision(dtype: str) -> Iterator[None]:
     from torch import backends
 
     tf32 = dtype == "tf32"
-    if hasattr(backends.cudnn, "conv"):
-        key, value, convolutions = "fp32_precision", "tf32" if tf32 else "ieee", backends.cudnn.conv
-    else:  # torch before 2.9
+    key: str = "fp32_precision"
+    value: str | bool = "tf32" if tf32 else "ieee"
+    convolutions = getattr(backends.cudnn, "conv", None)
+    if convolutions is None:  # torch before 2.9
         key, value, convolutions = "allow_tf32", tf32, backends.cudnn
     places = (backends.cuda.matmul, convolutions)
     before = [getattr(place, key) for place in places]
