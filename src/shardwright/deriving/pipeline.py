@@ -28,6 +28,7 @@ Result = TypeVar("Result")
 
 _GROUP_SECONDS = 3  # about what a kill may cost: the size of groups is adapted to it
 _TURN_SECONDS = 30  # where a group costs the moving of models too
+_CREW_SECONDS = 10  # where encoding is slow, and full batches take longer than a group should
 _LARGEST_GROUP = 256
 _GROUP_BYTES = 1 << 28  # of inputs in a group, and again of those that wait to be stacked
 _CREW_BYTES = 1 << 29  # of inputs that are encoded at a time
@@ -50,7 +51,7 @@ class Pipeline:
         self.waited = 0.0  # seconds in which the encoders were idle
         self.seconds = 0.0
         self.read_seconds = 0.0  # in all reader threads
-        self._group_size = batcher.batch_size
+        self._group_size = self._crew_size = batcher.batch_size
         self._idle = False  # whether the encoders wait for the next group
 
     def run(self, total: int, readers: int) -> None:
@@ -64,7 +65,7 @@ class Pipeline:
             _pool(1) as stacking,
             _pool(readers) as reading,
         ):
-            ahead = _Ahead(reading, self._read, self.order, self.batcher.batch_size, readers)
+            ahead = _Ahead(reading, self._read, self.order, readers)
             coming = stacking.submit(self._next, ahead)
             committed: Future[None] | None = None
             while True:
@@ -103,7 +104,7 @@ class Pipeline:
         while len(samples) < self._group_size and nbytes < _GROUP_BYTES:
             # Full batches matter more than a full group, for which the encoders need not wait.
             enough = self._idle and len(samples) >= self.batcher.batch_size
-            crew = ahead.take(self._group_size, wait=not enough)
+            crew = ahead.take(self._group_size, self._crew_size, wait=not enough)
             if not crew:
                 break
             samples += crew
@@ -135,6 +136,7 @@ class Pipeline:
         size = max(1, min(fitting, _LARGEST_GROUP, 2 * count))
         batch = self.batcher.batch_size
         self._group_size = size if size < batch else size - size % batch
+        self._crew_size = max(1, min(batch, int(rate * _CREW_SECONDS)))
 
     def _wait(self, future: Future[Result]) -> Result:
         began = time.monotonic()
@@ -153,30 +155,28 @@ class _Ahead:
         pool: ThreadPoolExecutor,
         read: Callable[[Sample], Sample],
         order: Order,
-        largest: int,
         readers: int,
     ) -> None:
-        self._pool, self._read, self._order = pool, read, order
-        self._largest, self._readers = largest, readers
+        self._pool, self._read, self._order, self._readers = pool, read, order, readers
         self._crews: deque[list[Future[Sample]]] = deque()
         self._typical = 1 << 24  # bytes of a sample that is still being read: a first guess
 
-    def take(self, count: int, *, wait: bool) -> list[Sample]:
+    def take(self, count: int, size: int, *, wait: bool) -> list[Sample]:
         """Give the next crew, and keep so many samples coming; none if all are out, or none yet."""
-        self._fill(count)
+        self._fill(count, size)
         if not self._crews or not (wait or all(future.done() for future in self._crews[0])):
             return []
         crew = [future.result() for future in self._crews.popleft()]
         self._typical = max(self._typical * 9 // 10, *(sample.nbytes for sample in crew))
-        self._fill(count)
+        self._fill(count, size)
         return crew
 
-    def _fill(self, count: int) -> None:
+    def _fill(self, count: int, size: int) -> None:
         coming = [future for crew in self._crews for future in crew]
         waiting = sum(
             future.result().nbytes if future.done() else self._typical for future in coming
         )
-        size = min(self._largest, count, max(1, _CREW_BYTES // self._typical))
+        size = min(size, max(1, _CREW_BYTES // self._typical))
         while len(coming) < count + self._readers and (waiting < _GROUP_BYTES or not coming):
             crew = [self._pool.submit(self._read, sample) for sample in self._order.crew(size)]
             if not crew:
