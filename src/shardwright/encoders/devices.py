@@ -144,12 +144,12 @@ def precision(dtype: str) -> Iterator[None]:
     """
     from torch import backends
 
-    tf32 = dtype == "tf32"
-    key: str = "fp32_precision"
-    value: str | bool = "tf32" if tf32 else "ieee"
-    convolutions = getattr(backends.cudnn, "conv", None)
+    key = "fp32_precision"
+    values: tuple[Any, Any] = ("ieee", "tf32")
+    convolutions: Any = getattr(backends.cudnn, "conv", None)
     if convolutions is None:  # torch before 2.9
-        key, value, convolutions = "allow_tf32", tf32, backends.cudnn
+        key, values, convolutions = "allow_tf32", (False, True), backends.cudnn
+    value = values[dtype == "tf32"]
     places = (backends.cuda.matmul, convolutions)
     before = [getattr(place, key) for place in places]
     try:
