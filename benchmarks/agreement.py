@@ -335,6 +335,7 @@ def fetch(folder: Path) -> None:
 
 def main() -> None:
     """Print a table of all encoders."""
+    import diffusers
     import transformers
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement", description=__doc__)
@@ -342,7 +343,8 @@ def main() -> None:
     parser.add_argument("--full-size", action="store_true", help="three large models: 5 minutes")
     options = parser.parse_args()
     fetch(options.folder)
-    transformers.logging.set_verbosity_error()  # the plain code leaves parts of a model out
+    for library in (diffusers, transformers):  # which remark on the parts that are left out
+        library.logging.set_verbosity_error()
     rows: list[tuple[str, ...]] = [
         ("component", "model", "fit", "largest error", "mean error", "float16")
     ]

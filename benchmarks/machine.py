@@ -11,7 +11,10 @@ from pathlib import Path
 from shardwright.engine.local import cores
 
 BUSY = 0.5  # a load above which others take so much of the machine that figures mean little
-_LIBRARIES = ("shardwright", "numpy", "msgspec", "xxhash", "webdataset", "datasets", "torch")
+_LIBRARIES = (
+    *("shardwright", "numpy", "msgspec", "xxhash", "webdataset", "datasets", "torch"),
+    *("pillow", "simplejpeg", "pyvips", "opencv-python-headless"),
+)
 
 
 def describe(folder: Path) -> dict[str, str | int | float]:

@@ -49,8 +49,8 @@ QUICK = Sizes(
     verify=300,
     migrate=(1_000,),
     derive=24,
-    megapixels=(4, 12),
+    megapixels=(4,),
     reading=3,
     large=12,
-    fill=40,
+    fill=16,
 )
