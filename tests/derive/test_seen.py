@@ -222,13 +222,10 @@ def test_a_store_made_fast_is_not_exact_for_one_component() -> None:
 
 
 def test_decode_is_a_flag_too() -> None:
-    done = run(
-        "derive", "images", "--derived-dir", "store", "--encoders", "sketch", "--decode", "no"
-    )
-    assert (done.returncode, done.stderr) == (
-        2,
-        "error: --decode no: unknown; choose from exact, fast\n",
-    )
+    given = ("derive", "images", "--derived-dir", "store", "--encoders", "sketch", "--decode")
+    done = run(*given, "no")
+    what = "error: --decode no: unknown; choose from exact, fast\n"
+    assert (done.returncode, done.stderr) == (2, what)
     done = run(*given, "fast")
     assert done.returncode == 0, done.stderr
     assert settings("vae")["decode"] == FAST
