@@ -100,8 +100,8 @@ class Pipeline:
     def _next(self, ahead: _Ahead) -> tuple[list[Sample], list[Batch]]:
         """Gather the crews of the next group of samples, and their batches."""
         samples: list[Sample] = []
-        nbytes = 0
-        while len(samples) < self._group_size and nbytes < _GROUP_BYTES:
+        nbytes, most = 0, _GROUP_BYTES * (4 if self.batcher.takes_turns else 1)
+        while len(samples) < self._group_size and nbytes < most:
             # Full batches matter more than a full group, for which the encoders need not wait.
             enough = self._idle and len(samples) >= self.batcher.batch_size
             crew = ahead.take(self._group_size, self._crew_size, wait=not enough)
