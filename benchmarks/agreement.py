@@ -340,7 +340,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement", description=__doc__)
     parser.add_argument("folder", type=Path, help="of the photographs")
-    parser.add_argument("--full-size", action="store_true", help="three large models: 5 minutes")
+    parser.add_argument("--full-size", action="store_true", help="three large models: 10 minutes")
     options = parser.parse_args()
     fetch(options.folder)
     for library in (diffusers, transformers):  # which remark on the parts that are left out
