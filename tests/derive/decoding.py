@@ -80,6 +80,13 @@ def misbehave(how: str) -> str:
     return how
 
 
+def die_once(mark: str) -> str:
+    if not os.path.exists(mark):
+        open(mark, "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "well"
+
+
 def hang(_: object) -> None:
     time.sleep(60)
 

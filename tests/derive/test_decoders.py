@@ -108,9 +108,10 @@ def test_without_children_the_function_is_called_here() -> None:
         assert decode(None) == os.getpid()
 
 
-def test_few_images_are_not_worth_a_process() -> None:
-    assert children_for(32 * cores()) == 0
-    assert children_for(32 * cores() + 1) == cores()
+def test_few_images_are_not_worth_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders, "cores", lambda: 64)
+    assert [children_for(count) for count in (0, 63, 64, 2047)] == [0, 0, 2, 63]
+    assert children_for(2048) == children_for(10**9) == 64
 
 
 def test_a_child_has_no_torch_and_no_threads() -> None:
@@ -156,8 +157,8 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("how", "detail"),
         [
-            ("segfault", "the process that decoded it died by signal 11 (Segmentation fault)"),
-            ("exit", "the process that decoded it ended with exit code 7"),
+            ("segfault", "the process that read it died by signal 11 (Segmentation fault), twice"),
+            ("exit", "the process that read it ended with exit code 7, twice"),
         ],
     )
     def test_a_child_that_dies_costs_its_image_only(self, how: str, detail: str) -> None:
@@ -165,8 +166,19 @@ class TestErrors:
             assert decode("well") == "well"
             with pytest.raises(BadImageError) as caught:
                 decode(how)
-            assert caught.value.args == ("broken_image", detail)
+            assert caught.value.args == ("decoder_died", detail)
             assert decode("well") == "well"
+
+    def test_a_child_that_is_killed_costs_no_image(self, tmp_path: Path) -> None:
+        with Decoders(decoding.die_once, 1) as decode:
+            assert decode(str(tmp_path / "died")) == "well"
+        assert (tmp_path / "died").exists()
+
+    def test_what_a_child_cannot_load_is_an_error_of_that_call(self) -> None:
+        with Decoders(decoding.give, 1) as decode:
+            for _ in range(2):
+                with pytest.raises(ShardwrightError, match=r"in another process .*no_such"):
+                    decode(decoding.Unimportable())
 
     def test_what_a_child_prints_does_not_reach_the_output(
         self, capfd: pytest.CaptureFixture[str]
@@ -262,7 +274,7 @@ def test_a_store_is_the_same_whoever_decodes(
         '[component.picture]\nencoder = "picture"\nformat = "jpg"\n'
     )
     here = sketch(images, tmp_path / "here", recipe=recipe)
-    monkeypatch.setattr(decoders, "_FEW", 0)
+    monkeypatch.setattr(decoders, "_FEW", 1)
     there = sketch(images, tmp_path / "there", recipe=recipe)
     assert (here.derived, here.failed) == (there.derived, there.failed) == (11, 1)
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
@@ -272,11 +284,11 @@ def test_an_image_that_kills_its_decoder_is_a_failure_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = make_images(tmp_path / "images", 8)
-    monkeypatch.setattr(decoders, "_FEW", 0)
+    monkeypatch.setattr(decoders, "_FEW", 1)
     monkeypatch.setattr("shardwright.deriving.run.look", decoding.look_or_die)
     summary = sketch(images, tmp_path / "derived")
     assert (summary.derived, summary.failed) == (7, 1)
-    assert summary.failed_by_reason["broken_image"].example == str(images / "img003.png")
+    assert summary.failed_by_reason["decoder_died"].example == str(images / "img003.png")
     ids = [record["image_id"] for record in store_records(tmp_path / "derived")]
     assert ids == [f"img{number:03}" for number in range(8) if number != 3]
 
@@ -295,7 +307,7 @@ import sys
 sys.path[:0] = {path!r}
 from shardwright import derive
 from shardwright.deriving import decoders
-decoders._FEW = 0
+decoders._FEW = 1
 derive({images!r}, derived_dir={derived!r}, encoders="sketch", batch_size=2)
 """
 

@@ -208,6 +208,9 @@ def test_fast_decoding_is_recorded_and_is_not_mixed_with_exact() -> None:
         "fast, now exact); to go on as before, give --decode fast; to recompute all of it, "
         "--recompute dinov3,vae; or give another --derived-dir"
     )
+    for again in ("dinov3", "vae"):  # the advice names what is asked for as well
+        with pytest.raises(ProvenanceError, match=r"--recompute (dinov3,vae|vae,dinov3);"):
+            sketch(decode="exact", recompute=[again])
     sketch(decode="exact", recompute=["dinov3", "vae"])
     assert sees("vae", "b", FITTED)
     assert "decode" not in settings("vae")

@@ -94,7 +94,7 @@ def test_a_trial_says_what_the_others_take_and_how_to_go_on(images: Path, tmp_pa
     done = run("derive", images, "--derived-dir", tmp_path / "s", "--encoders", "sketch",
                "--trial", "4")  # fmt: skip
     assert done.returncode == 0
-    assert "trial of 4 images, which are kept" in done.stdout
+    assert "trial of 4 images, kept in the store" in done.stdout
     assert "encode vae" in done.stdout
     assert "the other 6 images: about " in done.stdout
     assert "run the same command without --trial" in done.stdout
@@ -112,6 +112,19 @@ def test_a_trial_keeps_the_failures_of_images_that_it_did_not_try(
     sketch(images, tmp_path / "store", components=["dinov3"], trial=1)
     lines = (tmp_path / "store/.shardwright/failures.jsonl").read_text().splitlines()
     assert [json.loads(line)["image_id"] for line in lines] == ["img009"]
+
+
+def test_a_trial_of_images_that_all_fail_forecasts_nothing(images: Path, tmp_path: Path) -> None:
+    for number in range(2):
+        (images / f"img{number:03}.png").write_bytes(b"broken")
+    done = run("derive", images, "--derived-dir", tmp_path / "s", "--encoders", "sketch",
+               "--trial", "2")  # fmt: skip
+    assert done.returncode == 3
+    assert "no image could be derived, so nothing was measured" in done.stdout
+    assert "the other" not in done.stdout
+    summary = sketch(images, tmp_path / "s", trial=3)
+    assert summary.trial is not None
+    assert (summary.derived, summary.trial.images, summary.trial.left) == (1, 1, 7)
 
 
 @pytest.mark.parametrize("flag", ["dry_run", "drop_failed"])

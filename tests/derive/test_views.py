@@ -26,6 +26,7 @@ from shardwright.encoders.vision import Prepared, Preprocessing
 from shardwright.recipes import SPECIFICATION, Component
 from shardwright.recipes.values import PIXELS
 from shardwright.store.provenance import FAST, FRACTIONS
+from tests.derive.pictures import gradient, save
 
 VAE = next(component for component in SPECIFICATION.components if component.follows_picture)
 BUCKETS = SPECIFICATION.buckets
@@ -261,3 +262,34 @@ def test_views_and_what_is_seen_can_be_sent_to_another_process(tmp_path: Path) -
         assert np.array_equal(one, other)
         assert isinstance(one, bytes) or one.flags.c_contiguous
     assert here.made[-1] == (tmp_path / "a.jpg").read_bytes(), "kept as it is"
+
+
+@pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_adobe_deflate"])
+@pytest.mark.parametrize("fit", ["original", "bucket"])
+def test_the_first_page_of_a_tiff_is_the_picture(
+    fit: str, compression: str | None, tmp_path: Path
+) -> None:
+    pages = [Image.fromarray(gradient(300, 200, seed=seed)) for seed in (1, 2)]
+    path = tmp_path / "pages.tif"
+    pages[0].save(path, save_all=True, append_images=pages[1:], compression=compression)
+    buckets = SPECIFICATION.buckets if fit == "bucket" else ()
+    view = View(fit=fit, crop=FRACTIONS, buckets=buckets)
+    pages[0].save(tmp_path / "one.png")
+    (many,), (one,) = (look(str(p), [view]).made for p in (path, tmp_path / "one.png"))
+    np.testing.assert_array_equal(many, one)
+    assert not look(str(path), [view]).plain
+
+
+def test_what_one_picture_does_to_pillow_is_a_failure_of_that_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "a.png", gradient(64, 48))
+    view = View(fit="bucket", crop=FRACTIONS, buckets=SPECIFICATION.buckets, name="latent")
+
+    def fail(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Image.Image, "resize", fail)
+    with pytest.raises(BadImageError) as caught:
+        look(str(tmp_path / "a.png"), [view])
+    assert caught.value.args == ("not_prepared", "latent: AssertionError")

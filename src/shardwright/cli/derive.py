@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
         "--compile": switch(
             "try at the start what makes each model faster (torch.compile, channels_last), and use "
-            "it where that gains 5 %% or more"
+            "it where that gains 5 %% or more; the trying takes some minutes"
         ),
         "--trial": number(
             "derive only this many images, and say about how long and how much room the others need"
@@ -157,13 +157,15 @@ def _model(text: str) -> tuple[str, str]:
 
 def _dtype(texts: list[str]) -> str | dict[str, str] | None:
     """Read one precision for all, or one for each component that is named."""
-    named = dict(each.split("=", 1) for each in texts if "=" in each)
-    if not named and len(texts) <= 1:
+    if len(texts) <= 1 and not any("=" in each for each in texts):
         return texts[0] if texts else None
+    named: dict[str, str] = {}
     for each in texts:
-        if "=" not in each:
-            fix = "give one DTYPE for all, or COMPONENT=DTYPE for each, for example t5=float32"
-            raise UsageError(f"--dtype {each}: for which component?", fix=fix)
+        component, _, dtype = each.partition("=")
+        if not component or not dtype or component in named:
+            fix = "give one DTYPE for all, or one COMPONENT=DTYPE for each, for example t5=float32"
+            raise UsageError(f"--dtype {each}: not clear for which component", fix=fix)
+        named[component] = dtype
     return named
 
 
@@ -186,13 +188,15 @@ def _headline(summary: DeriveSummary) -> str:
 
 
 def _forecast(summary: DeriveSummary, trial: Trial) -> str:
+    if not trial.images:
+        return "trial: no image could be derived, so nothing was measured; try more of them"
     steps = {"read": trial.read} | {f"encode {name}": took for name, took in trial.encode.items()}
     rows = [("step", "an image", "rate")]
     for step, seconds in steps.items():
         pace = rate(1 / max(seconds, 1e-6), "images") + " a core" * (step == "read")
         rows.append((step, f"{1000 * seconds:,.1f} ms", pace))
     peaks = ", ".join(f"{size(peak)} on {device}" for device, peak in trial.memory.items())
-    lines = [f"trial of {quantity(trial.images, 'images')}, which are kept", table(rows)]
+    lines = [f"trial of {quantity(trial.images, 'images')}, kept in the store", table(rows)]
     lines.append(f"memory: at most {peaks}")
     if trial.left:
         enough = "" if trial.bytes_left <= summary.free_bytes else ": NOT ENOUGH"

@@ -44,7 +44,8 @@ class Before:
                 found += buckets
                 again += [c for c in follow if c not in again]
         if found:
-            names = ",".join(c.name for c in recipe.components if c in again and c.encoder)
+            named = {*again, *recompute}
+            names = ",".join(c.name for c in recipe.components if c in named and c.encoder)
             fix = "to go on as before, change the recipe back; "
             fix += f"to recompute it, --recompute {names}; " if names else ""
             raise ProvenanceError(

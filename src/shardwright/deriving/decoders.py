@@ -5,7 +5,7 @@ process. It writes what it made into its arena, a file without a name in memory,
 process copies it; through the connection go only arguments and some lengths. So no pixels are
 sent, nothing is in ``/dev/shm``, and a kill leaves nothing behind.
 
-A child that dies costs the image that it was reading, and the next image starts another one.
+If a child dies, another one reads its image; if that dies too, the image fails.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _START = "a process that decodes images did not start"
 
 def children_for(count: int) -> int:
     """Choose how many processes decode so many images; 0 to decode in the calling threads."""
-    return cores() if count > _FEW * cores() else 0
+    found = min(cores(), count // _FEW)
+    return found if found > 1 else 0
 
 
 class Decoders(Generic[Arguments, Result]):
@@ -78,15 +79,32 @@ class Decoders(Generic[Arguments, Result]):
         return self.count + 1 if self.count else cores()
 
     def __call__(self, *given: Arguments.args, **named: Arguments.kwargs) -> Result:
-        """Run the function; BadImageError if its process dies."""
+        """Run the function; if its process dies, once more; BadImageError if it dies again.
+
+        It may have died of something else than its image: most often, memory runs out.
+        """
         if not self.count:
             return self.function(*given, **named)
         child = self._idle.get()
         try:
-            result: Result = child.run(given, named)
+            result: Result
+            try:
+                result = child.run(given, named)
+            except _DiedError:
+                result = child.run(given, named)
+        except _DiedError as died:
+            raise died.error from None
         finally:
             self._idle.put(child)
         return result
+
+
+class _DiedError(Exception):
+    """A process died; ``error`` is what to raise for it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class _Child:
@@ -146,15 +164,16 @@ class _Child:
             os.kill(self.pid, signal.SIGKILL)
         return exit_code(self.pid)
 
-    def _death(self) -> Exception:
+    def _death(self) -> _DiedError:
         said = os.pread(self.arena, 1 << 16, 0).decode(errors="replace").strip().splitlines()
         code = self.end()
         how = f"ended with exit code {code}"
         if code is not None and code < 0:
             how = f"died by signal {-code} ({signal.strsignal(-code)})"
         if self.ready:
-            return BadImageError("broken_image", f"the process that decoded it {how}")
-        return ShardwrightError(": ".join([_START, f"it {how}", *said[-1:]]), fix=_FIX)
+            detail = f"the process that read it {how}, twice"
+            return _DiedError(BadImageError("decoder_died", detail))
+        return _DiedError(ShardwrightError(": ".join([_START, f"it {how}", *said[-1:]]), fix=_FIX))
 
 
 def serve(connection: Connection) -> None:
@@ -169,8 +188,16 @@ def serve(connection: Connection) -> None:
     connection.send(None)
     with images.strict():
         while True:
-            given, named = connection.recv()
-            connection.send(_put(arena, partial(function, *given, **named)))
+            connection.send(_put(arena, partial(_call, function, connection.recv_bytes())))
+
+
+def _call(function: Callable[..., Any], data: bytes) -> Any:  # noqa: ANN401
+    try:
+        given, named = pickle.loads(data)
+    except Exception as error:
+        what = f"an encoder's preparing cannot be loaded in another process ({error})"
+        raise ShardwrightError(what, fix="move its class to a module of its own") from error
+    return function(*given, **named)
 
 
 def _put(arena: int, function: Callable[[], Any]) -> list[tuple[int, bool]]:

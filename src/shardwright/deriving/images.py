@@ -122,6 +122,8 @@ def read(path: str, colours: Collection[str], scale: int = 1) -> Pictures:
         width, height = image.size
         if scale > 1 and not image.draft(None, (width // scale, height // scale)):
             scale = 1
+        # Counted first, because counting discards what is loaded.
+        plain = image.mode == "RGB" and getattr(image, "n_frames", 1) == 1
         image.load()
         orientation = image.getexif().get(_ORIENTATION, 1)
         ImageOps.exif_transpose(image, in_place=True)
@@ -134,7 +136,6 @@ def read(path: str, colours: Collection[str], scale: int = 1) -> Pictures:
         unapplied = None if convert.usable else "profile_not_usable"
         if convert.apply and set(colours) != {SRGB}:
             unapplied = "profile_ignored"
-        as_is = image.mode == "RGB" and orientation == 1 and getattr(image, "n_frames", 1) == 1
         size = Size(*upright.size)
         if scale > 1:
             size = Size(height, width) if orientation in _QUARTER_TURNS else Size(width, height)
@@ -146,7 +147,7 @@ def read(path: str, colours: Collection[str], scale: int = 1) -> Pictures:
             left=upright.width - size.width / scale if orientation in _LEFT_LAST else 0,
             top=upright.height - size.height / scale if orientation in _TOP_LAST else 0,
             unapplied=unapplied,
-            plain=as_is and not convert.apply,
+            plain=plain and orientation == 1 and not convert.apply,
         )
 
 

@@ -53,6 +53,7 @@ class Pipeline:
         self.read_seconds = 0.0  # in all reader threads
         self._group_size = self._crew_size = batcher.batch_size
         self._idle = False  # whether the encoders wait for the next group
+        self._broken = False  # whether a commit has failed
 
     def run(self, total: int, readers: int) -> None:
         """Make all samples. However this ends, what is complete in their order is committed."""
@@ -61,7 +62,7 @@ class Pipeline:
         # Left in the opposite order: the readers stop first, and the committer is waited for.
         with (
             images.strict(),
-            _pool(1) as committing,
+            ThreadPoolExecutor(1) as committing,  # which finishes what it was given
             _pool(1) as stacking,
             _pool(readers) as reading,
         ):
@@ -76,9 +77,10 @@ class Pipeline:
                     break
                 coming = stacking.submit(self._next, ahead)
                 self.batcher.encode(batches)
-                if committed is not None:
-                    self._wait(committed)
-                committed = committing.submit(self._commit, group)
+                # What is encoded will be committed, whatever comes; then not too far ahead of it.
+                before, committed = committed, committing.submit(self._commit, group)
+                if before is not None:
+                    self._wait(before)
                 done += len(group)
                 last, now = now, time.monotonic()
                 self.seconds = now - started
@@ -120,13 +122,19 @@ class Pipeline:
 
     def _commit(self, group: list[Sample]) -> None:
         """Check a group, and commit what is complete up to the first sample that is missing."""
+        if self._broken:  # after a gap, nothing can be committed in order
+            return
         try:
-            for sample in group:
-                self.committer.check(sample)
-        finally:
-            turn = self.order.finish(group)
-            for first in range(0, len(turn), _LARGEST_GROUP):
-                self.committer.commit(turn[first : first + _LARGEST_GROUP])
+            try:
+                for sample in group:
+                    self.committer.check(sample)
+            finally:
+                turn = self.order.finish(group)
+                for first in range(0, len(turn), _LARGEST_GROUP):
+                    self.committer.commit(turn[first : first + _LARGEST_GROUP])
+        except BaseException:
+            self._broken = True
+            raise
 
     def _adapt(self, count: int, seconds: float) -> None:
         """Choose the size of the next groups, and their order, by how long this one took."""
@@ -177,7 +185,8 @@ class _Ahead:
             future.result().nbytes if future.done() else self._typical for future in coming
         )
         size = min(size, max(1, _CREW_BYTES // self._typical))
-        while len(coming) < count + self._readers and (waiting < _GROUP_BYTES or not coming):
+        most = max(_GROUP_BYTES, self._readers * self._typical)  # no reader waits for memory
+        while len(coming) < count + self._readers and waiting < most:
             crew = [self._pool.submit(self._read, sample) for sample in self._order.crew(size)]
             if not crew:
                 return

@@ -93,10 +93,14 @@ class InForce:
             for component in components
             if component.name in self._used and component not in recompute
         }
-        provenance.require_same(self._used, asked, self.store.folder)
+        self._require_same(asked)
         again = [c for c in components if c in recompute | self._left]
         self.load(c for c in components if c in again or self._has_other_model(c))
         self._recompute(again)
+
+    def _require_same(self, wanted: Mapping[str, Settings]) -> None:
+        again = [c.name for c in self.request.components if c in self.request.recompute]
+        provenance.require_same(self._used, wanted, self.store.folder, again)
 
     def _has_other_model(self, component: Component) -> bool:
         """Whether the model has another name than before, so that its weights are compared."""
@@ -123,7 +127,7 @@ class InForce:
                 self.encoders[component] = encoder
                 self.settings[component] = settings
         kept = {c.name: s for c, s in self.settings.items() if c not in self.request.recompute}
-        provenance.require_same(self._used, kept, self.store.folder)
+        self._require_same(kept)
 
     def _require_named(self, component: Component) -> None:
         """Refuse code that only the store names: data must not decide what runs."""

@@ -36,7 +36,7 @@ class ComponentSummary:
 class Trial:
     """What a few images took, and about what the others will take."""
 
-    images: int
+    images: int  # that were derived; if there are none, nothing was measured
     left: int  # images that were not tried
     read: float  # seconds to read an image, on one core
     encode: dict[str, float]  # seconds an image, by what runs together

@@ -85,7 +85,7 @@ class View:
         frame = self.frame(size)
         left, top, right, bottom = frame.box
         width, height = frame.size
-        if self.prepare is not None and not frame.is_resized:
+        if self.prepare is not None and frame.size == size:
             width, height = self.prepare.needs(width, height)
         return next(
             (s for s in _SCALES if right - left >= width * s and bottom - top >= height * s), 1
@@ -120,9 +120,15 @@ def look(path: str, views: Sequence[View]) -> Look:
         pictures = images.read(path, {view.colour for view in those.values()}, scale)
         shown: dict[View, Image.Image] = {}
         for number, view in those.items():
-            if view not in shown:
-                shown[view] = _shown(pictures, view)
-            made[number] = _made(path, file, pictures, view, shown[view])
+            try:
+                if view not in shown:
+                    shown[view] = _shown(pictures, view)
+                made[number] = _made(path, file, pictures, view, shown[view])
+            except BadImageError:
+                raise
+            except Exception as error:  # a model's own code may raise anything
+                why = str(error) or type(error).__name__
+                raise BadImageError("not_prepared", f"{view.name}: {why}") from error
         found.append(pictures._replace(by_colour={}))  # only one of them in memory
     first = found[0]
     unapplied = next((each.unapplied for each in found if each.unapplied), None)
@@ -200,14 +206,11 @@ def _made(
 ) -> NDArray[Any] | bytes:
     """Prepare what a view shows, or write its file."""
     frame = view.frame(pictures.size)
-    try:
-        if view.writer is not None:
-            kept = pictures.plain and frame.size == pictures.size
-            return view.writer.write(pixels(image), original(path, file) if kept else None)
-        if view.prepare is None:
-            return pixels(image)
-        padded = pictures.scale > 1 and not frame.is_resized
-        box = pictures.place(frame.box) if padded else None
-        return np.ascontiguousarray(view.prepare(image, box))
-    except Exception as error:  # a model's own code may raise anything
-        raise BadImageError("not_prepared", f"{view.name}: {error}") from error
+    if view.writer is not None:
+        kept = pictures.plain and frame.size == pictures.size
+        return view.writer.write(pixels(image), original(path, file) if kept else None)
+    if view.prepare is None:
+        return pixels(image)
+    padded = pictures.scale > 1 and not frame.is_resized
+    box = pictures.place(frame.box) if padded else None
+    return np.ascontiguousarray(view.prepare(image, box))

@@ -8,7 +8,7 @@ old ones; while they do, the entry here is "swapping".
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -162,9 +162,15 @@ def differences(
 
 
 def require_same(
-    entries: Mapping[str, Entry], wanted: Mapping[str, Settings], derived_dir: Path
+    entries: Mapping[str, Entry],
+    wanted: Mapping[str, Settings],
+    derived_dir: Path,
+    recompute: Iterable[str] = (),
 ) -> None:
-    """Raise if components would be made with other settings than before; name them all."""
+    """Raise if components would be made with other settings than before; name them all.
+
+    Those that are recomputed anyway are named in the advice.
+    """
     old = {name: entry.settings for name, entry in entries.items()}
     changed, listed = differences(old, wanted)
     if changed:
@@ -172,7 +178,7 @@ def require_same(
             f"was made with other settings, and nothing was written ({listed})",
             path=derived_dir,
             fix=f"to go on as before, give {flags_before(entries, changed)}; to recompute all of "
-            f"it, --recompute {','.join(changed)}; or give another --derived-dir",
+            f"it, --recompute {','.join([*recompute, *changed])}; or give another --derived-dir",
         )
 
 

@@ -172,8 +172,10 @@ def test_an_unfinished_recompute_goes_on_with_its_own_precision(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--dtype", "float32", "--dtype", "t5=tf32"], "--dtype float32: for which component?"),
-        (["--dtype", "float32", "--dtype", "tf32"], "--dtype float32: for which component?"),
+        (["--dtype", "float32", "--dtype", "t5=tf32"], "--dtype float32: not clear for which"),
+        (["--dtype", "float32", "--dtype", "tf32"], "--dtype float32: not clear for which"),
+        (["--dtype", "t5=tf32", "--dtype", "t5=float32"], "--dtype t5=float32: not clear for"),
+        (["--dtype", "t5="], "--dtype t5=: not clear for which component"),
         (["--dtype", "t6=tf32"], "--dtype t6: no such component; choose from dinov3, vae, t5"),
         (["--dtype", "t5=float16"], "--dtype float16: overflows"),
     ],
