@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from shardwright.deriving.batches import Batcher
+from shardwright.deriving.images import Size
 from shardwright.deriving.passes import Pass
 from shardwright.deriving.tuning import tune
 from tests.derive.fakes import DINO, Fake, given
@@ -23,9 +25,10 @@ class Racer(Fake):
     dtype = "float32"
     way = "eager"
 
-    def __init__(self, error: float = 0.0, **seconds: float) -> None:
+    def __init__(self, error: float = 0.0, room: int = 99, **seconds: float) -> None:
         super().__init__()
         self.seconds, self.error, self.now = {"eager": 1.0, **seconds}, error, 0.0
+        self.room = room  # for so many pictures
 
     def ways(self) -> list[str]:
         return [way for way in self.seconds if way != "eager"]
@@ -34,13 +37,21 @@ class Racer(Fake):
         self.way = way
 
     def encode(self, batch: NDArray[Any]) -> NDArray[Any]:
+        if len(batch) > self.room:
+            raise MemoryError
         if self.seconds[self.way] < 0:
             raise RuntimeError("no kernel\nat line 1")
         self.now += self.seconds[self.way]
         return super().encode(batch) * (1 if self.way == "eager" else 1 + self.error)
 
 
-INPUTS = (np.full((2, 4, 4), 7, np.float32),)
+def tuned(encoder: Racer) -> Warnings:
+    """Tune an encoder for batches of four, and give what is said."""
+    through, progress = Pass({DINO: encoder}), Warnings()
+    batcher = Batcher([through], 4, progress, {})
+    tune(through, batcher, Size(64, 64), clock=lambda: encoder.now)
+    assert len(batcher.full(through, Size(64, 64))[0]) == min(4, max(1, encoder.room))
+    return progress
 
 
 @pytest.mark.parametrize(
@@ -61,6 +72,24 @@ INPUTS = (np.full((2, 4, 4), 7, np.float32),)
             ["warning: dinov3: compile does not work here (no kernel)", "dinov3: eager"],
         ),
         (
+            lambda: Racer(compile=0.5, room=1),
+            "compile",
+            [
+                "warning: dinov3: no memory for 4 images at a time; trying 2",
+                "warning: dinov3: no memory for 2 images at a time; trying 1",
+                "dinov3: compile, 2.00 times as fast as eager",
+            ],
+        ),
+        (
+            lambda: Racer(compile=0.5, room=0),
+            "eager",
+            [
+                "warning: dinov3: no memory for 4 images at a time; trying 2",
+                "warning: dinov3: no memory for 2 images at a time; trying 1",
+                "warning: dinov3: eager; no memory to try other ways",
+            ],
+        ),
+        (
             lambda: Racer(compile=0.1, error=1e-3),
             "eager",
             [
@@ -73,16 +102,27 @@ INPUTS = (np.full((2, 4, 4), 7, np.float32),)
 def test_the_fastest_way_is_used_if_it_gains_enough_and_gives_the_same(
     racer: Callable[[], Racer], way: str, said: list[str]
 ) -> None:
-    encoder, progress = racer(), Warnings()
-    tune(Pass({DINO: encoder}), INPUTS, progress, clock=lambda: encoder.now)
-    assert (encoder.way, progress.said) == (way, said)
+    encoder = racer()
+    assert (tuned(encoder).said, encoder.way) == (said, way)
 
 
 def test_less_precise_arrays_may_move_more() -> None:
     encoder = Racer(compile=0.1, error=1e-3)
     encoder.dtype = "bfloat16"
-    tune(Pass({DINO: encoder}), INPUTS, Warnings(), clock=lambda: encoder.now)
+    tuned(encoder)
     assert encoder.way == "compile"
+
+
+def test_a_way_that_alone_runs_out_of_memory_is_not_used() -> None:
+    class Greedy(Racer):
+        def use(self, way: str) -> None:
+            super().use(way)
+            if way == "compile":
+                raise MemoryError("out of memory")
+
+    encoder = Greedy(compile=0.5)
+    expected = ["warning: dinov3: compile does not work here (out of memory)", "dinov3: eager"]
+    assert (tuned(encoder).said, encoder.way) == (expected, "eager")
 
 
 def test_a_run_tries_full_batches_of_the_first_bucket_only_when_asked(tmp_path: Path) -> None:
