@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from shardwright.encoders.packages import broken, is_import, require
-from shardwright.errors import MissingExtraError
-from tests.derive.encoders.test_pretrained import Checkpoints
+from shardwright.errors import MissingExtraError, UsageError
+from tests.derive.encoders.test_pretrained import Checkpoints, encoder
 
 SOURCES = Path(__file__).parents[3] / "src"
 SCRIPT = """
@@ -121,6 +122,31 @@ def test_a_part_of_a_library_that_fails_late_is_found_behind_what_the_library_sa
         "broken_part, which lazy_library imports, does not work (ValueError: numpy.dtype size "
         "changed); pip install --force-reinstall broken_part"
     )
+
+
+@pytest.mark.parametrize("name", ["dinov3", "vae"])
+def test_damaged_weights_are_reported_as_such_also_while_another_error_is_handled(
+    tmp_path: Path, checkpoints: Checkpoints, name: str
+) -> None:
+    folder = shutil.copytree(checkpoints[name], tmp_path / name)
+    (weights,) = folder.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-100])
+    try:
+        exec(compile("import no_such_module", "user.py", "exec"))  # as a user's program may
+    except ImportError:
+        with pytest.raises(UsageError, match=r"cannot be loaded as .*; download the model again$"):
+            _ = encoder(name, folder)._model
+
+
+def test_the_first_of_two_imports_that_failed_is_the_cause_unless_it_is_hidden() -> None:
+    def imported(end: str) -> BaseException:
+        code = f"try:\n import not_there\nexcept ImportError:\n raise ImportError('no'){end}"
+        with pytest.raises(ImportError) as caught:
+            exec(code)
+        return caught.value
+
+    assert "pip install not_there" in str(broken("library", imported("")))
+    assert "(ImportError: no)" in str(broken("library", imported(" from None")))
 
 
 def test_a_damaged_file_is_not_taken_for_a_broken_library() -> None:
