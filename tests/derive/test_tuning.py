@@ -14,9 +14,12 @@ from shardwright.deriving.batches import Batcher
 from shardwright.deriving.images import Size
 from shardwright.deriving.passes import Pass
 from shardwright.deriving.tuning import tune
+from shardwright.encoders.devices import Device
+from shardwright.encoders.pretrained import Pretrained
 from tests.derive.fakes import DINO, Fake, given
 from tests.derive.pictures import make_images, sketch
 from tests.derive.test_steps import Warnings
+from tests.durability.soak import SOAK
 
 
 class Racer(Fake):
@@ -140,69 +143,78 @@ def test_a_run_tries_full_batches_of_the_first_bucket_only_when_asked(tmp_path: 
         assert fake.batches == expected
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within torch
-def test_torch_compiles_a_model_once_for_all_sizes_and_goes_back_to_eager() -> None:
+class Small(Pretrained):
+    """A layer of its own, without a checkpoint."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch import nn
+
+        self.device, self.dtype, self._device = "cpu", "float32", Device("cpu")
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+
+    @property
+    def _model(self) -> Any:  # noqa: ANN401
+        return self.layers
+
+    @classmethod
+    def examine(cls, *_: object) -> Any:  # noqa: ANN401
+        raise NotImplementedError
+
+    def _compute(self, model: Any, *inputs: Any) -> Any:  # noqa: ANN401
+        return model(inputs[0])
+
+    def _choose(self, made: Any) -> Any:  # noqa: ANN401
+        return made
+
+
+SIZES = [np.random.default_rng(n).normal(size=(n, 8)).astype(np.float32) for n in (2, 3, 5, 7)]
+
+
+def test_compiled_code_is_made_once_for_all_sizes_and_dropped_for_eager(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import torch
-    from torch import nn
 
-    from shardwright.encoders.devices import Device
-    from shardwright.encoders.pretrained import Pretrained
+    compiled: list[dict[str, Any]] = []
 
-    class Small(Pretrained):
-        """A layer of its own, without a checkpoint."""
+    def fake(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:  # noqa: ANN401
+        compiled.append(options)
+        return lambda *inputs: function(*inputs) * 2
 
-        def __init__(self) -> None:
-            self.device, self.dtype, self._device = "cpu", "float32", Device("cpu")
-            torch.manual_seed(0)
-            self.layers = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+    monkeypatch.setattr(torch, "compile", fake)
+    encoder = Small()
+    expected = [encoder.encode(each) for each in SIZES]
+    encoder.use("compile")
+    for each, array in zip(SIZES, expected, strict=True):
+        assert np.array_equal(encoder.encode(each), array * 2)
+    assert compiled == [{"dynamic": True}]
+    encoder.use("eager")
+    assert np.array_equal(encoder.encode(SIZES[0]), expected[0])
 
-        @property
-        def _model(self) -> nn.Module:
-            return self.layers
 
-        @classmethod
-        def examine(cls, *_: object) -> Any:  # noqa: ANN401
-            raise NotImplementedError
-
-        def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = model(inputs[0])
-            return found
-
-        def _choose(self, made: torch.Tensor) -> torch.Tensor:
-            return made
+@pytest.mark.skipif(not SOAK, reason="runs a C++ compiler: make soak")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within torch
+def test_torch_compiles_a_model_once_for_all_sizes() -> None:
+    import torch
 
     encoder = Small()
     if encoder.ways() != ["compile"]:
         pytest.skip("no C++ compiler")
-    sizes = [np.random.default_rng(n).normal(size=(n, 8)).astype(np.float32) for n in (2, 3, 5, 7)]
-    expected = [encoder.encode(each) for each in sizes]
+    expected = [encoder.encode(each) for each in SIZES]
     encoder.use("compile")
     torch._dynamo.utils.counters.clear()
-    for each, array in zip(sizes, expected, strict=True):
+    for each, array in zip(SIZES, expected, strict=True):
         np.testing.assert_allclose(encoder.encode(each), array, rtol=1e-5, atol=1e-6)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    encoder.use("eager")
-    assert np.array_equal(encoder.encode(sizes[0]), expected[0])
 
 
 def test_what_cannot_be_compiled_later_is_computed_without() -> None:
-    from shardwright.encoders.devices import Device
-    from shardwright.encoders.pretrained import Pretrained
-
-    class Brittle(Pretrained):
+    class Brittle(Small):
         """Compiled, it takes only batches of one."""
 
-        def __init__(self) -> None:
-            self.device, self.dtype, self._device = "cpu", "float32", Device("cpu")
-            self.component = DINO
-
-        @property
-        def _model(self) -> Any:  # noqa: ANN401
-            return None
-
-        @classmethod
-        def examine(cls, *_: object) -> Any:  # noqa: ANN401
-            raise NotImplementedError
+        component = DINO
 
         def use(self, way: str) -> None:
             self.way = way
@@ -211,9 +223,6 @@ def test_what_cannot_be_compiled_later_is_computed_without() -> None:
             if self.way == "compile" and len(inputs[0]) > 1:
                 raise RuntimeError("cannot compile this size")
             return inputs[0] * 2
-
-        def _choose(self, made: Any) -> Any:  # noqa: ANN401
-            return made
 
     encoder, progress = Brittle(), Warnings()
     through = Pass({DINO: encoder})
