@@ -218,13 +218,17 @@ def test_encoders_of_one_model_take_from_one_run_in_steps() -> None:
 
 
 class Whole(Fake):
-    """Has forward and take, and no steps."""
+    """Has forward and take, and no steps; the next forward overwrites what the last one gave."""
+
+    given = np.zeros(())
 
     def forward(self, batch: NDArray[Any]) -> NDArray[Any]:
-        return batch + 1
+        Whole.given.fill(-1)
+        Whole.given = batch + 1
+        return Whole.given
 
     def take(self, made: NDArray[Any]) -> NDArray[Any]:
-        return made
+        return made.copy()
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -235,3 +239,10 @@ def test_an_encoder_without_steps_is_run_as_before(count: int) -> None:
     (array, *_) = through.encode(np.zeros((3, 4, 4), np.float32)).values()
     assert array.shape[0] == 3
     assert array.max() == (1 if count == 2 else 0)
+
+
+def test_without_steps_a_result_is_taken_before_the_next_batch_is_run() -> None:
+    through = Pass({DINO: Whole(), VAE: Whole()})
+    work = batches(through, [1, 2], [3], [4])
+    batcher(through).encode(work)
+    assert values(work) == [[2, 3], [4], [5]]
