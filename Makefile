@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOAK ?= 20
-SOAK_TESTS := tests/durability tests/fuzz tests/shards/test_tarread.py
+SOAK_TESTS := tests/durability tests/fuzz tests/shards/test_tarread.py tests/derive/test_tuning.py \
+	tests/derive/encoders/test_packages.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: demo test lint soak bench bench-quick clean

@@ -1,4 +1,4 @@
-"""Batches on a device: the next is on its way while one is computed, and memory may run out."""
+"""Batches on a device: the next is begun before one is waited for, and memory may run out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class Stepwise(Fake):
     def __init__(self, events: list[str], room: int = 10**9, name: str = "") -> None:
         super().__init__()
         self.events, self.room, self.name = events, room, name
-        self.held: dict[int, int] = {}  # by step, what a batch takes
         self.bad: set[int] = set()
 
     def _note(self, step: str, batch: NDArray[Any]) -> None:
@@ -84,7 +83,7 @@ def batcher(through: Pass) -> Batcher:
     return Batcher([through], 8, Warnings(), {})
 
 
-def test_the_next_batch_is_sent_before_the_present_one_is_waited_for() -> None:
+def test_the_next_batch_is_begun_before_the_present_one_is_waited_for() -> None:
     events: list[str] = []
     through = Pass({DINO: Stepwise(events)})
     work = batches(through, [1, 2], [3], [4])
@@ -93,21 +92,21 @@ def test_the_next_batch_is_sent_before_the_present_one_is_waited_for() -> None:
         "send 1,2",
         "run 1,2",
         "send 3",
-        "take 1,2",
         "run 3",
+        "take 1,2",
         "send 4",
-        "take 3",
         "run 4",
+        "take 3",
         "take 4",
     ]
     assert values(work) == [[10, 20], [30], [40]]
 
 
-def test_the_first_batch_of_another_model_is_sent_ahead_too() -> None:
+def test_the_first_batch_of_another_model_is_begun_ahead_too() -> None:
     events: list[str] = []
     one, other = (Pass({DINO: Stepwise(events, name=name)}) for name in ("a", "b"))
     Batcher([one, other], 8, Warnings(), {}).encode([*batches(one, [1]), *batches(other, [2])])
-    assert events == ["send a1", "run a1", "send b2", "take a1", "run b2", "take b2"]
+    assert events == ["send a1", "run a1", "send b2", "run b2", "take a1", "take b2"]
 
 
 def test_a_batch_that_does_not_fit_is_halved_and_so_are_those_after_it() -> None:
@@ -129,7 +128,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_so_are_those_after_it() -> None
 
 
 class Leaky(Stepwise):
-    """Runs out of memory when a result is fetched while more than one other batch is there."""
+    """Runs out of memory when results of more than one input are fetched."""
 
     def take(self, made: NDArray[Any]) -> NDArray[Any]:
         if len(made) > 1:
@@ -137,26 +136,36 @@ class Leaky(Stepwise):
         return super().take(made)
 
 
-def test_memory_that_ends_while_fetching_drops_what_was_sent_ahead() -> None:
+def test_memory_that_ends_while_fetching_halves_the_batch_that_is_fetched() -> None:
     events: list[str] = []
     through = Pass({DINO: Leaky(events)})
-    work = batches(through, [1, 2], [3])
-    batcher(through).encode(work)
+    made, work = batcher(through), batches(through, [1, 2], [3])
+    made.encode(work)
     assert values(work) == [[10, 20], [30]]
-    assert events.count("send 3") == 2, "sent ahead, dropped, and sent again in its turn"
+    assert events[4:] == [
+        "take 3",  # before the other is tried alone
+        "send 1,2",
+        "run 1,2",
+        "send 1",
+        "run 1",
+        "take 1",
+        "send 2",
+        "run 2",
+        "take 2",
+    ]
+    assert made.progress.said == [  # type: ignore[attr-defined]
+        "warning: dinov3: no memory for 2 images at a time; trying 1"
+    ]
 
 
 class Refuses(Stepwise):
-    """Cannot take a second batch while one is computed."""
+    """Has no memory for a second batch while one is computed."""
 
     busy = False
 
-    def send(self, batch: NDArray[Any]) -> NDArray[Any]:
+    def run(self, sent: NDArray[Any]) -> NDArray[Any]:
         if self.busy:
             raise MemoryError
-        return super().send(batch)
-
-    def run(self, sent: NDArray[Any]) -> NDArray[Any]:
         self.busy = True
         return super().run(sent)
 
@@ -165,12 +174,14 @@ class Refuses(Stepwise):
         return super().take(made)
 
 
-def test_a_batch_that_cannot_be_sent_ahead_is_sent_in_its_turn() -> None:
+def test_a_batch_that_does_not_fit_beside_another_is_tried_alone() -> None:
     events: list[str] = []
     through = Pass({DINO: Refuses(events)})
-    made, work = batcher(through), batches(through, [1, 2], [3, 4])
+    made, work = batcher(through), batches(through, [1, 2], [3, 4], [5, 6])
     made.encode(work)
-    assert values(work) == [[10, 20], [30, 40]]
+    assert values(work) == [[10, 20], [30, 40], [50, 60]]
+    assert events.count("send 3,4") == 2
+    assert events.count("send 5,6") == 1, "two at a time are not tried again"
     assert made.progress.said == [], "no batch is halved for it"  # type: ignore[attr-defined]
 
 
@@ -207,13 +218,17 @@ def test_encoders_of_one_model_take_from_one_run_in_steps() -> None:
 
 
 class Whole(Fake):
-    """Has forward and take, and no steps."""
+    """Has forward and take, and no steps; the next forward overwrites what the last one gave."""
+
+    given = np.zeros(())
 
     def forward(self, batch: NDArray[Any]) -> NDArray[Any]:
-        return batch + 1
+        Whole.given.fill(-1)
+        Whole.given = batch + 1
+        return Whole.given
 
     def take(self, made: NDArray[Any]) -> NDArray[Any]:
-        return made
+        return made.copy()
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -224,3 +239,10 @@ def test_an_encoder_without_steps_is_run_as_before(count: int) -> None:
     (array, *_) = through.encode(np.zeros((3, 4, 4), np.float32)).values()
     assert array.shape[0] == 3
     assert array.max() == (1 if count == 2 else 0)
+
+
+def test_without_steps_a_result_is_taken_before_the_next_batch_is_run() -> None:
+    through = Pass({DINO: Whole(), VAE: Whole()})
+    work = batches(through, [1, 2], [3], [4])
+    batcher(through).encode(work)
+    assert values(work) == [[2, 3], [4], [5]]

@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from shardwright.deriving.batches import Batcher
+from shardwright.deriving.images import Size
 from shardwright.deriving.passes import Pass
 from shardwright.deriving.tuning import tune
+from shardwright.encoders.devices import Device
+from shardwright.encoders.pretrained import Pretrained
 from tests.derive.fakes import DINO, Fake, given
 from tests.derive.pictures import make_images, sketch
 from tests.derive.test_steps import Warnings
+from tests.durability.soak import SOAK
 
 
 class Racer(Fake):
@@ -23,9 +28,10 @@ class Racer(Fake):
     dtype = "float32"
     way = "eager"
 
-    def __init__(self, error: float = 0.0, **seconds: float) -> None:
+    def __init__(self, error: float = 0.0, room: int = 99, **seconds: float) -> None:
         super().__init__()
         self.seconds, self.error, self.now = {"eager": 1.0, **seconds}, error, 0.0
+        self.room = room  # for so many pictures
 
     def ways(self) -> list[str]:
         return [way for way in self.seconds if way != "eager"]
@@ -34,13 +40,21 @@ class Racer(Fake):
         self.way = way
 
     def encode(self, batch: NDArray[Any]) -> NDArray[Any]:
+        if len(batch) > self.room:
+            raise MemoryError
         if self.seconds[self.way] < 0:
             raise RuntimeError("no kernel\nat line 1")
         self.now += self.seconds[self.way]
         return super().encode(batch) * (1 if self.way == "eager" else 1 + self.error)
 
 
-INPUTS = (np.full((2, 4, 4), 7, np.float32),)
+def tuned(encoder: Racer) -> Warnings:
+    """Tune an encoder for batches of four, and give what is said."""
+    through, progress = Pass({DINO: encoder}), Warnings()
+    batcher = Batcher([through], 4, progress, {})
+    tune(through, batcher, Size(64, 64), clock=lambda: encoder.now)
+    assert len(batcher.full(through, Size(64, 64))[0]) == min(4, max(1, encoder.room))
+    return progress
 
 
 @pytest.mark.parametrize(
@@ -61,6 +75,24 @@ INPUTS = (np.full((2, 4, 4), 7, np.float32),)
             ["warning: dinov3: compile does not work here (no kernel)", "dinov3: eager"],
         ),
         (
+            lambda: Racer(compile=0.5, room=1),
+            "compile",
+            [
+                "warning: dinov3: no memory for 4 images at a time; trying 2",
+                "warning: dinov3: no memory for 2 images at a time; trying 1",
+                "dinov3: compile, 2.00 times as fast as eager",
+            ],
+        ),
+        (
+            lambda: Racer(compile=0.5, room=0),
+            "eager",
+            [
+                "warning: dinov3: no memory for 4 images at a time; trying 2",
+                "warning: dinov3: no memory for 2 images at a time; trying 1",
+                "warning: dinov3: eager; no memory to try other ways",
+            ],
+        ),
+        (
             lambda: Racer(compile=0.1, error=1e-3),
             "eager",
             [
@@ -73,16 +105,27 @@ INPUTS = (np.full((2, 4, 4), 7, np.float32),)
 def test_the_fastest_way_is_used_if_it_gains_enough_and_gives_the_same(
     racer: Callable[[], Racer], way: str, said: list[str]
 ) -> None:
-    encoder, progress = racer(), Warnings()
-    tune(Pass({DINO: encoder}), INPUTS, progress, clock=lambda: encoder.now)
-    assert (encoder.way, progress.said) == (way, said)
+    encoder = racer()
+    assert (tuned(encoder).said, encoder.way) == (said, way)
 
 
 def test_less_precise_arrays_may_move_more() -> None:
     encoder = Racer(compile=0.1, error=1e-3)
     encoder.dtype = "bfloat16"
-    tune(Pass({DINO: encoder}), INPUTS, Warnings(), clock=lambda: encoder.now)
+    tuned(encoder)
     assert encoder.way == "compile"
+
+
+def test_a_way_that_alone_runs_out_of_memory_is_not_used() -> None:
+    class Greedy(Racer):
+        def use(self, way: str) -> None:
+            super().use(way)
+            if way == "compile":
+                raise MemoryError("out of memory")
+
+    encoder = Greedy(compile=0.5)
+    expected = ["warning: dinov3: compile does not work here (out of memory)", "dinov3: eager"]
+    assert (tuned(encoder).said, encoder.way) == (expected, "eager")
 
 
 def test_a_run_tries_full_batches_of_the_first_bucket_only_when_asked(tmp_path: Path) -> None:
@@ -100,69 +143,78 @@ def test_a_run_tries_full_batches_of_the_first_bucket_only_when_asked(tmp_path: 
         assert fake.batches == expected
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within torch
-def test_torch_compiles_a_model_once_for_all_sizes_and_goes_back_to_eager() -> None:
+class Small(Pretrained):
+    """A layer of its own, without a checkpoint."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch import nn
+
+        self.device, self.dtype, self._device = "cpu", "float32", Device("cpu")
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+
+    @property
+    def _model(self) -> Any:  # noqa: ANN401
+        return self.layers
+
+    @classmethod
+    def examine(cls, *_: object) -> Any:  # noqa: ANN401
+        raise NotImplementedError
+
+    def _compute(self, model: Any, *inputs: Any) -> Any:  # noqa: ANN401
+        return model(inputs[0])
+
+    def _choose(self, made: Any) -> Any:  # noqa: ANN401
+        return made
+
+
+SIZES = [np.random.default_rng(n).normal(size=(n, 8)).astype(np.float32) for n in (2, 3, 5, 7)]
+
+
+def test_compiled_code_is_made_once_for_all_sizes_and_dropped_for_eager(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import torch
-    from torch import nn
 
-    from shardwright.encoders.devices import Device
-    from shardwright.encoders.pretrained import Pretrained
+    compiled: list[dict[str, Any]] = []
 
-    class Small(Pretrained):
-        """A layer of its own, without a checkpoint."""
+    def fake(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:  # noqa: ANN401
+        compiled.append(options)
+        return lambda *inputs: function(*inputs) * 2
 
-        def __init__(self) -> None:
-            self.device, self.dtype, self._device = "cpu", "float32", Device("cpu")
-            torch.manual_seed(0)
-            self.layers = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+    monkeypatch.setattr(torch, "compile", fake)
+    encoder = Small()
+    expected = [encoder.encode(each) for each in SIZES]
+    encoder.use("compile")
+    for each, array in zip(SIZES, expected, strict=True):
+        assert np.array_equal(encoder.encode(each), array * 2)
+    assert compiled == [{"dynamic": True}]
+    encoder.use("eager")
+    assert np.array_equal(encoder.encode(SIZES[0]), expected[0])
 
-        @property
-        def _model(self) -> nn.Module:
-            return self.layers
 
-        @classmethod
-        def examine(cls, *_: object) -> Any:  # noqa: ANN401
-            raise NotImplementedError
-
-        def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = model(inputs[0])
-            return found
-
-        def _choose(self, made: torch.Tensor) -> torch.Tensor:
-            return made
+@pytest.mark.skipif(not SOAK, reason="runs a C++ compiler: make soak")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within torch
+def test_torch_compiles_a_model_once_for_all_sizes() -> None:
+    import torch
 
     encoder = Small()
     if encoder.ways() != ["compile"]:
         pytest.skip("no C++ compiler")
-    sizes = [np.random.default_rng(n).normal(size=(n, 8)).astype(np.float32) for n in (2, 3, 5, 7)]
-    expected = [encoder.encode(each) for each in sizes]
+    expected = [encoder.encode(each) for each in SIZES]
     encoder.use("compile")
     torch._dynamo.utils.counters.clear()
-    for each, array in zip(sizes, expected, strict=True):
+    for each, array in zip(SIZES, expected, strict=True):
         np.testing.assert_allclose(encoder.encode(each), array, rtol=1e-5, atol=1e-6)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    encoder.use("eager")
-    assert np.array_equal(encoder.encode(sizes[0]), expected[0])
 
 
 def test_what_cannot_be_compiled_later_is_computed_without() -> None:
-    from shardwright.encoders.devices import Device
-    from shardwright.encoders.pretrained import Pretrained
-
-    class Brittle(Pretrained):
+    class Brittle(Small):
         """Compiled, it takes only batches of one."""
 
-        def __init__(self) -> None:
-            self.device, self.dtype, self._device = "cpu", "float32", Device("cpu")
-            self.component = DINO
-
-        @property
-        def _model(self) -> Any:  # noqa: ANN401
-            return None
-
-        @classmethod
-        def examine(cls, *_: object) -> Any:  # noqa: ANN401
-            raise NotImplementedError
+        component = DINO
 
         def use(self, way: str) -> None:
             self.way = way
@@ -171,9 +223,6 @@ def test_what_cannot_be_compiled_later_is_computed_without() -> None:
             if self.way == "compile" and len(inputs[0]) > 1:
                 raise RuntimeError("cannot compile this size")
             return inputs[0] * 2
-
-        def _choose(self, made: Any) -> Any:  # noqa: ANN401
-            return made
 
     encoder, progress = Brittle(), Warnings()
     through = Pass({DINO: encoder})

@@ -19,7 +19,7 @@ from shardwright.progress import Progress
 from shardwright.recipes import ANY, Component, Shape
 
 BATCH_SIZE = 8  # where memory allows
-_TRIAL_SIDE = 64
+_PROBE_SIDE = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,66 +83,66 @@ class Batcher:
     def encode(self, batches: Iterable[Batch]) -> None:
         """Encode batches; a sample that cannot be encoded even alone is a failure.
 
-        While the device computes one, the next is on its way there.
+        The next is begun before the present one is waited for, so a device always has work.
         """
         waiting = deque(batches)
-        ahead: tuple[Batch, Any] | None = None  # what is on its way to the device, and as what
-        while waiting:
-            batch = waiting.popleft()
-            through, count = batch.through, len(batch.samples)
-            if count > (step := self._step(through, tuple(column[0] for column in batch.inputs))):
+        begun: deque[tuple[Batch, Any]] = deque()  # and what the model gives for them
+        most = 2
+        while waiting or begun:
+            fetching = not waiting or len(begun) >= most
+            batch = begun[0][0] if fetching else waiting.popleft()
+            through, count, found = batch.through, len(batch.samples), {}
+            step = self._step(through, tuple(column[0] for column in batch.inputs))
+            if not fetching and count > step:
                 waiting.extendleft(reversed(batch.parts(step)))
                 continue
             began = time.monotonic()
             try:
                 with at_once():
-                    is_there = ahead is not None and ahead[0] is batch
-                    sent = ahead[1] if ahead and is_there else through.send(*batch.inputs)
-                    ahead = None
-                    made = through.run(sent)
-                    ahead = self._send(waiting)
-                    found = through.fetch(made, count)
+                    if fetching:
+                        found = through.fetch(begun.popleft()[1], count)
+                    else:
+                        begun.append((batch, through.run(through.send(*batch.inputs))))
             except ShardwrightError:
                 raise
             except MemoryError:
-                sent = made = ahead = None  # which take memory too
-                if count > 1:
-                    self._halve(batch)
+                if begun:  # which takes memory too: fetch it first
+                    most = 1
                     waiting.appendleft(batch)
-                    continue
-                detail = f"{through.name}: not enough memory for it"
-                batch.samples[0].failure = ("out_of_memory", detail)
+                elif count > 1:
+                    self.halve(through, batch.inputs)
+                    waiting.appendleft(batch)
+                else:
+                    detail = f"{through.name}: not enough memory for it"
+                    batch.samples[0].failure = ("out_of_memory", detail)
             except Exception as error:  # a model's own code: find the sample that causes it
                 if count > 1:
                     waiting.extendleft(reversed(batch.parts(1)))
-                    continue
-                batch.samples[0].failure = ("encoder_failed", f"{through.name}: {error}")
-            else:
-                for component, arrays in found.items():
-                    for sample, array in zip(batch.samples, arrays, strict=True):
-                        if component in sample.make:
-                            sample.arrays[component] = array
+                else:
+                    batch.samples[0].failure = ("encoder_failed", f"{through.name}: {error}")
             finally:
                 self.seconds[through] += time.monotonic() - began
+            for component, arrays in found.items():
+                for sample, array in zip(batch.samples, arrays, strict=True):
+                    if component in sample.make:
+                        sample.arrays[component] = array
 
     @property
     def takes_turns(self) -> bool:
         """Whether models have to make room for one another on a device."""
         return any(through.takes_turns for through in self.passes)
 
-    def _send(self, waiting: Sequence[Batch]) -> tuple[Batch, Any] | None:
-        """Send the next batch ahead; if that fails, it is tried again in its turn."""
-        if not waiting:
-            return None
-        try:
-            return waiting[0], waiting[0].through.send(*waiting[0].inputs)
-        except Exception:
-            return None
-
     def full(self, through: Pass, size: Size) -> tuple[Array, ...]:
         """Give the inputs of a full batch, to try a pass with."""
-        inputs = trial(through, size)
+        inputs = probe(through, size)
         return tuple(np.stack([column] * self._step(through, inputs)) for column in inputs)
+
+    def halve(self, through: Pass, inputs: tuple[Array, ...]) -> None:
+        """Make the batches of a pass half as large as these inputs, which do not fit."""
+        count = len(inputs[0])
+        step = count // 2
+        self._room[through] = step * sum(column[0].size for column in inputs)
+        self.progress.warn(f"{through.name}: no memory for {count} images at a time; trying {step}")
 
     def _step(self, through: Pass, inputs: tuple[Array, ...]) -> int:
         """Choose how many samples to encode at a time."""
@@ -150,19 +150,11 @@ class Batcher:
         numbers = sum(column.size for column in inputs)
         return self.batch_size if room is None else max(1, min(self.batch_size, room // numbers))
 
-    def _halve(self, batch: Batch) -> None:
-        count = len(batch.samples)
-        step = count // 2
-        self._room[batch.through] = step * sum(column[0].size for column in batch.inputs)
-        self.progress.warn(
-            f"{batch.through.name}: no memory for {count} images at a time; trying {step}"
-        )
 
-
-def trial(through: Pass, size: Size) -> tuple[Array, ...]:
+def probe(through: Pass, size: Size) -> tuple[Array, ...]:
     """Prepare something to try a pass with."""
     if through.source == "caption":
-        tokens = through.prepare("a trial")
+        tokens = through.prepare("a probe")
         for component in through.components:
             require_mask(component, tokens.mask)
         return tokens.ids, tokens.mask
@@ -174,10 +166,10 @@ def trial(through: Pass, size: Size) -> tuple[Array, ...]:
 
 def try_out(through: Pass) -> None:
     """Encode something small, so that a broken model stops the run before it begins."""
-    size = Size(_TRIAL_SIDE, _TRIAL_SIDE)
+    size = Size(_PROBE_SIDE, _PROBE_SIDE)
     try:
         with at_once():
-            made = through.encode(*(np.stack([column]) for column in trial(through, size)))
+            made = through.encode(*(np.stack([column]) for column in probe(through, size)))
     except ShardwrightError:
         raise
     except MemoryError:

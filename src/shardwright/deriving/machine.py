@@ -17,11 +17,15 @@ _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
 
 
 def rooms(passes: Iterable[Pass]) -> dict[Pass, int]:
-    """Count the input numbers that fit into memory, for each pass that says what it needs."""
+    """Count the input numbers that fit into memory, for each pass that says what it needs.
+
+    Where models take turns, what is free now is not what will be: batches that are too large are
+    halved.
+    """
     return {
         each: room(each.device, free_memory(each.device), each.bytes_per_number)
         for each in passes
-        if each.bytes_per_number
+        if each.bytes_per_number and not each.takes_turns
     }
 
 
@@ -44,7 +48,7 @@ def has_bfloat16() -> bool:
 def free_memory(device: str) -> int:
     """Count the free bytes of a device, or all its bytes where only that is known."""
     if device.startswith("cuda"):
-        return devices.free_memory(device)
+        return devices.free_on_cuda(device)
     words = _read(MEMINFO).split()
     if "MemAvailable:" not in words:  # not Linux
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

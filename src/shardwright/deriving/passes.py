@@ -1,7 +1,7 @@
 """Passes: encoders that share one input and one forward pass of a model; mostly one alone.
 
 A pass has three steps: ``send`` begins to copy a batch to the device, ``run`` begins to compute,
-and ``fetch`` waits for the arrays. Of encoders that only have ``encode``, ``run`` does everything.
+and ``fetch`` waits for the arrays. Of encoders without these steps, ``run`` does everything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class Pass:
         # Users' encoders may not have it.
         self.bytes_per_number: int | None = getattr(self._first, "bytes_per_number", None)
         self._in_steps = hasattr(self._first, "send")
-        self._taken = self._in_steps or len(encoders) > 1  # from the output of the model
 
     def prepare(self, source: Any) -> Any:  # noqa: ANN401 - a picture or a caption
         """Prepare the input of one sample, for all of them."""
@@ -72,11 +71,16 @@ class Pass:
         """Begin to compute."""
         if self._in_steps:
             return self._first.run(sent)
-        return (self._first.forward if self._taken else self._first.encode)(*sent)
+        if len(self.encoders) == 1:
+            return {self.components[0]: self._first.encode(*sent)}
+        made = self._first.forward(*sent)
+        return {component: each.take(made) for component, each in self.encoders.items()}
 
     def fetch(self, made: Any, count: int) -> dict[Component, Array]:  # noqa: ANN401
         """Wait for the arrays of each component."""
-        found = {c: each.take(made) if self._taken else made for c, each in self.encoders.items()}
+        found: dict[Component, Any] = made
+        if self._in_steps:
+            found = {component: each.take(made) for component, each in self.encoders.items()}
         for component, arrays in found.items():
             if not isinstance(arrays, np.ndarray) or arrays.shape[:1] != (count,):
                 gave = getattr(arrays, "shape", type(arrays).__name__)

@@ -244,7 +244,7 @@ def _work(
             for through in each:
                 if not set(layout.work).isdisjoint(through.components):
                     size = images.Size(bucket.width, bucket.height)
-                    tune(through, batcher.full(through, size), progress)
+                    tune(through, batcher, size)
         committer = Committer(settings, target.records, target.facts, outcomes, summary, progress)
         order = Order(islice(layout.samples(), count), partial(shape, views=views))
         with Decoders(look, children_for(min(count, layout.pictures))) as looking:

@@ -141,9 +141,7 @@ class InForce:
         """Give the options of an encoder; arrays are added with the precision of those there."""
         dtype = self.request.dtypes.get(component.name)
         if dtype is None:
-            again = component in self.request.recompute
-            entries = provenance.read(self.store.next.folder) if again else self._used
-            known = entries[component.name].settings if component.name in entries else {}
+            known = self._kept(component) or {}
             # What an encoder of the user's says of its dtype may be anything.
             if known.get("encoders") == "pretrained" and known.get("dtype") in DTYPES:
                 dtype = known["dtype"]

@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from shardwright.deriving.batches import Batcher
+from shardwright.deriving.images import Size
 from shardwright.deriving.passes import Array, Pass
+from shardwright.encoders.base import EAGER
+from shardwright.encoders.packages import first_line
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import at_once
-from shardwright.progress import Progress
 from shardwright.recipes import Component
 
-_EAGER = "eager"
 _LEAST_GAIN = 1.05
 _TIMES = 3
 # How far a way may move the values, by their root mean square: in a deep model, some of the last
@@ -23,24 +25,33 @@ _ROUNDING = {"float32": 2.0**-17, "tf32": 2.0**-10, "bfloat16": 2.0**-6}
 
 def tune(
     through: Pass,
-    inputs: tuple[Array, ...],
-    progress: Progress,
+    batcher: Batcher,
+    size: Size,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Use the fastest way to compute a pass, if it gains enough and gives the same values."""
+    progress = batcher.progress
     if not through.ways:
-        progress.say(f"{through.name}: {_EAGER}; nothing here can compile it")
+        progress.say(f"{through.name}: {EAGER}; nothing here can compile it")
         return
-    expected, eager = _timed(through, _EAGER, inputs, clock)
-    seconds = {_EAGER: eager}
+    inputs = batcher.full(through, size)
+    try:
+        expected, eager = _timed(through, EAGER, inputs, clock)
+    except MemoryError:
+        if len(inputs[0]) > 1:
+            batcher.halve(through, inputs)
+            tune(through, batcher, size, clock)
+        else:
+            progress.warn(f"{through.name}: {EAGER}; no memory to try other ways")
+        return
+    seconds = {EAGER: eager}
     for way in through.ways:
         try:
             found, took = _timed(through, way, inputs, clock)
         except ShardwrightError:
             raise
         except Exception as error:  # a compiler may raise anything
-            line = str(error).strip().partition("\n")[0]
-            progress.warn(f"{through.name}: {way} does not work here ({line})")
+            progress.warn(f"{through.name}: {way} does not work here ({first_line(error)})")
             continue
         if (apart := _apart(found, expected)) <= _ROUNDING[through.dtype]:
             seconds[way] = took
@@ -50,10 +61,10 @@ def tune(
     best = min(seconds, key=seconds.__getitem__)
     gain = eager / seconds[best]
     if gain < _LEAST_GAIN:
-        best, others = _EAGER, " and ".join(way for way in seconds if way != _EAGER)
-        progress.say(f"{through.name}: {_EAGER}{f'; {others} gains little' if others else ''}")
+        best, others = EAGER, " and ".join(way for way in seconds if way != EAGER)
+        progress.say(f"{through.name}: {EAGER}{f'; {others} gains little' if others else ''}")
     else:
-        progress.say(f"{through.name}: {best}, {gain:.2f} times as fast as {_EAGER}")
+        progress.say(f"{through.name}: {best}, {gain:.2f} times as fast as {EAGER}")
     through.use(best, progress.warn)
 
 

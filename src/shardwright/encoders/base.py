@@ -13,7 +13,8 @@ Encoders of one model may share its work: each has ``shares``, an object, and ``
 ``forward``, and each takes its own array from what the model gave.
 
 Where a device works beside the host, ``forward(*inputs)`` may be ``run(send(*inputs))``: neither
-waits for the device, only ``take`` does, so the next input is sent while the model runs.
+waits for the device, only ``take`` does. The next input is sent and run before ``take`` waits, so
+the device always has something to do.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from shardwright.recipes import Component, Side
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps", re.ASCII)
 DTYPES = ("float32", "tf32", "bfloat16")
+EAGER = "eager"  # the way to compute that all models have
 
 Picture = NDArray[np.uint8]  # (height, width, 3), RGB, upright, read-only
 Axes = tuple[int | Side | Literal["any"], ...]  # the shape of a component

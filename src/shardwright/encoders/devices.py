@@ -1,7 +1,8 @@
 """What differs between devices: sending inputs, fetching results, memory, and precision.
 
-A ``Device`` has three steps: ``send`` begins a copy to it, ``ready`` gives what was sent to be
-computed with, and ``fetch`` waits for a result. Nobody else knows of streams and pinned memory.
+A ``Device`` has four steps: ``send`` begins a copy to it, ``ready`` gives what was sent to be
+computed with, ``mark`` says that all is begun that a result needs, and ``fetch`` waits for that
+result, not for what is begun later. Nobody else knows of streams and pinned memory.
 
 torch is imported inside the functions: it takes seconds, and not everyone has it.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.encoders.packages import first_line
 from shardwright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,9 +49,12 @@ class Device:
         found: tuple[torch.Tensor, ...] = sent
         return found
 
-    def fetch(self, made: torch.Tensor) -> NDArray[np.float32]:
-        """Wait for a result, and copy it to the host."""
-        found: NDArray[np.float32] = made.float().cpu().numpy()
+    def mark(self) -> Any:  # noqa: ANN401 - only for ``fetch``
+        """Mark the end of what is begun by now."""
+
+    def fetch(self, choose: Callable[[], torch.Tensor], mark: Any) -> NDArray[np.float32]:  # noqa: ANN401
+        """Wait for what was begun before the mark, and copy what is chosen of it to the host."""
+        found: NDArray[np.float32] = choose().float().cpu().numpy()
         return found
 
     def put(self, module: nn.Module) -> None:
@@ -94,6 +99,24 @@ class Cuda(Device):
             each.record_stream(computing)
         return tensors
 
+    def mark(self) -> Any:  # noqa: ANN401
+        import torch
+
+        return torch.cuda.current_stream(self.name).record_event()
+
+    def fetch(self, choose: Callable[[], torch.Tensor], mark: Any) -> NDArray[np.float32]:  # noqa: ANN401
+        import torch
+
+        # Beside the stream that computes, which is busy with the next batch already.
+        with torch.cuda.stream(self._copies):
+            self._copies.wait_event(mark)
+            there = choose().float()
+            pinned = torch.empty_like(there, device="cpu", pin_memory=True)
+            pinned.copy_(there, non_blocking=True)
+        self._copies.synchronize()
+        found: NDArray[np.float32] = pinned.numpy().copy()  # pinned memory is scarce
+        return found
+
     def take_back(self, module: nn.Module) -> None:
         import torch
 
@@ -101,7 +124,7 @@ class Cuda(Device):
         torch.cuda.empty_cache()
 
     def has_room(self, nbytes: int) -> bool:
-        return free_memory(self.name) >= nbytes + RESERVE
+        return free_on_cuda(self.name) >= nbytes + RESERVE
 
 
 def device_of(name: str, models: dict[Any, Any]) -> Device:
@@ -111,12 +134,12 @@ def device_of(name: str, models: dict[Any, Any]) -> Device:
     return found
 
 
-def free_memory(cuda: str) -> int:
+def free_on_cuda(name: str) -> int:
     """Count the bytes of a GPU that are free, or that torch holds and does not use."""
     import torch
 
-    held = torch.cuda.memory_reserved(cuda) - torch.cuda.memory_allocated(cuda)
-    free: int = torch.cuda.mem_get_info(cuda)[0] + held
+    held = torch.cuda.memory_reserved(name) - torch.cuda.memory_allocated(name)
+    free: int = torch.cuda.mem_get_info(name)[0] + held
     return free
 
 
@@ -170,7 +193,7 @@ def guard(compute: Callable[[], Made]) -> Made:
     except RuntimeError as error:
         if not _out_of_memory(error):
             raise
-        cause = str(error).strip().partition("\n")[0]
+        cause = first_line(error)
     # Only here the error is gone, and with its frames the tensors that they held.
     torch.cuda.empty_cache()
     raise MemoryError(cause)

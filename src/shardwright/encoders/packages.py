@@ -60,10 +60,16 @@ def first_line(error: BaseException) -> str:
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """Give the first of a chain of exceptions."""
-    while (before := error.__cause__ or error.__context__) is not None:
+    """Give the first of a chain of exceptions; but what the caller was handling is not a cause."""
+    while (before := error.__cause__ or _import_before(error)) is not None:
         error = before
     return error
+
+
+def _import_before(error: BaseException) -> BaseException | None:
+    """Give the import that failed before another was tried instead."""
+    tried = isinstance(error, ImportError) and not error.__suppress_context__
+    return error.__context__ if tried and isinstance(error.__context__, ImportError) else None
 
 
 def _package_of(error: BaseException, library: str) -> str:

@@ -6,13 +6,14 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.encoders.base import Axes, Options
+from shardwright.encoders.base import EAGER, Axes, Options
 from shardwright.encoders.checkpoints import Checkpoint, Layout, find
 from shardwright.encoders.devices import Made, choose_device, device_of, guard, precision
 from shardwright.encoders.models import Model, Turns
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-EAGER, COMPILE = "eager", "compile"
+COMPILE = "compile"
 
 
 class Pretrained(ABC):
@@ -99,12 +100,18 @@ class Pretrained(ABC):
 
     def run(self, sent: Any) -> Any:  # noqa: ANN401 - the output of a model
         """Run the model once for all encoders of the same ``shares``; a GPU works on after this."""
+        made = self._run(sent)
+        return made, self._device.mark()
+
+    def _run(self, sent: Any) -> Any:  # noqa: ANN401
         model = self._model
         inputs = self._device.ready(sent)
         try:
             return self._computed(lambda: self._compute(model, *inputs))
         except MemoryError:
-            if len(inputs[0]) > 1 or not self._shared.turns.leave_alone(self._shared):
+            # Smaller batches cost less than moving models, unless they are moved all the time.
+            several = len(inputs[0]) > 1 and not self.takes_turns
+            if several or not self._shared.turns.leave_alone(self._shared):
                 raise
         except Exception as error:
             if self.way == EAGER or self.warn is None:
@@ -115,7 +122,9 @@ class Pretrained(ABC):
 
     def take(self, made: Any) -> NDArray[np.float32]:  # noqa: ANN401
         """Wait for this encoder's part of what the model gives."""
-        found: NDArray[np.float32] = self._computed(lambda: self._device.fetch(self._choose(made)))
+        output, mark = made
+        choose = partial(self._choose, output)
+        found: NDArray[np.float32] = self._computed(lambda: self._device.fetch(choose, mark))
         return found
 
     def ways(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from shardwright.encoders.packages import broken, is_import, require
-from shardwright.errors import MissingExtraError
-from tests.derive.encoders.test_pretrained import Checkpoints
+from shardwright.errors import MissingExtraError, UsageError
+from tests.derive.encoders.test_pretrained import Checkpoints, encoder
+from tests.durability.soak import SOAK
 
 SOURCES = Path(__file__).parents[3] / "src"
 SCRIPT = """
@@ -39,11 +41,14 @@ def package(folder: Path, name: str, code: str) -> None:
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.0.0\n")
 
 
-def test_a_torchvision_of_another_torch_is_named_with_its_own_error(
+TORCHVISION = "import torch\n@torch.library.register_fake('torchvision::nms')\ndef nms(): pass\n"
+
+
+@pytest.mark.skipif(not SOAK, reason="imports both libraries once more: make soak")
+def test_behind_real_libraries_a_torchvision_of_another_torch_is_named_with_its_own_error(
     tmp_path: Path, checkpoints: Checkpoints
 ) -> None:
-    code = "import torch\n@torch.library.register_fake('torchvision::nms')\ndef nms(): pass\n"
-    package(tmp_path, "torchvision", code)
+    package(tmp_path, "torchvision", TORCHVISION)
     models = [word for n in ("dinov3", "vae") for word in (n, str(checkpoints[n]))]
     path = os.pathsep.join(map(str, (tmp_path, SOURCES, SOURCES.parent)))
     done = subprocess.run(
@@ -98,29 +103,69 @@ def test_a_library_that_is_not_there_is_called_missing() -> None:
         require(["no_such_library"])
 
 
+@pytest.mark.parametrize(
+    ("part", "code", "message"),
+    [
+        (
+            "broken_part",
+            "raise ValueError('numpy.dtype size changed')",
+            "broken_part, which lazy_library imports, does not work (ValueError: numpy.dtype size "
+            "changed); pip install --force-reinstall broken_part",
+        ),
+        (
+            "torchvision",
+            TORCHVISION,
+            "torchvision, which lazy_library imports, does not work (RuntimeError: operator "
+            "torchvision::nms does not exist); pip uninstall torchvision, which is not needed",
+        ),
+    ],
+)
 def test_a_part_of_a_library_that_fails_late_is_found_behind_what_the_library_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, code: str, message: str
 ) -> None:
     package(
         tmp_path,
         "lazy_library",
         "def __getattr__(name):\n"
         "    try:\n"
-        "        import broken_part\n"
+        f"        import {part}\n"
         "    except Exception as error:\n"
         "        raise RuntimeError('Failed to import lazy_library.models') from error\n",
     )
-    (tmp_path / "broken_part.py").write_text("raise ValueError('numpy.dtype size changed')")
+    (tmp_path / f"{part}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "lazy_library", raising=False)
     import lazy_library  # type: ignore[import-not-found]
 
     with pytest.raises(RuntimeError) as caught:
         _ = lazy_library.Model
     assert is_import(caught.value)
-    assert str(broken("lazy_library", caught.value)) == (
-        "broken_part, which lazy_library imports, does not work (ValueError: numpy.dtype size "
-        "changed); pip install --force-reinstall broken_part"
-    )
+    assert str(broken("lazy_library", caught.value)) == message
+
+
+@pytest.mark.parametrize("name", ["dinov3", "vae"])
+def test_damaged_weights_are_reported_as_such_also_while_another_error_is_handled(
+    tmp_path: Path, checkpoints: Checkpoints, name: str
+) -> None:
+    folder = shutil.copytree(checkpoints[name], tmp_path / name)
+    (weights,) = folder.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-100])
+    try:
+        exec(compile("import no_such_module", "user.py", "exec"))  # as a user's program may
+    except ImportError:
+        with pytest.raises(UsageError, match=r"cannot be loaded as .*; download the model again$"):
+            _ = encoder(name, folder)._model
+
+
+def test_the_first_of_two_imports_that_failed_is_the_cause_unless_it_is_hidden() -> None:
+    def imported(end: str) -> BaseException:
+        code = f"try:\n import not_there\nexcept ImportError:\n raise ImportError('no'){end}"
+        with pytest.raises(ImportError) as caught:
+            exec(code)
+        return caught.value
+
+    assert "pip install not_there" in str(broken("library", imported("")))
+    assert "(ImportError: no)" in str(broken("library", imported(" from None")))
 
 
 def test_a_damaged_file_is_not_taken_for_a_broken_library() -> None:

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwright
+from shardwright.deriving.machine import rooms
+from shardwright.deriving.passes import Pass
 from shardwright.encoders import load
 from shardwright.encoders.base import Options
 from shardwright.encoders.contract import picture
@@ -116,6 +118,71 @@ def test_one_input_that_needs_all_memory_gets_the_device_for_itself(
         vae.encode(np.stack([source, source]))
     assert vae.encode(source[None].copy()).shape == (1, 16, 6, 8), "not before it is alone"
     assert device.moves[-1] == "-T5EncoderModel"
+
+
+def test_models_that_take_turns_leave_the_device_before_a_batch_is_halved(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Small(10**12)
+    encoders = loaded(checkpoints, device)
+    vae, t5 = encoders["vae"], encoders["t5"]
+    encoded(t5, SOURCES["t5"])
+    compute = type(vae)._compute
+
+    def crowded(self: Any, *inputs: Any) -> Any:  # noqa: ANN401
+        if len(device.there) > 1:
+            raise RuntimeError("CUDA out of memory")
+        return compute(self, *inputs)
+
+    monkeypatch.setattr(type(vae), "_compute", crowded)
+    vae._shared.turns.needed = True
+    source = SOURCES["vae"]
+    assert vae.encode(np.stack([source, source])).shape == (2, 16, 6, 8)
+    assert device.moves[-1] == "-T5EncoderModel"
+
+
+def test_the_room_for_a_batch_is_not_measured_where_models_take_turns(
+    checkpoints: Checkpoints,
+) -> None:
+    for room, measured in ((sum(sizes(checkpoints).values()), True), (0, False)):
+        encoders = loaded(checkpoints, Small(room or max(sizes(checkpoints).values())))
+        through = Pass({COMPONENT["vae"]: encoders["vae"]})
+        for name, encoder in encoders.items():
+            encoded(encoder, SOURCES[name])
+        assert (through in rooms([through])) is measured
+
+
+class Noting(Device):
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+        self.notes: list[str] = []
+
+    def ready(self, sent: Any) -> Any:  # noqa: ANN401
+        self.notes.append("run")
+        return super().ready(sent)
+
+    def mark(self) -> int:
+        self.notes.append(f"mark {len(self.notes)}")
+        return len(self.notes) - 1
+
+    def fetch(self, choose: Any, mark: Any) -> Any:  # noqa: ANN401
+        self.notes.append(f"fetch {mark}")
+        return super().fetch(choose, mark)
+
+
+def test_each_result_is_fetched_by_a_mark_that_was_set_before_the_next_run(
+    checkpoints: Checkpoints,
+) -> None:
+    device = Noting()
+    vae = loaded(checkpoints, device)["vae"]
+    pictures = [picture(64, 48)[None] + np.uint8(number) for number in range(2)]
+    made = [vae.run(vae.send(each)) for each in pictures]
+    found = [vae.take(each) for each in made]
+    assert device.notes == ["run", "mark 1", "run", "mark 3", "fetch 1", "fetch 3"]
+    for each, array in zip(pictures, found, strict=True):
+        assert np.array_equal(array, vae.encode(each))
 
 
 def test_a_run_makes_the_same_arrays_with_little_memory(
