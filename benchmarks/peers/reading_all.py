@@ -134,7 +134,7 @@ def opencv(path: str) -> Read:
 
     cv2.setNumThreads(1)
     size, scale = shrinking(path)
-    picture = cv2.imread(path, getattr(cv2, f"IMREAD_REDUCED_COLOR_{scale}", cv2.IMREAD_COLOR))
+    picture: Any = cv2.imread(path, getattr(cv2, f"IMREAD_REDUCED_COLOR_{scale}", cv2.IMREAD_COLOR))
     _, box = frame(picture.shape[1], picture.shape[0])
     left, top, right, bottom = map(round, box)
     fitted = cv2.resize(picture[top:bottom, left:right], size, interpolation=cv2.INTER_AREA)
