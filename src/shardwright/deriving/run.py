@@ -247,16 +247,13 @@ def _work(
                     tune(through, batcher, size)
         committer = Committer(settings, target.records, target.facts, outcomes, summary, progress)
         order = Order(islice(layout.samples(), count), partial(shape, views=views))
-        with Decoders(look, children_for(min(count, layout.pictures))) as looking:
-            read = partial(
-                prepare.read,
-                texts=request.store.recipe.texts,
-                passes=each,
-                views=views,
-                look=looking,
-            )
+        with Decoders(look, children_for(min(count, layout.pictures))) as decoders:
+
+            def read(sample: prepare.Sample) -> prepare.Sample:
+                return prepare.read(sample, request.store.recipe.texts, each, views, decoders)
+
             pipeline = Pipeline(order, read, batcher, committer, progress)
-            pipeline.run(count, looking.threads)
+            pipeline.run(count, decoders.threads)
     summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
     for through, fill in batcher.fills().items():
         for component in through.components:
