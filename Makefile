@@ -28,7 +28,7 @@ soak: $(VENV)/soak.stamp  ## the tests of faults, kills, power cuts and fuzzing,
 	SHARDWRIGHT_SOAK=$(SOAK) $(BIN)/pytest -n 2 --dist worksteal --timeout 3600 $(SOAK_TESTS)
 	$(BIN)/python -m tests.fuzz --seconds $$(( $(SOAK) * 6 ))
 
-bench: $(VENV)/bench.stamp  ## every figure side by side with what people use now, about 18 minutes
+bench: $(VENV)/bench.stamp  ## every figure side by side with what people use now, about 35 minutes
 	$(BIN)/python -m benchmarks
 
 bench-quick: $(VENV)/bench.stamp  ## the same, small: about a minute
