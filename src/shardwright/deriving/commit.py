@@ -41,7 +41,7 @@ class Committer:
     ) -> None:
         self.generation = settings.generation
         self.store = self.generation.store if self.generation else settings.store
-        self.fitted = settings.fitted()
+        self.following = settings.following()
         self.records, self.facts = records, facts
         self.outcomes, self.summary, self.progress = outcomes, summary, progress
 
@@ -115,7 +115,7 @@ class Committer:
         for component, array in sample.arrays.items():
             size = _known(sample.size)
             if component.follows_picture:
-                size = self.fitted[component].frame(size).size
+                size = self.following[component].frame(size).size
             require_shape(component, array, size)
             found = as_stored(component, array, sample.masks)
             if isinstance(found, str):
@@ -148,7 +148,7 @@ class Committer:
             record |= sample.texts | sample.masks
         if CAPTION not in self.store.recipe.texts:
             record[CAPTION] = sample.texts[CAPTION]
-        for component, view in self.fitted.items():
+        for component, view in self.following.items():
             if component in sample.make or sample.record is None:
                 record.pop(CROP, None)
                 if view.fit == "bucket":

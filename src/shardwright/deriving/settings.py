@@ -175,7 +175,7 @@ class InForce:
             writer=None if component.is_array else encoder,
         )
 
-    def fitted(self) -> dict[Component, View]:
+    def following(self) -> dict[Component, View]:
         """Give what each component that follows the picture shows of it, where that is known."""
         known = {*self._entries, *(component.name for component in self.settings)}
         return {
@@ -295,7 +295,7 @@ class InForce:
         return entry.settings if entry else None
 
     def _crops_fractions(self, component: Component) -> bool:
-        """Whether fitted pictures are cropped between pixels.
+        """Whether crops keep fractions of pixels.
 
         Not if arrays that stay were not: all arrays of a sample show the same.
         """

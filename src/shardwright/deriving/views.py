@@ -52,7 +52,7 @@ class View:
 
     colour: str = SRGB
     fit: str = "original"
-    crop: str | None = None  # with fit "bucket": FRACTIONS of pixels, or None for complete ones
+    crop: str | None = None  # with fit "bucket": FRACTIONS of pixels, or None if it is rounded
     decode: str | None = None  # FAST, or None
     divisors: tuple[int, int] = (1, 1)  # with fit "original": of its width and height
     buckets: tuple[Bucket, ...] = ()  # with fit "bucket"

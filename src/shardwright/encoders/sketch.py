@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from abc import ABC, abstractmethod
 from bisect import bisect_left
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -108,45 +108,26 @@ class _Sketch:
         return (floats * (127 / _RANGE)).round().clip(-127, 127).astype(np.int64) + middle
 
 
-class _PictureSketch(Prepares, _Sketch):
+class _PictureSketch(Prepares, _Sketch, ABC):
+    """Is its own ``preparing``: it has no weights, and can be sent to another process."""
+
     def __init__(self, component: Component) -> None:
         super().__init__(component)
-        self.preparing = Drawing(component)
+        self.preparing = self
+
+    def __call__(self, image: Image.Image, box: Box | None = None) -> Numbers:
+        """Sketch a picture, or the part of it within the box."""
+        return self._numbers(self._sketch(image, box))
 
     def encode(self, batch: Numbers) -> Numbers:
         return batch  # ``prepare`` has done it
-
-    def draw(self, image: Image.Image, box: Box | None) -> Numbers:
-        """Sketch a picture, or the part of it within the box."""
-        return self._numbers(self._sketch(image, box))
 
     def needs(self, width: int, height: int) -> tuple[int, int]:
         """Give the width and height that a picture of this size may be decoded at."""
         return width, height
 
-    def _sketch(self, image: Image.Image, box: Box | None) -> Floats:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """What the sketch of a component does to pictures."""
-
-    component: Component
-
-    def __call__(self, image: Image.Image, box: Box | None = None) -> Numbers:
-        """Sketch a picture, or the part of it within the box."""
-        return self._sketch.draw(image, box)
-
-    def needs(self, width: int, height: int) -> tuple[int, int]:
-        """Give the width and height that a picture of this size may be decoded at."""
-        return self._sketch.needs(width, height)
-
-    @property
-    def _sketch(self) -> _PictureSketch:
-        found = load(self.component, Options(), {})
-        assert isinstance(found, _PictureSketch)
-        return found
+    @abstractmethod
+    def _sketch(self, image: Image.Image, box: Box | None) -> Floats: ...
 
 
 class _Layout(NamedTuple):

@@ -28,8 +28,8 @@ _GIVEN = "given"  # for a caller's own encoders, which no flag can name
 
 SRGB = "srgb"  # colours were converted to sRGB, by the profiles in the image files
 FAST = "fast"  # JPEG files were decoded at a smaller scale
-FRACTIONS = "fractions"  # pictures were cropped between pixels
-# What a missing setting means: early versions ignored profiles, and cropped complete pixels.
+FRACTIONS = "fractions"  # crops keep fractions of pixels
+# What a missing setting means: early versions ignored profiles, and rounded crops to pixels.
 # The fit says what an array shows; one that does not follow the picture had none.
 _ABSENT = {"colour": "as_stored", "fit": "original", "crop": "pixels", "decode": "exact"}
 

@@ -98,21 +98,26 @@ def test_a_model_too_large_for_the_device_alone_says_what_to_do(checkpoints: Che
         encoded(encoders["t5"], SOURCES["t5"])
 
 
-def test_one_input_that_needs_all_memory_gets_the_device_for_itself(
-    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device = Small(10**12)
+def crowded(checkpoints: Checkpoints, device: Small, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401
+    """Give a VAE that runs out of memory while another model is there, and one is."""
     encoders = loaded(checkpoints, device)
-    vae, t5 = encoders["vae"], encoders["t5"]
-    encoded(t5, SOURCES["t5"])
-    compute = type(vae)._compute
+    encoded(encoders["t5"], SOURCES["t5"])
+    compute = type(encoders["vae"])._compute
 
-    def crowded(self: Any, *inputs: Any) -> Any:  # noqa: ANN401
+    def computed(self: Any, *inputs: Any) -> Any:  # noqa: ANN401
         if len(device.there) > 1:
             raise RuntimeError("CUDA out of memory")
         return compute(self, *inputs)
 
-    monkeypatch.setattr(type(vae), "_compute", crowded)
+    monkeypatch.setattr(type(encoders["vae"]), "_compute", computed)
+    return encoders["vae"]
+
+
+def test_one_input_that_needs_all_memory_gets_the_device_for_itself(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Small(10**12)
+    vae = crowded(checkpoints, device, monkeypatch)
     source = SOURCES["vae"]
     with pytest.raises(MemoryError):
         vae.encode(np.stack([source, source]))
@@ -124,17 +129,7 @@ def test_models_that_take_turns_leave_the_device_before_a_batch_is_halved(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = Small(10**12)
-    encoders = loaded(checkpoints, device)
-    vae, t5 = encoders["vae"], encoders["t5"]
-    encoded(t5, SOURCES["t5"])
-    compute = type(vae)._compute
-
-    def crowded(self: Any, *inputs: Any) -> Any:  # noqa: ANN401
-        if len(device.there) > 1:
-            raise RuntimeError("CUDA out of memory")
-        return compute(self, *inputs)
-
-    monkeypatch.setattr(type(vae), "_compute", crowded)
+    vae = crowded(checkpoints, device, monkeypatch)
     vae._shared.turns.needed = True
     source = SOURCES["vae"]
     assert vae.encode(np.stack([source, source])).shape == (2, 16, 6, 8)
