@@ -59,6 +59,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     outdated: list[str] = []  # components that were made from the file as it was before
     tokens_lost: dict[str, int] = {}  # of its caption, 0 for none
     cut_at: dict[str, int] = {}  # characters of the caption that were kept, if it was cut
+    first_id: str | None = None  # before it was renamed; a split goes by it
 
 
 _decode = msgspec.json.Decoder(Facts).decode
@@ -115,6 +116,11 @@ def read_at(store: Store, offset: int) -> Facts:
     with explained(path), path.open("rb") as file:
         file.seek(offset)
         return _decode(file.readline())
+
+
+def first_ids(store: Store) -> dict[str, str]:
+    """Give the first id of each image that was renamed, by its present id."""
+    return {known.image_id: known.first_id for _, known in read(store) if known.first_id}
 
 
 def survey(store: Store, ids: Collection[str], progress: Progress) -> Survey:
