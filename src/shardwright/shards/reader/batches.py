@@ -52,8 +52,9 @@ class Batches:
     """The batches of one epoch for one rank; iterating twice gives the same batches twice.
 
     A batch is a dict: every array stacked under its suffix, ``json`` (a list of dicts),
-    ``image_id``, ``caption`` and ``__key__`` (lists), ``bucket``, and ``__state__``. A sample
-    appears at most once per epoch. Ranks get different batches and the same number of them.
+    ``image_id``, ``caption`` and ``__key__`` (lists), ``bucket``, and ``__state__``. Without
+    ``repeats`` a sample appears at most once per epoch. Ranks get different batches and the same
+    number of them.
 
     Trimmed text is padded with zeros to the longest of its batch, or to ``tokens``: one length, or
     a length by suffix. Its mask is as long, with ones for the rows of a caption. Arrays with a free
@@ -253,8 +254,8 @@ def _settle_small(
     buckets: dict[str, Numbers], settings: BatchSettings, shares: Mapping[str, Shares]
 ) -> dict[str, Numbers]:
     """Drop or refuse buckets that do not fill one batch, as the caller chose."""
-    sizes = {name: len(numbers) for name, numbers in buckets.items()}
-    sizes |= {name: share.mean for name, share in shares.items()}
+    once: dict[str, float] = {name: len(numbers) for name, numbers in buckets.items()}
+    sizes = once | {name: share.mean for name, share in shares.items()}
     small = {name: size for name, size in sizes.items() if size < settings.batch_size}
     if not small or settings.small_buckets == "keep":
         return buckets

@@ -96,7 +96,7 @@ class Shares:
     def times(self, epoch: int) -> Numbers:
         """Say how often each sample comes in an epoch."""
         before = self._begin + self._fraction * np.uint64(epoch % 2**64)
-        overflows = before + self._fraction < before
+        overflows: NDArray[np.bool_] = before + self._fraction < before
         return self._whole + overflows
 
     def shuffled(self, draw: np.random.PCG64, epoch: int) -> Numbers:
