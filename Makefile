@@ -56,11 +56,12 @@ $(VENV)/peers.stamp: tests/peers.txt $(VENV)/dev.stamp
 	$(PIP) install --no-deps --no-compile --target $(VENV)/peers -r tests/peers.txt
 	touch $@
 
-# Shells that complete our commands. Where they are missing, their tests are skipped.
+# Shells whose completion is tested; where they cannot be installed, those tests are skipped.
 $(VENV)/shells.stamp: | $(VENV)/core.stamp
-	command -v zsh fish > /dev/null && command -v fish > /dev/null || test "$$(id -u)" != 0 || \
-		! command -v apt-get > /dev/null || { apt-get -qq update && \
-		DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends zsh fish; } > /dev/null || true
+	if ! (command -v zsh && command -v fish) && test "$$(id -u)" = 0 && command -v apt-get; then \
+		apt-get -qq update; \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends zsh fish; \
+	fi > /dev/null || true
 	touch $@
 
 $(VENV)/soak.stamp: $(VENV)/dev.stamp
