@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 demo: $(VENV)/core.stamp  ## run the main job on made-up data: no download, no torch
 	$(BIN)/shardwright demo demo
 
-test: $(VENV)/peers.stamp  ## lint, types, layering and every test
+test: $(VENV)/peers.stamp $(VENV)/shells.stamp  ## lint, types, layering and every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -54,6 +54,14 @@ $(VENV)/bench.stamp: $(VENV)/dev.stamp
 $(VENV)/peers.stamp: tests/peers.txt $(VENV)/dev.stamp
 	rm -rf $(VENV)/peers
 	$(PIP) install --no-deps --no-compile --target $(VENV)/peers -r tests/peers.txt
+	touch $@
+
+# Shells whose completion is tested; where they cannot be installed, those tests are skipped.
+$(VENV)/shells.stamp: | $(VENV)/core.stamp
+	if ! (command -v zsh && command -v fish) && test "$$(id -u)" = 0 && command -v apt-get; then \
+		apt-get -qq update; \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends zsh fish; \
+	fi > /dev/null || true
 	touch $@
 
 $(VENV)/soak.stamp: $(VENV)/dev.stamp

@@ -60,7 +60,8 @@ def public_methods(kind: type) -> set[str]:
 
 def test_help_of_a_dataset_shows_what_a_user_calls() -> None:
     assert public_methods(shardwright.Dataset) == {
-        *("batches", "bucket", "buckets", "by_id", "components", "empty", "field_names", "fields"),
+        *("batches", "bucket", "buckets", "by_id", "column", "components", "empty"),
+        *("field_names", "fields"),
     }
     assert public_methods(shardwright.Batches) == {
         *("load_state_dict", "set_epoch", "state_dict", "torch"),

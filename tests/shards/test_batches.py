@@ -240,7 +240,7 @@ def planned(
         buckets[str(bucket)] = np.arange(first, first + count)
         first += count
     chosen = BatchSettings(batch_size, seed, world_size, drop_last, "keep", "")
-    batches = [batch.tolist() for batch in plan(buckets, chosen, epoch)]
+    batches = [batch.tolist() for batch in plan(buckets, chosen, epoch, {})]
     return batches, {n: int(bucket) for bucket, ns in buckets.items() for n in ns.tolist()}
 
 

@@ -51,6 +51,16 @@ def test_a_url_gives_the_same_samples(shards: Path) -> None:
     assert_sample(dataset.by_id("img7"), "img7")
 
 
+def test_a_column_at_a_url_is_read_once_without_the_arrays(shards: Path) -> None:
+    dataset = shardwright.open(f"counted://{shards}")
+    Counted.read.clear()
+    assert dataset.column("image_id") == file_order(SAMPLES)
+    assert len(Counted.read) == SAMPLES
+    assert max(size for _, size in Counted.read) < 2000
+    assert len(dataset.batches(2, repeats={"image_id": {"img1": 2}})) == 6
+    assert len(Counted.read) == SAMPLES
+
+
 def test_a_memory_file_system_works_too(shards: Path) -> None:
     memory = fsspec.filesystem("memory")
     for path in shards.rglob("*"):

@@ -131,6 +131,22 @@ def test_workers_that_persist_learn_of_another_epoch(shards: Path) -> None:
         assert order(persistent) == order(dataset.batches(4, epoch=epoch))
 
 
+@pytest.mark.filterwarnings("error:Length of IterableDataset")
+def test_epochs_with_repeats_differ_in_length_and_workers_give_all_of_each(shards: Path) -> None:
+    dataset = shardwright.open(shards)
+    repeats = np.linspace(0, 2, SAMPLES)
+    batches = dataset.batches(3, seed=1, repeats=repeats).torch()
+    persistent = loader(batches, 2, persistent_workers=True)
+    lengths = []
+    for epoch in range(4):
+        batches.set_epoch(epoch)
+        lengths.append(len(persistent))
+        found = order(persistent)
+        assert found == order(dataset.batches(3, seed=1, epoch=epoch, repeats=repeats))
+        assert len(found) == lengths[-1]
+    assert len({*lengths}) > 1
+
+
 @pytest.mark.parametrize("workers", [0, 2, 3])
 def test_a_stateful_loader_resumes_in_mid_epoch_and_goes_on_to_the_next(
     shards: Path, workers: int

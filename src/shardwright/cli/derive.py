@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--encoders": text(
             "SET",
             "pretrained, or sketch: no models, for trying things out (as before, else pretrained)",
+            *("pretrained", "sketch"),
         ),
         "--model": {**model, "action": "append"},
         "--components": names("COMPONENT", "make only these, for example vae"),
@@ -70,19 +71,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "HOW",
             "original: latents of the picture's size; bucket: resized to cover the bucket, and "
             "cropped at the centre (as the recipe says, else as before, else original)",
+            *("original", "bucket"),
         ),
         "--decode": text(
             "HOW",
             "exact; or fast: JPEG files at a smaller scale, where that is enough (as the recipe "
             "says, else as before, else exact)",
+            *("exact", "fast"),
         ),
-        "--device": text("DEVICE", "auto, cpu, cuda, cuda:N or mps (%(default)s)"),
+        "--device": text(
+            "DEVICE", "auto, cpu, cuda, cuda:N or mps (%(default)s)", "auto", "cpu", "cuda", "mps"
+        ),
         "--dtype": {
             **text(
                 "[COMPONENT=]DTYPE",
                 "the precision of the model: float32, tf32 or bfloat16, for all or for one "
                 "component; may be given several times (as before, else what suits the device and "
                 "the encoder)",
+                *("float32", "tf32", "bfloat16"),
             ),
             "action": "append",
         },

@@ -40,6 +40,7 @@ exit status:
   12   the manifest or an index is damaged
   130  interrupted (terminated: 143, hung up: 129); the same command continues
 """
+_LOADERS = ("energon", "dali", "wids", "webshart", "hf")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = {
         "shards": path("SHARDS", "the folder (data/shards, or as the recipe says)"),
         **RECIPE,
-        "--for": names("LOADER", "energon, dali, wids, webshart or hf"),
+        "--for": names("LOADER", f"{', '.join(_LOADERS[:-1])} or {_LOADERS[-1]}", *_LOADERS),
         "--remove": switch("remove the loader's files instead"),
     }
     declare(parser, shardwright.index, flags)

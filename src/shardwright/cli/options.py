@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any
 
@@ -27,14 +28,25 @@ def declare(
         parser.add_argument(*spellings.split(), default=default, **kind, **flag)
 
 
-def text(metavar: str, help_: str) -> Flag:
-    """Take any text."""
-    return {"metavar": metavar, "help": help_}
+@dataclass(frozen=True)
+class Known:
+    """Reads a text, any text; a shell completes those that are known."""
+
+    texts: tuple[str, ...]
+    read: Callable[[str], object] = str
+
+    def __call__(self, given: str) -> object:
+        return self.read(given)
+
+
+def text(metavar: str, help_: str, *known: str) -> Flag:
+    """Take any text; a shell completes those that are known."""
+    return {"type": Known(known), "metavar": metavar, "help": help_}
 
 
 def path(metavar: str, help_: str) -> Flag:
     """Take a path."""
-    return {"type": _path, "metavar": metavar, "help": help_}
+    return {"type": as_path, "metavar": metavar, "help": help_}
 
 
 def number(help_: str) -> Flag:
@@ -42,10 +54,11 @@ def number(help_: str) -> Flag:
     return {"type": int, "metavar": "N", "help": help_}
 
 
-def names(metavar: str, help_: str) -> Flag:
-    """Take names separated by commas, and more when given again."""
+def names(metavar: str, help_: str, *known: str) -> Flag:
+    """Take names separated by commas, and more when given again; a shell completes those known."""
     help_ = f"{help_}; may be given several times"
-    return {"type": _names, "action": "extend", "metavar": f"{metavar},...", "help": help_}
+    kind = Known(known, _names)
+    return {"type": kind, "action": "extend", "metavar": f"{metavar},...", "help": help_}
 
 
 def switch(help_: str, action: str = "store_true") -> Flag:
@@ -53,7 +66,8 @@ def switch(help_: str, action: str = "store_true") -> Flag:
     return {"action": action, "help": help_}
 
 
-def _path(given: str) -> str:
+def as_path(given: str) -> str:
+    """Read a path."""
     if not given:  # an unset variable, which must not mean the current folder
         raise argparse.ArgumentTypeError("is empty; give a path, or . for the current folder")
     return given

@@ -18,6 +18,7 @@ from shardwright.errors import UsageError
 from shardwright.progress import quantity
 from shardwright.recipes import JSON_SUFFIX
 from shardwright.shards.reader.catalog import Numbers
+from shardwright.shards.reader.repeats import Factors, Shares, draw_shares
 from shardwright.shards.reader.stacking import Columns, Stack, Stacking, Tokens, stacked
 from shardwright.shards.reader.view import View
 from shardwright.validate import integer
@@ -40,14 +41,20 @@ class BatchSettings:
     drop_last: bool
     small_buckets: SmallBuckets
     samples: str  # a digest of the dataset
+    repeats: str | None = None  # a digest of its numbers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give them for a state, which has no ``repeats`` where there are none."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 class Batches:
     """The batches of one epoch for one rank; iterating twice gives the same batches twice.
 
     A batch is a dict: every array stacked under its suffix, ``json`` (a list of dicts),
-    ``image_id``, ``caption`` and ``__key__`` (lists), ``bucket``, and ``__state__``. A sample
-    appears at most once per epoch. Ranks get different samples and the same number of batches.
+    ``image_id``, ``caption`` and ``__key__`` (lists), ``bucket``, and ``__state__``. Without
+    ``repeats`` a sample appears at most once per epoch. Ranks get different batches and the same
+    number of them.
 
     Trimmed text is padded with zeros to the longest of its batch, or to ``tokens``: one length, or
     a length by suffix. Its mask is as long, with ones for the rows of a caption. Arrays with a free
@@ -57,6 +64,14 @@ class Batches:
     it some batches are short, and at most ``world_size - 1`` samples are left out. A bucket with
     fewer samples than a batch would never be used, so ``small_buckets`` decides: ``"drop"`` it
     with a warning, ``"keep"`` it as one short batch, or ``"refuse"``.
+
+    ``repeats`` says how often a sample comes in an epoch: a number by value, by column of the
+    records (``{"style": {"drawing": 3, "photo": 0.5}}``, where other values count 1 and columns
+    multiply), or a number for each sample of the dataset. 0 leaves it out. 2.5 is twice, and a
+    third time in every second epoch: in any k epochs in a row it comes k * 2.5 times, rounded down
+    or up, before ``drop_last``. Which epochs these are follows from the seed, so it is the same on
+    every rank. Copies of a sample are spread over the epoch; only where its bucket has few batches
+    may two be in one. Epochs may differ in length by a few batches: ask for ``len`` in each.
 
     To resume after a batch, pass its ``__state__`` (or ``state_dict()`` at that time) to
     ``load_state_dict``; iterating starts with the next batch. ``set_epoch`` starts another epoch.
@@ -104,7 +119,12 @@ class Epochs:
     """The batches of every epoch for one rank."""
 
     def __init__(
-        self, view: View, settings: BatchSettings, rank: int, tokens: Tokens = None
+        self,
+        view: View,
+        settings: BatchSettings,
+        rank: int,
+        tokens: Tokens = None,
+        repeats: Factors | None = None,
     ) -> None:
         _require_sense(settings, rank)
         self._view = view
@@ -115,7 +135,12 @@ class Epochs:
         self._stacking = Stacking(view, tokens)
         for bucket, numbers in buckets.items():
             self._stacking.require_stackable(bucket, view.sizes(numbers))
-        self._buckets = _settle_small(buckets, settings)
+        self._shares: dict[str, Shares] = {}
+        if repeats is not None:
+            places = {name: np.searchsorted(view.numbers, found) for name, found in buckets.items()}
+            split = {name: repeats[place] for name, place in places.items()}
+            self._shares = draw_shares(split, settings.seed)
+        self._buckets = _settle_small(buckets, settings, self._shares)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_planned": None}  # planning is faster than sending
@@ -134,7 +159,7 @@ class Epochs:
 
     def state(self, epoch: int, position: int) -> State:
         """Describe a place, for ``place``."""
-        return {"epoch": epoch, "batch": position, **asdict(self._settings)}
+        return {"epoch": epoch, "batch": position, **self._settings.to_dict()}
 
     def place(self, state: State, workers: int = 0) -> tuple[int, int]:
         """Give the epoch and the batch of a state; raise if it belongs to other batches.
@@ -166,19 +191,30 @@ class Epochs:
 
     def _plan(self, epoch: int) -> list[Numbers]:
         if self._planned is None or self._planned[0] != epoch:
-            self._planned = epoch, plan(self._buckets, self._settings, epoch)
+            self._planned = epoch, plan(self._buckets, self._settings, epoch, self._shares)
         return self._planned[1]
 
 
-def plan(buckets: Mapping[str, Numbers], settings: BatchSettings, epoch: int) -> list[Numbers]:
-    """Plan the batches of an epoch for all ranks, the same number for each."""
+def plan(
+    buckets: Mapping[str, Numbers],
+    settings: BatchSettings,
+    epoch: int,
+    shares: Mapping[str, Shares],
+) -> list[Numbers]:
+    """Plan the batches of an epoch for all ranks, the same number for each.
+
+    A bucket without shares comes once.
+    """
     draw = np.random.PCG64(np.random.SeedSequence((settings.seed, epoch)))
     size = settings.batch_size
     batches: list[Numbers] = []
-    for numbers in buckets.values():
-        shuffled = numbers[_shuffle(draw, len(numbers))]
-        if settings.drop_last and len(numbers) > size:
-            shuffled = shuffled[: len(numbers) - len(numbers) % size]
+    for name, numbers in buckets.items():
+        if name in shares:
+            shuffled = numbers[shares[name].shuffled(draw, epoch)]
+        else:
+            shuffled = numbers[_shuffle(draw, len(numbers))]
+        if settings.drop_last and (len(shuffled) > size or settings.small_buckets != "keep"):
+            shuffled = shuffled[: len(shuffled) - len(shuffled) % size]
         batches += [shuffled[at : at + size] for at in range(0, len(shuffled), size)]
     batches = [batches[at] for at in _shuffle(draw, len(batches))]
     if not settings.drop_last:
@@ -214,12 +250,16 @@ def _split_until_even(batches: list[Numbers], world_size: int) -> None:
         batches[largest] = batches[largest][:half]
 
 
-def _settle_small(buckets: dict[str, Numbers], settings: BatchSettings) -> dict[str, Numbers]:
+def _settle_small(
+    buckets: dict[str, Numbers], settings: BatchSettings, shares: Mapping[str, Shares]
+) -> dict[str, Numbers]:
     """Drop or refuse buckets that do not fill one batch, as the caller chose."""
-    small = {name: len(n) for name, n in buckets.items() if len(n) < settings.batch_size}
+    once: dict[str, float] = {name: len(numbers) for name, numbers in buckets.items()}
+    sizes = once | {name: share.mean for name, share in shares.items()}
+    small = {name: size for name, size in sizes.items() if size < settings.batch_size}
     if not small or settings.small_buckets == "keep":
         return buckets
-    counts = ", ".join(f"{count} in {name}" for name, count in small.items())
+    counts = ", ".join(f"{count:g} in {name}" for name, count in small.items())
     what = f"buckets with fewer samples than batch_size {settings.batch_size}: {counts}"
     if settings.small_buckets == "refuse":
         raise UsageError(what)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from xxhash import xxh3_64_hexdigest
 
 from shardwright.errors import UsageError
 from shardwright.progress import quantity
@@ -14,6 +16,8 @@ from shardwright.recipes import JSON_SUFFIX
 from shardwright.shards.reader.batches import Batches, BatchSettings, Epochs, SmallBuckets
 from shardwright.shards.reader.catalog import read_ids
 from shardwright.shards.reader.components import ComponentInfo, EmptyCaption
+from shardwright.shards.reader.records import RecordColumn, read_columns
+from shardwright.shards.reader.repeats import Repeats, factors
 from shardwright.shards.reader.stacking import Tokens
 from shardwright.shards.reader.view import Sample, View
 from shardwright.store.arrays import widened
@@ -39,6 +43,7 @@ class Dataset:
 
     def __init__(self, view: View) -> None:
         self._view = view
+        self._columns: dict[str, RecordColumn] = {}  # those that were asked for
 
     def __len__(self) -> int:
         return len(self._view.numbers)
@@ -52,15 +57,12 @@ class Dataset:
             number = self._view.numbers[operator.index(position)]
         except IndexError:
             raise IndexError(f"sample {position} of {len(self)}") from None
-        return next(self._samples([int(number)]))
+        return next(self._widen(self._view.samples([int(number)])))
 
     def __iter__(self) -> Iterator[Sample]:
-        numbers, starts = self._view.numbers, range(0, len(self), _GROUP)
-        for group in self._view.ahead(numbers[start : start + _GROUP] for start in starts):
-            yield from self._samples(group.tolist())
+        return self._widen(self._view.in_order(_GROUP))
 
-    def _samples(self, numbers: list[int]) -> Iterator[Sample]:
-        samples = self._view.samples(numbers)
+    def _widen(self, samples: Iterator[Sample]) -> Iterator[Sample]:
         return map(self._widened, samples) if self._view.halves else samples
 
     def _widened(self, sample: Sample) -> Sample:
@@ -118,6 +120,13 @@ class Dataset:
             raise KeyError(image_id)
         return self[position]
 
+    def column(self, name: str) -> list[Any]:
+        """Read a field of every record, in file order; None where it is missing.
+
+        The first time, all JSON members are read.
+        """
+        return self._read_columns([name])[name].to_list()
+
     def batches(
         self,
         batch_size: int,
@@ -129,8 +138,13 @@ class Dataset:
         drop_last: bool = True,
         small_buckets: SmallBuckets = "drop",
         tokens: Tokens = None,
+        repeats: Repeats | None = None,
     ) -> Batches:
         """Make shuffled batches, each of one bucket, with stacked arrays; see ``Batches``."""
+        view, shares = self._view, None
+        if repeats is not None:
+            shares = factors(repeats, len(self), self._read_columns)
+            view = View(view.folder, view.catalog, view.numbers[shares > 0], view.fields)
         settings = BatchSettings(
             batch_size=integer("batch_size", batch_size),
             seed=integer("seed", seed),
@@ -138,9 +152,16 @@ class Dataset:
             drop_last=drop_last,
             small_buckets=small_buckets,
             samples=self._view.digest(),
+            repeats=None if shares is None else xxh3_64_hexdigest(shares.tobytes()),
         )
         epoch, rank = integer("epoch", epoch), integer("rank", rank)
-        return Batches(Epochs(self._view, settings, rank, tokens), epoch)
+        used = None if shares is None else shares[shares > 0]
+        return Batches(Epochs(view, settings, rank, tokens, used), epoch)
+
+    def _read_columns(self, names: list[str]) -> dict[str, RecordColumn]:
+        if new := [name for name in names if name not in self._columns]:
+            self._columns |= read_columns(self._view, new)
+        return {name: self._columns[name] for name in names}
 
     @cached_property
     def _number_by_id(self) -> dict[str, int]:
@@ -149,8 +170,8 @@ class Dataset:
         if ids is None:  # no index, so every sample is read
             if JSON_SUFFIX not in view.catalog.members:
                 raise UsageError("samples have no JSON member with an id", path=view.folder.name)
-            everything = Dataset(View(view.folder, view.catalog, fields=(JSON_SUFFIX,)))
-            ids = [_id_of(sample) for sample in everything]
+            everything = View(view.folder, view.catalog, fields=(JSON_SUFFIX,))
+            ids = [_id_of(sample) for sample in everything.in_order(_GROUP)]
         numbers: dict[str, int] = {}
         for number, image_id in enumerate(ids):
             numbers[image_id] = _SEVERAL if image_id in numbers else number
