@@ -12,7 +12,7 @@ from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import recorded_text
 from shardwright.deriving.outcomes import Outcomes
-from shardwright.deriving.prepare import TOO_LONG, Sample, read_texts, require_kept
+from shardwright.deriving.prepare import Sample, read_texts, require_kept
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError
@@ -20,6 +20,7 @@ from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Selection
 from shardwright.store.npy import HEADER_BYTES
+from shardwright.store.quality import TOO_LONG
 from shardwright.store.records import Record
 from shardwright.summary import Count
 

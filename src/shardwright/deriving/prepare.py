@@ -18,9 +18,8 @@ from shardwright.errors import ShardwrightError
 from shardwright.progress import quantity
 from shardwright.recipes import Component
 from shardwright.store.facts import Decoded, Facts, ImageFile
+from shardwright.store.quality import TOO_LONG
 from shardwright.store.records import Record
-
-TOO_LONG = "above_max_tokens_lost"  # the reason
 
 Looking = Callable[[str, Sequence[View]], Look]
 

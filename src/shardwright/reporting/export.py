@@ -111,7 +111,7 @@ def _common(kinds: set[type]) -> type:
 def _text(value: Any) -> str:  # noqa: ANN401 - anything JSON can hold, or a time
     """Write a value as text: a string as it is, and anything else as JSON."""
     if isinstance(value, datetime):
-        return value.isoformat()
+        value = msgspec.to_builtins(value)
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

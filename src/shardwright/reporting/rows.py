@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
 from shardwright.deriving.outcomes import Failure, read_failures
-from shardwright.deriving.prepare import TOO_LONG
 from shardwright.packing.check import Checked
 from shardwright.packing.scan import Scan, changed
 from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts
+from shardwright.store.quality import TOO_LONG
 from shardwright.store.records import CROP, Line, Record, is_image_id
 from shardwright.store.rules import Rules
 

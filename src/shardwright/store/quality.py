@@ -10,6 +10,7 @@ from shardwright.summary import Count
 if TYPE_CHECKING:
     from shardwright.store.facts import Facts
 
+TOO_LONG = "above_max_tokens_lost"  # the reason of an image that is left out
 _PLAIN = "RGB"
 
 
