@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -211,6 +212,9 @@ def test_each_image_has_one_row_with_its_state_as_it_is_counted(tmp_path: Path) 
     )
     store.append(b"not json\n")
     store.append(json.dumps({"image_path": "no/id.jpg"}).encode() + b"\n")
+    store.append(
+        b'{"image_id": ["img0"], "image_path": "\\ud83d\\ude00"}\n{"image_id": "\\ud83d"}\n'
+    )
     rows = exported(store.root, "jsonl")
     assert [(row["image_id"], row["state"]) for row in rows] == [
         ("img0", "ready"),
@@ -223,7 +227,9 @@ def test_each_image_has_one_row_with_its_state_as_it_is_counted(tmp_path: Path) 
         ("img4", "duplicate_id"),
         ("img6", "caption_invalid"),
         (None, "image_id_missing"),
+        (["img0"], "image_id_invalid"),
     ]
+    assert rows[-1]["image_path"] == "\N{GRINNING FACE}"
     assert rows[6]["caption"] == "a later one"
     counted = status(store.root).skipped_by_reason
     for reason in {row["state"] for row in rows} - {"ready"}:
@@ -362,6 +368,26 @@ def test_metadata_that_changes_meanwhile_gives_no_table(store: SmallStore) -> No
     with mock.patch.dict(export._FORMATS, {".csv": changing}), pytest.raises(SourceChangedError):
         status(store.root, export=table)
     assert [path.name for path in table.parent.iterdir()] == ["derived"]
+
+
+def test_facts_that_change_meanwhile_give_no_table(tmp_path: Path) -> None:
+    derived, write = tmp_path / "derived", export._FORMATS[".csv"]
+    sketch(make_images(tmp_path / "images", 2), derived)
+    path = derived / ".shardwright/facts.jsonl"
+    first, second = path.read_bytes().splitlines(keepends=True)
+
+    def changing(data: bytes, *given: Any) -> Any:  # noqa: ANN401
+        path.write_bytes(data)
+        return write(*given)
+
+    for data in (b"x" + first + second, second + first):
+        path.write_bytes(first + second)
+        with (
+            mock.patch.dict(export._FORMATS, {".csv": partial(changing, data)}),
+            pytest.raises(SourceChangedError, match=r"facts\.jsonl: changed while it was read"),
+        ):
+            status(derived, export=tmp_path / "table.csv")
+    assert not (tmp_path / "table.csv").exists()
 
 
 def test_many_rows_are_written_in_batches(store: SmallStore) -> None:

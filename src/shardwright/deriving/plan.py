@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from shardwright.deriving import images
@@ -115,8 +116,11 @@ class Plan:
     def _left_out(self, number: int, make: tuple[Component, ...]) -> tuple[str, str] | None:
         """Say why the recipe leaves an image out, as far as that is known before the work."""
         recipe, known = self.settings.store.recipe, self.inventory.facts(number)
+        by_picture = replace(recipe.selection, max_tokens_lost=None) != Selection()
         with suppress(BadImageError):  # it fails later, with its reason
-            if why := left_out(images.measure(self.inventory.sources[number].path), recipe):
+            if by_picture and (
+                why := left_out(images.measure(self.inventory.sources[number].path), recipe)
+            ):
                 return why
         if known is None or known.left_out is None or not self.wants_text(number, make):
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
@@ -49,7 +49,7 @@ class Rows:
             elif known.left_out is not None:
                 self._left_out.append(known)
         self._last: dict[str, int] = {}  # the line that counts, of images that are not ready
-        self._shared = set[str]()  # ids of more than one image
+        self._shared: set[str] = set()  # ids of more than one image
         if others:
             self._find_last(others)
         self.usual = self._usual()  # the columns that every table has, and their types
@@ -112,24 +112,29 @@ class Rows:
 
     def _find_last(self, others: Collection[str]) -> None:
         """Find the line that counts of each image that is not ready: the last one."""
-        images: dict[str, object] = {}
+        images: dict[str, list[object]] = {}  # of the ids with more than one record
         for line, names in records.walk(self.store.jsonl, records.names):
-            image_id, image = names.image_id, names.image_path
-            if is_image_id(image_id) and image_id in others:
+            if is_image_id(names.image_id) and names.image_id in others:
+                if names.image_id in self._last:
+                    images[names.image_id] = []
+                self._last[names.image_id] = line.offset
+        for _, names in records.walk(self.store.jsonl, records.names) if images else ():
+            if isinstance(names.image_id, str) and names.image_id in images:
+                image, seen = names.image_path, images[names.image_id]
                 image = posixpath.normpath(image) if isinstance(image, str) else image
-                if images.setdefault(image_id, image) != image:
-                    self._shared.add(image_id)
-                self._last[image_id] = line.offset
+                seen += [image] if image not in seen else []
+        self._shared = {image_id for image_id, seen in images.items() if len(seen) > 1}
 
     def _state(self, line: Line, record: Record) -> str | None:
         """Say whether a record is ready, or why not; None if a later one of the image counts."""
         sample, image_id = self.found.at(line.offset), record.get("image_id")
         if sample is not None:
             return self.checked.invalid.get(sample, READY)
-        if image_id in self._shared:
-            return "duplicate_id"
-        if is_image_id(image_id) and self._last.get(image_id) != line.offset:
-            return None
+        if is_image_id(image_id):
+            if image_id in self._shared:
+                return "duplicate_id"
+            if self._last.get(image_id) != line.offset:
+                return None
         return self.rules.problem(record) or self._missing(record["image_id"])
 
     def _missing(self, image_id: str) -> str:
@@ -140,7 +145,13 @@ class Rows:
 
     def _known(self, file: BinaryIO | None, image_id: object) -> Facts | None:
         offset = self._facts.get(image_id) if isinstance(image_id, str) else None
-        return None if file is None or offset is None else facts.read_line(file, offset)
+        if file is None or offset is None:
+            return None
+        with suppress(*records.NOT_JSON):
+            known = facts.read_line(file, offset)
+            if known.image_id == image_id:
+                return known
+        raise changed(facts.path_of(self.store), "written to")
 
     def _fields(self, record: Record) -> Row:
         """Give the fields of a record: a mask as its number of tokens, a crop as four numbers."""
