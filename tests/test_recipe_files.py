@@ -297,6 +297,8 @@ OWN = f'{NEW}encoder = "my.code:Class"\nsource = "caption"\ndtype = "float16"\n'
         ("[images]\nbuckets = ['8x8', '8x8']\n[component.a]\ndtype='bool'\nshape=[1]",
          "[images] buckets: 8x8 is listed 2 times; list it once"),
         ("[images]\nmax_crop = 1.5", "[images] max_crop: 1.5 is not valid; give a share from 0"),
+        ("[images]\nmax_tokens_lost = -1", "[images] max_tokens_lost: -1 is not valid; give a"),
+        ("[images]\nmax_tokens_lost = true", "[images] max_tokens_lost: True is not valid; give a"),
         ("[images]\nmax_crop = nan", "[images] max_crop: nan is not valid; give a share from 0"),
         ("[images]\nmin_side = true", "[images] min_side: True is not valid; give a number of"),
         ("[images]\nstep = 8", "[images] step: has no meaning without resolution; add resolution"),

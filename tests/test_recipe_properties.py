@@ -158,6 +158,7 @@ def tables(draw: st.DrawFn) -> build.Tables:
     else:
         images["buckets"] = ["512x512", "448x576"]
     images["max_crop"] = draw(st.floats(0, 1))
+    images["max_tokens_lost"] = draw(st.integers(0, 10_000))
     made = draw(st.dictionaries(NAMES, components(), min_size=1, max_size=4))
     return {"": {}, "paths": {}, "images": images} | {
         f"component.{name}": table for name, table in made.items()

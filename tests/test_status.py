@@ -60,6 +60,27 @@ def test_a_small_store_is_complete_and_ready(store: SmallStore) -> None:
     assert status.next_command == f"shardwright pack --derived-dir {store.root}"
 
 
+def test_the_store_may_be_given_as_a_path_as_for_verify(
+    store: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = shardwright.status(store.root)
+    assert (given.derived_dir, given.ready_records) == (str(store.root), 4)
+    done = run("status", store.root, "--json")
+    assert json.loads(done.stdout)["ready_records"] == 4
+    monkeypatch.chdir(store.root)
+    assert run("status", ".").stdout.startswith(".: 4 records, 4 ready")
+    with pytest.raises(UsageError, match="PATH with --derived-dir; give one of them"):
+        shardwright.status(store.root, derived_dir=store.root)
+    with pytest.raises(UsageError, match="path is ''; give a path"):
+        shardwright.status("")
+
+
+def test_a_shard_folder_given_as_a_path_is_refused(store: SmallStore, tmp_path: Path) -> None:
+    shardwright.pack(derived_dir=store.root, output_dir=tmp_path / "shards")
+    with pytest.raises(UsageError, match="shards: is a shard folder; give the store"):
+        shardwright.status(tmp_path / "shards")
+
+
 def test_the_predicted_bytes_are_those_that_packing_writes(tmp_path: Path) -> None:
     store = small_store(tmp_path / "derived", samples=7)
     store.array("t5", "img3").unlink()

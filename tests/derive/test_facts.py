@@ -63,6 +63,10 @@ def test_each_image_has_its_size_time_and_hash_beside_the_record_and_not_in_it(
             "xxh3": xxhash.xxh3_64_hexdigest(path.read_bytes()),
         },
         "tokens_lost": {"t5": 0},
+        "enlarged": 1.0,
+        "cropped": 0.0,
+        "decoded": {"width": 64, "height": 96},
+        "colour_space": "RGB",
     }
     assert all(tuple(record) == SPECIFICATION.record_fields for record in store_records(derived))
 

@@ -15,6 +15,9 @@ from shardwright.text import shown
 if TYPE_CHECKING:
     from shardwright.deriving import DeriveSummary
     from shardwright.reporting import StoreStatus
+    from shardwright.store.quality import Quality
+
+_SPACES_LISTED = 5
 
 
 def say(text: str) -> None:
@@ -84,7 +87,7 @@ def listed(items: Sequence[object], most: int) -> Iterator[str]:
 
 
 def facts_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
-    """Count the images that changed since they were encoded, and the captions that were cut."""
+    """Count the images that changed since they were encoded, and what arrays do not show."""
     lines = []
     images = {"changed_images": summary.changed_images, "gone_images": summary.gone_images}
     for name, paths in images.items():
@@ -96,6 +99,25 @@ def facts_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
                 f"truncated_captions, {component}: {cut.captions:,} "
                 f"({quantity(cut.tokens_lost, 'tokens')} lost, for example {shown(cut.example)})"
             )
+    return lines + _quality_lines(summary.quality)
+
+
+def _quality_lines(quality: Quality) -> list[str]:
+    lines = [
+        f"{name}: {found.images:,} (at most {words}, for example {shown(found.example)})"
+        for name, found, words in (
+            ("enlarged_images", quality.enlarged, f"{quality.enlarged.most:.2f} times"),
+            ("cropped_images", quality.cropped, f"{quality.cropped.most:.1%}"),
+            ("decoded_smaller", quality.decoded_smaller, f"{quality.decoded_smaller.most} times"),
+        )
+        if found.images
+    ]
+    spaces = sorted(quality.colour_spaces.items(), key=lambda item: -item[1].count)
+    for space, found in spaces[:_SPACES_LISTED]:
+        lines.append(f"colour_space {space}: {found.count:,} (for example {shown(found.example)})")
+    if len(spaces) > _SPACES_LISTED:
+        more = quantity(len(spaces) - _SPACES_LISTED, "more colour spaces")
+        lines.append(f"  and {more} (--json lists all)")
     return lines
 
 

@@ -21,8 +21,15 @@ have their array, and how many arrays are missing, invalid or without a record. 
 how many samples are ready. For all: the size of the store, and the exact size of its shards. Then
 it names the next command. For that it also looks for samples that are packed already, in
 --output-dir and in the folders directly below it. Reads the metadata, the header of every array
-and the index of every shard. Changes nothing."""
-EXAMPLE = "  shardwright status\n  shardwright status --derived-dir data/derived --json\n"
+and the index of every shard. Changes nothing.
+
+--export writes everything on record to a table, for pandas, DuckDB or a spreadsheet: a row for each
+image with its record, its file, what its arrays do not show of it, and whether it is ready."""
+EXAMPLE = """\
+  shardwright status
+  shardwright status data/derived --json
+  shardwright status --export images.parquet
+"""
 EXIT_STATUS = """\
 exit status:
   0    done, whatever the state of the store
@@ -39,8 +46,12 @@ _LEFTOVERS_LISTED = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     flags = {
+        "path": path("PATH", "the store, as --derived-dir"),
         **STORE,
         "--output-dir": path("DIR", "the shards (data/shards, or as the recipe says)"),
+        "--export": path(
+            "FILE", "write a table with a row for each image: .parquet, .csv or .jsonl"
+        ),
         **WORKERS,
     }
     declare(parser, shardwright.status, flags)
@@ -74,6 +85,9 @@ def describe(status: StoreStatus) -> str:
         parts.append([head, *listed(list(map(shown, status.leftovers)), _LEFTOVERS_LISTED)])
     if status.packed:
         parts.append(["packed:", *starmap(_packed, status.packed.items())])
+    if status.exported is not None:
+        rows = quantity(status.exported.rows, "rows")
+        parts.append([f"exported: {rows} in {shown(status.exported.file)}"])
     command = "nothing to recommend" if status.next_command is None else status.next_command
     parts.append([f"next: {shown(command)}", f"      ({shown(status.next_reason)})"])
     return "\n\n".join("\n".join(lines) for lines in parts if lines)

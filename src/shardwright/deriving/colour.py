@@ -13,6 +13,7 @@ from PIL import Image, ImageCms
 _GREY = ("1", "L", "LA", "La")
 _FLAGS = 0x2000 | 0x0040  # map black to black, and keep no state between calls, for the threads
 _EXACT = 0x0100  # compute each value instead of interpolating; slow
+_LONGEST_NAME = 100  # characters: a profile may call itself anything
 _NEAR = 1  # levels of 255: a profile that changes no colour by more counts as sRGB
 
 
@@ -54,6 +55,18 @@ def conversion(profile: bytes, mode: str) -> Conversion:
         return Conversion() if space == "RGB" and _is_srgb(found) else found
     except Exception:  # Pillow and its library may raise anything
         return Conversion(usable=False)
+
+
+@lru_cache(maxsize=32)
+def profile_name(profile: bytes) -> str:
+    """Give what a profile calls itself."""
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        name = source.profile.profile_description or ""
+    except Exception:  # Pillow and its library may raise anything
+        return "broken profile"
+    printable = "".join(c if c.isprintable() else " " for c in name)
+    return " ".join(printable.split())[:_LONGEST_NAME] or "profile without a name"
 
 
 def _transform(

@@ -26,6 +26,8 @@ from shardwright.store.journal import Journal
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import CROP, Record, ordered
 
+_DIGITS = 4  # of facts
+
 
 class Committer:
     """Writes groups of samples to the store, or to its next generation, and counts them."""
@@ -39,7 +41,7 @@ class Committer:
         summary: DeriveSummary,
         progress: Progress,
     ) -> None:
-        self.generation = settings.generation
+        self.settings, self.generation = settings, settings.generation
         self.store = self.generation.store if self.generation else settings.store
         self.following = settings.following()
         self.records, self.facts = records, facts
@@ -92,13 +94,39 @@ class Committer:
         image_id = sample.source.image_id
         old = known = sample.facts or Facts(image_id)
         if any(component.source == "image" for component in arrays):
-            known = replace(known, image=sample.image, outdated=_outdated(sample, arrays))
-        if sample.tokens_lost and not sample.failure:
-            known = replace(known, tokens_lost=sample.tokens_lost, cut_at=sample.cut_at)
+            known = self._seen(sample, known, arrays)
+            if not sample.failure:
+                self.summary.quality.add(known)
+        if sample.is_left_out:
+            known = replace(
+                known, tokens_lost=sample.tokens_lost, left_out=self.settings.digest(sample.texts)
+            )
+        elif sample.tokens_lost and not sample.failure:
+            known = replace(
+                known, tokens_lost=sample.tokens_lost, cut_at=sample.cut_at, left_out=None
+            )
             for name, lost in sample.tokens_lost.items():
                 self.summary.truncated.setdefault(name, Truncated()).add(image_id, lost)
         if known != (Facts(image_id) if self.generation else old):
             self.facts.append(to_builtins(known))
+
+    def _seen(self, sample: Sample, known: Facts, arrays: Collection[Component]) -> Facts:
+        """Add what is known of an image's file, and of what its new arrays show of the picture."""
+        size = _known(sample.size)
+        frames = [view.frame(size) for c, view in self.following.items() if c in arrays]
+        if frames:
+            known = replace(
+                known,
+                enlarged=round(max(frame.enlarged for frame in frames), _DIGITS),
+                cropped=round(max(frame.cropped(size) for frame in frames), _DIGITS),
+            )
+        return replace(
+            known,
+            image=sample.image,
+            outdated=_outdated(sample, arrays),
+            decoded=sample.decoded,
+            colour_space=sample.colour_space,
+        )
 
     def _journal(self, records: list[Record]) -> None:
         for record in records:
@@ -129,6 +157,9 @@ class Committer:
 
     def _fail(self, sample: Sample, reason: str, detail: str) -> None:
         """Count a sample that failed, and say which arrays in use a recompute keeps."""
+        if sample.is_left_out:
+            self.outcomes.leave_out(sample.source, reason, detail)
+            return
         generation, image_id = self.generation, sample.source.image_id
         if generation is not None:
             there = (c for c in sample.make if c in generation.kept)

@@ -19,7 +19,7 @@ from PIL import (
     UnidentifiedImageError,
 )
 
-from shardwright.deriving.colour import Conversion, conversion
+from shardwright.deriving.colour import Conversion, conversion, profile_name
 from shardwright.deriving.sources import FORMAT_OF, is_regular
 from shardwright.encoders.preparing import Box
 from shardwright.pictures import PIXEL_LIMIT
@@ -68,11 +68,13 @@ class Pictures(NamedTuple):
 
     by_colour: dict[str, Image.Image]
     size: Size  # of the picture in its file
+    decoded: Size  # of the images
     scale: int  # that the images are smaller by
     left: float  # where the picture begins in the images
     top: float
     unapplied: str | None
     plain: bool  # whether these are the pixels of the file, as any reader would see them
+    colour_space: str  # of the file: Pillow's mode, and what its profile calls itself
 
     def place(self, box: Box) -> Box:
         """Find a part of the picture in the images."""
@@ -123,7 +125,8 @@ def read(path: str, colours: Collection[str], scale: int = 1) -> Pictures:
         if scale > 1 and not image.draft(None, (width // scale, height // scale)):
             scale = 1
         # Counted first, because counting discards what is loaded.
-        plain = image.mode == "RGB" and getattr(image, "n_frames", 1) == 1
+        mode = image.mode
+        plain = mode == "RGB" and getattr(image, "n_frames", 1) == 1
         image.load()
         orientation = image.getexif().get(_ORIENTATION, 1)
         ImageOps.exif_transpose(image, in_place=True)
@@ -142,12 +145,14 @@ def read(path: str, colours: Collection[str], scale: int = 1) -> Pictures:
         return Pictures(
             by_colour={colour: made[rule] for colour, rule in rules.items()},
             size=size,
+            decoded=Size(*upright.size),
             scale=scale,
             # Where the sides cannot be divided, the last pixels in the file are padded.
             left=upright.width - size.width / scale if orientation in _LEFT_LAST else 0,
             top=upright.height - size.height / scale if orientation in _TOP_LAST else 0,
             unapplied=unapplied,
             plain=plain and orientation == 1 and not convert.apply,
+            colour_space=f"{mode}, {profile_name(profile)}" if profile else mode,
         )
 
 

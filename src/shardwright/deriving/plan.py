@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from shardwright.deriving import images
@@ -12,14 +13,15 @@ from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import recorded_text
 from shardwright.deriving.outcomes import Outcomes
-from shardwright.deriving.prepare import Sample
+from shardwright.deriving.prepare import Sample, read_texts, require_kept
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
 from shardwright.progress import Progress
-from shardwright.recipes import Component, Recipe, Selection
+from shardwright.recipes import Component, Selection
 from shardwright.store.npy import HEADER_BYTES
+from shardwright.store.quality import TOO_LONG
 from shardwright.store.records import Record
 from shardwright.summary import Count
 
@@ -54,7 +56,7 @@ class Plan:
                 make
                 and selective
                 and not inventory.is_recorded(number)
-                and (why := _left_out(source.path, settings.store.recipe))
+                and (why := self._left_out(number, make))
             ):
                 outcomes.leave_out(source, *why)
                 continue
@@ -95,19 +97,42 @@ class Plan:
     def samples(self) -> Iterator[Sample]:
         """Give the samples to make, in the order of the images."""
         for number in self.numbers:
-            make = self.inventory.missing(number, self.components)
-            record, row = self.inventory.record(number), self.inventory.given(number)
-            texts = self._texts(make, record, row)
-            yield Sample(
-                self.inventory.sources[number],
-                make,
-                record,
-                self.inventory.facts(number),
-                self.inventory.kept(number, make),
-                wants_text=self.wants_text(number, make),
-                texts=texts,
-                columns={name: value for name, value in row.items() if name not in texts},
-            )
+            yield self._sample(number, self.inventory.missing(number, self.components))
+
+    def _sample(self, number: int, make: tuple[Component, ...]) -> Sample:
+        record, row = self.inventory.record(number), self.inventory.given(number)
+        texts = self._texts(make, record, row)
+        return Sample(
+            self.inventory.sources[number],
+            make,
+            record,
+            self.inventory.facts(number),
+            self.inventory.kept(number, make),
+            wants_text=self.wants_text(number, make),
+            texts=texts,
+            columns={name: value for name, value in row.items() if name not in texts},
+        )
+
+    def _left_out(self, number: int, make: tuple[Component, ...]) -> tuple[str, str] | None:
+        """Say why the recipe leaves an image out, as far as that is known before the work."""
+        recipe, known = self.settings.store.recipe, self.inventory.facts(number)
+        by_picture = replace(recipe.selection, max_tokens_lost=None) != Selection()
+        with suppress(BadImageError):  # it fails later, with its reason
+            if by_picture and (
+                why := left_out(images.measure(self.inventory.sources[number].path), recipe)
+            ):
+                return why
+        if known is None or known.left_out is None or not self.wants_text(number, make):
+            return None
+        try:
+            sample = self._sample(number, make)
+            read_texts(sample, recipe.texts)
+            if self.settings.digest(sample.texts) == known.left_out:
+                require_kept(known.tokens_lost, recipe.selection.max_tokens_lost)
+        except CaptionError as error:
+            reason, detail = error.args
+            return (reason, detail) if reason == TOO_LONG else None  # others fail later
+        return None
 
     def _texts(
         self, make: Collection[Component], record: Record | None, row: Row
@@ -187,12 +212,6 @@ class Plan:
             check()
             with suppress(BadImageError):
                 yield view.frame(images.measure(self.inventory.sources[number].path)).size
-
-
-def _left_out(path: str, recipe: Recipe) -> tuple[str, str] | None:
-    with suppress(BadImageError):  # it fails later, with its reason
-        return left_out(images.measure(path), recipe)
-    return None
 
 
 def _nowhere(field: str) -> str:

@@ -15,8 +15,10 @@ from shardwright.deriving.sources import Source
 from shardwright.deriving.views import Look, View
 from shardwright.deriving.views import look as look_here
 from shardwright.errors import ShardwrightError
+from shardwright.progress import quantity
 from shardwright.recipes import Component
-from shardwright.store.facts import Facts, ImageFile
+from shardwright.store.facts import Decoded, Facts, ImageFile
+from shardwright.store.quality import TOO_LONG
 from shardwright.store.records import Record
 
 Looking = Callable[[str, Sequence[View]], Look]
@@ -44,8 +46,15 @@ class Sample:
     pictures: dict[Component, bytes] = field(default_factory=dict)  # files
     made: dict[Component, Array | bytes] | None = None  # its files, once they are checked
     failure: tuple[str, str] | None = None  # the reason's name and a detail
+    decoded: Decoded | None = None
+    colour_space: str | None = None  # of the file
     read_seconds: float = 0.0
     unapplied: str | None = None  # why its colour profile was not applied, if it was not
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether its captions lose more tokens than the recipe allows; that is not a failure."""
+        return self.failure is not None and self.failure[0] == TOO_LONG
 
     @property
     def nbytes(self) -> int:
@@ -65,17 +74,21 @@ def read(
     passes: Sequence[Pass],
     views: Mapping[Component, View],
     look: Looking,
+    most_lost: int | None = None,
 ) -> Sample:
     """Read an image and its captions, once for all encoders, and prepare what they will take.
 
-    ``texts`` are the fields that its record needs; ``look`` may look in another process.
+    ``texts`` are the fields that its record needs; ``look`` may look in another process. An image
+    without a record is left out if its captions lose more than ``most_lost`` tokens.
     """
     try:
-        _read_texts(sample, texts)
+        read_texts(sample, texts)
         if sample.wants_text:
             for each in passes:
                 if each.source == "caption":
                     _tokenize(sample, each)
+        if sample.record is None:
+            require_kept(sample.tokens_lost, most_lost)
         _read_image(sample, passes, views, look)
     except (BadImageError, CaptionError) as error:
         sample.failure = (error.args[0], error.args[1])
@@ -83,7 +96,15 @@ def read(
     return sample
 
 
-def _read_texts(sample: Sample, needed: Sequence[str]) -> None:
+def require_kept(tokens_lost: Mapping[str, int], most: int | None) -> None:
+    """Raise if captions lose more tokens than the recipe allows."""
+    name, lost = max(tokens_lost.items(), key=lambda item: item[1], default=("", 0))
+    if most is not None and lost > most:
+        detail = f"{quantity(lost, 'tokens')} lost by {name}, and max_tokens_lost is {most:,}"
+        raise CaptionError(TOO_LONG, detail)
+
+
+def read_texts(sample: Sample, needed: Sequence[str]) -> None:
     """Find the texts that are not known yet; a caption that no component needs may be blank."""
     for field_, text in sample.texts.items():
         if text:
@@ -129,6 +150,7 @@ def _read_image(
     seen = [views[each.components[0]] for each in through] + [views[c] for c in pictures]
     found = (look if all(view.is_portable for view in seen) else look_here)(path, seen)
     sample.size, sample.image, sample.unapplied = found.size, found.file, found.unapplied
+    sample.decoded, sample.colour_space = found.decoded, found.colour_space
     made_of = iter(found.made)
     for each in through:
         array: Any = next(made_of)

@@ -250,7 +250,9 @@ def _work(
         with Decoders(look, children_for(min(count, layout.pictures))) as decoders:
 
             def read(sample: prepare.Sample) -> prepare.Sample:
-                return prepare.read(sample, request.store.recipe.texts, each, views, decoders)
+                recipe = request.store.recipe
+                most_lost = recipe.selection.max_tokens_lost
+                return prepare.read(sample, recipe.texts, each, views, decoders, most_lost)
 
             pipeline = Pipeline(order, read, batcher, committer, progress)
             pipeline.run(count, decoders.threads)

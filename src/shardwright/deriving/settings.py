@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+import xxhash
+from msgspec import json, structs
 
 from shardwright import encoders
 from shardwright.deriving.before import Before, fit_of
@@ -146,6 +147,12 @@ class InForce:
             if known.get("encoders") == "pretrained" and known.get("dtype") in DTYPES:
                 dtype = known["dtype"]
         return replace(self.request.options, dtype=dtype)
+
+    def digest(self, texts: Mapping[str, str | None]) -> str:
+        """Hash texts with what decides into how many tokens they are cut."""
+        recipe, made_by = self.store.recipe, provenance.set_of(self.request.encoders)
+        given = {field: texts[field] for field in recipe.texts}
+        return xxhash.xxh3_64_hexdigest(json.encode([made_by, recipe.captions, given]))
 
     @property
     def recomputed(self) -> Set[Component]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from shardwright.store.quality import Quality
 from shardwright.summary import Count, Summary
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class DeriveSummary(Summary):
     changed_images: list[str]  # since they were encoded; their arrays show the old ones
     gone_images: list[str]  # whose records and arrays are kept
     truncated: dict[str, Truncated] = field(default_factory=dict)  # in this run, by component
+    quality: Quality = field(default_factory=Quality)  # of the pictures that were encoded
     unapplied_profiles: dict[str, Count] = field(default_factory=dict)  # of colour
     profiles_estimated: bool = False  # whether their counts are estimates, from some of the images
     recovered_records: int = 0  # from the journal of a killed run

@@ -26,7 +26,7 @@ from shardwright.encoders.picture import Writer
 from shardwright.encoders.preparing import Box, Preparing, pixels
 from shardwright.recipes import Recipe
 from shardwright.store import facts
-from shardwright.store.facts import ImageFile
+from shardwright.store.facts import Decoded, ImageFile
 from shardwright.store.provenance import FAST, FRACTIONS, SRGB
 
 _SCALES = (8, 4, 2)  # that a JPEG can be decoded at, besides 1
@@ -44,6 +44,17 @@ class Frame:
         """Whether its pixels are not those of the picture."""
         left, top, right, bottom = self.box
         return (right - left, bottom - top) != self.size
+
+    @property
+    def enlarged(self) -> float:
+        """Say how many times the part is enlarged; 1 if it is not."""
+        left, top, right, bottom = self.box
+        return max(1.0, self.size.width / (right - left), self.size.height / (bottom - top))
+
+    def cropped(self, size: Size) -> float:
+        """Give the share of a picture of this size that is cut away."""
+        left, top, right, bottom = self.box
+        return 1 - (right - left) * (bottom - top) / (size.width * size.height)
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,8 @@ class Look(NamedTuple):
     file: ImageFile | None  # that was read
     unapplied: str | None  # why its colour profile was not applied, if it was not
     plain: bool  # whether the file holds these pixels, as any reader would see them
+    decoded: Decoded  # at the largest scale that was needed
+    colour_space: str  # of the file
     # For each view: what was prepared or, where it says nothing, the pixels; or a picture file.
     made: tuple[Any, ...]
 
@@ -130,10 +143,11 @@ def look(path: str, views: Sequence[View]) -> Look:
                 why = str(error) or type(error).__name__
                 raise BadImageError("not_prepared", f"{view.name}: {why}") from error
         found.append(pictures._replace(by_colour={}))  # only one of them in memory
-    first = found[0]
+    first = min(found, key=lambda pictures: pictures.scale)
     unapplied = next((each.unapplied for each in found if each.unapplied), None)
     in_order = tuple(made[number] for number in range(len(views)))
-    return Look(first.size, file, unapplied, first.plain, in_order)
+    decoded = Decoded(*first.decoded, first.scale)
+    return Look(first.size, file, unapplied, first.plain, decoded, first.colour_space, in_order)
 
 
 def original(path: str, file: ImageFile | None) -> bytes | None:
@@ -153,9 +167,7 @@ def left_out(size: Size, recipe: Recipe) -> tuple[str, str] | None:
     if recipe.fit != "bucket" or (limits.max_upscale, limits.max_crop) == (None, None):
         return None
     frame = _fitted(size, recipe.bucket_for(*size), FRACTIONS)
-    left, top, right, bottom = frame.box
-    upscale = max(frame.size.width / (right - left), frame.size.height / (bottom - top))
-    crop = 1 - (right - left) * (bottom - top) / (width * height)
+    upscale, crop = frame.enlarged, frame.cropped(size)
     if limits.max_upscale is not None and upscale > limits.max_upscale:
         detail = f"enlarged {upscale:.2f} times, and max_upscale is {limits.max_upscale}"
         return "above_max_upscale", detail

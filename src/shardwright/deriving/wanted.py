@@ -74,6 +74,10 @@ def _require_sense(recipe: Recipe, file: RecipeFile) -> None:
             what = f'[images] {key}: has no effect with fit = "original"'
             path = file.origins.get(f"images.{key}", file.origin)
             raise UsageError(what, path=path, fix='add fit = "bucket", or leave it out')
+    if recipe.selection.max_tokens_lost is not None and not recipe.captions:
+        what = "[images] max_tokens_lost: has no effect, because no component reads a caption"
+        path = file.origins.get("images.max_tokens_lost", file.origin)
+        raise UsageError(what, path=path, fix="leave it out")
     for component in recipe.components:
         if recipe.fit == "original" and component.settings.get("fit") == "bucket":
             what = 'nothing is fitted to a bucket with [images] fit = "original"'

@@ -207,6 +207,10 @@ IMAGES = {
         *("leave out pictures of which a larger share would be cut off by their bucket", "0.3"),
     ),
     "min_side": Key(_PIXELS, _is_count, "leave out pictures with a shorter side below it", "256"),
+    "max_tokens_lost": Key(
+        *("a number of tokens, or 0", lambda v: type(v) is int and 0 <= v < _LARGEST),
+        *("leave out pictures with a caption of which more tokens would be cut off", "20"),
+    ),
     "decode": Key(
         *(_one_of(DECODES), lambda v: v in DECODES),
         *('"fast": JPEG files are decoded at a smaller scale, where that is enough', '"fast"'),

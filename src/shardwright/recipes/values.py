@@ -175,6 +175,11 @@ class Selection:
     max_upscale: float | None = None  # how much a picture may be enlarged to fill its bucket
     max_crop: float | None = None  # the share of a picture that may be cut away
     min_side: int | None = None  # pixels of its shorter side
+    max_tokens_lost: int | None = None  # of its captions, by any component
+
+    def __post_init__(self) -> None:
+        if self.max_tokens_lost is None:  # then JSON has no such key, as in earlier versions
+            self.__dict__.pop("max_tokens_lost", None)
 
 
 @dataclass(frozen=True)

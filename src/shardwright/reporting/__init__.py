@@ -11,11 +11,20 @@ from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.summary import Count, Summary
+from shardwright.validate import place
 
 if TYPE_CHECKING:
     from shardwright.store.facts import Truncated
+    from shardwright.store.quality import Quality
 
-__all__ = ["BucketStatus", "ComponentStatus", "PackedStatus", "StoreStatus", "status"]
+__all__ = [
+    "BucketStatus",
+    "ComponentStatus",
+    "Exported",
+    "PackedStatus",
+    "StoreStatus",
+    "status",
+]
 
 StrPath = str | os.PathLike[str]
 
@@ -49,6 +58,14 @@ class PackedStatus:
     unfinished: bool  # whether its last run has not ended
 
 
+@dataclass(frozen=True)
+class Exported:
+    """The table that was written."""
+
+    file: str
+    rows: int
+
+
 @dataclass
 class StoreStatus(Summary):
     """What ``status`` found."""
@@ -75,35 +92,44 @@ class StoreStatus(Summary):
     gone_images: list[str]
     unknown_images: int  # whose file is not on record, so that changes go unnoticed
     truncated: dict[str, Truncated]  # captions that were cut, by component
+    quality: Quality  # what is known of it
     seconds: float
     next_command: str | None = None  # None where it is the user's choice
     next_reason: str = ""
+    exported: Exported | None = None
 
 
 @entry
 def status(
+    path: StrPath | None = None,
     *,
     recipe: StrPath | None = None,
     derived_dir: StrPath | None = None,
     jsonl: StrPath | None = None,
     output_dir: StrPath | None = None,
+    export: StrPath | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> StoreStatus:
     """Report what is ready in a store, what is missing, and what to do next.
 
-    Arguments are named like the flags of ``shardwright status``. Reads the metadata, the header of
-    every array, and the indexes of the shards in ``output_dir`` and in the folders directly below
-    it. Changes nothing.
+    Arguments are named like the flags of ``shardwright status``; ``path`` is the store, as
+    ``derived_dir`` is. Reads the metadata, the header of every array, and the indexes of the shards
+    in ``output_dir`` and in the folders directly below it. Changes nothing; but ``export`` names a
+    .parquet, .csv or .jsonl file to write, with a row for each image.
     """
     # Here, so that importing the package and printing --help are quick.
+    from shardwright.reporting.export import require_table
     from shardwright.reporting.run import look
     from shardwright.store import commands
     from shardwright.store.folders import holds_shards
     from shardwright.store.places import find_places
 
+    if path is not None and derived_dir is not None:
+        raise UsageError("PATH with --derived-dir", fix="give one of them")
     engine = Local.of(workers)
-    store, shards = find_places(recipe, derived_dir, jsonl, output_dir)
+    folder = derived_dir if path is None else place("path", path)
+    store, shards = find_places(recipe, folder, jsonl, output_dir)
     derived = store.folder
     if not derived.exists():
         fix = f"give another --derived-dir, or make it with {commands.derive(store)}"
@@ -113,4 +139,5 @@ def status(
     if holds_shards(derived):
         fix = "give the store it was packed from, or run shardwright verify on it"
         raise UsageError("is a shard folder", path=derived, fix=fix)
-    return look(store, shards, engine, progress or Progress())
+    table = None if export is None else require_table(place("--export", export), store)
+    return look(store, shards, engine, progress or Progress(), table)

@@ -20,8 +20,10 @@ from shardwright.packing.check import check
 from shardwright.packing.plan import Plan, plan, select
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
-from shardwright.reporting import BucketStatus, ComponentStatus, StoreStatus
+from shardwright.reporting import BucketStatus, ComponentStatus, Exported, StoreStatus
+from shardwright.reporting.export import Table
 from shardwright.reporting.packed import Packings
+from shardwright.reporting.rows import Rows
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.store import commands, facts, folders, provenance, records
 from shardwright.store.array_faults import ANYTHING, check_all
@@ -33,8 +35,10 @@ _NOTE_EVERY = 100_000  # ready records between two lines of a log
 _SHARD_SIZE = 1000  # pack's default, because every shard adds a few bytes
 
 
-def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> StoreStatus:
-    """Scan and check as packing does, then count what it leaves out."""
+def look(
+    store: Store, output_dir: Path, engine: Engine, progress: Progress, table: Table | None = None
+) -> StoreStatus:
+    """Scan and check as packing does, then count what it leaves out; and fill a table."""
     started = time.monotonic()
     if store.jsonl.is_file():
         found = scan(store, progress, _NOTE_EVERY)
@@ -85,9 +89,14 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
         gone_images=known.gone,
         unknown_images=len(ready) + len(others) - known.known,
         truncated=known.truncated,
+        quality=known.quality,
         seconds=round(time.monotonic() - started, 3),
     )
     status.next_command, status.next_reason = _next(store, status, begun) or packed.next(store)
+    if table is not None:
+        rows = table.write(Rows(found, checked, ready, others.keys()), progress)
+        status.exported = Exported(str(table.path), rows)
+        status.seconds = round(time.monotonic() - started, 3)
     if failures:
         status.next_reason += f"; but {quantity(failures, 'images')} could not be derived"
     return status

@@ -11,6 +11,7 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import xxhash
@@ -19,6 +20,7 @@ from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.storage.files import explained
 from shardwright.store import records
+from shardwright.store.quality import Quality
 from shardwright.store.records import BadRecordError
 from shardwright.store.store import Store
 
@@ -51,6 +53,14 @@ class ImageFile(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, path=absolute(path), mtime_ns=found.st_mtime_ns)
 
 
+class Decoded(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The size of a picture as it was decoded."""
+
+    width: int
+    height: int
+    scale: int = 1  # that its sides are smaller by than in the file: 1, 2, 4 or 8
+
+
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line: what is known of one image. The counts are by component."""
 
@@ -60,6 +70,11 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens_lost: dict[str, int] = {}  # of its caption, 0 for none
     cut_at: dict[str, int] = {}  # characters of the caption that were kept, if it was cut
     first_id: str | None = None  # before it was renamed; a split goes by it
+    enlarged: float | None = None  # how many times the picture is enlarged, 1 if it is not
+    cropped: float | None = None  # the share of the picture that is cut away
+    decoded: Decoded | None = None
+    colour_space: str | None = None  # of the file: Pillow's mode, and the name of its profile
+    left_out: str | None = None  # for the tokens lost: a hash of the texts and what reads them
 
 
 _decode = msgspec.json.Decoder(Facts).decode
@@ -89,6 +104,7 @@ class Survey:
     changed: list[str] = field(default_factory=list)  # paths
     gone: list[str] = field(default_factory=list)
     truncated: dict[str, Truncated] = field(default_factory=dict)  # by component
+    quality: Quality = field(default_factory=Quality)
 
 
 def path_of(store: Store) -> Path:
@@ -114,8 +130,13 @@ def read_at(store: Store, offset: int) -> Facts:
     """Read one line again."""
     path = path_of(store)
     with explained(path), path.open("rb") as file:
-        file.seek(offset)
-        return _decode(file.readline())
+        return read_line(file, offset)
+
+
+def read_line(file: BinaryIO, offset: int) -> Facts:
+    """Read one line of the open file again."""
+    file.seek(offset)
+    return _decode(file.readline())
 
 
 def first_ids(store: Store) -> dict[str, str]:
@@ -124,7 +145,7 @@ def first_ids(store: Store) -> dict[str, str]:
 
 
 def survey(store: Store, ids: Collection[str], progress: Progress) -> Survey:
-    """Compare the images of a store with their files, and count the captions that were cut."""
+    """Compare the images of a store with their files, and count what was lost on the way."""
     found = Survey()
     if path_of(store).is_file():
         progress.phase("compare images", len(ids), "images")
@@ -134,6 +155,7 @@ def survey(store: Store, ids: Collection[str], progress: Progress) -> Survey:
         progress.advance(1)
         for name, lost in entry.tokens_lost.items():
             found.truncated.setdefault(name, Truncated()).add(entry.image_id, lost)
+        found.quality.add(entry)
         if entry.image is not None:
             found.known += 1
             if is_gone(entry.image.path):

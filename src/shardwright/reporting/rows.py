@@ -1,0 +1,203 @@
+"""Everything on record as rows of a table: a row for each image.
+
+Rows come from the disk one at a time; of each image only the place of its facts is in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, nullcontext, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, BinaryIO
+
+from shardwright.deriving.outcomes import Failure, read_failures
+from shardwright.packing.check import Checked
+from shardwright.packing.scan import Scan, changed
+from shardwright.storage import files
+from shardwright.store import facts, records
+from shardwright.store.facts import Facts
+from shardwright.store.quality import TOO_LONG
+from shardwright.store.records import CROP, Line, Record, is_image_id
+from shardwright.store.rules import Rules
+
+Row = dict[str, Any]
+
+READY = "ready"
+FAILED = "failed"
+_SIDES = ("left", "top", "right", "bottom")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Rows:
+    """The rows of a store that was scanned and checked; they can be read several times."""
+
+    def __init__(
+        self, found: Scan, checked: Checked, ready: Collection[str], others: Collection[str]
+    ) -> None:
+        self.found, self.checked, self.ready = found, checked, ready
+        self.store, self.rules = found.store, Rules(found.store.recipe)
+        self._masks = {
+            c.mask.field: c.name for c in self.store.recipe.captions if c.mask is not None
+        }
+        self._facts: dict[str, int] = {}  # where they begin
+        self._left_out: list[Facts] = []  # of images without a record
+        for offset, known in facts.read(self.store):
+            if known.image_id in ready or known.image_id in others:
+                self._facts[known.image_id] = offset
+            elif known.left_out is not None:
+                self._left_out.append(known)
+        self._last: dict[str, int] = {}  # the line that counts, of images that are not ready
+        self._shared: set[str] = set()  # ids of more than one image
+        if others:
+            self._find_last(others)
+        self.usual = self._usual()  # the columns that every table has, and their types
+
+    def __len__(self) -> int:
+        """Give about how many rows there are, for progress."""
+        return len(self.ready) + len(self._last)
+
+    def __iter__(self) -> Iterator[Row]:
+        failures = {failure.image_path: failure for failure in read_failures(self.store)}
+        known: Facts | None
+        with ExitStack() as stack:
+            path = facts.path_of(self.store)
+            file = stack.enter_context(path.open("rb")) if self._facts else None
+            for line, record in records.walk(self.store.jsonl, records.parse):
+                state = self._state(line, record)
+                if state is None:
+                    continue
+                known = self._known(file, record.get("image_id"))
+                failure = failures.pop(known.image.path, None) if known and known.image else None
+                yield {
+                    **self._fields(record),
+                    "state": state,
+                    **(_failure(failure) if failure else {}),
+                    **(_flat(known) if known else {}),
+                }
+        for failure in failures.values():
+            names = {"image_id": failure.image_id, "image_path": failure.image_path}
+            yield {**names, "state": FAILED, **_failure(failure)}
+        for known in self._left_out:
+            yield {"image_id": known.image_id, "state": TOO_LONG, **_flat(known)}
+
+    def require_unchanged(self) -> None:
+        """Raise if the metadata has changed since it was scanned."""
+        jsonl = self.store.jsonl
+        with files.explained(jsonl), jsonl.open("rb") if jsonl.exists() else nullcontext() as file:
+            if file and files.state(file.fileno()) != self.found.jsonl_state:
+                raise changed(jsonl, "written to")
+
+    def _usual(self) -> dict[str, type]:
+        recipe, numbers = self.store.recipe, ("height", "width", "format_version")
+        fields = [name for name in recipe.record_fields if name not in self._masks]
+        texts = [component.name for component in recipe.captions]
+        decoded = ("decoded_width", "decoded_height", "decoded_scale")
+        return {
+            **dict.fromkeys(("image_id", "state", "reason", "detail"), str),
+            **{name: int if name in numbers else str for name in fields[1:]},
+            **dict.fromkeys((f"{CROP}_{side}" for side in _SIDES), float),
+            **dict.fromkeys(("enlarged", "cropped"), float),
+            **dict.fromkeys(decoded, int),
+            "colour_space": str,
+            **dict.fromkeys((f"tokens_{name}" for name in self._masks.values()), int),
+            **dict.fromkeys((f"tokens_lost_{name}" for name in texts), int),
+            **dict.fromkeys((f"cut_at_{name}" for name in texts), int),
+            "image_file": str,
+            "image_bytes": int,
+            "image_mtime": datetime,
+            **dict.fromkeys(("image_xxh3", "outdated", "first_id"), str),
+        }
+
+    def _find_last(self, others: Collection[str]) -> None:
+        """Find the line that counts of each image that is not ready: the last one."""
+        images: dict[str, list[object]] = {}  # of the ids with more than one record
+        for line, names in records.walk(self.store.jsonl, records.names):
+            if is_image_id(names.image_id) and names.image_id in others:
+                if names.image_id in self._last:
+                    images[names.image_id] = []
+                self._last[names.image_id] = line.offset
+        for _, names in records.walk(self.store.jsonl, records.names) if images else ():
+            if isinstance(names.image_id, str) and names.image_id in images:
+                image, seen = names.image_path, images[names.image_id]
+                image = posixpath.normpath(image) if isinstance(image, str) else image
+                seen += [image] if image not in seen else []
+        self._shared = {image_id for image_id, seen in images.items() if len(seen) > 1}
+
+    def _state(self, line: Line, record: Record) -> str | None:
+        """Say whether a record is ready, or why not; None if a later one of the image counts."""
+        sample, image_id = self.found.at(line.offset), record.get("image_id")
+        if sample is not None:
+            return self.checked.invalid.get(sample, READY)
+        if is_image_id(image_id):
+            if image_id in self._shared:
+                return "duplicate_id"
+            if self._last.get(image_id) != line.offset:
+                return None
+        return self.rules.problem(record) or self._missing(record["image_id"])
+
+    def _missing(self, image_id: str) -> str:
+        for component in self.store.recipe.components:
+            if not os.path.lexists(self.store.array(component, image_id)):
+                return f"{component.name}_missing"
+        raise changed(self.store.folder, "arrays were added")
+
+    def _known(self, file: BinaryIO | None, image_id: object) -> Facts | None:
+        offset = self._facts.get(image_id) if isinstance(image_id, str) else None
+        if file is None or offset is None:
+            return None
+        with suppress(*records.NOT_JSON):
+            known = facts.read_line(file, offset)
+            if known.image_id == image_id:
+                return known
+        raise changed(facts.path_of(self.store), "written to")
+
+    def _fields(self, record: Record) -> Row:
+        """Give the fields of a record: a mask as its number of tokens, a crop as four numbers."""
+        row: Row = {}
+        for name, value in record.items():
+            if name in self._masks:
+                row[f"tokens_{self._masks[name]}"] = value.count(1) if _is_list(value) else None
+            elif name == CROP:
+                if _is_list(value) and len(value) == len(_SIDES):
+                    row |= {f"{CROP}_{s}": side for s, side in zip(_SIDES, value, strict=True)}
+            elif name not in self.store.recipe.inline:
+                ours = name in self.usual and name not in self.store.recipe.record_fields
+                row[f"record_{name}" if ours else name] = value
+        return row
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
+
+
+def _failure(failure: Failure) -> Row:
+    return {"reason": failure.reason, "detail": failure.detail}
+
+
+def _flat(known: Facts) -> Row:
+    """Give facts as columns."""
+    row: Row = {
+        "enlarged": known.enlarged,
+        "cropped": known.cropped,
+        "colour_space": known.colour_space,
+        "outdated": ",".join(known.outdated) or None,
+        "first_id": known.first_id,
+        **{f"tokens_lost_{name}": lost for name, lost in known.tokens_lost.items()},
+        **{f"cut_at_{name}": characters for name, characters in known.cut_at.items()},
+    }
+    if (decoded := known.decoded) is not None:
+        row |= {"decoded_width": decoded.width, "decoded_height": decoded.height}
+        row["decoded_scale"] = decoded.scale
+    if (image := known.image) is not None:
+        row |= {"image_file": image.path, "image_bytes": image.bytes, "image_xxh3": image.xxh3}
+        row["image_mtime"] = _time(image.mtime_ns)
+    return row
+
+
+def _time(nanoseconds: int) -> datetime | None:
+    try:
+        return _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+    except OverflowError:  # a file may be of any time
+        return None

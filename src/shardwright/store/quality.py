@@ -1,0 +1,50 @@
+"""What arrays lose of their pictures: counted by derive for a run, and by status for a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shardwright.summary import Count
+
+if TYPE_CHECKING:
+    from shardwright.store.facts import Facts
+
+TOO_LONG = "above_max_tokens_lost"  # the reason of an image that is left out
+_PLAIN = "RGB"
+
+
+@dataclass
+class Most:
+    """How many images there are of one kind, and the one of which it is most true."""
+
+    images: int = 0
+    most: float = 0.0
+    example: str = ""  # an image_id
+
+    def add(self, image_id: str, value: float) -> None:
+        """Count one image."""
+        self.images += 1
+        if value > self.most:
+            self.most, self.example = value, image_id
+
+
+@dataclass
+class Quality:
+    """The images of which arrays show less than the file holds, or not as it is."""
+
+    enlarged: Most = field(default_factory=Most)  # times
+    cropped: Most = field(default_factory=Most)  # the share that is cut away
+    decoded_smaller: Most = field(default_factory=Most)  # times, by which its sides are
+    colour_spaces: dict[str, Count] = field(default_factory=dict)  # other than plain RGB
+
+    def add(self, facts: Facts) -> None:
+        """Count one image; what is unknown of it is not counted."""
+        if facts.enlarged is not None and facts.enlarged > 1:
+            self.enlarged.add(facts.image_id, facts.enlarged)
+        if facts.cropped:
+            self.cropped.add(facts.image_id, facts.cropped)
+        if facts.decoded is not None and facts.decoded.scale > 1:
+            self.decoded_smaller.add(facts.image_id, facts.decoded.scale)
+        if facts.colour_space not in (None, _PLAIN):
+            self.colour_spaces.setdefault(facts.colour_space, Count(0, facts.image_id)).count += 1
