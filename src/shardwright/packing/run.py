@@ -21,6 +21,7 @@ from shardwright.errors import (
 )
 from shardwright.packing import empty, publish, start
 from shardwright.packing.check import check
+from shardwright.packing.choice import Choice, read_choice
 from shardwright.packing.jobs import Job, summarize
 from shardwright.packing.origin import jsonl_name, require_same_jsonl, require_same_kind
 from shardwright.packing.plan import Plan, plan
@@ -46,7 +47,7 @@ class Request:
 
     store: Store
     output_dir: Path
-    settings: PackSettings
+    settings: PackSettings  # as far as the flags say
     way: str | None  # overwrite, resume or append, where shards may be there already
     other_jsonl: bool
     sha256: bool
@@ -67,10 +68,11 @@ class _Source:
 def run(request: Request, progress: Progress) -> PackSummary:
     """Scan, check, plan, and write what is not there yet."""
     started = time.monotonic()
-    store, settings = request.store, request.settings
+    store = request.store
     require_inputs(store)
     _require_own_folder(request)
-    targets = find_targets(request.output_dir, settings, request.way)
+    choice, targets = _find(request)
+    settings = choice.settings
     for target in targets:
         require_writable(target.folder)
         if not request.dry_run:
@@ -85,12 +87,13 @@ def run(request: Request, progress: Progress) -> PackSummary:
             require_same_jsonl(store, names, target.folder)
     known = frozenset().union(*(start.known for start in starts))
     parts = [target.part for target in targets]
-    selected = select(found, targets[0].settings, parts, known)
+    selected = select(found, choice, parts, known, request.engine, progress)
     checked = check(found, selected.order, settings.limit, request.engine, progress)
     jobs = []
     for target, begin, names in zip(targets, starts, before, strict=True):
         chosen = selected.of_part(checked.chosen, target.part)
-        layout = plan(found, checked, chosen, target.settings, begin.first_numbers)
+        own = msgspec.structs.replace(settings, part=target.part)
+        layout = plan(found, checked, chosen, own, begin.first_numbers)
         kept = _kept(layout, begin, target.folder, request.way)
         jobs.append(Job(target, begin, layout, kept, names))
     jobs = [job for job in jobs if _has_work(job, jobs)]
@@ -114,6 +117,16 @@ def run(request: Request, progress: Progress) -> PackSummary:
         obstacle=obstacle,
         started=started,
     )
+
+
+def _find(request: Request) -> tuple[Choice, list[Target]]:
+    """Find what to pack, and where; --append goes on with what was chosen before."""
+    split, targets = find_targets(request.output_dir, request.settings, request.way)
+    settings = msgspec.structs.replace(request.settings, split=split)
+    before = start.current_run(target.folder for target in targets)
+    if request.way == "append" and before is not None:
+        settings = settings.chosen_as(before.settings)
+    return read_choice(settings, request.store), targets
 
 
 def _source(store: Store) -> _Source:
@@ -203,7 +216,7 @@ def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Pro
         Unfinished(
             append=job.start.append,
             plan=plans[job.target.part],
-            settings=job.target.settings,
+            settings=job.layout.settings,
             replaces=sorted(job.start.replaced),
             base=job.start.base,
             store=manifest.relative_name(request.store.folder, job.folder),

@@ -11,8 +11,9 @@ import msgspec
 
 from shardwright.errors import DamageError, UsageError
 from shardwright.interrupts import check
+from shardwright.recipes.split import Split
 from shardwright.shards.format import index, manifest
-from shardwright.shards.format.manifest import Manifest, PackSettings, Run, Unfinished
+from shardwright.shards.format.manifest import IdsFile, Manifest, PackSettings, Run, Unfinished
 from shardwright.shards.format.names import (
     bucket_folder,
     existing_buckets,
@@ -207,6 +208,10 @@ def _flag(setting: str) -> str:
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return "given" if value else "not given"
+    if isinstance(value, Split):
+        return " ".join(value.flags()[1:])
+    if isinstance(value, IdsFile):
+        return f"{value.path} (xxh3 {value.xxh3})"
     if isinstance(value, list):
         value = ",".join(value) or None
     return "not given" if value is None else str(value)
