@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from shardwright.errors import InputMissingError, UsageError
+from shardwright.errors import InputMissingError, ShardwrightError, UsageError
 from shardwright.shards.format.manifest import IdsFile, PackSettings, relative_name
 from shardwright.storage.files import explained
 from shardwright.store import facts, records, where
@@ -63,7 +63,11 @@ def group_text(record: Record, by: str | None) -> str | None:
 
 def wanted(store: Store, settings: PackSettings) -> set[str]:
     """Give the ids of a store that a run with these settings would pack, if they are ready."""
-    choice, first_ids = read_choice(settings, store), facts.first_ids(store)
+    first_ids = facts.first_ids(store)
+    try:
+        choice = read_choice(settings, store)
+    except ShardwrightError:  # pack reports it; without the lists, what they leave out is unknown
+        choice = Choice(settings)
     found: set[str] = set()
     for _, record in records.walk(store.jsonl, records.parse):
         if records.is_image_id(image_id := record.get("image_id")):

@@ -34,6 +34,7 @@ from shardwright.progress import Progress
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings, ShardEntry, Unfinished
 from shardwright.shards.format.names import existing_buckets
+from shardwright.shards.format.parts import parts_of
 from shardwright.storage import locks
 from shardwright.storage.local import LocalStorage, require_space, require_writable
 from shardwright.store import provenance
@@ -85,7 +86,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     if request.way:
         for target, names in zip(targets, before, strict=True):
             require_same_jsonl(store, names, target.folder)
-    known = frozenset().union(*(start.known for start in starts))
+    known = frozenset().union(*(begin.known for begin in starts), _beside(targets, request.way))
     parts = [target.part for target in targets]
     selected = select(found, choice, parts, known, request.engine, progress)
     checked = check(found, selected.order, settings.limit, request.engine, progress)
@@ -96,20 +97,20 @@ def run(request: Request, progress: Progress) -> PackSummary:
         layout = plan(found, checked, chosen, own, begin.first_numbers)
         kept = _kept(layout, begin, target.folder, request.way)
         jobs.append(Job(target, begin, layout, kept, names))
-    jobs = [job for job in jobs if _has_work(job, jobs)]
-    obstacle = _obstacle(jobs, source, request, progress)
+    active = [job for job in jobs if _has_work(job, jobs)]
+    obstacle = _obstacle(active, source, request, progress)
     old: dict[str, list[str]] = {}  # shards that are removed or replaced
     if request.dry_run:
-        old = {} if obstacle else {job.target.prefix: job.old for job in jobs}
-    elif jobs:
+        old = {} if obstacle else {job.target.prefix: job.old for job in active}
+    elif active:
         with ExitStack() as locked:
-            for job in jobs:
+            for job in active:
                 locked.enter_context(LocalStorage(job.folder).lease())
             if _starts(request, targets) != starts:
                 what = "another run has written here"
                 raise SourceChangedError(what, path=request.output_dir, fix="run again")
-            old = {job.target.prefix: job.old for job in jobs}
-            _write(jobs, source, request, progress)
+            old = {job.target.prefix: job.old for job in active}
+            _write(active, source, request, progress)
     return summarize(
         *(jobs, selected, checked, found, old),
         output=request.output_dir,
@@ -127,6 +128,15 @@ def _find(request: Request) -> tuple[Choice, list[Target]]:
     if request.way == "append" and before is not None:
         settings = settings.chosen_as(before.settings)
     return read_choice(settings, request.store), targets
+
+
+def _beside(targets: Sequence[Target], way: str | None) -> frozenset[str]:
+    """Give the ids in the other parts, where shards are appended to one part alone."""
+    folder, part = targets[0].folder, targets[0].part
+    if way != "append" or part is None or len(targets) > 1:
+        return frozenset()
+    others = (path for name, path in parts_of(folder.parent).items() if name != folder.name)
+    return frozenset().union(*(start.packed_ids(path) for path in others))
 
 
 def _source(store: Store) -> _Source:
@@ -211,7 +221,11 @@ def _kept(layout: Plan, start: Start, folder: Path, way: str | None) -> dict[str
 def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Progress) -> None:
     """Write the shards that are missing, then the manifest of each target."""
     plans = {job.target.part: job.layout.digest() for job in jobs}
-    parts = {part: plan for part, plan in plans.items() if part is not None}
+    parts = {
+        job.target.part: plans[job.target.part]
+        for job in jobs
+        if job.target.part and job.layout.shards
+    }
     begun = [
         Unfinished(
             append=job.start.append,

@@ -147,6 +147,13 @@ def _plans(run: Unfinished | Run) -> dict[str, str]:
     return run.parts or {}
 
 
+def packed_ids(output: Path) -> frozenset[str]:
+    """Read the ids that have a sample in the finished shards of a folder."""
+    done = manifest.load_manifest(output)
+    shards = done.shards if done else ()
+    return frozenset(i for shard in shards for i in index.load(output, shard.path).head.ids)
+
+
 def packed_from(output: Path) -> list[str]:
     """Name the JSONLs that the shards of the folder were packed from, as far as recorded."""
     names: list[str] = []
