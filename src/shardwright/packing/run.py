@@ -265,6 +265,7 @@ def _write_target(
         layout,
         job.todo,
         target,
+        prefix=job.target.prefix,
         replaced=start.replaced,
         sha256=sha256,
         engine=request.engine,
