@@ -72,6 +72,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     store = request.store
     require_inputs(store)
     _require_own_folder(request)
+    require_writable(request.output_dir)
     choice, targets = _find(request)
     settings = choice.settings
     for target in targets:
@@ -124,9 +125,9 @@ def _find(request: Request) -> tuple[Choice, list[Target]]:
     """Find what to pack, and where; --append goes on with what was chosen before."""
     split, targets = find_targets(request.output_dir, request.settings, request.way)
     settings = msgspec.structs.replace(request.settings, split=split)
-    before = start.current_run(target.folder for target in targets)
-    if request.way == "append" and before is not None:
-        settings = settings.chosen_as(before.settings)
+    if request.way == "append":
+        before = start.current_run(target.folder for target in targets)
+        settings = settings.chosen_as(before.settings) if before else settings
     return read_choice(settings, request.store), targets
 
 

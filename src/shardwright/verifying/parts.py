@@ -7,14 +7,16 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from shardwright.engine import Engine
 from shardwright.errors import DamageError
 from shardwright.progress import Progress
 from shardwright.shards.format import manifest
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.store import Store
-from shardwright.verifying.against import read_source
-from shardwright.verifying.folder import check_folder
+from shardwright.verifying.against import Source, read_source
+from shardwright.verifying.folder import check_folder, left_out
 from shardwright.verifying.shard import Seen
 
 _AGAIN = "pack all of it again with --overwrite"
@@ -43,6 +45,8 @@ def verify_parts(
         for one in report.findings
     ]
     findings += _missing(parts)
+    if source is not None:
+        findings += _not_begun(folder, parts, source)
     findings += _in_two_parts({name: seen for name, (_, seen) in found.items()})
     every = list(reports.values())
     return VerifyReport(
@@ -67,6 +71,21 @@ def _missing(parts: Mapping[str, Path]) -> Iterator[Finding]:
         what = f"is missing, but it was packed together with {packed[name]}"
         fix = f"restore it from a copy, or {_AGAIN}"
         yield Finding("part_missing", name, None, what, fix)
+
+
+def _not_begun(folder: Path, parts: Mapping[str, Path], source: Source) -> Iterator[Finding]:
+    """Report the records of parts that have no folder, because they had no sample before."""
+    for path in parts.values():
+        with suppress(DamageError):
+            done = manifest.load_manifest(path)
+            split = done.runs[-1].settings.split if done else None
+            for name in set(split.names if split else ()) - parts.keys():
+                assert done is not None
+                settings = msgspec.structs.replace(done.runs[-1].settings, part=name)
+                last = msgspec.structs.replace(done.runs[-1], settings=settings)
+                alike = msgspec.structs.replace(done, runs=[*done.runs[:-1], last])
+                yield from left_out(source, [], folder / name, alike)
+            return
 
 
 def _in_two_parts(seen: Mapping[str, list[Seen]]) -> Iterator[Finding]:
