@@ -29,21 +29,32 @@ DESCRIPTION = """\
 Packs every ready sample of a Stage 2 store into WebDataset tar shards, a folder per aspect bucket.
 
 A sample is ready when its record is complete and all its arrays are there and valid; the others
-are skipped, and counted by reason. Samples keep the order of the JSONL: filtered by --bucket, then
-shuffled, then limited, then grouped by bucket and cut into shards. The store is only read.
+are skipped, and counted by reason. Samples keep the order of the JSONL: filtered by --bucket, lists
+and --where, then shuffled, then limited, then grouped by bucket and cut into shards. The store is
+only read.
+
+--split val=5% packs into OUTPUT_DIR/train and OUTPUT_DIR/val. A hash of the id decides, so a sample
+stays in its part when others are added. --append goes on with the split, the conditions and the
+lists of the last run.
+
+--where compares fields of the record (caption, width, height, bucket, image_id and your columns;
+other names in `backticks`) with numbers, "text", true, false or null: = != < <= > >= in ("a", "b"),
+and ~ !~ for regular expressions, joined by and, or, not and parentheses.
+
 Memory: a few hundred bytes per record, about 470 MB for 1,000,000 records."""
 EXAMPLE = """\
   shardwright pack --dry-run --limit 100
   shardwright pack --limit 100 --shuffle --output-dir data/shards/trial
-  shardwright pack --output-dir data/shards/train
+  shardwright pack --split val=5%
+  shardwright pack --where 'width >= 512 and caption ~ "cat"' --exclude-ids-file bad.txt
 """
 EXIT_STATUS = """\
 exit status:
   0    done; also when nothing was ready
   1    failed: a shard already exists, its arrays were made with other settings, the disk is full,
        or an input changed; with --dry-run: the run would fail for one of the first three reasons
-  2    wrong usage, existing shards are of another JSONL, or the JSONL or a component's folder is
-       missing
+  2    wrong usage, existing shards are of another JSONL or another split, or the JSONL, a list or a
+       component's folder is missing
   11   another run is packing into the same folder
   12   the manifest or an index of earlier shards is damaged, or a shard is missing
   130  interrupted (terminated: 143, hung up: 129); finished shards are kept, --resume continues

@@ -13,6 +13,7 @@ from shardwright.engine import Engine
 from shardwright.errors import DamageError
 from shardwright.progress import Progress
 from shardwright.shards.format import manifest
+from shardwright.shards.format.manifest import Manifest
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
@@ -63,10 +64,8 @@ def _missing(parts: Mapping[str, Path]) -> Iterator[Finding]:
     """Find parts that a run into another part has packed too."""
     packed: dict[str, str] = {}  # by name: the part that names it
     for name, path in parts.items():
-        with suppress(DamageError):  # reported already
-            done = manifest.load_manifest(path)
-            for run in done.runs if done else ():
-                packed |= dict.fromkeys(run.parts or (), name)
+        for run in done.runs if (done := _readable(path)) else ():
+            packed |= dict.fromkeys(run.parts or (), name)
     for name in sorted(packed.keys() - parts.keys()):
         what = f"is missing, but it was packed together with {packed[name]}"
         fix = f"restore it from a copy, or {_AGAIN}"
@@ -75,17 +74,21 @@ def _missing(parts: Mapping[str, Path]) -> Iterator[Finding]:
 
 def _not_begun(folder: Path, parts: Mapping[str, Path], source: Source) -> Iterator[Finding]:
     """Report the records of parts that have no folder, because they had no sample before."""
-    for path in parts.values():
-        with suppress(DamageError):
-            done = manifest.load_manifest(path)
-            split = done.runs[-1].settings.split if done else None
-            for name in set(split.names if split else ()) - parts.keys():
-                assert done is not None
-                settings = msgspec.structs.replace(done.runs[-1].settings, part=name)
-                last = msgspec.structs.replace(done.runs[-1], settings=settings)
-                alike = msgspec.structs.replace(done, runs=[*done.runs[:-1], last])
+    for done in filter(None, map(_readable, parts.values())):
+        *before, last = done.runs
+        for name in last.settings.split.names if last.settings.split else ():
+            if name not in parts:
+                own = msgspec.structs.replace(last.settings, part=name)
+                runs = [*before, msgspec.structs.replace(last, settings=own)]
+                alike = msgspec.structs.replace(done, runs=runs)
                 yield from left_out(source, [], folder / name, alike)
-            return
+        return
+
+
+def _readable(path: Path) -> Manifest | None:
+    with suppress(DamageError):  # reported already
+        return manifest.load_manifest(path)
+    return None
 
 
 def _in_two_parts(seen: Mapping[str, list[Seen]]) -> Iterator[Finding]:
