@@ -279,12 +279,29 @@ def test_another_split_than_the_recorded_one_is_refused(
     assert contents(output) == before
 
 
-def test_overwriting_replaces_a_part_with_a_damaged_manifest(store: Store, output: Path) -> None:
+@pytest.mark.parametrize("part", ["", "train"])
+def test_a_part_with_a_damaged_manifest_is_overwritten_as_the_part_that_it_was(
+    part: str, store: Store, output: Path
+) -> None:
     packed(store, output, split=SPLIT)
-    (output / "val/.shardwright/manifest.json").write_text("{}")
+    (output / "train/.shardwright/manifest.json").write_text("{}")
     assert verify(output, workers=1).counts == {"manifest_damaged": 1}
     with pytest.raises(DamageError):
-        packed(store, output, overwrite=True)
+        packed(store, output / part, append=True)
+    packed(store, output / part, overwrite=True)
+    assert parts(output) == expected(20)
+    assert not verify(output, against=store.root, workers=1).findings
+
+
+def test_where_all_manifests_are_damaged_the_split_must_be_given(
+    store: Store, output: Path
+) -> None:
+    packed(store, output, split=SPLIT)
+    for name in ("train", "val"):
+        (output / name / ".shardwright/manifest.json").write_text("{}")
+    for way in ("append", "overwrite"):
+        with pytest.raises(DamageError, match="give --overwrite and --split if it is a part"):
+            packed(store, output, **{way: True})
     packed(store, output, overwrite=True, split=SPLIT)
     assert not verify(output, against=store.root, workers=1).findings
 
