@@ -255,7 +255,7 @@ def test_appending_to_one_part_adds_only_its_samples(store: Store, output: Path)
     assert parts(output) == expected(40)
 
 
-def test_a_sample_that_is_in_another_part_already_is_not_appended(
+def test_a_sample_that_is_in_another_part_already_is_not_packed_again(
     store: Store, output: Path
 ) -> None:
     packed(store, output, split=SPLIT)
@@ -263,6 +263,8 @@ def test_a_sample_that_is_in_another_part_already_is_not_appended(
     renamed(store, moved, expected(20)["train"][0])
     for folder in (output, output / "train"):
         assert packed(store, folder, append=True).written_samples == 0
+    packed(store, output / "train", overwrite=True)
+    assert parts(output) == expected(20)
 
 
 @pytest.mark.parametrize("way", ["append", "resume", None])

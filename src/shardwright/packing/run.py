@@ -87,7 +87,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     if request.way:
         for target, names in zip(targets, before, strict=True):
             require_same_jsonl(store, names, target.folder)
-    known = frozenset().union(*(begin.known for begin in starts), _beside(targets, request.way))
+    known = frozenset().union(*(begin.known for begin in starts), _beside(targets))
     parts = [target.part for target in targets]
     selected = select(found, choice, parts, known, request.engine, progress)
     checked = check(found, selected.order, settings.limit, request.engine, progress)
@@ -131,13 +131,13 @@ def _find(request: Request) -> tuple[Choice, list[Target]]:
     return read_choice(settings, request.store), targets
 
 
-def _beside(targets: Sequence[Target], way: str | None) -> frozenset[str]:
-    """Give the ids in the other parts, where shards are appended to one part alone."""
-    folder, part = targets[0].folder, targets[0].part
-    if way != "append" or part is None or len(targets) > 1:
+def _beside(targets: Sequence[Target]) -> frozenset[str]:
+    """Give the ids in the other parts, where a run packs one part alone."""
+    folder = targets[0].folder.absolute()
+    if targets[0].part is None or len(targets) > 1:
         return frozenset()
-    others = (path for name, path in parts_of(folder.parent).items() if name != folder.name)
-    return frozenset().union(*(start.packed_ids(path) for path in others))
+    others = (path for path in parts_of(folder.parent).values() if path != folder)
+    return frozenset().union(*map(start.packed_ids, others))
 
 
 def _source(store: Store) -> _Source:
