@@ -88,12 +88,13 @@ def write(
     shards: Sequence[Shard],
     output: Path,
     *,
+    prefix: str,
     replaced: Collection[str],
     sha256: bool,
     engine: Engine,
     progress: Progress,
 ) -> list[ShardEntry]:
-    """Write and publish some shards of a plan.
+    """Write and publish some shards of a plan; ``prefix`` is before their names in reports.
 
     A new bucket's shards appear one by one. In a bucket whose old shards are ``replaced``, the new
     ones keep their temporary names until all are complete. Then the manifest, which lists the old
@@ -124,7 +125,7 @@ def write(
                     held[bucket].clear()
                 entries.append(message)
                 progress.note(
-                    f"{message.path} {quantity(message.samples, 'samples')}, "
+                    f"{prefix}{message.path} {quantity(message.samples, 'samples')}, "
                     f"{len(entries)}/{quantity(len(shards), 'shards')}"
                 )
     except BaseException as error:
@@ -219,12 +220,18 @@ def finish(
             shards=len(plan.shards),
             provenance={"components": msgspec.to_builtins(made, order="sorted")} if made else None,
             jsonl=begun.jsonl,
+            parts=begun.parts,
         )
         new = (msgspec.structs.replace(entry, run=len(runs)) for entry in entries)
         runs, shards = [*runs, run], [*shards, *new]
     shards = sorted(shards, key=lambda entry: entry.path)
     if sha256:
         shards = [_with_sha256(entry, output) for entry in shards]
+    if not runs:  # no sample is left here
+        manifest.remove_manifest(output)
+        files.withdraw(output / STATE_FOLDER / manifest.SHA256_NAME)
+        manifest.remove_unfinished(output)
+        return
     recipe = plan.scan.store.recipe
     done = Manifest(
         runs=runs,

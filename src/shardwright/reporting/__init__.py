@@ -129,7 +129,7 @@ def status(
         raise UsageError("PATH with --derived-dir", fix="give one of them")
     engine = Local.of(workers)
     folder = derived_dir if path is None else place("path", path)
-    store, shards = find_places(recipe, folder, jsonl, output_dir)
+    store, shards, _ = find_places(recipe, folder, jsonl, output_dir)
     derived = store.folder
     if not derived.exists():
         fix = f"give another --derived-dir, or make it with {commands.derive(store)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 
 from shardwright.engine.local import Local
 from shardwright.entry import entry
@@ -42,9 +43,11 @@ def verify(
     is reported, not raised: see ``damaged`` and ``findings``.
     """
     # Imported where they are needed, for a quick start.
+    from shardwright.shards.format.parts import is_packed, parts_of, require_no_parts
     from shardwright.store.folders import is_store
     from shardwright.store.places import find_recipe
     from shardwright.verifying.folder import is_shard_folder, verify_shards
+    from shardwright.verifying.parts import verify_parts
 
     require_switches(read_data=read_data, loaders=loaders)
     file = find_recipe(recipe)
@@ -65,13 +68,15 @@ def verify(
 
         store = Store.at(target, given=file)
         return verify_store(store, read_data=read_data, engine=engine, progress=report)
-    if not is_shard_folder(target):
+    if loaders:
+        require_no_parts(target)
+    parts = {} if is_packed(target) else parts_of(target)
+    if not parts and not is_shard_folder(target):
         what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
         fix = "give the folder that derive, migrate or pack wrote"
         raise UsageError(what, path=target, fix=fix)
-    found = verify_shards(
-        target, read_data=read_data, against=source, engine=engine, progress=report
-    )
+    verified = partial(verify_parts, parts=parts) if parts else verify_shards
+    found = verified(target, read_data=read_data, against=source, engine=engine, progress=report)
     if not loaders:
         return found
     from shardwright.verifying.loader_rules import check_loaders, findings_of

@@ -1,0 +1,92 @@
+"""The shard folders that a run packs into: one, or one for each part of a split."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwright.errors import DamageError, UsageError
+from shardwright.packing.start import existing
+from shardwright.recipes.split import Split
+from shardwright.shards.format import parts
+from shardwright.shards.format.manifest import PackSettings
+from shardwright.shards.format.names import existing_buckets
+from shardwright.store.commands import quoted
+
+
+@dataclass(frozen=True)
+class Target:
+    """A shard folder, and the part of a split that belongs there."""
+
+    folder: Path
+    part: str | None = None
+
+    @property
+    def prefix(self) -> str:
+        """Give what is before the name of a shard in a report of all targets."""
+        return f"{self.part}/" if self.part else ""
+
+
+def find_targets(
+    output: Path, settings: PackSettings, way: str | None
+) -> tuple[Split | None, list[Target]]:
+    """Find the folders to pack into, by the split that is asked for or was recorded before.
+
+    Raise if that would move samples from one part to another.
+    """
+    own = None
+    with suppress(DamageError):  # reported when the run starts; --overwrite is the way out
+        own = parts.last_settings(output)
+    part, recorded = (own.part, own.split) if own else _named_beside(output)
+    if part is not None:
+        _require_same(output, settings.split, recorded)
+        return recorded, [Target(output, part)]
+    if own is not None or existing(output, existing_buckets(output)):
+        if settings.split is not None:
+            what = "holds shards that are not split, so nothing was written"
+            fix = "give another --output-dir, or remove these shards"
+            raise UsageError(what, path=output, fix=fix)
+        return None, [Target(output)]
+    before = parts.recorded_splits(output)
+    split = settings.split or next(iter(before.values()), None)
+    if split is None:
+        _require_readable(output)
+        return None, [Target(output)]
+    if way != "overwrite" or settings.split is None or settings.buckets:
+        for each in before.values():
+            _require_same(output, split, each)
+    # Also parts that are no more: their shards are removed, as their samples are in others now.
+    names = dict.fromkeys((*split.names, *before))
+    return split, [Target(output / name, name) for name in names]
+
+
+def _named_beside(output: Path) -> tuple[str | None, Split | None]:
+    """Find the part that a folder without a readable manifest is, if those beside it name it."""
+    folder = output.absolute()
+    for split in parts.recorded_splits(folder.parent).values():
+        if folder.name in split.names:
+            return folder.name, split
+    return None, None
+
+
+def _require_readable(output: Path) -> None:
+    """Raise if a folder below may be a part whose split is unknown."""
+    for folder in parts.packed_below(output):
+        try:
+            parts.last_settings(folder)
+        except DamageError as error:
+            fix = "give --overwrite and --split if it is a part of a split, or move it elsewhere"
+            raise DamageError(error.what, path=error.path, fix=fix) from None
+
+
+def _require_same(output: Path, split: Split | None, before: Split | None) -> None:
+    if split is None or split == before:
+        return
+    was = " ".join(map(quoted, before.flags())) if before else "no --split"
+    raise UsageError(
+        f"was packed with {was}, so nothing was written: another split would move samples "
+        "between its parts",
+        path=output,
+        fix=f"give {was}, or pack all of it again with --overwrite and --split",
+    )
