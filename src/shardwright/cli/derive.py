@@ -63,6 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recompute": names(
             "COMPONENT", "make all arrays of these again; none: discard an unfinished recompute"
         ),
+        "--update": switch(
+            "make again what was made from images or captions that have changed, and keep the "
+            "arrays of renamed images"
+        ),
+        "--prune": switch("remove the records and arrays of images that no longer exist"),
         "--drop-failed": switch(
             "finish a recompute without the images that failed; their old arrays are deleted"
         ),
@@ -235,6 +240,14 @@ def _counts(summary: DeriveSummary) -> str:
         lines.append(f"kept_captions: {summary.kept_captions:,} (the new text is not encoded)")
     if summary.replaced_captions:
         lines.append(f"replaced_captions: {summary.replaced_captions:,}")
+    for name, paths in (
+        ("updated_images", summary.updated_images),
+        ("updated_captions", summary.updated_captions),
+        ("renamed", [f"{old} to {new}" for old, new in summary.renamed.items()]),
+        ("pruned", summary.pruned),
+    ):
+        if paths:
+            lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
     lines += facts_lines(summary)
     about = "about " if summary.profiles_estimated else ""
     for reasons, before in (

@@ -21,7 +21,7 @@ from shardwright.interrupts import check
 from shardwright.recipes import Recipe
 from shardwright.storage import files
 from shardwright.store import records
-from shardwright.store.records import CROP, BadRecordError
+from shardwright.store.records import BadRecordError
 from shardwright.summary import Count
 
 _PATH_FIELDS = ("image_path", "file_name")
@@ -85,7 +85,7 @@ def read(path: Path, root: Path, recipe: Recipe) -> Captions:
     if not path.is_file():
         raise InputMissingError("no such file", path=path, fix=fix)
     captions = Captions(path, str(root), {})
-    ours = {*recipe.record_fields, *recipe.inline, *_PATH_FIELDS, CROP}
+    ours = {*records.own_fields(recipe), *_PATH_FIELDS}
     rows = _csv_rows(path) if path.suffix.lower() == ".csv" else _jsonl_rows(path)
     for number, row in rows:
         check()

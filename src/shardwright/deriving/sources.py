@@ -12,7 +12,8 @@ from pathlib import Path
 from shardwright.errors import InputMissingError, UsageError, refusal
 from shardwright.interrupts import check
 from shardwright.progress import Progress
-from shardwright.store.records import image_id_of, image_id_problem
+from shardwright.recipes import Recipe
+from shardwright.store.records import LONGEST_FILE_NAME, image_id_of, image_id_problem
 
 # File names that mean an image, by format: Pillow's name for it, or ours if it has none.
 _FORMATS = {
@@ -125,7 +126,7 @@ def contested(sources: list[Source]) -> dict[str, list[Source]]:
 
 
 def problems(
-    sources: list[Source], owners: Mapping[str, Source] | None = None
+    sources: list[Source], recipe: Recipe, owners: Mapping[str, Source] | None = None
 ) -> dict[int, tuple[str, str]]:
     """Find the sources that cannot be derived, with the reason's name and a detail.
 
@@ -139,6 +140,7 @@ def problems(
         if len(usual) == 1:
             kept[image_id] = usual[0]
     kept.update(owners or {})
+    longest = LONGEST_FILE_NAME - max(len(c.extension) for c in recipe.components)
     found = {}
     for number, source in enumerate(sources):
         if source.fault:
@@ -149,7 +151,11 @@ def problems(
         elif source.image_id in shared and kept.get(source.image_id) != source:
             others = (other for other in shared[source.image_id] if other != source)
             other = kept.get(source.image_id) or next(others)
-            found[number] = ("duplicate_id", f"{other.path} has the same image_id")
+            detail = f"{other.path} has the same image_id; use --ids path to tell them apart"
+            found[number] = ("duplicate_id", detail)
+        elif len(source.image_id) > longest // 4 and len(os.fsencode(source.image_id)) > longest:
+            detail = "its name is too long for the files of this recipe"
+            found[number] = ("image_id_invalid", detail)
     return found
 
 

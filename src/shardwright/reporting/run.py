@@ -171,8 +171,8 @@ def _next(
     elif swapped:
         why = f"a recompute of {' and '.join(swapped)} was interrupted"
     elif begun:
-        why = f"a recompute of {' and '.join(begun)} is unfinished; --recompute none discards it"
-        return commands.derive(store, recompute=begun), why
+        why = f"the {generations.name_of(begun)} is unfinished; --recompute none discards it"
+        return commands.derive(store, begun=begun), why
     elif any(elsewhere.values()):
         counts = (quantity(count, f"{name} arrays") for name, count in elsewhere.items() if count)
         return None, f"{' and '.join(counts)} missing, which your own tool makes"

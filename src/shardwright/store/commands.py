@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 from shardwright.layout import JSONL_NAME
-from shardwright.store import facts, records
+from shardwright.store import facts, provenance, records
+from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 
 _STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the defaults
@@ -42,13 +44,20 @@ def _spelt(path: Path) -> str:
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
-def derive(store: Store, *, recompute: Iterable[str] = (), fit_buckets: bool = False) -> str:
-    """Write the derive command that continues this store, or that recomputes parts of it.
+def derive(
+    store: Store,
+    *,
+    begun: Mapping[str, Entry] = MappingProxyType({}),
+    update: bool = False,
+    fit_buckets: bool = False,
+) -> str:
+    """Write the derive command that continues this store, or the generation that is begun.
 
-    It starts from what the store or its recompute has recorded, so no setting is repeated. With
+    It starts from what the store or its generation has recorded, so no setting is repeated. With
     ``fit_buckets`` it recomputes the latents at the size of their bucket.
     """
-    flags, names = [], list(recompute)
+    update |= provenance.is_update(begun)
+    flags, names = ["--update"] * update, [] if update else list(begun)
     if fit_buckets:
         flags = ["--fit", "bucket"]
         rows = store.recipe.components
