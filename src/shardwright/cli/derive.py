@@ -19,10 +19,14 @@ DESCRIPTION = f"""\
 Makes the missing arrays and records of the images below a folder, one array per component.
 
 Captions come from --captions, else from the record in the store, else from name.txt beside
-name.jpg; when --recompute encodes captions again, name.txt comes before the record. An image's id
-is its file name without the extension. Existing arrays and records are left as they are: after an
-interruption, or with new images, run the same command again. Hidden files and links to folders are
-skipped.
+name.jpg; when --recompute or --update encodes captions again, name.txt comes before the record. An
+image's id is its file name without the extension, unless --ids says otherwise. Existing arrays and
+records are left as they are: after an interruption, or with new images, run the same command again.
+Hidden files and links to folders are skipped.
+
+--update makes again exactly what was made from images or captions that have changed. A renamed
+image (its old path is gone, and no other image has its content) keeps its arrays. --prune removes
+the records and arrays of images that are gone, after listing them; see them first with --dry-run.
 
 Images that cannot be derived are listed with the reason in failures.jsonl below
 DERIVED_DIR/{STATE_FOLDER}. The settings that arrays were made with are in provenance.json beside
@@ -31,6 +35,7 @@ ones, which stay in use until all are made. To try it without models: --encoders
 EXAMPLE = """\
   shardwright derive data/approved --dry-run
   shardwright derive data/approved --captions captions.jsonl --fit bucket --trial 4
+  shardwright derive data/approved --update --prune --dry-run
   shardwright derive --components vae --batch-size 2 --model vae=/models/FLUX.1-dev
 """
 EXIT_STATUS = """\
@@ -80,6 +85,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "HOW",
             "exact; or fast: JPEG files at a smaller scale, where that is enough (as the recipe "
             "says, else as before, else exact)",
+        ),
+        "--ids": text(
+            "HOW",
+            "where image ids come from: name, the file name without its extension; path, the path "
+            "below IMAGES; captions, the image_id in --captions (as the recipe says, else as "
+            "before, else name)",
         ),
         "--device": text("DEVICE", "auto, cpu, cuda, cuda:N or mps (%(default)s)"),
         "--dtype": {

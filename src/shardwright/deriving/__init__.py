@@ -43,6 +43,7 @@ def derive(
     drop_failed: bool = False,
     fit: str | None = None,
     decode: str | None = None,
+    ids: str | None = None,
     device: str = "auto",
     dtype: str | Mapping[str, str] | None = None,
     batch_size: int | None = None,
@@ -69,7 +70,7 @@ def derive(
     from shardwright.deriving.settings import Request
     from shardwright.deriving.wanted import wanted
     from shardwright.encoders.base import Options
-    from shardwright.recipes.keys import DECODES, FITS
+    from shardwright.recipes.keys import DECODES, FITS, IDS
     from shardwright.store.places import find_recipe
 
     validate.require_switches(
@@ -80,10 +81,13 @@ def derive(
         update=update,
         prune=prune,
     )
-    if fit is not None and fit not in FITS:
-        raise UsageError(f"--fit {fit}: unknown", fix=f"choose from {', '.join(FITS)}")
-    if decode is not None and decode not in DECODES:
-        raise UsageError(f"--decode {decode}: unknown", fix=f"choose from {', '.join(DECODES)}")
+    for flag, value, known in (
+        ("--fit", fit, FITS),
+        ("--decode", decode, DECODES),
+        ("--ids", ids, IDS),
+    ):
+        if value is not None and value not in known:
+            raise UsageError(f"{flag} {value}: unknown", fix=f"choose from {', '.join(known)}")
     if trial is not None:
         integer("--trial", trial, least=1)
         for flag, given in (("--dry-run", dry_run), ("--drop-failed", drop_failed)):
@@ -106,6 +110,7 @@ def derive(
         place_or_none("--jsonl", jsonl),
         fit=fit,
         decode=decode,
+        ids=ids,
         models=model,
         choice=encoders,
         recompute=bool(names) and not discard,

@@ -108,6 +108,15 @@ def pruning(paths: list[str], progress: Progress) -> None:
             progress.say(f"  and {len(paths) - _LISTED:,} more")
 
 
+def not_pruned(paths: list[str], progress: Progress) -> None:
+    """Say which records are kept although their image is not found."""
+    if paths:
+        progress.warn(
+            f"{quantity(len(paths), 'records')} without an image, for example {shown(paths[0])}; "
+            "not pruned, because an earlier version or another tool made the arrays"
+        )
+
+
 def _elsewhere(layout: Plan, progress: Progress) -> None:
     """Say which arrays of changed images only the user's own tool can make again."""
     inventory, stale = layout.inventory, layout.settings.stale

@@ -61,6 +61,20 @@ def find(sources: list[Source], store: Store, *, by_path: bool = False) -> Chang
     return Changes({image_id: image.path for image_id, image in lost.items()}, renamed)
 
 
+def unknown(sources: list[Source], store: Store) -> list[str]:
+    """Name the images of records that are not found, and of whose files nothing is known."""
+    known = {entry.image_id for _, entry in facts.read(store) if entry.image}
+    known.update(source.image_id for source in sources)
+    return [
+        names.image_path
+        for _, names in records.walk(store.jsonl, records.names)
+        if isinstance(names.image_id, str)
+        and names.image_id not in known
+        and isinstance(names.image_path, str)
+        and facts.is_gone(names.image_path)
+    ]
+
+
 def _same_content(
     lost: dict[str, ImageFile], new: dict[str, int], sources: list[Source], store: Store
 ) -> dict[str, int]:

@@ -19,6 +19,7 @@ from shardwright.deriving import (
     generations,
     images,
     machine,
+    naming,
     prepare,
     sources,
 )
@@ -69,18 +70,23 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     given = None
     if request.captions:
         given = captions.read(request.captions, request.images, store.recipe)
+    found = naming.named(found, request, given)
+    naming.require_same(request)
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
     new = not _is_begun(store)
     with ExitStack() as opened:
         journals = None if new else opened.enter_context(_opened(request, progress))
         if request.discard:
             _discard(request, progress)
-        renames = changes.find(found, store)
-        if (request.update or request.prune) and not request.dry_run:
+        by_path = naming.is_changed(request) or store.recipe.ids == "captions"
+        renames = changes.find(found, store, by_path=by_path)
+        if (request.update or request.prune) and journals is not None:
             _rearrange(request, found, given, renames, progress)
         inventory = _inventory(request, found, given, renames, progress)
         settings = InForce(request, inventory)
         announce.unused_rows(given, progress)
+        if request.prune:
+            announce.not_pruned(changes.unknown(found, store), progress)
         settings.compare()
         outcomes = Outcomes()
         with images.strict():
@@ -149,6 +155,9 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
     if request.dry_run:
         if store.journal.exists():
             progress.warn(f"{store.journal}: left by a killed run; the next run merges it")
+        if rearrange.is_under_way(store):
+            note = rearrange.note_of(store)
+            progress.warn(f"{note}: left by a killed run; the next run finishes it")
         yield None
         return
     with locks.lock(store.folder):
@@ -193,7 +202,8 @@ def _rearrange(
 ) -> None:
     """Rename in the store what was renamed, and remove what is gone."""
     removed = renames.gone if request.prune else {}
-    if not renames.renamed and not removed:
+    ids = request.store.recipe.ids if naming.is_changed(request) else None
+    if not (renames.renamed or removed or ids):
         return
     # A run that is refused for its settings changes nothing.
     dry = dataclasses.replace(request, dry_run=True)
@@ -203,7 +213,7 @@ def _rearrange(
         old: rearrange.Name(found[number].image_id, found[number].path)
         for old, number in renames.renamed.items()
     }
-    rearrange.apply(request.store, names, removed)
+    rearrange.apply(request.store, names, removed, ids)
 
 
 def _discard(request: Request, progress: Progress) -> None:

@@ -43,7 +43,7 @@ _SIDECAR = ".txt"
 class Source:
     """One image file."""
 
-    image_id: str
+    image_id: str  # blank if the captions file has none
     path: str  # as it goes into the record
     has_sidecar: bool  # a text file of the same name lies beside it
     fault: str | None = None  # if it is a folder that cannot be read: why
@@ -117,7 +117,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def contested(sources: list[Source]) -> dict[str, list[Source]]:
     """Find the ids that several images have."""
-    counts = Counter(source.image_id for source in sources if not source.fault)
+    counts = Counter(source.image_id for source in sources if source.image_id and not source.fault)
     shared: dict[str, list[Source]] = {i: [] for i, count in counts.items() if count > 1}
     for source in sources:
         if source.image_id in shared and not source.fault:
@@ -146,6 +146,8 @@ def problems(
         if source.fault:
             detail = f"{source.fault}; the images in this folder are not derived"
             found[number] = ("unreadable_folder", detail)
+        elif not source.image_id:
+            found[number] = ("no_image_id", "no image_id in --captions, and none on record")
         elif not _is_text(source.path) or image_id_problem(source.image_id):
             found[number] = ("image_id_invalid", "its name is not a valid image_id")
         elif source.image_id in shared and kept.get(source.image_id) != source:

@@ -167,7 +167,8 @@ def _in_images(recipe: Recipe) -> Iterator[Fault]:
         yield Fault("images", "buckets", "there are none", "add buckets or resolution")
     if recipe.levels and (min(recipe.levels) < 1 or sum(recipe.levels) != len(recipe.buckets)):
         yield Fault("images", "buckets", "the levels do not add up", "give each its buckets")
-    given = {"fit": recipe.fit, "decode": recipe.decode, **dataclasses.asdict(recipe.selection)}
+    given = {"fit": recipe.fit, "decode": recipe.decode, "ids": recipe.ids}
+    given |= dataclasses.asdict(recipe.selection)
     for key, value in given.items():
         if value is not None and not keys.IMAGES[key].allows(value):
             what = f"{keys.brief(value)} is not valid"

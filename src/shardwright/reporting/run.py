@@ -23,7 +23,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.reporting import BucketStatus, ComponentStatus, StoreStatus
 from shardwright.reporting.packed import Packings
 from shardwright.shards.format.manifest import PackSettings
-from shardwright.store import commands, facts, folders, provenance, records
+from shardwright.store import commands, facts, folders, provenance, rearrange, records
 from shardwright.store.array_faults import ANYTHING, check_all
 from shardwright.store.provenance import Entry
 from shardwright.store.rules import is_stage1
@@ -170,6 +170,8 @@ def _next(
         why = f"{quantity(missing, 'arrays')} missing"
     elif swapped:
         why = f"a recompute of {' and '.join(swapped)} was interrupted"
+    elif rearrange.is_under_way(store):
+        why = "renaming or pruning images was interrupted"
     elif begun:
         why = f"the {generations.name_of(begun)} is unfinished; --recompute none discards it"
         return commands.derive(store, begun=begun), why

@@ -86,6 +86,11 @@ class Commands:
         return derive(self._store)
 
     @cached_property
+    def update(self) -> str:
+        """Write derive for what changed."""
+        return derive(self._store, update=True)
+
+    @cached_property
     def migrate(self) -> str:
         """Write migrate."""
         return command("migrate", *store_flags(self._store))

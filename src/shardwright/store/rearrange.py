@@ -63,10 +63,9 @@ def apply(
         for number, (old, name) in enumerate(renamed.items())
         if name.image_id in renamed and name.image_id != old
     }
+    steps.append(_Step(renamed={**renamed, **apart}, ids=ids))
     if apart:
-        steps.append(_Step(renamed=apart))
-    ends = {apart[old].image_id if old in apart else old: name for old, name in renamed.items()}
-    steps.append(_Step(renamed=ends, ids=ids))
+        steps.append(_Step(renamed={name.image_id: renamed[old] for old, name in apart.items()}))
     _write(store, steps)
     finish(store)
 
