@@ -67,7 +67,7 @@ def test_a_path_is_an_id_that_later_runs_verify_and_pack_go_on_with(
     }
     assert contents(derived) == fresh(images, derived, ids="path")
     assert notes(derived) == {}
-    assert pack(derived_dir=derived, output_dir=tmp_path / "shards").packed_samples == 4
+    assert pack(derived_dir=derived, output_dir=tmp_path / "shards").written_samples == 4
     assert not verify(tmp_path / "shards").findings
 
 

@@ -12,6 +12,7 @@ from shardwright.deriving.changes import find
 from shardwright.deriving.sources import Source
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Lines
+from shardwright.store import facts as store_facts
 from shardwright.store import rearrange
 from shardwright.store.facts import first_ids
 from shardwright.store.rearrange import Name
@@ -219,12 +220,10 @@ def test_two_records_of_one_image_are_both_renamed_and_no_other_byte_changes(
 def test_only_files_of_the_size_of_one_that_is_gone_are_read(
     images: Path, derived: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shardwright.store import facts as store_facts
-
     (images / "img001.png").unlink()
     save(images / "larger.png", gradient(64, 64))
     read: list[str] = []
-    monkeypatch.setattr(store_facts, "_xxh3", lambda path: read.append(path) or "")
+    monkeypatch.setattr(store_facts, "_xxh3", read.append)
     sources = [Source(path.stem, str(path), False) for path in images.glob("*.png")]
     assert find(sources, Store.at(derived)).gone == {"img001": str(images / "img001.png")}
     assert read == []

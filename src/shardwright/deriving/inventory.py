@@ -53,7 +53,7 @@ class Inventory:
         made_from = (c for c in store.recipe.captions if c.field == CAPTION)
         self._places = [(f"{store.arrays(c)}/", c.extension) for c in made_from]
         encoded = any(component.source == "caption" for component in recompute)
-        self._read_texts = encoded or update or bool(renamed)
+        self._read_texts = encoded or update
         usable = (n for n in range(len(sources)) if n not in self.problems)
         self._numbers = {sources[number].image_id: number for number in usable}
         self._renamed = set(renamed.values())  # images that are on record by another name
@@ -335,7 +335,8 @@ class Inventory:
         """
         source = self.sources[number]
         with suppress(CaptionError, OSError):  # reported as a failure if it is needed
-            if source.has_sidecar and self._has_arrays(number, CAPTION) and not self._read_texts:
+            read = self._read_texts or number in self._renamed
+            if source.has_sidecar and self._has_arrays(number, CAPTION) and not read:
                 written = os.stat(source.sidecar).st_mtime_ns
                 # A Path would be slow for all images.
                 arrays = (folder + source.image_id + end for folder, end in self._places)

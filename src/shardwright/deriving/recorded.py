@@ -28,7 +28,7 @@ def id_of(record: Record) -> str:
     """Give the image id of a record; blank if there is none."""
     image_id, path = record.get("image_id"), record.get("image_path")
     if image_id is None and isinstance(path, str):  # as in Stage 1
-        image_id = records.imageid_of(path)
+        image_id = records.image_id_of(path)
     return image_id if isinstance(image_id, str) else ""
 
 

@@ -150,8 +150,9 @@ def _rewrite(
                     without.pop(name.image_id, None)
                     end = line.offset + len(line.data)
                     rewrite.replace(line.offset, end, change(line.data, image_id, name))
-        for old in without.values() if add else ():
-            rewrite.add(add(old, step.renamed[old]))
+        if add is not None:
+            for old in without.values():
+                rewrite.add(add(old, step.renamed[old]))
         if rewrite.changed:
             rewrite.publish()
 
