@@ -37,8 +37,8 @@ def find(sources: list[Source], store: Store, *, by_path: bool = False) -> Chang
     """Find the images on record that are gone, or that have another name now.
 
     A file was renamed if its old path is gone and its content is that of one new file and of no
-    other image. With ``by_path``, where ids do not follow from paths, so was one whose path is on
-    record with another id.
+    other image. Where ids are not file names, or were not (``by_path``), so was one whose path is
+    on record with another id.
     """
     shared, bad = contested(sources), problems(sources, store.recipe)
     new = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
@@ -52,7 +52,7 @@ def find(sources: list[Source], store: Store, *, by_path: bool = False) -> Chang
             if there != os.path.basename(image.path) and facts.is_gone(image.path):
                 lost[entry.image_id] = image
     renamed = _same_content(lost, new, sources, store) if lost and new else {}
-    if by_path:
+    if by_path or store.recipe.ids != "name":
         renamed |= _same_path(numbers.values(), sources, store)
     taken = set(renamed.values())
     for image_id in lost.keys() - renamed.keys() - shared.keys():

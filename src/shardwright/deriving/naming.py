@@ -13,17 +13,18 @@ from shardwright.store import facts, records
 from shardwright.store.store import Store
 
 
-def named(sources: list[Source], request: Request, captions: Captions | None) -> list[Source]:
-    """Give the images with the ids that the recipe chooses; blank where there is none."""
-    how = request.store.recipe.ids
+def named(
+    sources: list[Source], root: str, store: Store, captions: Captions | None = None
+) -> list[Source]:
+    """Give the images below a folder the ids that the recipe chooses; blank where there is none."""
+    how = store.recipe.ids
     if how == "path":
-        root = str(request.images)
         return [
             source if source.fault else replace(source, image_id=_spelt(source.path, root))
             for source in sources
         ]
     if how == "captions":
-        known = _on_record(request.store)
+        known = _on_record(store)
         return [
             source
             if source.fault

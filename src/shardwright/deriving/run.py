@@ -70,7 +70,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     given = None
     if request.captions:
         given = captions.read(request.captions, request.images, store.recipe)
-    found = naming.named(found, request, given)
+    found = naming.named(found, str(request.images), store, given)
     naming.require_same(request)
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
     new = not _is_begun(store)
@@ -78,8 +78,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         journals = None if new else opened.enter_context(_opened(request, progress))
         if request.discard:
             _discard(request, progress)
-        by_path = naming.is_changed(request) or store.recipe.ids == "captions"
-        renames = changes.find(found, store, by_path=by_path)
+        renames = changes.find(found, store, by_path=naming.is_changed(request))
         if (request.update or request.prune) and journals is not None:
             _rearrange(request, found, given, renames, progress)
         inventory = _inventory(request, found, given, renames, progress)

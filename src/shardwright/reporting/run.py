@@ -20,7 +20,8 @@ from shardwright.packing.check import check
 from shardwright.packing.plan import Plan, plan, select
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
-from shardwright.reporting import BucketStatus, ComponentStatus, StoreStatus
+from shardwright.reporting import BucketStatus, ComponentStatus, Outlook, StoreStatus
+from shardwright.reporting.outlook import outlook
 from shardwright.reporting.packed import Packings
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.store import commands, facts, folders, provenance, rearrange, records
@@ -85,6 +86,7 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
         gone_images=known.gone,
         unknown_images=len(ready) + len(others) - known.known,
         truncated=known.truncated,
+        update=outlook(store),
         seconds=round(time.monotonic() - started, 3),
     )
     status.next_command, status.next_reason = _next(store, status, begun) or packed.next(store)
@@ -175,6 +177,8 @@ def _next(
     elif begun:
         why = f"the {generations.name_of(begun)} is unfinished; --recompute none discards it"
         return commands.derive(store, begun=begun), why
+    elif (update := status.update) and (why := _changed(update)):
+        return commands.derive(store, update=True), why
     elif any(elsewhere.values()):
         counts = (quantity(count, f"{name} arrays") for name, count in elsewhere.items() if count)
         return None, f"{' and '.join(counts)} missing, which your own tool makes"
@@ -185,3 +189,10 @@ def _next(
     else:
         return None
     return commands.derive(store), why
+
+
+def _changed(update: Outlook) -> str:
+    """Say what is not as it was when it was encoded; nothing if all is."""
+    counts = {"changed images": update.changed, "changed captions": update.captions}
+    counts["renamed images"] = update.renamed
+    return ", ".join(quantity(found.count, unit) for unit, found in counts.items() if found.count)

@@ -63,8 +63,8 @@ def derive(
         rows = store.recipe.components
         names = [row.name for row in rows if row.follows_picture and row.source != "elsewhere"]
     flags += ["--recompute", ",".join(names)] if names else []
-    images = _images(store)
-    given = [] if images == _IMAGES else [images]
+    images = images_folder(store)
+    given = [] if images == _IMAGES else [_spelt(Path(images)) if images else "IMAGES"]
     return command("derive", *given, *flags, *store_flags(store))
 
 
@@ -96,19 +96,28 @@ class Commands:
         return command("migrate", *store_flags(self._store))
 
 
-def _images(store: Store) -> str:
-    """Find the folder that holds all images of the records; if there is none, a placeholder."""
+def images_folder(store: Store) -> str | None:
+    """Find the folder that holds all images of the records, if there is one."""
     folders: set[str] = set()
     for path in (store.jsonl, store.journal):
         for _, names in records.walk(path, records.names):
             if isinstance(names.image_path, str):
-                folders.add(os.path.dirname(names.image_path))
+                folders.add(_folder(names.image_path, names.image_id, store))
     if not folders and os.path.isdir(_IMAGES):
         return _IMAGES
-    known = {os.path.dirname(e.image.path) for _, e in facts.read(store) if e.image is not None}
+    known = {_folder(e.image.path, e.image_id, store) for _, e in facts.read(store) if e.image}
     for found in (folders, known):  # records may be relative to another working folder
         with suppress(ValueError):  # there are none, or some are relative and some are not
             common = os.path.commonpath(found)
             if os.path.isdir(common) and not store.folder.absolute().is_relative_to(common):
-                return _spelt(Path(common))
-    return "IMAGES"
+                return common
+    return None
+
+
+def _folder(path: str, image_id: object, store: Store) -> str:
+    """Give the folder of an image, or that to which its id is relative."""
+    folder = os.path.dirname(path)
+    if store.recipe.ids == "path" and isinstance(image_id, str):
+        for _ in range(image_id.count("%2F")):
+            folder = os.path.dirname(folder)
+    return folder
