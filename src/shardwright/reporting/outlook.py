@@ -15,20 +15,16 @@ from shardwright.errors import InputMissingError
 from shardwright.progress import Progress
 from shardwright.recipes import Recipe, Selection
 from shardwright.reporting import Outlook
-from shardwright.store import commands
 from shardwright.store.facts import absolute
 from shardwright.store.store import Store
 from shardwright.summary import Count
 
 
-def outlook(store: Store) -> Outlook | None:
-    """Compare a store with the folder of its images; None if that is not known."""
-    folder = commands.images_folder(store)
-    if folder is None:
-        return None
+def outlook(store: Store, folder: str) -> Outlook | None:
+    """Compare a store with the folder of its images; None if that has no images any more."""
     try:
         found = sources.find(Path(folder), Progress())
-    except InputMissingError:  # no image is left
+    except InputMissingError:
         return None
     found = naming.named(found, folder, store)
     renames = changes.find(found, store)

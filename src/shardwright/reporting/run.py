@@ -21,7 +21,6 @@ from shardwright.packing.plan import Plan, plan, select
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
 from shardwright.reporting import BucketStatus, ComponentStatus, Outlook, StoreStatus
-from shardwright.reporting.outlook import outlook
 from shardwright.reporting.packed import Packings
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.store import commands, facts, folders, provenance, rearrange, records
@@ -86,7 +85,7 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
         gone_images=known.gone,
         unknown_images=len(ready) + len(others) - known.known,
         truncated=known.truncated,
-        update=outlook(store),
+        update=_outlook(store),
         seconds=round(time.monotonic() - started, 3),
     )
     status.next_command, status.next_reason = _next(store, status, begun) or packed.next(store)
@@ -189,6 +188,16 @@ def _next(
     else:
         return None
     return commands.derive(store), why
+
+
+def _outlook(store: Store) -> Outlook | None:
+    folder = commands.images_folder(store)
+    if folder is None:
+        return None
+    # Here, because reading pictures needs NumPy, which takes a while to import.
+    from shardwright.reporting.outlook import outlook
+
+    return outlook(store, folder)
 
 
 def _changed(update: Outlook) -> str:
