@@ -127,8 +127,8 @@ def test_a_recompute_with_missing_images_says_how_to_end_it(images: Path, tmp_pa
         "--drop-failed to continue without it\n"
     ) in done.stdout
     status = run("status", "--derived-dir", tmp_path / "d").stdout
-    assert "recompute of vae: 2 images so far, not in use yet\n" in status
-    assert "a recompute of vae is unfinished; --recompute none discards it" in status
+    assert "new arrays of vae: 2 images so far, not in use yet\n" in status
+    assert "the recompute of vae is unfinished; --recompute none discards it" in status
     done = run("derive", images, *store, "--recompute", "none")
     assert "discarding the unfinished recompute of vae (2 images)\n" in done.stderr
     run(*again)

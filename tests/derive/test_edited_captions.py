@@ -45,8 +45,8 @@ def test_an_edited_caption_is_reported_with_the_fix_and_the_old_one_is_kept(
     assert (summary.already_complete, summary.kept_captions) == (3, 1)
     assert summary.replaced_captions == 0
     line = (
-        "1 caption changed since it was encoded; keeping the old embedding. Use --recompute t5 to "
-        "update"
+        "1 caption changed since it was encoded; keeping the old embedding. Use --update to "
+        "encode the new text"
     )
     assert line in capsys.readouterr().err
     assert contents(derived) == before

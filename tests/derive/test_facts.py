@@ -151,9 +151,7 @@ def test_an_image_that_was_replaced_by_one_of_another_format_is_gone(
     save(images / "img001.webp", gradient(96, 64, seed=8))
     summary = sketch(images, derived)
     assert (summary.gone_images, summary.changed_images) == ([str(images / "img001.png")], [])
-    assert failures(derived)[0]["detail"].endswith(
-        "img001.png; it does not exist: remove its record and arrays"
-    )
+    assert failures(derived)[0]["detail"].endswith("img001.png; it does not exist: use --update")
 
 
 def test_an_image_that_cannot_be_looked_at_is_neither_gone_nor_changed(

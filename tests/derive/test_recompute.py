@@ -284,7 +284,7 @@ def test_an_unfinished_recompute_with_other_settings_or_components_is_not_mixed_
     done = cut_short(images, derived, fit="bucket", recompute=["vae"])
     with pytest.raises(
         ProvenanceError,
-        match=r"a recompute of vae is unfinished, with other settings \(vae: fit was bucket, now "
+        match=r"the recompute of vae is unfinished, with other settings \(vae: fit was bucket, now "
         r"original\); to continue it, give --recompute vae and --fit bucket; to discard it, "
         "--recompute none",
     ):

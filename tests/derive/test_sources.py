@@ -16,6 +16,8 @@ from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Lines, Progress
 from shardwright.recipes import SPECIFICATION
 
+_APART = "use --ids path to tell them apart"
+
 
 def find(folder: Path) -> list[Source]:
     return sources.find(folder, Progress())
@@ -69,7 +71,7 @@ def test_a_folder_below_that_cannot_be_read_stands_for_its_images(tmp_path: Path
         str(tmp_path / "x.jpg"),
     ]
     assert found[2].path == place
-    assert problems(found) == {
+    assert problems(found, SPECIFICATION) == {
         2: (
             "unreadable_folder",
             "File name too long; the images in this folder are not derived",
@@ -114,10 +116,10 @@ def test_two_images_with_one_id_are_both_problems(tmp_path: Path) -> None:
     touch(tmp_path / "a.jpg", tmp_path / "a.png", tmp_path / "b.jpg", tmp_path / "sub/b.jpg")
     touch(tmp_path / "c.jpg")
     found = find(tmp_path)
-    bad = problems(found)
+    bad = problems(found, SPECIFICATION)
     assert [found[n].path for n in bad] == [s.path for s in found if s.image_id != "c"]
     assert {reason for reason, _ in bad.values()} == {"duplicate_id"}
-    assert bad[0][1] == f"{tmp_path}/a.png has the same image_id"
+    assert bad[0][1] == f"{tmp_path}/a.png has the same image_id; {_APART}"
 
 
 def test_the_only_image_in_a_usual_format_keeps_its_id(tmp_path: Path) -> None:
@@ -125,20 +127,23 @@ def test_the_only_image_in_a_usual_format_keeps_its_id(tmp_path: Path) -> None:
     touch(tmp_path / "b.heic", tmp_path / "b.avif")
     found = find(tmp_path)
     by_name = {
-        os.path.basename(found[n].path): detail for n, (_, detail) in problems(found).items()
+        os.path.basename(found[n].path): detail
+        for n, (_, detail) in problems(found, SPECIFICATION).items()
     }
     assert by_name == {
-        "a.heic": f"{tmp_path}/a.jpg has the same image_id",
-        "a.NEF": f"{tmp_path}/a.jpg has the same image_id",
-        "b.avif": f"{tmp_path}/b.heic has the same image_id",
-        "b.heic": f"{tmp_path}/b.avif has the same image_id",
+        "a.heic": f"{tmp_path}/a.jpg has the same image_id; {_APART}",
+        "a.NEF": f"{tmp_path}/a.jpg has the same image_id; {_APART}",
+        "b.avif": f"{tmp_path}/b.heic has the same image_id; {_APART}",
+        "b.heic": f"{tmp_path}/b.avif has the same image_id; {_APART}",
     }
 
 
 def test_a_name_that_is_not_unicode_is_a_problem(tmp_path: Path) -> None:
     with open(os.fsencode(tmp_path) + b"/\xff\xfe.jpg", "wb"):
         pass
-    assert problems(find(tmp_path)) == {0: ("image_id_invalid", "its name is not a valid image_id")}
+    assert problems(find(tmp_path), SPECIFICATION) == {
+        0: ("image_id_invalid", "its name is not a valid image_id")
+    }
 
 
 def write_jsonl(path: Path, rows: list[dict[str, object]]) -> Path:

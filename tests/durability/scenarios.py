@@ -18,7 +18,7 @@ import shardwright
 from shardwright import Progress, pack
 from shardwright.storage.files import using
 from tests import stage1
-from tests.derive.pictures import make_images, sketch
+from tests.derive.pictures import gradient, make_images, save, sketch
 from tests.durability.folders import Contents, restore
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 from tests.stores import Record, Store, array, make_store, npy, record
@@ -210,6 +210,30 @@ def _recompute(folder: Path, output: Path) -> tuple[Command, Options, Options]:
     return partial(sketch, images, output, batch_size=3), options, options
 
 
+def _update(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+    """Update an image, while another one is renamed and one is gone."""
+    images = make_images(folder / "images", 3, TINY)
+    with using(WatchedDisk()):
+        sketch(images, output)
+    save(images / "img000.png", gradient(32, 16, seed=9))
+    (images / "img001.png").rename(images / "new.png")
+    (images / "img002.png").unlink()
+    options = {"update": True, "prune": True}
+    return partial(sketch, images, output), options, options
+
+
+def _exchange_ids(folder: Path, output: Path) -> tuple[Command, Options, Options]:
+    """Rename images to ids of which one is in use."""
+    images = folder / "images"
+    for number, name in enumerate(("a.png", "a.png.png")):
+        save(images / name, gradient(16, 16, seed=number))
+        (images / name).with_suffix(".txt").write_text(f"number {number}")
+    with using(WatchedDisk()):
+        sketch(images, output)
+    options = {"ids": "path", "update": True}
+    return partial(sketch, images, output), options, options
+
+
 _RECIPE = """
 extends = "prx"
 components = ["dinov3", "t5", "picture"]
@@ -284,6 +308,8 @@ _STORE: dict[str, Build] = {
     "resume a recompute": _after_a_kill(_recompute, "append", 15),
     "discard a recompute": _discard,
     "resume a swap": _after_a_kill(_recompute, "rmdir", -13),
+    "update": _update,
+    "exchange ids": _exchange_ids,
     "derive by a recipe": _derive_by_a_recipe,
     "change the recipe": _change_the_recipe,
     "resume the swap of a recipe": _after_a_kill(_change_the_recipe, "rmdir", -13),

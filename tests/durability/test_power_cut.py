@@ -37,6 +37,7 @@ KILLS = {
     "recompute": 40,
     "discard a recompute": 12,
     "change the recipe": 40,
+    "exchange ids": 20,
 }
 
 

@@ -19,10 +19,14 @@ DESCRIPTION = f"""\
 Makes the missing arrays and records of the images below a folder, one array per component.
 
 Captions come from --captions, else from the record in the store, else from name.txt beside
-name.jpg; when --recompute encodes captions again, name.txt comes before the record. An image's id
-is its file name without the extension. Existing arrays and records are left as they are: after an
-interruption, or with new images, run the same command again. Hidden files and links to folders are
-skipped.
+name.jpg; when --recompute or --update encodes captions again, name.txt comes before the record. An
+image's id is its file name without the extension, unless --ids says otherwise. Existing arrays and
+records are left as they are: after an interruption, or with new images, run the same command again.
+Hidden files and links to folders are skipped.
+
+--update makes again exactly what was made from images or captions that have changed. A renamed
+image (its old path is gone, and no other image has its content) keeps its arrays. --prune removes
+the records and arrays of images that are gone, after listing them; see them first with --dry-run.
 
 Images that cannot be derived are listed with the reason in failures.jsonl below
 DERIVED_DIR/{STATE_FOLDER}. The settings that arrays were made with are in provenance.json beside
@@ -31,6 +35,7 @@ ones, which stay in use until all are made. To try it without models: --encoders
 EXAMPLE = """\
   shardwright derive data/approved --dry-run
   shardwright derive data/approved --captions captions.jsonl --fit bucket --trial 4
+  shardwright derive data/approved --update --prune --dry-run
   shardwright derive --components vae --batch-size 2 --model vae=/models/FLUX.1-dev
 """
 EXIT_STATUS = """\
@@ -64,6 +69,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recompute": names(
             "COMPONENT", "make all arrays of these again; none: discard an unfinished recompute"
         ),
+        "--update": switch(
+            "make again what was made from images or captions that have changed, and keep the "
+            "arrays of renamed images"
+        ),
+        "--prune": switch("remove the records and arrays of images that no longer exist"),
         "--drop-failed": switch(
             "finish a recompute without the images that failed; their old arrays are deleted"
         ),
@@ -81,6 +91,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
         "--device": text(
             "DEVICE", "auto, cpu, cuda, cuda:N or mps (%(default)s)", "auto", "cpu", "cuda", "mps"
+        ),
+        "--ids": text(
+            "HOW",
+            "where image ids come from: name, the file name without its extension; path, the path "
+            "below IMAGES; captions, the image_id in --captions (as the recipe says, else as "
+            "before, else name)",
+            *("name", "path", "captions"),
         ),
         "--dtype": {
             **text(
@@ -241,6 +258,14 @@ def _counts(summary: DeriveSummary) -> str:
         lines.append(f"kept_captions: {summary.kept_captions:,} (the new text is not encoded)")
     if summary.replaced_captions:
         lines.append(f"replaced_captions: {summary.replaced_captions:,}")
+    for name, paths in (
+        ("updated_images", summary.updated_images),
+        ("updated_captions", summary.updated_captions),
+        ("renamed", [f"{old} to {new}" for old, new in summary.renamed.items()]),
+        ("pruned", summary.pruned),
+    ):
+        if paths:
+            lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
     lines += facts_lines(summary)
     about = "about " if summary.profiles_estimated else ""
     for reasons, before in (

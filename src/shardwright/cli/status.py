@@ -11,7 +11,7 @@ import shardwright
 from shardwright.cli.options import STORE, WORKERS, declare, path
 from shardwright.cli.printing import call, facts_lines, listed, table
 from shardwright.progress import quantity, size
-from shardwright.reporting import PackedStatus, StoreStatus
+from shardwright.reporting import Outlook, PackedStatus, StoreStatus
 from shardwright.text import shown
 
 HELP = "show what is ready in a store, what is missing, and what to do next"
@@ -72,7 +72,7 @@ def describe(status: StoreStatus) -> str:
     )
     if status.unfinished:
         names, made = " and ".join(status.unfinished), max(status.unfinished.values())
-        parts.append([f"recompute of {names}: {quantity(made, 'images')} so far, not in use yet"])
+        parts.append([f"new arrays of {names}: {quantity(made, 'images')} so far, not in use yet"])
     if status.failures_file is not None:
         failed = quantity(status.failures, "images")
         parts.append([f"could not be derived: {failed}, listed in {shown(status.failures_file)}"])
@@ -80,6 +80,8 @@ def describe(status: StoreStatus) -> str:
     if status.unknown_images:
         images = quantity(status.unknown_images, "images")
         parts[-1].append(f"unknown: {images} encoded by an earlier version, or elsewhere")
+    if status.update is not None:
+        parts.append(_update(status.update))
     if status.leftovers:
         head = f"temporary files of a run that is interrupted or running: {len(status.leftovers):,}"
         parts.append([head, *listed(list(map(shown, status.leftovers)), _LEFTOVERS_LISTED)])
@@ -99,6 +101,23 @@ def _headline(status: StoreStatus) -> str:
         f"{status.ready_records:,} ready, {status.skipped_incomplete:,} not ready "
         f"[{status.seconds:.1f} s]"
     )
+
+
+def _update(update: Outlook) -> list[str]:
+    """Say what an update would do, if anything."""
+    would = {
+        "derive {} (for example {})": ("new images", update.new),
+        "derive {} again (for example {})": ("changed images", update.changed),
+        "encode {} again (for example of {})": ("changed captions", update.captions),
+        "rename {} (for example {})": ("images", update.renamed),
+        "remove {} with --prune (for example {})": ("gone images", update.gone),
+    }
+    lines = [
+        "  " + words.format(quantity(found.count, unit), shown(found.example))
+        for words, (unit, found) in would.items()
+        if found.count
+    ]
+    return ["derive --update would:", *lines] if lines else []
 
 
 def _packed(folder: str, packed: PackedStatus) -> str:

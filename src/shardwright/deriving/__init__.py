@@ -37,10 +37,13 @@ def derive(
     model: Mapping[str, str] | None = None,
     components: Iterable[str] = (),
     recompute: Iterable[str] = (),
+    update: bool = False,
+    prune: bool = False,
     trial: int | None = None,
     drop_failed: bool = False,
     fit: str | None = None,
     decode: str | None = None,
+    ids: str | None = None,
     device: str = "auto",
     dtype: str | Mapping[str, str] | None = None,
     batch_size: int | None = None,
@@ -54,27 +57,37 @@ def derive(
     Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
     model ids or folders, ``dtype`` may map them to precisions, and ``encoders`` to your own
     encoders. What is not given is as the recipe says, or else as the store was made. What exists is
-    left as it is; ``recompute`` replaces it once all of it is made. ``trial`` derives only so many
-    images, and forecasts what the others take. An image that cannot be derived is counted in the
-    summary with its reason and does not stop the run. Raises ProvenanceError if a component was
-    made with other settings before, InputMissingError (a FileNotFoundError) if there are no images
-    or no captions, NoSpaceError if the arrays do not fit on the disk.
+    left as it is; ``recompute`` replaces it once all of it is made, and ``update`` only what was
+    made from files or captions that have changed. ``update`` and ``prune`` keep the arrays of
+    renamed images; ``prune`` removes the records and arrays of those that are gone. ``trial``
+    derives only so many images, and forecasts what the others take. An image that cannot be derived
+    is counted in the summary with its reason and does not stop the run. Raises ProvenanceError if a
+    component was made with other settings before, InputMissingError (a FileNotFoundError) if there
+    are no images or no captions, NoSpaceError if the arrays do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
     from shardwright.deriving.run import run
     from shardwright.deriving.settings import Request
     from shardwright.deriving.wanted import wanted
     from shardwright.encoders.base import Options
-    from shardwright.recipes.keys import DECODES, FITS
+    from shardwright.recipes.keys import DECODES, FITS, IDS
     from shardwright.store.places import find_recipe
 
     validate.require_switches(
-        ignore_space=ignore_space, dry_run=dry_run, drop_failed=drop_failed, compile=compile
+        ignore_space=ignore_space,
+        dry_run=dry_run,
+        drop_failed=drop_failed,
+        compile=compile,
+        update=update,
+        prune=prune,
     )
-    if fit is not None and fit not in FITS:
-        raise UsageError(f"--fit {fit}: unknown", fix=f"choose from {', '.join(FITS)}")
-    if decode is not None and decode not in DECODES:
-        raise UsageError(f"--decode {decode}: unknown", fix=f"choose from {', '.join(DECODES)}")
+    for flag, value, known in (
+        ("--fit", fit, FITS),
+        ("--decode", decode, DECODES),
+        ("--ids", ids, IDS),
+    ):
+        if value is not None and value not in known:
+            raise UsageError(f"{flag} {value}: unknown", fix=f"choose from {', '.join(known)}")
     if trial is not None:
         integer("--trial", trial, least=1)
         for flag, given in (("--dry-run", dry_run), ("--drop-failed", drop_failed)):
@@ -89,12 +102,15 @@ def derive(
     file = find_recipe(recipe)
     names = validate.names("--recompute", recompute)
     discard = names == [_DISCARD]
+    if update and names:
+        raise UsageError("--update with --recompute", fix="give one of them")
     store, used, choice, loaded = wanted(
         file,
         place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir),
         place_or_none("--jsonl", jsonl),
         fit=fit,
         decode=decode,
+        ids=ids,
         models=model,
         choice=encoders,
         recompute=bool(names) and not discard,
@@ -102,6 +118,8 @@ def derive(
     made = store.recipe
     encodable = tuple(component for component in made.components if component.source != "elsewhere")
     chosen = _chosen(made, "--components", components) or encodable
+    if update:
+        _require_all_of_a_text(made, chosen)
     recomputed = () if discard else _chosen(made, "--recompute", names)
     _chosen(made, "--model", model)
     if isinstance(dtype, Mapping):
@@ -127,6 +145,8 @@ def derive(
         models=model,
         components=chosen,
         recompute=frozenset(recomputed),
+        update=update,
+        prune=prune,
         discard=discard,
         trial=trial,
         drop_failed=drop_failed,
@@ -136,6 +156,16 @@ def derive(
         dry_run=dry_run,
     )
     return run(request, progress or Progress())
+
+
+def _require_all_of_a_text(recipe: Recipe, chosen: tuple[Component, ...]) -> None:
+    """Raise if only some of the arrays that are made from one text would be updated."""
+    fields = {component.field for component in chosen if component.source == "caption"}
+    for component in recipe.captions:
+        if component.field in fields and component not in chosen:
+            field, name = component.field, component.name
+            what = f"--update without {name}, which is made from the same {field}"
+            raise UsageError(what, fix=f"add {name} to --components")
 
 
 def _chosen(recipe: Recipe, flag: str, names: Iterable[str]) -> tuple[Component, ...]:

@@ -13,6 +13,7 @@ from shardwright.recipes import Component
 from shardwright.store import commands
 from shardwright.text import shown
 
+_LISTED = 10  # paths
 _UNUSED = {
     "no_such_image": "without an image here",
     "no_caption": "without a caption",
@@ -59,32 +60,75 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
             arrays = quantity(unknown, f"{component.name} arrays")
             them = "it" if unknown == 1 else "them"
             progress.warn(f"{arrays} made elsewhere; keeping {them}")
-    recipe = settings.store.recipe
     if kept := summary.kept_captions:
         progress.warn(
             f"{_changed(kept, 'captions')}; keeping the old "
-            f"{'embedding' if kept == 1 else 'embeddings'}. Use --recompute "
-            f"{_names(recipe.captions)} to update"
+            f"{'embedding' if kept == 1 else 'embeddings'}. Use --update to encode the new text"
         )
     if replaced := summary.replaced_captions:
         progress.warn(f"{_changed(replaced, 'captions')}; encoding the new text")
     if changed := summary.changed_images:
         progress.warn(
             f"{_changed(len(changed), 'images')}, for example {shown(changed[0])}; keeping the "
-            f"old arrays. Use --recompute {_names(recipe.pictures)} to update"
+            "old arrays. Use --update to derive them again"
+        )
+    if updated := summary.updated_images:
+        progress.warn(
+            f"{_changed(len(updated), 'images')}, for example {shown(updated[0])}; deriving "
+            f"{'it' if len(updated) == 1 else 'them'} again"
+        )
+        _elsewhere(layout, progress)
+    if summary.renamed and not (settings.request.update or settings.request.prune):
+        old, new = next(iter(summary.renamed.items()))
+        progress.warn(
+            f"{quantity(len(summary.renamed), 'images')} renamed, for example {shown(old)} to "
+            f"{shown(new)}; deriving as new. Use --update to keep the arrays"
         )
     if gone := summary.gone_images:
         progress.warn(
             f"{quantity(len(gone), 'images')} no longer there, for example {shown(gone[0])}; "
-            "keeping the records and arrays"
+            "keeping the records and arrays. Use --prune to remove them"
         )
     begun, made = generations.unfinished(settings.store)
     if begun and settings.generation is None and not settings.request.discard:
         progress.warn(
-            f"unfinished recompute of {','.join(begun)} ({quantity(made, 'images')}); to continue "
-            f"it, run {commands.derive(settings.store, recompute=begun)}; to discard it, use "
+            f"unfinished {generations.name_of(begun)} ({quantity(made, 'images')}); to continue "
+            f"it, run {commands.derive(settings.store, begun=begun)}; to discard it, use "
             "--recompute none"
         )
+
+
+def pruning(paths: list[str], progress: Progress) -> None:
+    """List what is about to be removed."""
+    if paths:
+        progress.say(f"removing the records and arrays of {quantity(len(paths), 'images')}:")
+        for path in paths[:_LISTED]:
+            progress.say(f"  {shown(path)}")
+        if len(paths) > _LISTED:
+            progress.say(f"  and {len(paths) - _LISTED:,} more")
+
+
+def not_pruned(paths: list[str], progress: Progress) -> None:
+    """Say which records are kept although their image is not found."""
+    if paths:
+        progress.warn(
+            f"{quantity(len(paths), 'records')} without an image, for example {shown(paths[0])}; "
+            "not pruned, because an earlier version or another tool made the arrays"
+        )
+
+
+def _elsewhere(layout: Plan, progress: Progress) -> None:
+    """Say which arrays of changed images only the user's own tool can make again."""
+    inventory, stale = layout.inventory, layout.settings.stale
+    for component in layout.settings.store.recipe.components:
+        if component.source == "elsewhere":
+            old = [n for n in stale if not inventory.missing(n, [component])]
+            if old := [n for n in old if any(c.source == "image" for c in stale[n])]:
+                arrays = quantity(len(old), f"{component.name} arrays")
+                example = f"for example of {shown(inventory.sources[old[0]].path)}"
+                progress.warn(
+                    f"{arrays} of changed images, {example}; make them again with your own tool"
+                )
 
 
 def unused_rows(captions: Captions | None, progress: Progress) -> None:

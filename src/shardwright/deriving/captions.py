@@ -21,12 +21,13 @@ from shardwright.interrupts import check
 from shardwright.recipes import Recipe
 from shardwright.storage import files
 from shardwright.store import records
-from shardwright.store.records import CROP, BadRecordError
+from shardwright.store.records import BadRecordError
 from shardwright.summary import Count
 
 _PATH_FIELDS = ("image_path", "file_name")
 CAPTION = "caption"
 _CAPTION_FIELDS = (CAPTION, "text")
+_ID = "image_id"
 
 Row = dict[str, Any]  # the columns of an image, by the record field that they become
 
@@ -46,7 +47,17 @@ class Captions:
     _met: set[str] = field(default_factory=set)  # paths in rows that match an image
 
     def of(self, source: Source) -> Row:
-        """Find the row of an image; empty if there is none.
+        """Find the row of an image; empty if there is none."""
+        row = self._find(source)
+        row.pop(_ID, None)
+        return row
+
+    def image_id(self, source: Source) -> str | None:
+        """Find the id that the row of an image gives it."""
+        return self._find(source).get(_ID)
+
+    def _find(self, source: Source) -> Row:
+        """Find the row of an image.
 
         A row belongs to an image when the one path ends with the other: rows may be relative to
         any folder above the image, and the images may have moved since they were written.
@@ -85,7 +96,7 @@ def read(path: Path, root: Path, recipe: Recipe) -> Captions:
     if not path.is_file():
         raise InputMissingError("no such file", path=path, fix=fix)
     captions = Captions(path, str(root), {})
-    ours = {*recipe.record_fields, *recipe.inline, *_PATH_FIELDS, CROP}
+    ours = {*records.own_fields(recipe), *_PATH_FIELDS}
     rows = _csv_rows(path) if path.suffix.lower() == ".csv" else _jsonl_rows(path)
     for number, row in rows:
         check()
@@ -100,11 +111,13 @@ def read(path: Path, root: Path, recipe: Recipe) -> Captions:
             row[CAPTION] = row.pop(caption)
         texts = {name: row.pop(name, None) for name in dict.fromkeys((CAPTION, *recipe.texts))}
         usable = {n: t.strip() for n, t in texts.items() if isinstance(t, str) and t.strip()}
-        if recipe.texts and usable.keys().isdisjoint(recipe.texts):
+        # A row may also be there only for its id.
+        named = {_ID: str(row[_ID])} if recipe.ids == "captions" and row.get(_ID) else {}
+        if not named and recipe.texts and usable.keys().isdisjoint(recipe.texts):
             captions.useless.setdefault(_fault(texts[recipe.texts[0]]), []).append(image)
             continue
         others = {n: v for n, v in row.items() if n not in ours and v is not None}
-        found = msgspec.json.encode(usable | others)
+        found = msgspec.json.encode(usable | others | named)
         same_name = captions.by_name.setdefault(os.path.basename(image), {})
         if same_name.get(image, found) != found:
             captions.useless.setdefault("repeated", []).append(image)

@@ -24,7 +24,7 @@ from shardwright.store.arrays import stored, values, write_arrays
 from shardwright.store.facts import Facts, Truncated
 from shardwright.store.journal import Journal
 from shardwright.store.npy import HEADER_BYTES
-from shardwright.store.records import CROP, Record, ordered
+from shardwright.store.records import CROP, Record, ordered, own_fields
 
 _DIGITS = 4  # of facts
 
@@ -72,7 +72,7 @@ class Committer:
         new: list[Record] = []
         for sample, record in zip(samples, records, strict=True):
             if self.generation is not None and not sample.failure:
-                new.append(record or {"image_id": sample.source.image_id})
+                new.append(self._own(sample, record or {"image_id": sample.source.image_id}))
             elif record is not None and record != sample.record:
                 (new if sample.record is None else changed).append(record)
         # The facts first: arrays that are missing then are made again, and so are their facts.
@@ -88,6 +88,13 @@ class Committer:
                 self.outcomes.succeed(bool(sample.make) or record != sample.record)
                 if sample.unapplied:
                     self.outcomes.leave_profile(sample.source, sample.unapplied)
+
+    def _own(self, sample: Sample, record: Record) -> Record:
+        """Leave out columns that were not given: they may change in the store before the swap."""
+        if sample.record is None:
+            return record
+        given = own_fields(self.store.recipe) | sample.columns.keys()
+        return {name: value for name, value in record.items() if name in given}
 
     def _note(self, sample: Sample, arrays: Collection[Component]) -> None:
         """Journal what is newly known of an image's file and caption, and count what was cut."""

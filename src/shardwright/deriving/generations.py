@@ -41,6 +41,11 @@ class Generation:
         self.records, self.facts = Journal(self.store.jsonl), Journal(facts.path_of(self.store))
         self._require_same(provenance.read(self.store.folder))
 
+    @property
+    def is_update(self) -> bool:
+        """Whether it is of what changed, and not of all arrays."""
+        return provenance.is_update({c.name: entry for c, entry in self.entries.items()})
+
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Open it for writing; the caller holds the lock of the store."""
@@ -97,13 +102,16 @@ class Generation:
         changed, listed = provenance.differences(before, now)
         recipe = self._recipe_changes(begun)
         listed = "; ".join(filter(None, (listed, *recipe)))
-        if changed or recipe or (begun and begun.keys() != now.keys()):
-            names = ",".join(begun)
+        # An update may be of more components than when it was begun.
+        another = self.is_update != provenance.is_update(begun) or (
+            not self.is_update and begun.keys() != now.keys()
+        )
+        if changed or recipe or (begun and another):
             flags = provenance.flags_before(begun, changed) if changed else ""
             other = f", with other settings ({listed})" * bool(listed)
-            fix = f"to continue it, give --recompute {names}{' and ' * bool(flags)}{flags}; "
+            fix = f"to continue it, give {flag_of(begun)}{' and ' * bool(flags)}{flags}; "
             fix += "to discard it, --recompute none"
-            what = f"a recompute of {names} is unfinished{other}"
+            what = f"the {name_of(begun)} is unfinished{other}"
             raise ProvenanceError(what, path=self.used.folder, fix=fix)
         for folder in map(self.used.arrays, self.entries):
             if folder.is_dir() and os.stat(folder).st_dev != os.stat(self.used.folder).st_dev:
@@ -125,6 +133,16 @@ def unfinished(store: Store) -> tuple[dict[str, Entry], int]:
     if _swapped(provenance.readable(store.folder)):
         return {}, 0
     return provenance.readable(new.folder), len({r["image_id"] for r in made_in(new)})
+
+
+def name_of(begun: Mapping[str, Entry]) -> str:
+    """Say what an unfinished generation is."""
+    return "update" if provenance.is_update(begun) else f"recompute of {','.join(begun)}"
+
+
+def flag_of(begun: Mapping[str, Entry]) -> str:
+    """Give the flag that continues an unfinished generation."""
+    return "--update" if provenance.is_update(begun) else f"--recompute {','.join(begun)}"
 
 
 def finish(store: Store) -> list[str]:
@@ -186,7 +204,9 @@ def _combined(new: Store, old: bytes | None, line: bytes) -> bytes | None:
     if used is None:
         return line if all(field in record for field in new.recipe.record_fields) else None
     made = [c for c in new.recipe.components if new.array(c, record["image_id"]).exists()]
+    # A record in a generation has only those of the user's columns that were given to its run.
     fields = {field for component in made for field in _fields(component)}
+    fields |= record.keys() - records.own_fields(new.recipe)
     both = {name: value for name, value in used.items() if name not in fields}
     both |= {name: value for name, value in record.items() if name in fields}
     return records.line(records.ordered(both, new.recipe)) if both != used else None

@@ -9,12 +9,13 @@ import os
 from array import array
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
 from shardwright.deriving.captions import CAPTION, CaptionError, Captions, Row, beside
-from shardwright.deriving.images import Size
-from shardwright.deriving.sources import Source, contested, problems
+from shardwright.deriving.recorded import id_of, other_image, owners, recorded_text
+from shardwright.deriving.sources import Source, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
@@ -22,8 +23,8 @@ from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.folders import array_ids
-from shardwright.store.records import LONGEST_FILE_NAME, Line, Record
-from shardwright.store.rules import Rules, is_side, is_stage1
+from shardwright.store.records import Line, Record
+from shardwright.store.rules import Rules, is_stage1
 from shardwright.store.store import Store
 
 
@@ -38,25 +39,27 @@ class Inventory:
         progress: Progress,
         *,
         recompute: Collection[Component] = (),
+        update: bool = False,
+        renamed: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.sources, self.store, self.captions = sources, store, captions
-        self.problems = problems(sources, _owners(sources, store))  # (reason, detail), by number
-        longest = LONGEST_FILE_NAME - max(len(c.extension) for c in store.recipe.components)
-        for number, source in enumerate(sources):
-            if len(source.image_id) > longest // 4 and len(os.fsencode(source.image_id)) > longest:
-                detail = "its name is too long for the files of this recipe"
-                self.problems.setdefault(number, ("image_id_invalid", detail))
-        self.other_captions: set[int] = set()  # images with another caption than on record
+        # (reason, detail), by number
+        self.problems = problems(sources, store.recipe, owners(sources, store))
+        self.other_captions: dict[int, set[str]] = {}  # fields with another text than on record
         self.other_columns: set[int] = set()  # images with other columns than on record
         self.changed: set[int] = set()  # images whose file is not the one that was encoded
         self._outdated: dict[int, list[str]] = {}  # components that show an earlier file
         self.touched: dict[int, int] = {}  # the new time of files with the same content
-        self.gone: dict[str, str] = {}  # the paths of images on record that do not exist, by id
         made_from = (c for c in store.recipe.captions if c.field == CAPTION)
         self._places = [(f"{store.arrays(c)}/", c.extension) for c in made_from]
-        self._read_texts = any(component.source == "caption" for component in recompute)
+        encoded = any(component.source == "caption" for component in recompute)
+        self._read_texts = encoded or update
         usable = (n for n in range(len(sources)) if n not in self.problems)
         self._numbers = {sources[number].image_id: number for number in usable}
+        self._renamed = set(renamed.values())  # images that are on record by another name
+        for number in self._renamed:
+            self._numbers.pop(sources[number].image_id, None)
+        self._numbers |= renamed
         self.stored = dict.fromkeys(store.recipe.components, 0)  # arrays, also of other images
         self._there = {c: bytearray(len(sources)) for c in store.recipe.components}
         self._line = array("Q", bytes(8 * len(sources)))  # where its record begins, plus one; or 0
@@ -71,8 +74,8 @@ class Inventory:
                 self.stored[component] += 1
                 if image_id in self._numbers:
                     there[self._numbers[image_id]] = 1
-        gone = self._read_facts(progress)
-        recorded = self._read_records(progress, gone)
+        self._read_facts(progress)
+        recorded = self._read_records(progress)
         for component in store.recipe.captions:
             for number, has_text in enumerate(recorded[component.field]):
                 if not has_text:  # it is unknown from which caption this array was made
@@ -129,9 +132,79 @@ class Inventory:
             self.changed.discard(number)
             self._outdated.pop(number, None)
             if all(text == record.get(field) for field, text in texts.items()):
-                self.other_captions.discard(number)
+                self.other_captions.pop(number, None)
             for there in self._there.values():
                 there[number] = 1
+
+    def stale(self, components: Iterable[Component]) -> dict[int, tuple[Component, ...]]:
+        """Name the arrays that were made from another file, or another text, than there is now."""
+        found = {}
+        for number in sorted({*self.changed, *self._outdated, *self.other_captions}):
+            outdated = set(self._outdated.get(number, ()))
+            fields = self.other_captions.get(number, ())
+            these = tuple(
+                c
+                for c in components
+                if (c.source == "caption" and c.field in fields)
+                or (c.source == "image" and (number in self.changed or c.name in outdated))
+            )
+            if these and number not in self.problems:
+                found[number] = these
+        return found
+
+    def update(
+        self,
+        stale: Mapping[int, Collection[Component]],
+        made: Iterable[tuple[Record, Collection[Component]]],
+        files: Mapping[str, ImageFile | None],
+    ) -> None:
+        """Treat stale arrays as missing, except for images that have new ones of what is there now.
+
+        ``made`` has the new records and the components of their new arrays. If an image's file, or
+        its caption, has changed since then, all of these are made again.
+        """
+        for number, components in stale.items():
+            for component in components:
+                self._there[component][number] = 0
+        for record, components in made:
+            number = self._numbers.get(record["image_id"], -1)
+            if number < 0 or number in self.problems:
+                continue
+            current = self._is_current(number, record, components, files.get(record["image_id"]))
+            current = current and set(components).issuperset(stale.get(number, ()))
+            for component in components:
+                self._there[component][number] = current
+            if current:
+                self._settle(number, components)
+                complete = all(field in record for field in self.store.recipe.record_fields)
+                self.valid[number] |= complete
+
+    def _is_current(
+        self,
+        number: int,
+        record: Record,
+        components: Collection[Component],
+        file: ImageFile | None,
+    ) -> bool:
+        """Whether new arrays were made from the file and the texts that there are now."""
+        seen = any(component.source == "image" for component in components)
+        if seen and file is not None and file.now(self.sources[number].path) is None:
+            return False
+        texts = self._texts_now(number)
+        fields = {component.field for component in components if component.source == "caption"}
+        return all(texts[field] in (None, record.get(field)) for field in fields)
+
+    def _settle(self, number: int, made: Collection[Component]) -> None:
+        """Forget what was stale of an image and has new arrays."""
+        if any(component.source == "image" for component in made):
+            old = self.kept(number, made)
+            if number not in self.changed:
+                old = [name for name in old if name in self._outdated.get(number, ())]
+            self.changed.discard(number)
+            self._outdated[number] = old
+        self.other_captions.get(number, set()).difference_update(c.field for c in made)
+        if not self.other_captions.get(number, True):
+            del self.other_captions[number]
 
     def count(self, component: Component) -> int:
         """Count the images that have an array of a component."""
@@ -167,22 +240,19 @@ class Inventory:
             field: row.get(field, beside if field == CAPTION else None) for field in self._texts
         }
 
-    def _read_facts(self, progress: Progress) -> dict[str, str]:
-        """Compare the images with the files that were encoded; give those that are gone."""
-        gone = {}
+    def _read_facts(self, progress: Progress) -> None:
+        """Compare the images with the files that were encoded."""
         progress.phase("compare images", len(self.sources), "images")
         for offset, entry in facts.read(self.store):
             number, image = self._numbers.get(entry.image_id), entry.image
-            path = "" if number is None else self.sources[number].path
-            if number is not None:
-                self._facts[number] = offset + 1
-                progress.advance(1)
-            if image is None:
+            if number is None:
                 continue
-            if number is None or os.path.basename(path) != os.path.basename(image.path):
-                if facts.is_gone(image.path):
-                    gone[entry.image_id] = image.path
-            elif self.kept(number, ()):
+            path = self.sources[number].path
+            self._facts[number] = offset + 1
+            progress.advance(1)
+            if image is None or not self.kept(number, ()):
+                continue
+            if number in self._renamed or os.path.basename(path) == os.path.basename(image.path):
                 if entry.outdated:
                     self._outdated[number] = entry.outdated
                 now = image.now(path)
@@ -192,9 +262,8 @@ class Inventory:
                     now.path != image.path and facts.is_gone(image.path)
                 ):  # by a link to it, it is where it was
                     self.touched[number] = now.mtime_ns
-        return gone
 
-    def _read_records(self, progress: Progress, gone: Mapping[str, str]) -> dict[str, bytearray]:
+    def _read_records(self, progress: Progress) -> dict[str, bytearray]:
         """Read all records; give which images have a text in theirs, by its field."""
         recorded = {field: bytearray(len(self.sources)) for field in self._texts}
         for number in range(len(self.sources)) if self.captions else ():
@@ -209,10 +278,7 @@ class Inventory:
         for line, record in records.walk(
             jsonl, records.parse, bad=lambda line, _: malformed.append(line)
         ):
-            image_id = record.get("image_id")
-            if isinstance(image_id, str) and image_id in gone:
-                self.gone[image_id] = gone[image_id]
-            found = self._numbers.get(_id_of(record))
+            found = self._numbers.get(id_of(record))
             if found is not None:  # of two records of one image the later counts
                 self._line[found] = line.offset + 1
                 self.valid[found] = next(rules.faults(record), None) is None
@@ -230,7 +296,7 @@ class Inventory:
         row: Row = {}
         with suppress(CaptionError):  # a problem already
             row = self.given(number)
-        self.other_captions.discard(number)
+        self.other_captions.pop(number, None)
         self.other_columns.discard(number)
         for field in self._texts:
             text = recorded_text(record, field)
@@ -242,16 +308,18 @@ class Inventory:
             else:  # without an array, the given is taken
                 differs = row[field] != text and self._has_arrays(number, field)
             if differs:
-                self.other_captions.add(number)
+                self.other_captions.setdefault(number, set()).add(field)
         others = row.keys() - self._texts.keys()
         if self.valid[number] and any(record.get(name) != row[name] for name in others):
             self.other_columns.add(number)
         if is_stage1(record, self.store.recipe):
             detail = "its record holds inline arrays; run shardwright migrate first"
             self.problems[number] = ("not_migrated", detail)
-        elif other := _other_image(record.get("image_path"), self.sources[number].path):
-            gone = "; it does not exist: remove its record and arrays" * facts.is_gone(other)
-            detail = f"the store has this image_id for {other}{gone}"
+        elif number not in self._renamed and (
+            other := other_image(record.get("image_path"), self.sources[number].path)
+        ):
+            detail = f"the store has this image_id for {other}"
+            detail += "; it does not exist: use --update" * facts.is_gone(other)
             self.problems[number] = ("duplicate_id", detail)
 
     def _has_arrays(self, number: int, field: str) -> bool:
@@ -267,7 +335,8 @@ class Inventory:
         """
         source = self.sources[number]
         with suppress(CaptionError, OSError):  # reported as a failure if it is needed
-            if source.has_sidecar and self._has_arrays(number, CAPTION) and not self._read_texts:
+            read = self._read_texts or number in self._renamed
+            if source.has_sidecar and self._has_arrays(number, CAPTION) and not read:
                 written = os.stat(source.sidecar).st_mtime_ns
                 # A Path would be slow for all images.
                 arrays = (folder + source.image_id + end for folder, end in self._places)
@@ -275,53 +344,3 @@ class Inventory:
                     return None
             return beside(source)
         return None
-
-
-def recorded_text(record: Record | None, field: str) -> str | None:
-    """Give a text of a record, if it has one."""
-    text = record.get(field) if record else None
-    return text if isinstance(text, str) and text.strip() else None
-
-
-def recorded_size(record: Record | None) -> Size | None:
-    """Give the size of the picture in a record, if it has one."""
-    width, height = (record or {}).get("width"), (record or {}).get("height")
-    return Size(width, height) if is_side(width) and is_side(height) else None
-
-
-def _id_of(record: Record) -> str:
-    """Give the image id of a record; blank if there is none."""
-    image_id, path = record.get("image_id"), record.get("image_path")
-    if image_id is None and isinstance(path, str):  # as in Stage 1
-        image_id = records.image_id_of(path)
-    return image_id if isinstance(image_id, str) else ""
-
-
-def _owners(sources: list[Source], store: Store) -> dict[str, Source]:
-    """Find the image on record for each id that several images have."""
-    shared = contested(sources)
-    owners: dict[str, Source] = {}
-    for _, record in records.walk(store.jsonl, records.parse) if shared else ():
-        image_id, path = _id_of(record), record.get("image_path")
-        if image_id in shared and isinstance(path, str):
-            those = [s for s in shared[image_id] if not _other_image(path, s.path)]
-            exact = [s for s in those if os.path.normpath(s.path) == os.path.normpath(path)]
-            if len(exact or those) == 1:
-                owners[image_id] = (exact or those)[0]
-    return owners
-
-
-def _other_image(recorded: object, path: str) -> str | None:
-    """Give the image of a record, if it is not this one.
-
-    The same file by another path is this one. So is a file of the same name if the recorded one
-    does not exist: folders are moved.
-    """
-    if not isinstance(recorded, str) or os.path.normpath(recorded) == os.path.normpath(path):
-        return None
-    if os.path.basename(recorded) == os.path.basename(path) and not os.path.exists(recorded):
-        return None
-    try:
-        return None if os.path.samefile(recorded, path) else recorded
-    except OSError:
-        return recorded

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from shardwright.deriving import images
 from shardwright.deriving.images import BadImageError
-from shardwright.deriving.inventory import recorded_size
 from shardwright.deriving.prepare import Sample, file_bytes
+from shardwright.deriving.recorded import recorded_size
 from shardwright.deriving.views import View
 from shardwright.recipes import Component
 

@@ -11,9 +11,9 @@ from typing import Any
 from shardwright.deriving import images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
 from shardwright.deriving.images import BadImageError
-from shardwright.deriving.inventory import recorded_text
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.prepare import Sample, read_texts, require_kept
+from shardwright.deriving.recorded import recorded_text
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError
@@ -158,10 +158,19 @@ class Plan:
             if c.source == "caption"
         )
 
+    def updated(self, source: str) -> list[str]:
+        """Give the paths of the images whose arrays are updated, of their pictures or captions."""
+        found = []
+        for number in self.numbers:
+            stale = [c for c in self.settings.stale.get(number, ()) if c.source == source]
+            if self.inventory.missing(number, stale):
+                found.append(self.inventory.sources[number].path)
+        return found
+
     def replaced_captions(self) -> int:
         """Count the captions on record that are replaced, as their arrays are recomputed."""
         recomputed = [c for c in self.settings.recomputed if c.source == "caption"]
-        others = self.inventory.other_captions.intersection(self.numbers)
+        others = self.inventory.other_captions.keys() & set(self.numbers)
         return sum(1 for number in others if self.inventory.missing(number, recomputed))
 
     def count_profiles(self, stored: Collection[Component], outcomes: Outcomes) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 from shardwright.deriving import captions, images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row
 from shardwright.deriving.images import BadImageError, Size
-from shardwright.deriving.inventory import recorded_size, recorded_text
 from shardwright.deriving.passes import Array, Pass
+from shardwright.deriving.recorded import recorded_size, recorded_text
 from shardwright.deriving.sources import Source
 from shardwright.deriving.views import Look, View
 from shardwright.deriving.views import look as look_here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -11,8 +12,20 @@ from typing import NamedTuple
 
 from msgspec import to_builtins
 
-from shardwright.deriving import announce, captions, generations, images, machine, prepare, sources
+from shardwright.deriving import (
+    announce,
+    captions,
+    changes,
+    generations,
+    images,
+    machine,
+    naming,
+    prepare,
+    sources,
+)
 from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
+from shardwright.deriving.captions import Captions
+from shardwright.deriving.changes import Changes
 from shardwright.deriving.commit import Committer
 from shardwright.deriving.decoders import Decoders, children_for
 from shardwright.deriving.empty import write_empty
@@ -23,6 +36,7 @@ from shardwright.deriving.passes import passes
 from shardwright.deriving.pipeline import Pipeline
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.settings import InForce, Request
+from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.deriving.trial import forecast
 from shardwright.deriving.tuning import tune
@@ -33,7 +47,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files, locks
 from shardwright.storage.local import free_bytes, require_space, require_writable
-from shardwright.store import facts
+from shardwright.store import facts, rearrange
 from shardwright.store.folders import holds_shards
 from shardwright.store.journal import Journal
 from shardwright.store.provenance import SRGB
@@ -56,15 +70,22 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     given = None
     if request.captions:
         given = captions.read(request.captions, request.images, store.recipe)
+    found = naming.named(found, str(request.images), store, given)
+    naming.require_same(request)
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
     new = not _is_begun(store)
     with ExitStack() as opened:
         journals = None if new else opened.enter_context(_opened(request, progress))
         if request.discard:
             _discard(request, progress)
-        inventory = Inventory(found, store, given, progress, recompute=request.recompute)
+        renames = changes.find(found, store, by_path=naming.is_changed(request))
+        if (request.update or request.prune) and journals is not None:
+            _rearrange(request, found, given, renames, progress)
+        inventory = _inventory(request, found, given, renames, progress)
         settings = InForce(request, inventory)
         announce.unused_rows(given, progress)
+        if request.prune:
+            announce.not_pruned(changes.unknown(found, store), progress)
         settings.compare()
         outcomes = Outcomes()
         with images.strict():
@@ -78,7 +99,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         views = settings.views()
         stored = [c for c in request.components if c in views and views[c].colour != SRGB]
         with images.strict():
-            summary = _outlook(layout, outcomes)
+            summary = _outlook(layout, outcomes, renames)
             summary.profiles_estimated = layout.count_profiles(stored, outcomes)
         announce.work(summary, layout, progress)
         # A trial finds out what all images need, so it is no reason to stop if that is too much.
@@ -101,6 +122,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             journals = journals or opened.enter_context(_opened(request, progress))
             assert journals is not None
             _work(layout, outcomes, journals, empties, summary, progress)
+            _count_updated(summary, outcomes)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
     summary.unapplied_profiles = outcomes.profiles
     announce.profiles(summary, stored, progress)
@@ -132,6 +154,9 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
     if request.dry_run:
         if store.journal.exists():
             progress.warn(f"{store.journal}: left by a killed run; the next run merges it")
+        if rearrange.is_under_way(store):
+            note = rearrange.note_of(store)
+            progress.warn(f"{note}: left by a killed run; the next run finishes it")
         yield None
         return
     with locks.lock(store.folder):
@@ -143,7 +168,51 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
                 progress.say(f"merged {count} of a killed run")
             if swapped := generations.finish(store):
                 progress.say(f"finished the interrupted recompute of {' and '.join(swapped)}")
+            if rearrange.finish(store):
+                progress.say("finished the interrupted renaming or pruning")
             yield Journals(journal, known)
+
+
+def _inventory(
+    request: Request,
+    found: list[Source],
+    given: Captions | None,
+    renames: Changes,
+    progress: Progress,
+) -> Inventory:
+    return Inventory(
+        found,
+        request.store,
+        given,
+        progress,
+        recompute=request.recompute,
+        update=request.update,
+        # In a dry run, in which they are renamed only here.
+        renamed=renames.renamed if request.dry_run and (request.update or request.prune) else {},
+    )
+
+
+def _rearrange(
+    request: Request,
+    found: list[Source],
+    given: Captions | None,
+    renames: Changes,
+    progress: Progress,
+) -> None:
+    """Rename in the store what was renamed, and remove what is gone."""
+    removed = renames.gone if request.prune else {}
+    ids = request.store.recipe.ids if naming.is_changed(request) else None
+    if not (renames.renamed or removed or ids):
+        return
+    # A run that is refused for its settings changes nothing.
+    dry = dataclasses.replace(request, dry_run=True)
+    InForce(dry, _inventory(dry, found, given, renames, Progress())).compare()
+    announce.pruning(list(removed.values()), progress)
+    names = {
+        old: rearrange.Name(found[number].image_id, found[number].path)
+        for old, number in renames.renamed.items()
+    }
+    rearrange.apply(request.store, names, removed, ids)
 
 
 def _discard(request: Request, progress: Progress) -> None:
@@ -152,16 +221,18 @@ def _discard(request: Request, progress: Progress) -> None:
     if begun:
         verb = "would discard" if request.dry_run else "discarding"
         count = quantity(made, "images")
-        progress.say(f"{verb} the unfinished recompute of {','.join(begun)} ({count})")
+        progress.say(f"{verb} the unfinished {generations.name_of(begun)} ({count})")
     if not request.dry_run:
         generations.discard(request.store)
 
 
-def _outlook(layout: Plan, outcomes: Outcomes) -> DeriveSummary:
+def _outlook(layout: Plan, outcomes: Outcomes, renames: Changes) -> DeriveSummary:
     """Sum up what is about to be done."""
     settings, inventory = layout.settings, layout.inventory
     request, needed = settings.request, layout.bytes_needed()
     replaced = layout.replaced_captions()
+    gone = renames.gone if request.update or request.prune else renames.lost
+    pruned = renames.gone if request.prune else {}
     return DeriveSummary(
         images_found=len(inventory.sources),
         derived=len(layout.numbers),
@@ -185,7 +256,11 @@ def _outlook(layout: Plan, outcomes: Outcomes) -> DeriveSummary:
         replaced_captions=replaced,
         unused_rows=inventory.captions.unused() if inventory.captions else {},
         changed_images=layout.changed,
-        gone_images=sorted(inventory.gone.values()),
+        gone_images=[] if request.prune else sorted(gone.values()),
+        updated_images=layout.updated("image"),
+        updated_captions=layout.updated("caption"),
+        renamed=renames.names(inventory.sources),
+        pruned=sorted(pruned.values()),
         bytes_needed=sum(needed.values()),
         free_bytes=free_bytes(request.store.folder),
         device=", ".join(sorted({encoder.device for encoder in settings.encoders.values()})),
@@ -195,7 +270,8 @@ def _outlook(layout: Plan, outcomes: Outcomes) -> DeriveSummary:
 def _require_room(settings: InForce, needed: int) -> None:
     """Raise if the disk has less room than the arrays need; old ones stay until the swap."""
     folders = [str(settings.store.arrays(component)) for component in settings.recomputed]
-    instead = f"delete {' and '.join(folders)} to do without the old arrays, " * bool(folders)
+    instead = f"delete {' and '.join(folders)} to do without the old arrays, "
+    instead *= bool(folders) and not settings.is_update
     require_space(settings.store.folder, "the arrays need about", needed, instead)
 
 
@@ -269,9 +345,25 @@ def _work(
             summary.components[component.name].not_recomputed = len(image_ids)
         if request.drop_failed or not (left or any(missing.values())):
             generation.swap()
-            summary.swapped = [component.name for component in generation.entries]
+            if not generation.is_update:
+                summary.swapped = [component.name for component in generation.entries]
         else:
             summary.unfinished = [component.name for component in generation.entries]
+
+
+def _count_updated(summary: DeriveSummary, outcomes: Outcomes) -> None:
+    """Count images that failed as changed, and not as updated."""
+    failed = {failure.image_path for failure in outcomes.failures}
+    changed = [path for path in summary.updated_images if path in failed]
+    summary.changed_images = sorted({*summary.changed_images, *changed})
+    summary.updated_images = [path for path in summary.updated_images if path not in failed]
+    captions = [path for path in summary.updated_captions if path not in failed]
+    kept = len(summary.updated_captions) - len(captions)
+    summary.kept_captions, summary.replaced_captions = (
+        summary.kept_captions + kept,
+        summary.replaced_captions - kept,
+    )
+    summary.updated_captions = captions
 
 
 @contextmanager

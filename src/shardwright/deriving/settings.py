@@ -49,6 +49,8 @@ class Request:
     models: Mapping[str, str]  # component name -> id or path
     components: tuple[Component, ...]
     recompute: frozenset[Component]
+    update: bool  # what changed
+    prune: bool  # what is gone
     discard: bool  # what an unfinished recompute has made
     trial: int | None  # derive only so many images, to see how long all will take
     drop_failed: bool  # the arrays of images that cannot be recomputed
@@ -65,7 +67,8 @@ class InForce:
         self.request, self.store, self.inventory = request, request.store, inventory
         self.encoders: dict[Component, Encoder | PictureWriter] = {}
         self.settings: dict[Component, Settings] = {}
-        self.generation: Generation | None = None  # of what is recomputed
+        self.generation: Generation | None = None  # of what is recomputed or updated
+        self.stale: Mapping[int, Collection[Component]] = {}  # what is updated, by image
         self._entries = provenance.read(self.store.folder)
         self._left = {  # unfinished by the version before
             component
@@ -98,6 +101,12 @@ class InForce:
         again = [c for c in components if c in recompute | self._left]
         self.load(c for c in components if c in again or self._has_other_model(c))
         self._recompute(again)
+        if self.request.update and self.generation is not None:  # of the version before
+            what = "a recompute of an earlier version is unfinished"
+            fix = "to finish it, run the same command without --update first"
+            raise UsageError(what, path=self.store.folder, fix=fix)
+        if self.request.update:
+            self._update()
 
     def _require_same(self, wanted: Mapping[str, Settings]) -> None:
         again = [c.name for c in self.request.components if c in self.request.recompute]
@@ -159,6 +168,11 @@ class InForce:
         """Name the components whose new arrays are made beside those in use."""
         return self.generation.entries.keys() if self.generation else frozenset()
 
+    @property
+    def is_update(self) -> bool:
+        """Whether only what changed is made beside the arrays in use."""
+        return self.generation is not None and self.generation.is_update
+
     def views(self) -> dict[Component, View]:
         """Give what each component that is made from pictures sees of them."""
         return {component: self.view(component) for component in self.store.recipe.pictures}
@@ -199,7 +213,8 @@ class InForce:
 
     def store_of(self, component: Component) -> Store:
         """Give the store that the new arrays of a component go to."""
-        return self.store.next if component in self.recomputed else self.store
+        recomputed = component in self.recomputed and not self.is_update
+        return self.store.next if recomputed else self.store
 
     def load_for_empty(self, work: Collection[Component], progress: Progress) -> list[Component]:
         """Load the encoders of components that have no array of the empty caption; name them.
@@ -271,6 +286,32 @@ class InForce:
             beside_it = self.generation.store
             known = {fact.image_id: fact.image for _, fact in facts.read(beside_it)}
             self.inventory.recompute(entries, made_in(beside_it), known)
+
+    def _update(self) -> None:
+        """Begin or continue a generation for what changed; without that there is none."""
+        begun = self._begun if provenance.is_update(self._begun) else {}
+        self.stale = self.inventory.stale(self.request.components)
+        again = {component for these in self.stale.values() for component in these}
+        again.update(c for c in self.store.recipe.components if c.name in begun)
+        self.load(c for c in self.request.components if c in again and c.name not in self._used)
+        entries = {}
+        for component in self.store.recipe.components:
+            if component in again:
+                entry = self._used.get(component.name) or begun.get(component.name)
+                if entry is None:
+                    unknown = self.unknown_arrays(component)
+                    entry = structs.replace(self._entry(component), unknown_arrays=unknown)
+                entries[component] = structs.replace(entry, recompute="updating")
+        if entries:
+            # The settings are the same, so an image that fails keeps its old arrays.
+            self.generation = Generation(self.store, entries, entries.keys())
+            new, components = self.generation.store, self.store.recipe.components
+            known = {fact.image_id: fact.image for _, fact in facts.read(new)}
+            made = (
+                (record, [c for c in components if new.array(c, record["image_id"]).exists()])
+                for record in made_in(new)
+            )
+            self.inventory.update(self.stale, made, known)
 
     def _entry(self, component: Component) -> Entry:
         model = self.request.models.get(component.name)

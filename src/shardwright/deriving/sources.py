@@ -12,7 +12,8 @@ from pathlib import Path
 from shardwright.errors import InputMissingError, UsageError, refusal
 from shardwright.interrupts import check
 from shardwright.progress import Progress
-from shardwright.store.records import image_id_of, image_id_problem
+from shardwright.recipes import Recipe
+from shardwright.store.records import LONGEST_FILE_NAME, image_id_of, image_id_problem
 
 # File names that mean an image, by format: Pillow's name for it, or ours if it has none.
 _FORMATS = {
@@ -42,7 +43,7 @@ _SIDECAR = ".txt"
 class Source:
     """One image file."""
 
-    image_id: str
+    image_id: str  # blank if the captions file has none
     path: str  # as it goes into the record
     has_sidecar: bool  # a text file of the same name lies beside it
     fault: str | None = None  # if it is a folder that cannot be read: why
@@ -116,7 +117,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def contested(sources: list[Source]) -> dict[str, list[Source]]:
     """Find the ids that several images have."""
-    counts = Counter(source.image_id for source in sources if not source.fault)
+    counts = Counter(source.image_id for source in sources if source.image_id and not source.fault)
     shared: dict[str, list[Source]] = {i: [] for i, count in counts.items() if count > 1}
     for source in sources:
         if source.image_id in shared and not source.fault:
@@ -125,7 +126,7 @@ def contested(sources: list[Source]) -> dict[str, list[Source]]:
 
 
 def problems(
-    sources: list[Source], owners: Mapping[str, Source] | None = None
+    sources: list[Source], recipe: Recipe, owners: Mapping[str, Source] | None = None
 ) -> dict[int, tuple[str, str]]:
     """Find the sources that cannot be derived, with the reason's name and a detail.
 
@@ -139,17 +140,24 @@ def problems(
         if len(usual) == 1:
             kept[image_id] = usual[0]
     kept.update(owners or {})
+    longest = LONGEST_FILE_NAME - max(len(c.extension) for c in recipe.components)
     found = {}
     for number, source in enumerate(sources):
         if source.fault:
             detail = f"{source.fault}; the images in this folder are not derived"
             found[number] = ("unreadable_folder", detail)
+        elif not source.image_id:
+            found[number] = ("no_image_id", "no image_id in --captions, and none on record")
         elif not _is_text(source.path) or image_id_problem(source.image_id):
             found[number] = ("image_id_invalid", "its name is not a valid image_id")
         elif source.image_id in shared and kept.get(source.image_id) != source:
             others = (other for other in shared[source.image_id] if other != source)
             other = kept.get(source.image_id) or next(others)
-            found[number] = ("duplicate_id", f"{other.path} has the same image_id")
+            detail = f"{other.path} has the same image_id; use --ids path to tell them apart"
+            found[number] = ("duplicate_id", detail)
+        elif len(source.image_id) > longest // 4 and len(os.fsencode(source.image_id)) > longest:
+            detail = "its name is too long for the files of this recipe"
+            found[number] = ("image_id_invalid", detail)
     return found
 
 

@@ -64,6 +64,10 @@ class DeriveSummary(Summary):
     unused_rows: dict[str, Count]  # of --captions
     changed_images: list[str]  # since they were encoded; their arrays show the old ones
     gone_images: list[str]  # whose records and arrays are kept
+    updated_images: list[str]  # that changed, by --update
+    updated_captions: list[str]  # the images whose text changed, by --update
+    renamed: dict[str, str]  # old and new ids; --update and --prune keep the arrays
+    pruned: list[str]  # gone images whose records and arrays are removed
     truncated: dict[str, Truncated] = field(default_factory=dict)  # in this run, by component
     quality: Quality = field(default_factory=Quality)  # of the pictures that were encoded
     unapplied_profiles: dict[str, Count] = field(default_factory=dict)  # of colour

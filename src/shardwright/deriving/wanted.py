@@ -35,6 +35,7 @@ def wanted(
     *,
     fit: str | None,
     decode: str | None,
+    ids: str | None,
     models: Mapping[str, str],
     choice: encoders.Choice | None,
     recompute: bool,
@@ -51,7 +52,9 @@ def wanted(
         choice = _usual_set(begun or provenance.readable(folder))
     encoders.require_choice(choice)
     recipe = file.recipe if start is None or file.origin is not None else start
-    recipe = recipe.override(fit=fit, decode=decode, models=models)
+    if ids is None and used is not None and "images.ids" not in file.origins:
+        ids = used.ids
+    recipe = recipe.override(fit=fit, decode=decode, models=models, ids=ids)
     _require_sense(recipe, file)
     known = start.by_name if start else {}
     loaded: dict[Any, Any] = {}

@@ -25,7 +25,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.storage.files import explained
-from shardwright.store import commands, provenance, records
+from shardwright.store import commands, provenance, rearrange, records
 from shardwright.store.folders import require_merged
 from shardwright.store.records import BadRecordError, Line, Record, is_image_id
 from shardwright.store.rules import Rules
@@ -263,7 +263,9 @@ def require_inputs(store: Store) -> None:
         if not folder.is_dir():
             fix = f"give the store that holds the {component.name} arrays with --derived-dir"
             raise InputMissingError("no such folder", path=folder, fix=fix)
-    if names := provenance.under_way(store.folder):
-        what = f"the recompute of {' and '.join(names)} is not finished"
+    names = provenance.under_way(store.folder)
+    if names or rearrange.is_under_way(store):
+        what = f"the recompute of {' and '.join(names)}" if names else "renaming or pruning images"
+        what += " is not finished"
         fix = f"before packing, finish it with {commands.derive(store)}"
         raise ProvenanceError(what, path=store.folder, fix=fix)

@@ -58,6 +58,7 @@ def build(tables: Tables) -> Recipe:
             **{field.name: images.get(field.name) for field in dataclasses.fields(Selection)}
         ),
         decode=images.get("decode", keys.DECODES[0]),
+        ids=images.get("ids", keys.IDS[0]),
     )
 
 
@@ -175,6 +176,7 @@ def tables_of(recipe: Recipe) -> Tables:
         "buckets": [names[a:b] for a, b in pairwise((0, *ends))] or names,
         **{key: value for key, value in limits if value is not None},
         "decode": recipe.decode,
+        "ids": recipe.ids,
     }
     return {"": {}, "paths": {}, "images": images} | {
         f"component.{component.name}": _table_of(component) for component in recipe.components

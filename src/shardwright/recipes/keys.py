@@ -26,6 +26,7 @@ DTYPES = {
 TOKENS = "tokens"  # an axis as long as the key of that name says
 FITS = ("original", "bucket")
 DECODES = ("exact", "fast")
+IDS = ("name", "path", "captions")
 
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,47}", re.ASCII)
 # Without a dot, so that it is never a file of the store; and one spelling on every disk.
@@ -214,6 +215,10 @@ IMAGES = {
     "decode": Key(
         *(_one_of(DECODES), lambda v: v in DECODES),
         *('"fast": JPEG files are decoded at a smaller scale, where that is enough', '"fast"'),
+    ),
+    "ids": Key(
+        *(_one_of(IDS), lambda v: v in IDS),
+        *("where ids come from: the file name, its path, or image_id in --captions", '"path"'),
     ),
 }
 SHARE = Key(

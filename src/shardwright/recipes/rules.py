@@ -167,8 +167,8 @@ def _in_images(recipe: Recipe) -> Iterator[Fault]:
         yield Fault("images", "buckets", "there are none", "add buckets or resolution")
     if recipe.levels and (min(recipe.levels) < 1 or sum(recipe.levels) != len(recipe.buckets)):
         yield Fault("images", "buckets", "the levels do not add up", "give each its buckets")
-    given = {"fit": recipe.fit, "decode": recipe.decode, **dataclasses.asdict(recipe.selection)}
-    for key, value in given.items():
+    chosen = {"fit": recipe.fit, "decode": recipe.decode, "ids": recipe.ids}
+    for key, value in (chosen | dataclasses.asdict(recipe.selection)).items():
         if value is not None and not keys.IMAGES[key].allows(value):
             what = f"{keys.brief(value)} is not valid"
             yield Fault("images", key, what, f"give {keys.IMAGES[key].words}")

@@ -19,7 +19,8 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 def complete(tables: Tables) -> Tables:
     """Give the tables in use with their defaults, in the order to write them."""
-    images = {"fit": keys.FITS[0], "decode": keys.DECODES[0], **tables["images"]}
+    defaults = {"fit": keys.FITS[0], "decode": keys.DECODES[0], "ids": keys.IDS[0]}
+    images = {**defaults, **tables["images"]}
     if "resolution" in images:
         images = {**images, **keys.OF_RESOLUTION, **tables["images"]}
     full: Tables = {

@@ -192,6 +192,11 @@ class Recipe:
     fit: str = "original"  # or "bucket": how a picture fits the arrays that follow its sides
     selection: Selection = Selection()
     decode: str = "exact"  # or "fast": JPEG files at a smaller scale, where that is enough
+    ids: str = "name"  # of the image file; or "path", or "captions": where image ids come from
+
+    def __post_init__(self) -> None:
+        if self.ids == "name":  # then JSON has no such key, as in earlier versions
+            self.__dict__.pop("ids", None)
 
     @cached_property
     def masks(self) -> tuple[Mask, ...]:
@@ -253,14 +258,24 @@ class Recipe:
         return choose(self.buckets, self.levels, width, height)
 
     def override(
-        self, *, fit: str | None, models: Mapping[str, str], decode: str | None = None
+        self,
+        *,
+        fit: str | None,
+        models: Mapping[str, str],
+        decode: str | None = None,
+        ids: str | None = None,
     ) -> Recipe:
-        """Give it with the values of flags: another fit, other models, another decoding."""
+        """Give it with the values of flags: another fit, decoding or way to ids, other models."""
         components = tuple(
             dataclasses.replace(c, settings={**c.settings, "model": models[c.name]})
             if c.name in models
             else c
             for c in self.components
         )
-        fit, decode = fit or self.fit, decode or self.decode
-        return dataclasses.replace(self, components=components, fit=fit, decode=decode)
+        return dataclasses.replace(
+            self,
+            components=components,
+            fit=fit or self.fit,
+            decode=decode or self.decode,
+            ids=ids or self.ids,
+        )

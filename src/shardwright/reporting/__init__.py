@@ -66,6 +66,18 @@ class Exported:
     rows: int
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """What ``derive --update`` would do with the images of a store."""
+
+    images: str  # the folder
+    new: Count  # to be derived
+    changed: Count  # images, to be derived again
+    captions: Count  # changed, to be encoded again; those of --captions are not known
+    renamed: Count
+    gone: Count  # to be removed with --prune
+
+
 @dataclass
 class StoreStatus(Summary):
     """What ``status`` found."""
@@ -93,6 +105,7 @@ class StoreStatus(Summary):
     unknown_images: int  # whose file is not on record, so that changes go unnoticed
     truncated: dict[str, Truncated]  # captions that were cut, by component
     quality: Quality  # what is known of it
+    update: Outlook | None  # None if the folder of the images is not known
     seconds: float
     next_command: str | None = None  # None where it is the user's choice
     next_reason: str = ""

@@ -20,12 +20,12 @@ from shardwright.packing.check import check
 from shardwright.packing.plan import Plan, plan
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
-from shardwright.reporting import BucketStatus, ComponentStatus, Exported, StoreStatus
+from shardwright.reporting import BucketStatus, ComponentStatus, Exported, Outlook, StoreStatus
 from shardwright.reporting.export import Table
 from shardwright.reporting.packed import Packings
 from shardwright.reporting.rows import Rows
 from shardwright.shards.format.manifest import PackSettings
-from shardwright.store import commands, facts, folders, provenance, records
+from shardwright.store import commands, facts, folders, provenance, rearrange, records
 from shardwright.store.array_faults import ANYTHING, check_all
 from shardwright.store.provenance import Entry
 from shardwright.store.rules import is_stage1
@@ -90,6 +90,7 @@ def look(
         unknown_images=len(ready) + len(others) - known.known,
         truncated=known.truncated,
         quality=known.quality,
+        update=_outlook(store),
         seconds=round(time.monotonic() - started, 3),
     )
     status.next_command, status.next_reason = _next(store, status, begun) or packed.next(store)
@@ -179,9 +180,13 @@ def _next(
         why = f"{quantity(missing, 'arrays')} missing"
     elif swapped:
         why = f"a recompute of {' and '.join(swapped)} was interrupted"
+    elif rearrange.is_under_way(store):
+        why = "renaming or pruning images was interrupted"
     elif begun:
-        why = f"a recompute of {' and '.join(begun)} is unfinished; --recompute none discards it"
-        return commands.derive(store, recompute=begun), why
+        why = f"the {generations.name_of(begun)} is unfinished; --recompute none discards it"
+        return commands.derive(store, begun=begun), why
+    elif (update := status.update) and (why := _changed(update)):
+        return commands.derive(store, update=True), why
     elif any(elsewhere.values()):
         counts = (quantity(count, f"{name} arrays") for name, count in elsewhere.items() if count)
         return None, f"{' and '.join(counts)} missing, which your own tool makes"
@@ -192,3 +197,20 @@ def _next(
     else:
         return None
     return commands.derive(store), why
+
+
+def _outlook(store: Store) -> Outlook | None:
+    folder = commands.images_folder(store)
+    if folder is None:
+        return None
+    # Here, because reading pictures needs NumPy, which takes a while to import.
+    from shardwright.reporting.outlook import outlook
+
+    return outlook(store, folder)
+
+
+def _changed(update: Outlook) -> str:
+    """Say what is not as it was when it was encoded; nothing if all is."""
+    counts = {"changed images": update.changed, "changed captions": update.captions}
+    counts["renamed images"] = update.renamed
+    return ", ".join(quantity(found.count, unit) for unit, found in counts.items() if found.count)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 from shardwright.layout import JSONL_NAME
-from shardwright.store import facts, records
+from shardwright.store import facts, provenance, records
+from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 
 _STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the defaults
@@ -42,20 +44,27 @@ def _spelt(path: Path) -> str:
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
-def derive(store: Store, *, recompute: Iterable[str] = (), fit_buckets: bool = False) -> str:
-    """Write the derive command that continues this store, or that recomputes parts of it.
+def derive(
+    store: Store,
+    *,
+    begun: Mapping[str, Entry] = MappingProxyType({}),
+    update: bool = False,
+    fit_buckets: bool = False,
+) -> str:
+    """Write the derive command that continues this store, or the generation that is begun.
 
-    It starts from what the store or its recompute has recorded, so no setting is repeated. With
+    It starts from what the store or its generation has recorded, so no setting is repeated. With
     ``fit_buckets`` it recomputes the latents at the size of their bucket.
     """
-    flags, names = [], list(recompute)
+    update |= provenance.is_update(begun)
+    flags, names = ["--update"] * update, [] if update else list(begun)
     if fit_buckets:
         flags = ["--fit", "bucket"]
         rows = store.recipe.components
         names = [row.name for row in rows if row.follows_picture and row.source != "elsewhere"]
     flags += ["--recompute", ",".join(names)] if names else []
-    images = _images(store)
-    given = [] if images == _IMAGES else [images]
+    images = images_folder(store)
+    given = [] if images == _IMAGES else [_spelt(Path(images)) if images else "IMAGES"]
     return command("derive", *given, *flags, *store_flags(store))
 
 
@@ -77,24 +86,38 @@ class Commands:
         return derive(self._store)
 
     @cached_property
+    def update(self) -> str:
+        """Write derive for what changed."""
+        return derive(self._store, update=True)
+
+    @cached_property
     def migrate(self) -> str:
         """Write migrate."""
         return command("migrate", *store_flags(self._store))
 
 
-def _images(store: Store) -> str:
-    """Find the folder that holds all images of the records; if there is none, a placeholder."""
+def images_folder(store: Store) -> str | None:
+    """Find the folder that holds all images of the records, if there is one."""
     folders: set[str] = set()
     for path in (store.jsonl, store.journal):
         for _, names in records.walk(path, records.names):
             if isinstance(names.image_path, str):
-                folders.add(os.path.dirname(names.image_path))
+                folders.add(_folder(names.image_path, names.image_id, store))
     if not folders and os.path.isdir(_IMAGES):
         return _IMAGES
-    known = {os.path.dirname(e.image.path) for _, e in facts.read(store) if e.image is not None}
+    known = {_folder(e.image.path, e.image_id, store) for _, e in facts.read(store) if e.image}
     for found in (folders, known):  # records may be relative to another working folder
         with suppress(ValueError):  # there are none, or some are relative and some are not
             common = os.path.commonpath(found)
             if os.path.isdir(common) and not store.folder.absolute().is_relative_to(common):
-                return _spelt(Path(common))
-    return "IMAGES"
+                return common
+    return None
+
+
+def _folder(path: str, image_id: object, store: Store) -> str:
+    """Give the folder of an image, or that to which its id is relative."""
+    folder = os.path.dirname(path)
+    if store.recipe.ids == "path" and isinstance(image_id, str):
+        for _ in range(image_id.count("%2F")):
+            folder = os.path.dirname(folder)
+    return folder

@@ -114,12 +114,13 @@ def path_of(store: Store) -> Path:
 
 def read(store: Store) -> Iterator[tuple[int, Facts]]:
     """Read all facts, each with the offset of its line; invalid lines are skipped."""
-    for line, facts in records.walk(path_of(store), _parse):
+    for line, facts in records.walk(path_of(store), parse):
         check()  # whoever looks at the image may read all of it
         yield line.offset, facts
 
 
-def _parse(line: bytes | None) -> Facts:
+def parse(line: bytes | None) -> Facts:
+    """Read one line, or raise BadRecordError."""
     try:
         return _decode(line or b"")
     except records.NOT_JSON:

@@ -1,8 +1,8 @@
 """How each component of a store was made, so that no folder ever holds two kinds of arrays.
 
 ``DERIVED_DIR/.shardwright/provenance.json``, written before the first array of a component. A
-component that is recomputed has another entry, in its generation, until its new arrays replace the
-old ones; while they do, the entry here is "swapping".
+component that is recomputed or updated has another entry, in its generation, until its new arrays
+replace the old ones; while they do, the entry here is "swapping".
 """
 
 from __future__ import annotations
@@ -44,8 +44,14 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     unknown_arrays: int = 0  # that existed before, made elsewhere
     model: str | None = None  # as the user gave it, if not the default
     component: Component | None = None  # as the recipe had it; absent: as the specification has it
-    # Being swapped in, or one of the states in which an earlier version recomputed.
-    recompute: Literal["swapping", "removing", "making", "replacing"] | None = None
+    # Being swapped in; in a generation: only of what changed; or one of the states in which an
+    # earlier version recomputed.
+    recompute: Literal["swapping", "updating", "removing", "making", "replacing"] | None = None
+
+
+def is_update(entries: Mapping[str, Entry]) -> bool:
+    """Whether a generation is of what changed, and not of all arrays."""
+    return any(entry.recompute == "updating" for entry in entries.values())
 
 
 def component(name: str, entry: Entry) -> Component | None:

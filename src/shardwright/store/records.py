@@ -164,6 +164,11 @@ def ordered(record: Record, recipe: Recipe) -> Record:
     return {field: record[field] for field in recipe.record_fields if field in record} | record
 
 
+def own_fields(recipe: Recipe) -> set[str]:
+    """Name the fields that are never a user's own column."""
+    return {*recipe.record_fields, *recipe.inline, CROP}
+
+
 def image_id_of(image_path: str) -> str:
     """Derive an image's id: its file name without the extension."""
     return posixpath.splitext(posixpath.basename(image_path))[0]

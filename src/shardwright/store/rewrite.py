@@ -105,6 +105,13 @@ class Rewrite:
         self._put(data)
         self._position = end
 
+    def drop(self, line: Line) -> None:
+        """Leave out a line, and its end."""
+        end = line.offset + len(line.data or b"")
+        with files.explained(self.jsonl):
+            before, feed, _ = os.pread(self._fd, _PIECE, end).partition(b"\n")
+        self.replace(line.offset, end + len(before + feed), b"")
+
     def add(self, data: bytes) -> None:
         """Append a line at the end."""
         self._copy(self.size)

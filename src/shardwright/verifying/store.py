@@ -19,7 +19,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format.empty import empty_faults, empty_members
 from shardwright.storage.files import read_existing
-from shardwright.store import array_faults, facts, folders, provenance, records, rules
+from shardwright.store import array_faults, facts, folders, provenance, rearrange, records, rules
 from shardwright.store.array_faults import ArrayCounts, Expected
 from shardwright.store.commands import Commands
 from shardwright.store.findings import Finding, VerifyReport
@@ -44,6 +44,10 @@ def verify_store(
         what = f"a recompute of {name} is not finished, so arrays may not match their records"
         path, fix = store.state / provenance.NAME, f"to finish it, run {run.derive}"
         findings.append(Finding("recompute_unfinished", str(path), None, what, fix))
+    if rearrange.is_under_way(store):
+        what = "renaming or pruning images is not finished, so arrays may not match their records"
+        path, fix = rearrange.note_of(store), f"to finish it, run {run.derive}"
+        findings.append(Finding("rearrange_unfinished", str(path), None, what, fix))
     for row, component in enumerate(components):
         if samples.ids and row not in rows:  # one finding, not one per record
             kind, what = f"{component.name}_folder_missing", "is missing, but every record needs it"
@@ -54,7 +58,7 @@ def verify_store(
         kind, path = f"{component.name}_{fault.name}", store.array(component, fault.image_id)
         findings.append(Finding(kind, str(path), None, *fault.words(store, run)))
     findings += _empties(store, run, read_data)
-    findings += _images(store, samples.ids, progress)
+    findings += _images(store, samples.ids, run, progress)
     findings += _warnings(store, samples.ids, run)
     return VerifyReport(
         path=str(store.folder),
@@ -194,12 +198,14 @@ def _empties(store: Store, run: Commands, read_data: bool) -> Iterator[Finding]:
         yield Finding("empty_invalid", str(store.empty(suffix)), None, what, fix)
 
 
-def _images(store: Store, ids: Collection[str], progress: Progress) -> Iterator[Finding]:
+def _images(
+    store: Store, ids: Collection[str], run: Commands, progress: Progress
+) -> Iterator[Finding]:
     """Find images that changed or are gone since they were encoded; the store itself is valid."""
     known = facts.survey(store, ids, progress)
     for path in known.changed:
         what = "changed since it was encoded; its arrays show the old picture"
-        fix = "put the old picture back, or derive with --recompute"
+        fix = f"put the old picture back, or run {run.update}"
         yield _warning("image_changed", path, what, fix)
     if known.gone and len(known.gone) == known.known:  # so the store was moved to another machine
         what = f"none of its {quantity(len(known.gone), 'images')} are here any more"
@@ -208,7 +214,8 @@ def _images(store: Store, ids: Collection[str], progress: Progress) -> Iterator[
         return
     for path in known.gone:
         what = "gone since it was encoded; its record and arrays are still there"
-        yield _warning("image_gone", path, what, "put it back, or delete its record and arrays")
+        fix = f"put it back, or run {run.derive} --prune"
+        yield _warning("image_gone", path, what, fix)
 
 
 def _warnings(store: Store, ids: Container[str], run: Commands) -> Iterator[Finding]:

@@ -1,0 +1,120 @@
+"""What became of the images on record: which are gone, and which have another name now."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from shardwright.deriving.sources import Source, contested, problems
+from shardwright.interrupts import check
+from shardwright.store import facts, records
+from shardwright.store.facts import ImageFile
+from shardwright.store.store import Store
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The images on record that are not where they were, by their id."""
+
+    lost: dict[str, str]  # the paths at which there is no file any more
+    renamed: dict[str, int]  # the number of the image as it is now
+
+    @property
+    def gone(self) -> dict[str, str]:
+        """Give the paths of images that were not renamed either."""
+        return {old: path for old, path in self.lost.items() if old not in self.renamed}
+
+    def names(self, sources: list[Source]) -> dict[str, str]:
+        """Give the new ids of images whose id is another one now."""
+        now = {old: sources[number].image_id for old, number in self.renamed.items()}
+        return {old: new for old, new in now.items() if old != new}
+
+
+def find(sources: list[Source], store: Store, *, by_path: bool = False) -> Changes:
+    """Find the images on record that are gone, or that have another name now.
+
+    A file was renamed if its old path is gone and its content is that of one new file and of no
+    other image. Where ids are not file names, or were not (``by_path``), so was one whose path is
+    on record with another id.
+    """
+    shared, bad = contested(sources), problems(sources, store.recipe)
+    new = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
+    numbers = dict(new)
+    lost: dict[str, ImageFile] = {}
+    for _, entry in facts.read(store):
+        number, image = numbers.get(entry.image_id), entry.image
+        new.pop(entry.image_id, None)
+        if image is not None and entry.image_id not in shared:
+            there = "" if number is None else os.path.basename(sources[number].path)
+            if there != os.path.basename(image.path) and facts.is_gone(image.path):
+                lost[entry.image_id] = image
+    renamed = _same_content(lost, new, sources, store) if lost and new else {}
+    if by_path or store.recipe.ids != "name":
+        renamed |= _same_path(numbers.values(), sources, store)
+    taken = set(renamed.values())
+    for image_id in lost.keys() - renamed.keys() - shared.keys():
+        if image_id in numbers and numbers[image_id] not in taken:
+            renamed[image_id] = numbers[image_id]  # replaced by a file of another format
+    return Changes({image_id: image.path for image_id, image in lost.items()}, renamed)
+
+
+def unknown(sources: list[Source], store: Store) -> list[str]:
+    """Name the images of records that are not found, and of whose files nothing is known."""
+    known = {entry.image_id for _, entry in facts.read(store) if entry.image}
+    known.update(source.image_id for source in sources)
+    return [
+        names.image_path
+        for _, names in records.walk(store.jsonl, records.names)
+        if isinstance(names.image_id, str)
+        and names.image_id not in known
+        and isinstance(names.image_path, str)
+        and facts.is_gone(names.image_path)
+    ]
+
+
+def _same_content(
+    lost: dict[str, ImageFile], new: dict[str, int], sources: list[Source], store: Store
+) -> dict[str, int]:
+    """Match images that are gone with files that are new, by content that is unique among all."""
+    sizes = {image.bytes for image in lost.values()}
+    for _, names in records.walk(store.jsonl, records.names):  # those without facts
+        if isinstance(names.image_id, str):
+            new.pop(names.image_id, None)
+    found: dict[str, list[int]] = {}
+    for number in new.values():
+        check()
+        with suppress(OSError):  # reported when it is derived
+            path = sources[number].path
+            if os.stat(path).st_size in sizes:
+                found.setdefault(facts.image_file(path).xxh3, []).append(number)
+    if not found:
+        return {}
+    seen = Counter(e.image.xxh3 for _, e in facts.read(store) if e.image and e.image.xxh3 in found)
+    return {
+        old: found[image.xxh3][0]
+        for old, image in lost.items()
+        if len(found.get(image.xxh3, ())) == seen[image.xxh3] == 1
+    }
+
+
+def _same_path(numbers: Iterable[int], sources: list[Source], store: Store) -> dict[str, int]:
+    """Match images on record with files of the same path that have another id now."""
+    at = {facts.absolute(sources[number].path): number for number in numbers}
+    known = {entry.image_id: entry.image.path for _, entry in facts.read(store) if entry.image}
+    for _, names in records.walk(store.jsonl, records.names):
+        if isinstance(names.image_id, str) and isinstance(names.image_path, str):
+            known.setdefault(names.image_id, facts.absolute(names.image_path))
+    now = {old: at[path] for old, path in known.items() if path in at}
+    moved = {old: number for old, number in now.items() if sources[number].image_id != old}
+    # A name that another image has is free only if that image gets another one.
+    while taken := [
+        old
+        for old, number in moved.items()
+        if (name := sources[number].image_id) in known and name not in moved
+    ]:
+        for old in taken:
+            del moved[old]
+    return moved

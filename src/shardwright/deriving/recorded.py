@@ -1,0 +1,62 @@
+"""What a record says of its image."""
+
+from __future__ import annotations
+
+import os
+
+from shardwright.deriving.images import Size
+from shardwright.deriving.sources import Source, contested
+from shardwright.store import records
+from shardwright.store.records import Record
+from shardwright.store.rules import is_side
+from shardwright.store.store import Store
+
+
+def recorded_text(record: Record | None, field: str) -> str | None:
+    """Give a text of a record, if it has one."""
+    text = record.get(field) if record else None
+    return text if isinstance(text, str) and text.strip() else None
+
+
+def recorded_size(record: Record | None) -> Size | None:
+    """Give the size of the picture in a record, if it has one."""
+    width, height = (record or {}).get("width"), (record or {}).get("height")
+    return Size(width, height) if is_side(width) and is_side(height) else None
+
+
+def id_of(record: Record) -> str:
+    """Give the image id of a record; blank if there is none."""
+    image_id, path = record.get("image_id"), record.get("image_path")
+    if image_id is None and isinstance(path, str):  # as in Stage 1
+        image_id = records.image_id_of(path)
+    return image_id if isinstance(image_id, str) else ""
+
+
+def owners(sources: list[Source], store: Store) -> dict[str, Source]:
+    """Find the image on record for each id that several images have."""
+    shared = contested(sources)
+    owners: dict[str, Source] = {}
+    for _, record in records.walk(store.jsonl, records.parse) if shared else ():
+        image_id, path = id_of(record), record.get("image_path")
+        if image_id in shared and isinstance(path, str):
+            those = [s for s in shared[image_id] if not other_image(path, s.path)]
+            exact = [s for s in those if os.path.normpath(s.path) == os.path.normpath(path)]
+            if len(exact or those) == 1:
+                owners[image_id] = (exact or those)[0]
+    return owners
+
+
+def other_image(recorded: object, path: str) -> str | None:
+    """Give the image of a record, if it is not this one.
+
+    The same file by another path is this one. So is a file of the same name if the recorded one
+    does not exist: folders are moved.
+    """
+    if not isinstance(recorded, str) or os.path.normpath(recorded) == os.path.normpath(path):
+        return None
+    if os.path.basename(recorded) == os.path.basename(path) and not os.path.exists(recorded):
+        return None
+    try:
+        return None if os.path.samefile(recorded, path) else recorded
+    except OSError:
+        return recorded

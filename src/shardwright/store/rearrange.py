@@ -1,0 +1,177 @@
+"""Renames and removes images in a store: their arrays, records and facts.
+
+``DERIVED_DIR/.shardwright/rearrange.json`` lists the steps before anything changes. Each step can
+be repeated, because no new id in it is also an old one, so the next run finishes what was
+interrupted. The next generation, if there is one, is rearranged too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from shardwright.errors import DamageError
+from shardwright.interrupts import check
+from shardwright.storage import files
+from shardwright.store import facts, records
+from shardwright.store.facts import Facts
+from shardwright.store.records import BadRecordError, Record
+from shardwright.store.rewrite import Rewrite
+from shardwright.store.store import Store, read_recipe, recorded
+
+NAME = "rearrange.json"
+_BETWEEN = ".shardwright-{}"  # an id that no image has: hidden files are no images
+
+
+class Name(msgspec.Struct, frozen=True, array_like=True):
+    """What an image is called: the id, and the path as in its record."""
+
+    image_id: str
+    path: str
+
+
+class _Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is done at once."""
+
+    renamed: dict[str, Name] = {}  # by old id
+    removed: list[str] = []
+    ids: str | None = None  # how the images get their ids from now on
+
+
+def note_of(store: Store) -> Path:
+    """Name the file that lists what is under way."""
+    return store.state / NAME
+
+
+def is_under_way(store: Store) -> bool:
+    """Whether a run was interrupted, so that arrays may not belong to their records."""
+    return note_of(store).exists()
+
+
+def apply(
+    store: Store, renamed: Mapping[str, Name], removed: Collection[str], ids: str | None = None
+) -> None:
+    """Rename and remove images, by their ids; the caller holds the lock."""
+    steps = [_Step(removed=sorted(removed))] if removed else []
+    # A new id may still be in use: such images get an id of their own in between.
+    apart = {
+        old: Name(_BETWEEN.format(number), name.path)
+        for number, (old, name) in enumerate(renamed.items())
+        if name.image_id in renamed and name.image_id != old
+    }
+    steps.append(_Step(renamed={**renamed, **apart}, ids=ids))
+    if apart:
+        steps.append(_Step(renamed={name.image_id: renamed[old] for old, name in apart.items()}))
+    _write(store, steps)
+    finish(store)
+
+
+def finish(store: Store) -> bool:
+    """Finish what is listed; give whether there was anything."""
+    path = note_of(store)
+    if not path.exists():
+        return False
+    with files.explained(path):
+        data = path.read_bytes()
+    try:
+        steps = msgspec.json.decode(data, type=list[_Step])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        fix = "restore it, or derive into another --derived-dir"
+        raise DamageError("is not a list of renamed images", path=path, fix=fix) from None
+    # As they are on the disk: the recipe that is wanted may be another one.
+    used = dataclasses.replace(store, recipe=recorded(store.folder) or store.recipe)
+    begun = read_recipe(store.next.folder)
+    while steps:
+        _rearrange(used, steps[0])
+        _rewrite(facts.path_of(store), steps[0], _renamed_facts, add=_first_facts)
+        if begun is not None:
+            new = dataclasses.replace(store.next, recipe=begun)
+            _rearrange(new, steps[0])
+            _rewrite(facts.path_of(new), steps[0], _renamed_facts)
+        steps = steps[1:]
+        if steps:
+            _write(store, steps)
+    files.withdraw(path)
+    return True
+
+
+def _write(store: Store, steps: list[_Step]) -> None:
+    files.write(note_of(store), msgspec.json.encode(steps) + b"\n")
+
+
+def _rearrange(store: Store, step: _Step) -> None:
+    """Rename and remove arrays and records, and record how the images get their ids."""
+    for component in store.recipe.components:
+        if not store.arrays(component).is_dir():
+            continue
+        for old, name in step.renamed.items():
+            check()
+            array = store.array(component, old)
+            if old != name.image_id and array.exists():
+                files.move(array, store.array(component, name.image_id))
+        for image_id in step.removed:
+            check()
+            files.remove(store.array(component, image_id))
+        files.sync_folder(store.arrays(component))
+    _rewrite(store.jsonl, step, _renamed_record)
+    if step.ids is not None:
+        recipe = dataclasses.replace(store.recipe, ids=step.ids)
+        always = read_recipe(store.folder) is not None
+        dataclasses.replace(store, recipe=recipe).record(always=always)
+
+
+def _rewrite(
+    jsonl: Path,
+    step: _Step,
+    change: Callable[[bytes, str, Name], bytes],
+    add: Callable[[str, Name], bytes] | None = None,
+) -> None:
+    """Change the lines of renamed images, and drop those of removed ones.
+
+    ``add`` makes the line of a renamed image that has none.
+    """
+    removed = set(step.removed)
+    without = {name.image_id: old for old, name in step.renamed.items()}
+    with Rewrite(jsonl) as rewrite:
+        for line in rewrite.lines():
+            with suppress(BadRecordError):  # whatever it is, it stays
+                image_id = records.names(line.data).image_id
+                assert line.data is not None
+                if not isinstance(image_id, str):
+                    continue
+                without.pop(image_id, None)
+                if image_id in removed:
+                    rewrite.drop(line)
+                elif name := step.renamed.get(image_id):
+                    without.pop(name.image_id, None)
+                    end = line.offset + len(line.data)
+                    rewrite.replace(line.offset, end, change(line.data, image_id, name))
+        if add is not None:
+            for old in without.values():
+                rewrite.add(add(old, step.renamed[old]))
+        if rewrite.changed:
+            rewrite.publish()
+
+
+def _first_facts(old: str, name: Name) -> bytes:
+    return msgspec.json.encode(Facts(name.image_id, first_id=old))
+
+
+def _renamed_record(line: bytes, old: str, name: Name) -> bytes:
+    record: Record = records.parse(line)
+    record["image_id"] = name.image_id
+    if "image_path" in record:
+        record["image_path"] = name.path
+    return records.line(record)
+
+
+def _renamed_facts(line: bytes, old: str, name: Name) -> bytes:
+    known = facts.parse(line)
+    image = known.image and msgspec.structs.replace(known.image, path=facts.absolute(name.path))
+    first = known.first_id or (old if old != name.image_id else None)
+    known = msgspec.structs.replace(known, image_id=name.image_id, image=image, first_id=first)
+    return msgspec.json.encode(known)

@@ -1,0 +1,138 @@
+"""derive --prune: records, arrays and facts of images that are gone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from shardwright.layout import JSONL_NAME
+from shardwright.progress import Lines
+from tests.commands import run
+from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
+from tests.derive.test_facts import facts, notes
+from tests.derive.test_update import TINY, fresh, replace_one, stamps, written
+from tests.faults import contents
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return make_images(tmp_path / "images", 4, TINY)
+
+
+@pytest.fixture
+def derived(images: Path, tmp_path: Path) -> Path:
+    sketch(images, tmp_path / "derived")
+    return tmp_path / "derived"
+
+
+def remove(images: Path, name: str) -> str:
+    (images / f"{name}.png").unlink()
+    (images / f"{name}.txt").unlink()
+    return str(images / f"{name}.png")
+
+
+def test_gone_images_are_listed_and_then_removed_and_nothing_else_is_touched(
+    images: Path, derived: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = [remove(images, name) for name in ("img001", "img003")]
+    before = stamps(derived)
+    for dry_run in (True, False):
+        summary = sketch(images, derived, prune=True, dry_run=dry_run, progress=Lines())
+        assert (summary.pruned, summary.gone_images) == (gone, [])
+        assert (summary.already_complete, summary.derived) == (2, 0)
+        err = capsys.readouterr().err
+        listed = f"removing the records and arrays of 2 images:\n  {gone[0]}\n  {gone[1]}\n" in err
+        assert listed is not dry_run
+        assert (written(before, derived) == set()) is dry_run
+    assert written(before, derived) == {
+        f"{folder}/{name}.npy"
+        for folder in ("dinov3", "vae_latents", "t5_hidden")
+        for name in ("img001", "img003")
+    }
+    assert contents(derived) == fresh(images, derived)
+    assert notes(derived) == {}
+
+
+def test_without_prune_nothing_is_removed_and_the_warning_names_it(
+    images: Path, derived: Path
+) -> None:
+    gone, before = remove(images, "img001"), contents(derived)
+    done = run("derive", images, "--derived-dir", derived, "--update")
+    assert contents(derived) == before
+    assert (
+        f"1 image no longer there, for example {gone}; keeping the records and arrays. Use --prune "
+        "to remove them" in done.stderr
+    )
+    done = run("derive", images, "--derived-dir", derived, "--prune", "--update")
+    assert f"pruned: 1 (for example {gone})" in done.stdout
+
+
+def test_an_update_with_a_prune_ends_as_if_derived_from_scratch(
+    images: Path, derived: Path
+) -> None:
+    remove(images, "img000")
+    replace_one(images, 2)
+    (images / "img003.txt").write_text("another caption")
+    summary = sketch(images, derived, update=True, prune=True)
+    assert (len(summary.pruned), len(summary.updated_images)) == (1, 1)
+    assert contents(derived) == fresh(images, derived)
+
+
+def test_images_that_exist_elsewhere_are_not_gone(derived: Path, tmp_path: Path) -> None:
+    save(tmp_path / "other/more.png", gradient(16, 16, seed=9))
+    (tmp_path / "other/more.txt").write_text("one more")
+    before = contents(derived)
+    summary = sketch(tmp_path / "other", derived, prune=True, dry_run=True)
+    assert summary.pruned == []
+    assert contents(derived) == before
+
+
+def test_images_that_cannot_be_looked_at_are_not_gone(
+    images: Path, derived: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(images, tmp_path / "copy")
+    shutil.rmtree(images)
+    images.symlink_to(images)  # as a folder that is closed to us
+    (tmp_path / "copy/img001.png").unlink()
+    assert sketch(tmp_path / "copy", derived, prune=True).pruned == []
+    assert len(store_records(derived)) == 4
+
+
+def test_records_whose_file_is_not_known_are_counted_and_kept(
+    images: Path, derived: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (derived / ".shardwright/facts.jsonl").unlink()
+    gone = remove(images, "img001")
+    assert sketch(images, derived, prune=True, progress=Lines()).pruned == []
+    assert len(store_records(derived)) == 4
+    assert f"1 record without an image, for example {gone}" in capsys.readouterr().err
+
+
+def test_arrays_and_facts_without_a_record_are_removed_too(images: Path, derived: Path) -> None:
+    gone = remove(images, "img001")
+    lines = (derived / JSONL_NAME).read_bytes().splitlines(keepends=True)
+    (derived / JSONL_NAME).write_bytes(b"".join(lines[:1] + lines[2:]))
+    assert sketch(images, derived, prune=True).pruned == [gone]
+    assert not array_path(derived, "vae", "img001").exists()
+    assert facts(derived).keys() == {"img000", "img002", "img003"}
+
+
+def test_what_is_pruned_does_not_come_back_with_an_unfinished_recompute(
+    images: Path, derived: Path
+) -> None:
+    sketch(images, derived, recompute=["vae"], trial=2)
+    gone = remove(images, "img001")
+    assert sketch(images, derived, prune=True).pruned == [gone]
+    assert sketch(images, derived, recompute=["vae"]).swapped == ["vae"]
+    assert contents(derived) == fresh(images, derived)
+
+
+def test_a_run_that_is_refused_for_its_settings_prunes_nothing(images: Path, derived: Path) -> None:
+    remove(images, "img001")
+    before = contents(derived)
+    done = run("derive", images, "--derived-dir", derived, "--prune", "--fit", "bucket")
+    assert done.returncode == 1
+    assert "was made with other" in done.stderr
+    assert contents(derived) == before

@@ -1,0 +1,247 @@
+"""derive --update: what changed is made again, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwright import status
+from shardwright.errors import ProvenanceError, UsageError
+from shardwright.layout import JSONL_NAME
+from shardwright.progress import Lines
+from shardwright.storage.files import using
+from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
+from tests.derive.test_facts import facts, notes
+from tests.faults import Killed, KillingDisk, WatchedDisk, contents
+
+TINY = ((24, 16), (16, 24), (16, 16))
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return make_images(tmp_path / "images", 4, TINY)
+
+
+@pytest.fixture
+def derived(images: Path, tmp_path: Path) -> Path:
+    sketch(images, tmp_path / "derived")
+    return tmp_path / "derived"
+
+
+def fresh(images: Path, derived: Path, **options: Any) -> dict[str, bytes | None]:  # noqa: ANN401
+    """Derive from scratch, and give what is there."""
+    folder = derived.with_name("fresh")
+    shutil.rmtree(folder, ignore_errors=True)
+    sketch(images, folder, **options)
+    return contents(folder)
+
+
+def stamps(derived: Path) -> dict[str, tuple[int, int]]:
+    """Give the time and the number of each array, which differ if it was written again."""
+    found = ((path, path.stat()) for path in derived.glob("*/*.npy"))
+    return {
+        str(path.relative_to(derived)): (state.st_mtime_ns, state.st_ino) for path, state in found
+    }
+
+
+def written(before: dict[str, tuple[int, int]], derived: Path) -> set[str]:
+    now = stamps(derived)
+    return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+
+
+def replace_one(images: Path, number: int = 1, seed: int = 8) -> Path:
+    path = images / f"img{number:03}.png"
+    save(path, gradient(32, 16, seed=seed))
+    return path
+
+
+def killed(calls: int, images: Path, derived: Path, **options: Any) -> None:  # noqa: ANN401
+    with using(KillingDisk(calls)), pytest.raises(Killed):
+        sketch(images, derived, **options)
+
+
+def test_exactly_the_changed_images_and_the_changed_captions_are_made_again(
+    images: Path, derived: Path
+) -> None:
+    replaced, before = replace_one(images), stamps(derived)
+    (images / "img002.txt").write_text("quite another caption")
+    for dry_run in (True, False):
+        summary = sketch(images, derived, update=True, dry_run=dry_run)
+        assert summary.updated_images == [str(replaced)]
+        assert summary.updated_captions == [str(images / "img002.png")]
+        assert (summary.derived, summary.already_complete, summary.failed) == (2, 2, 0)
+        assert (summary.changed_images, summary.kept_captions) == ([], 0)
+        assert {name: part.to_make for name, part in summary.components.items()} == {
+            "dinov3": 1,
+            "vae": 1,
+            "t5": 1,
+        }
+        if dry_run:
+            assert stamps(derived) == before
+    assert written(before, derived) == {
+        "dinov3/img001.npy",
+        "vae_latents/img001.npy",
+        "t5_hidden/img002.npy",
+    }
+    assert contents(derived) == fresh(images, derived)
+    assert notes(derived) == {}
+
+
+def test_new_images_are_derived_in_the_same_run_and_missing_arrays_are_made(
+    images: Path, derived: Path
+) -> None:
+    replace_one(images)
+    save(images / "img009.png", gradient(16, 16, seed=9))
+    (images / "img009.txt").write_text("one more")
+    array_path(derived, "t5", "img000").unlink()
+    summary = sketch(images, derived, update=True)
+    assert (summary.derived, len(summary.updated_images)) == (3, 1)
+    assert contents(derived) == fresh(images, derived)
+
+
+def test_without_a_change_an_update_is_a_plain_run(images: Path, derived: Path) -> None:
+    before = contents(derived)
+    with using(disk := WatchedDisk()):
+        assert sketch(images, derived, update=True).already_complete == 4
+    assert "mkdir" not in disk.names, "no generation"
+    assert contents(derived) == before
+
+
+def test_an_edit_is_noticed_although_the_text_is_older_than_its_array(
+    images: Path, derived: Path
+) -> None:
+    (images / "img002.txt").write_text("quite another caption")
+    os.utime(images / "img002.txt", (1, 1))
+    assert sketch(images, derived).kept_captions == 0
+    assert len(sketch(images, derived, update=True).updated_captions) == 1
+    assert contents(derived) == fresh(images, derived)
+
+
+def test_an_image_that_fails_keeps_its_arrays_and_does_not_hold_up_the_others(
+    images: Path, derived: Path
+) -> None:
+    broken, replaced = images / "img000.png", replace_one(images)
+    broken.write_bytes(b"broken")
+    old = array_path(derived, "vae", "img000").read_bytes()
+    summary = sketch(images, derived, update=True)
+    assert (summary.failed, summary.updated_images) == (1, [str(replaced)])
+    assert summary.changed_images == [str(broken)]
+    assert array_path(derived, "vae", "img000").read_bytes() == old
+    assert notes(derived) == {"image_changed": [str(broken)]}
+    save(broken, gradient(24, 16))
+    assert sketch(images, derived, update=True).changed_images == []
+    assert contents(derived) == fresh(images, derived)
+
+
+def test_only_some_components_are_updated_and_the_others_stay_reported(
+    images: Path, derived: Path
+) -> None:
+    replaced, before = replace_one(images), stamps(derived)
+    (images / "img002.txt").write_text("quite another caption")
+    summary = sketch(images, derived, update=True, components=["vae"])
+    assert (summary.changed_images, summary.kept_captions) == ([str(replaced)], 1)
+    assert written(before, derived) == {"vae_latents/img001.npy"}
+    assert facts(derived)["img001"]["outdated"] == ["dinov3"]
+    summary = sketch(images, derived, update=True)
+    assert (len(summary.updated_images), len(summary.updated_captions)) == (1, 1)
+    assert contents(derived) == fresh(images, derived)
+
+
+def test_columns_of_the_captions_file_arrive_in_the_records_too(
+    images: Path, derived: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "captions.csv"
+    file.write_text("file_name,text,rating\nimg001.png,another,4\nimg002.png,more,5\n")
+    replace_one(images)
+    sketch(images, derived, update=True, captions=file)
+    assert [record.get("rating") for record in store_records(derived)] == [None, "4", "5", None]
+    file.write_text("file_name,text,rating\nimg001.png,another,1\nimg002.png,edited,5\n")
+    sketch(images, derived, update=True, captions=file)
+    assert [record.get("rating") for record in store_records(derived)] == [None, "1", "5", None]
+    assert [r["caption"] for r in store_records(derived)[1:3]] == ["another", "edited"]
+
+
+def test_an_image_in_another_format_is_a_changed_image(images: Path, derived: Path) -> None:
+    (images / "img001.png").unlink()
+    save(images / "img001.webp", gradient(32, 16, seed=8), lossless=True)
+    for dry_run in (True, False):
+        summary = sketch(images, derived, update=True, dry_run=dry_run)
+        assert (summary.failed, summary.gone_images, summary.renamed) == (0, [], {})
+        assert summary.updated_images == [str(images / "img001.webp")]
+    assert store_records(derived)[1]["image_path"] == str(images / "img001.webp")
+    assert contents(derived) == fresh(images, derived)
+
+
+def test_a_run_cannot_both_update_and_recompute(images: Path, derived: Path) -> None:
+    with pytest.raises(UsageError, match="--update with --recompute"):
+        sketch(images, derived, update=True, recompute=["vae"])
+
+
+def calls_of_an_update(images: Path, derived: Path, **options: Any) -> list[str]:  # noqa: ANN401
+    copy = shutil.copytree(derived, derived.with_name("watched"))
+    with using(disk := WatchedDisk()):
+        sketch(images, copy, update=True, batch_size=1, **options)
+    shutil.rmtree(copy)
+    return [call.path for call in disk.calls]
+
+
+@pytest.fixture
+def unfinished(images: Path, derived: Path) -> Path:
+    """Interrupt an update of two images when one is made."""
+    replace_one(images, 1)
+    replace_one(images, 2)
+    calls = calls_of_an_update(images, derived)
+    noted = [nth for nth, path in enumerate(calls, 1) if path.endswith(f"next/{JSONL_NAME}.tmp")]
+    killed(noted[3], images, derived, update=True, batch_size=1)
+    assert (derived / ".shardwright/next").exists()
+    return derived
+
+
+def test_an_unfinished_update_is_named_by_its_flag(
+    images: Path, unfinished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sketch(images, unfinished, progress=Lines())
+    err = capsys.readouterr().err
+    assert "unfinished update (1 image); to continue it, run shardwright derive" in err
+    assert "--update --derived-dir" in err
+    found = status(derived_dir=unfinished)
+    assert "--update" in (found.next_command or "")
+    assert found.next_reason.startswith("the update is unfinished; --recompute none discards it")
+    with pytest.raises(ProvenanceError, match="the update is unfinished") as error:
+        sketch(images, unfinished, recompute=["vae"])
+    assert "to continue it, give --update; to discard it, --recompute none" in str(error.value)
+    sketch(images, unfinished, recompute=["none"])
+    assert len(sketch(images, unfinished, update=True).updated_images) == 2
+
+
+def test_an_update_does_not_mix_with_an_unfinished_recompute(images: Path, derived: Path) -> None:
+    replace_one(images)
+    sketch(images, derived, recompute=["vae"], trial=1)
+    with pytest.raises(ProvenanceError, match="the recompute of vae is unfinished"):
+        sketch(images, derived, update=True)
+
+
+@pytest.mark.parametrize("change", ["none", "back", "again", "text"])
+def test_an_update_that_goes_on_makes_what_changed_meanwhile(
+    images: Path, derived: Path, change: str
+) -> None:
+    old = {path: path.read_bytes() for path in sorted(images.glob("img001.*"))}
+    replace_one(images, 1)
+    replace_one(images, 2)
+    (images / "img001.txt").write_text("another")
+    sketch(images, derived, update=True, trial=1)
+    assert (derived / ".shardwright/next/vae_latents/img001.npy").exists()
+    if change == "back":
+        for path, data in old.items():
+            path.write_bytes(data)
+    elif change == "again":
+        replace_one(images, 1, seed=5)
+    elif change == "text":
+        (images / "img001.txt").write_text("yet another")
+    sketch(images, derived, update=True)
+    assert contents(derived) == fresh(images, derived)
+    assert notes(derived) == {}
