@@ -61,6 +61,8 @@ def verify_shards(
     checker, outlines = Checker(shards, recipe, read_data), Outlines(shards)
     tasks, misplaced = _compare(outlines, sizes, packed, unfinished)
     findings += misplaced
+    if source is not None and packed is not None:
+        source = replace(source, update=_update(source.store, folder, packed))
     seen = _check(checker, tasks, sizes, source, engine, progress)
     for shard in seen:
         other = None if shard.fits else outlines.find(shard.path)
@@ -88,6 +90,7 @@ def verify_shards(
         bytes=sum(shard.bytes for shard in seen),
         findings=findings,
         seconds=round(time.monotonic() - started, 3),
+        outdated=sum(shard.outdated for shard in seen),
     )
 
 
@@ -252,6 +255,16 @@ def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
             if other != shard.path:
                 what = f"has the same key as a sample of {other}"
                 yield Finding("repeated_key", shard.path, None, what, _PACK_AGAIN, sample=key)
+
+
+def _update(store: Store, folder: Path, packed: Manifest) -> str:
+    """Say how shards follow a store that has changed."""
+    entries = provenance.readable(store.folder)
+    if consistency.other_recipe(packed, store.recipe) or consistency.other_settings(
+        packed, entries
+    ):
+        return _PACK_AGAIN
+    return f"run {commands.pack(store, folder, '--sync')}"
 
 
 def _left_out(
