@@ -1,0 +1,171 @@
+"""``pack --sync``: the shards follow a store that has changed.
+
+Only shards with changed or removed samples are written again, from the store and under the same
+number; what is new goes to new shards. If a shard becomes empty, the last one of its bucket takes
+its number, so that numbers have no gaps.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shardwright.engine import Engine
+from shardwright.errors import OutdatedError, UsageError
+from shardwright.packing.check import Checked
+from shardwright.packing.outdated import Compared, Comparison, compare
+from shardwright.packing.scan import Scan
+from shardwright.packing.select import Selected, select
+from shardwright.packing.start import Again, Start, current_run, only
+from shardwright.packing.summary import Skipped
+from shardwright.packing.targets import Target
+from shardwright.progress import Progress, quantity
+from shardwright.shards.format.manifest import PackSettings, Run, Unfinished
+from shardwright.shards.format.names import shard_number
+from shardwright.shards.format.parts import parts_of
+from shardwright.store import commands
+from shardwright.store.store import Store
+
+
+def last_run(output: Path) -> Unfinished | Run | None:
+    """Find the last run into a folder or, if it is split, into its parts."""
+    return current_run([output]) or current_run(parts_of(output).values())
+
+
+def recorded(last: Unfinished | Run, given: Mapping[str, Any]) -> PackSettings:
+    """Give the settings of the last run, except those that are given now."""
+    return msgspec.structs.replace(last.settings, **{"split": None, "part": None, **given})
+
+
+def follow(
+    targets: Sequence[Target],
+    starts: Sequence[Start],
+    found: Scan,
+    selected: Selected,
+    engine: Engine,
+    progress: Progress,
+) -> tuple[list[Start], Comparison]:
+    """Find the shards that stay and those to write again; leave what is new in ``selected``.
+
+    Give also what has changed in all targets.
+    """
+    followed, total = [], Comparison()
+    for target, start in zip(targets, starts, strict=True):
+        asked = _asked(target, start, found, selected)
+        result = compare(target.folder, start.packed, found, asked, engine, progress)
+        require_ready(found.store, target.folder, result.not_ready)
+        followed.append(_followed(start, result))
+        total.shards += result.shards
+        for sums, counts in (
+            (total.changed, result.changed),
+            (total.removed, result.removed),
+        ):
+            for reason, count in counts.items():
+                sums.add(reason, count.example, count.count)
+    staying = {sample for shard in total.shards for sample in shard.samples}
+    selected.order = [sample for sample in selected.order if sample not in staying]
+    selected.packed_before = len(staying)
+    return followed, total
+
+
+def _asked(target: Target, start: Start, found: Scan, selected: Selected) -> set[int]:
+    """Give the samples that a target may hold.
+
+    Unless others are asked for now than by the last run, those that a run before it chose stay:
+    ``--append --bucket`` adds to what is there.
+    """
+    asked = set(selected.of_part(selected.order, target.part))
+    runs = start.before.runs if start.before else []
+    first = max((number for number, run in enumerate(runs) if run.sync), default=0)
+    recent = [run.settings for run in runs[first:]]
+    if recent and _choice(recent[-1]) == _choice(target.settings):
+        others = {_choice(settings): settings for settings in recent[:-1]}
+        for settings in others.values():
+            asked.update(select(found, settings, [target.part], ()).order)
+    return asked
+
+
+def _choice(settings: PackSettings) -> tuple[object, ...]:
+    lists = (settings.ids_file, settings.exclude_ids_file)
+    names = tuple(file.path if file else None for file in lists)
+    return (*settings.buckets, None, *settings.where, None, *names)
+
+
+def _followed(start: Start, result: Comparison) -> Start:
+    buckets: dict[str, list[Compared]] = {}
+    for shard in result.shards:
+        buckets.setdefault(shard.entry.bucket, []).append(shard)
+    kept, again = [], []
+    for bucket, shards in buckets.items():
+        for number, shard in _numbered(shards).items():
+            if shard.outdated or number != shard_number(shard.entry.path):
+                again.append(Again(bucket, number, shard.samples, shard.entry.path))
+            else:
+                kept.append(shard.entry)
+    numbers = {bucket: len(_numbered(shards)) for bucket, shards in buckets.items()}
+    return replace(start, base=only(start.base, kept), again=again, first_numbers=numbers)
+
+
+def _numbered(shards: Sequence[Compared]) -> dict[int, Compared]:
+    """Number the shards of a bucket that are not empty; the last ones fill the gaps."""
+    full = {shard_number(shard.entry.path): shard for shard in shards if shard.samples}
+    gaps = [number for number in range(len(full)) if number not in full]
+    last = sorted((number for number in full if number >= len(full)), reverse=True)
+    moved = dict(zip(last, gaps, strict=True))
+    return {moved.get(number, number): shard for number, shard in full.items()}
+
+
+def to_check(starts: Sequence[Start], selected: Selected) -> tuple[array[int], list[int]]:
+    """Give the samples of shards to write again, and all samples to look at closely."""
+    again = array("Q")
+    for start in starts:
+        for shard in start.again:
+            again += shard.samples
+    return again, [*again, *selected.order]
+
+
+def require_checked(found: Scan, output: Path, again: Sequence[int], checked: Checked) -> None:
+    """Raise if a packed sample is no longer ready, or if no sample is left."""
+    invalid = Skipped()
+    for sample in again:
+        if sample in checked.invalid:
+            invalid.add(checked.invalid[sample], found.ids[sample])
+    require_ready(found.store, output, invalid)
+
+
+def require_ready(store: Store, output: Path, not_ready: Skipped) -> None:
+    """Raise if packed samples have a record, but are not ready to be packed again."""
+    if not_ready:
+        what = f"{_counted(not_ready, 'packed samples')} not ready in the store"
+        fix = f"run {commands.derive(store)}, or remove their records to remove them here"
+        raise OutdatedError(f"{what}, so nothing was written", path=output, fix=fix)
+
+
+def require_some(output: Path, before: int, after: int) -> None:
+    """Raise if all packed samples would go, which is most likely a mistake."""
+    if before and not after:
+        what = f"no sample would be left of {quantity(before, 'packed samples')}"
+        fix = "check the store and what is selected; to remove all shards, delete the folder"
+        raise UsageError(what, path=output, fix=fix)
+
+
+def require_current(store: Store, output: Path, command_dir: Path, result: Comparison) -> None:
+    """Raise if packed samples are outdated, before others are appended to them."""
+    if result.outdated:
+        kinds = {"changed": result.changed, "removed": result.removed}
+        listed = [f"{_counted(counts, kind)}" for kind, counts in kinds.items() if counts]
+        what = f"packed samples are outdated ({'; '.join(listed)}), so nothing was written"
+        fix = f"update the shards and add what is new with {commands.pack(store, command_dir, '--sync')}"
+        raise OutdatedError(what, path=output, fix=fix)
+
+
+def _counted(counts: Skipped, name: str) -> str:
+    reasons = (
+        f"{reason} {count.count:,}, for example {count.example}" for reason, count in counts.items()
+    )
+    return f"{quantity(counts.total, name)} ({', '.join(reasons)})"
