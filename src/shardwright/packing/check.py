@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from copy import deepcopy
 from functools import cache
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ import xxhash
 from shardwright.buckets import Bucket
 from shardwright.engine import Engine
 from shardwright.packing.scan import Part, Scan
+from shardwright.packing.summary import Skipped
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe
 from shardwright.shards.format import tar
@@ -66,6 +68,13 @@ class Checked:
         self.off_shape[sample] = found.off_shape
         self.json_sizes[sample] = found.json_size
         self.line_hashes[sample] = found.line_hash
+
+    def skipped(self, scan: Scan) -> Skipped:
+        """Count the records that are not ready, by reason."""
+        skipped = deepcopy(scan.skipped)
+        for sample, reason in self.invalid.items():
+            skipped.add(reason, scan.ids[sample])
+        return skipped
 
     def _of(self, sample: int) -> slice:
         return slice(sample * self._components, (sample + 1) * self._components)

@@ -5,10 +5,8 @@ Everything about the output is decided here, down to the byte, before anything i
 
 from __future__ import annotations
 
-import random
 from array import array
-from collections.abc import Collection, Mapping
-from copy import deepcopy
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -70,10 +68,7 @@ class Plan:
     @cached_property
     def skipped(self) -> Skipped:
         """Count the records that are not ready, by reason."""
-        skipped = deepcopy(self.scan.skipped)
-        for sample, reason in self.checked.invalid.items():
-            skipped.add(reason, self.scan.ids[sample])
-        return skipped
+        return self.checked.skipped(self.scan)
 
     def digest(self) -> str:
         """Sum up the settings and every sample with its record and sizes, in order."""
@@ -92,33 +87,19 @@ class Plan:
         return hasher.hexdigest()
 
 
-def select(scan: Scan, settings: PackSettings, known: Collection[str]) -> list[int]:
-    """Give the samples that are asked for, in the order in which a limit takes them.
-
-    ``known`` are the ids that are packed already, when shards are appended.
-    """
-    buckets = settings.buckets
-    order = list(scan.ready())
-    if buckets:
-        order = [sample for sample in order if scan.buckets[sample] in buckets]
-    if known:
-        order = [sample for sample in order if scan.ids[sample] not in known]
-    if settings.shuffle:
-        # By sort key, because random() is the one method whose sequence Python guarantees.
-        draw = random.Random(settings.seed)
-        order.sort(key=lambda _: draw.random())
-    return order
-
-
 def plan(
-    scan: Scan, checked: Checked, settings: PackSettings, first_numbers: Mapping[str, int]
+    scan: Scan,
+    checked: Checked,
+    chosen: Iterable[int],
+    settings: PackSettings,
+    first_numbers: Mapping[str, int],
 ) -> Plan:
-    """Group the samples by bucket and cut them into shards.
+    """Group the chosen samples by bucket and cut them into shards.
 
     ``first_numbers`` are the numbers of the first new shard of buckets, where it is not 0.
     """
     grouped: dict[str, array[int]] = {}
-    for sample in checked.chosen:
+    for sample in chosen:
         grouped.setdefault(scan.buckets[sample], array("Q")).append(sample)
     masks = sum(tar.member_bytes(mask_bytes(mask)) for mask in scan.store.recipe.masks)
     shards = []

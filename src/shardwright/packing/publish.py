@@ -219,12 +219,18 @@ def finish(
             shards=len(plan.shards),
             provenance={"components": msgspec.to_builtins(made, order="sorted")} if made else None,
             jsonl=begun.jsonl,
+            parts=begun.parts,
         )
         new = (msgspec.structs.replace(entry, run=len(runs)) for entry in entries)
         runs, shards = [*runs, run], [*shards, *new]
     shards = sorted(shards, key=lambda entry: entry.path)
     if sha256:
         shards = [_with_sha256(entry, output) for entry in shards]
+    if not runs:  # no sample is left here
+        manifest.remove_manifest(output)
+        files.withdraw(output / STATE_FOLDER / manifest.SHA256_NAME)
+        manifest.remove_unfinished(output)
+        return
     recipe = plan.scan.store.recipe
     done = Manifest(
         runs=runs,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET
 
 from shardwright.engine import Engine
 from shardwright.errors import (
@@ -19,18 +21,21 @@ from shardwright.errors import (
 )
 from shardwright.packing import empty, publish, start
 from shardwright.packing.check import check
+from shardwright.packing.jobs import Job, summarize
 from shardwright.packing.origin import jsonl_name, require_same_jsonl, require_same_kind
-from shardwright.packing.plan import Plan, Shard, plan, select
+from shardwright.packing.plan import Plan, plan
 from shardwright.packing.scan import Scan, require_inputs, scan
+from shardwright.packing.select import select
 from shardwright.packing.start import Start, existing, packed_from
-from shardwright.packing.summary import BucketSummary, PackSummary
+from shardwright.packing.summary import PackSummary
+from shardwright.packing.targets import Target, find_targets
 from shardwright.progress import Progress
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings, ShardEntry, Unfinished
-from shardwright.shards.format.names import bucket_folder, existing_buckets
+from shardwright.shards.format.names import existing_buckets
 from shardwright.storage import locks
-from shardwright.storage.local import LocalStorage, free_bytes, require_space, require_writable
-from shardwright.store import commands, provenance
+from shardwright.storage.local import LocalStorage, require_space, require_writable
+from shardwright.store import provenance
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 
@@ -51,61 +56,106 @@ class Request:
     engine: Engine
 
 
+@dataclass(frozen=True)
+class _Source:
+    """What a run takes from the store besides the samples."""
+
+    made: Mapping[str, Entry]  # how the arrays were made
+    empties: Mapping[str, bytes]  # the empty caption
+
+
 def run(request: Request, progress: Progress) -> PackSummary:
     """Scan, check, plan, and write what is not there yet."""
     started = time.monotonic()
-    store, target, settings = request.store, request.output_dir, request.settings
+    store, settings = request.store, request.settings
     require_inputs(store)
     _require_own_folder(request)
-    require_writable(target)
-    if not request.dry_run:
-        locks.require_unlocked(target)
+    targets = find_targets(request.output_dir, settings, request.way)
+    for target in targets:
+        require_writable(target.folder)
+        if not request.dry_run:
+            locks.require_unlocked(target.folder)
     found = scan(store, progress, request.progress_every)
     _require_samples(settings.buckets, found)
-    start = _start(request)
-    entries, empties = provenance.read(store.folder), empty.read(store)
+    starts = _starts(request, targets)
+    source = _source(store)
+    before = [[] if request.other_jsonl else packed_from(target.folder) for target in targets]
+    if request.way:
+        for target, names in zip(targets, before, strict=True):
+            require_same_jsonl(store, names, target.folder)
+    known = frozenset().union(*(start.known for start in starts))
+    parts = [target.part for target in targets]
+    selected = select(found, targets[0].settings, parts, known)
+    checked = check(found, selected.order, settings.limit, request.engine, progress)
+    jobs = []
+    for target, begin, names in zip(targets, starts, before, strict=True):
+        chosen = selected.of_part(checked.chosen, target.part)
+        layout = plan(found, checked, chosen, target.settings, begin.first_numbers)
+        kept = _kept(layout, begin, target.folder, request.way)
+        jobs.append(Job(target, begin, layout, kept, names))
+    jobs = [job for job in jobs if _has_work(job, jobs)]
+    obstacle = _obstacle(jobs, source, request, progress)
+    old: dict[str, list[str]] = {}  # shards that are removed or replaced
+    if request.dry_run:
+        old = {} if obstacle else {job.target.prefix: job.old for job in jobs}
+    elif jobs:
+        with ExitStack() as locked:
+            for job in jobs:
+                locked.enter_context(LocalStorage(job.folder).lease())
+            if _starts(request, targets) != starts:
+                what = "another run has written here"
+                raise SourceChangedError(what, path=request.output_dir, fix="run again")
+            old = {job.target.prefix: job.old for job in jobs}
+            _write(jobs, source, request, progress)
+    return summarize(
+        *(jobs, selected, checked, found, old),
+        output=request.output_dir,
+        dry_run=request.dry_run,
+        obstacle=obstacle,
+        started=started,
+    )
+
+
+def _source(store: Store) -> _Source:
     made = {  # without the component, because the manifest has the recipe
         name: msgspec.structs.replace(entry, component=None)
-        for name, entry in entries.items()
+        for name, entry in provenance.read(store.folder).items()
         if name in store.recipe.by_name
     }
-    before = [] if request.other_jsonl else packed_from(target)
-    if request.way:
-        require_same_jsonl(store, before, target)
-    order = select(found, settings, start.known)
-    checked = check(found, order, settings.limit, request.engine, progress)
-    layout = plan(found, checked, settings, start.first_numbers)
-    kept = _kept(layout, start, request)
-    todo = [shard for shard in layout.shards if shard.path not in kept]
-    old: list[str] = []  # shards that are removed or replaced
-    obstacle = None
-    if layout.shards or start.append:
-        there = list(start.loose)
-        if not request.way:
-            there += existing(target, layout.buckets)
-        try:
-            publish.refuse(target, there, settings.buckets)
-            require_same_jsonl(store, before, target)
-            require_same_kind(store, made, start.base, target, progress)
-            if not request.ignore_space:
-                needed, fewer = sum(shard.bytes for shard in todo), "--limit or --bucket"
-                require_space(target, "the shards need", needed, f"pack fewer with {fewer}, ")
-        except (ShardExistsError, ProvenanceError, NoSpaceError) as error:
-            if not request.dry_run:
-                raise
-            obstacle = str(error)
+    return _Source(made, empty.read(store))
+
+
+def _has_work(job: Job, jobs: Sequence[Job]) -> bool:
+    """Whether a run changes anything in a target, or brings its manifest up to date."""
+    if job.layout.shards:
+        return True
+    if job.start.append:
+        return bool(job.start.base.runs or job.start.resumed)
+    # With --overwrite, the shards of a part that has no sample now go with those of the others.
+    return bool(job.start.replaced) and any(other.layout.shards for other in jobs)
+
+
+def _obstacle(
+    jobs: Sequence[Job], source: _Source, request: Request, progress: Progress
+) -> str | None:
+    """Raise if the run cannot write one of its targets; under dry_run, say why."""
+    try:
+        for job in jobs:
+            there = list(job.start.loose)
+            if not request.way:
+                there += existing(job.folder, job.layout.buckets)
+            publish.refuse(job.folder, there, request.settings.buckets)
+            require_same_jsonl(request.store, job.before, job.folder)
+            require_same_kind(request.store, source.made, job.start.base, job.folder, progress)
+        if jobs and not request.ignore_space:
+            needed = sum(shard.bytes for job in jobs for shard in job.todo)
+            fewer = "pack fewer with --limit or --bucket, "
+            require_space(request.output_dir, "the shards need", needed, fewer)
+    except (ShardExistsError, ProvenanceError, NoSpaceError) as error:
         if not request.dry_run:
-            with LocalStorage(target).lease():
-                if _start(request) != start:
-                    what = "another run has written here"
-                    raise SourceChangedError(what, path=target, fix="run again")
-                old = _old(todo, kept, start, target)
-                _write(layout, todo, kept, start, made, empties, request, progress)
-        elif obstacle is None:
-            old = _old(todo, kept, start, target)
-    summary = _summary(layout, todo, request, len(kept), obstacle, old)
-    summary.seconds = round(time.monotonic() - started, 3)
-    return summary
+            raise
+        return str(error)
+    return None
 
 
 def _require_own_folder(request: Request) -> None:
@@ -117,137 +167,90 @@ def _require_own_folder(request: Request) -> None:
         raise UsageError("belongs to the store", path=request.output_dir, fix=fix)
 
 
-def _start(request: Request) -> Start:
+def _starts(request: Request, targets: Sequence[Target]) -> list[Start]:
     if request.way == "append":
-        return start.append(request.output_dir)
+        return [start.append(target.folder) for target in targets]
     if request.way == "resume":
-        return start.resume(request.output_dir)
+        current = start.current_run(target.folder for target in targets if target.part)
+        return [
+            start.resume_part(target.folder, target.part, current)
+            if target.part
+            else start.resume(target.folder)
+            for target in targets
+        ]
     overwrite, only = request.way == "overwrite", request.settings.buckets
-    return start.fresh(request.output_dir, overwrite=overwrite, only=only)
+    return [start.fresh(target.folder, overwrite=overwrite, only=only) for target in targets]
 
 
-def _kept(layout: Plan, start: Start, request: Request) -> dict[str, ShardEntry]:
+def _kept(layout: Plan, start: Start, folder: Path, way: str | None) -> dict[str, ShardEntry]:
     """Find the shards of the interrupted run that need not be written again."""
     if start.resumed is None:
         return {}
     digest = layout.digest()
-    if request.way == "resume":
+    if way == "resume":
         start.require_same(digest, layout.settings)
     if start.resumed.plan != digest:
         return {}
-    entries = publish.finished(request.output_dir, layout)
+    entries = publish.finished(folder, layout)
     return {path: e for path, e in entries.items() if e.bucket not in start.replaced}
 
 
-def _old(todo: Sequence[Shard], kept: Collection[str], start: Start, target: Path) -> list[str]:
-    """List the shards that are there and do not stay."""
-    stay = {*kept, *(entry.path for entry in start.base.shards)}
-    new = {shard.path for shard in todo}
-    buckets = existing_buckets(target)
-    # An interrupted --append may have left shards anywhere that are not planned now.
-    going = {bucket_folder(name) for name in (buckets if start.append else start.replaced)}
-    found = (f"{path.parent.name}/{path.name}" for path in existing(target, buckets))
-    return [
-        name
-        for name in found
-        if name not in stay and (name in new or name.partition("/")[0] in going)
-    ]
-
-
-def _write(
-    layout: Plan,
-    todo: Sequence[Shard],
-    kept: dict[str, ShardEntry],
-    start: Start,
-    made: Mapping[str, Entry],
-    empties: Mapping[str, bytes],
-    request: Request,
-    progress: Progress,
-) -> None:
-    """Write the shards that are missing, then the manifest of all."""
-    target, sha256 = request.output_dir, request.sha256
-    if start.base.shards:  # SHA256SUMS, once there, is kept up
-        sha256 |= all(entry.sha256 is not None for entry in start.base.shards)
-    begun = Unfinished(
-        append=start.append,
-        plan=layout.digest(),
-        settings=layout.settings,
-        replaces=sorted(start.replaced),
-        base=start.base,
-        store=manifest.relative_name(request.store.folder, target),
-        jsonl=jsonl_name(request.store),
-    )
-    manifest.save_unfinished(target, begun)
-    try:
-        if start.append:  # an interrupted one may have left shards that are not planned now
-            listed = {entry.path for entry in start.base.shards} | kept.keys()
-            for name in existing_buckets(target):
-                publish.remove_shards(target, name, keep=listed)
-        written = publish.write(
-            layout,
-            todo,
-            target,
-            replaced=start.replaced,
-            sha256=sha256,
-            engine=request.engine,
-            progress=progress,
+def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Progress) -> None:
+    """Write the shards that are missing, then the manifest of each target."""
+    plans = {job.target.part: job.layout.digest() for job in jobs}
+    parts = {part: plan for part, plan in plans.items() if part is not None}
+    begun = [
+        Unfinished(
+            append=job.start.append,
+            plan=plans[job.target.part],
+            settings=job.target.settings,
+            replaces=sorted(job.start.replaced),
+            base=job.start.base,
+            store=manifest.relative_name(request.store.folder, job.folder),
+            jsonl=jsonl_name(request.store),
+            parts=parts or UNSET,
         )
-        for name in sorted(set(start.replaced) - set(layout.buckets)):  # no sample is in them now
-            manifest.remove_manifest(target)
-            publish.remove_shards(target, name)
-        checksums = empty.publish(target, start.base, empties)
-        publish.sync(target)  # before the manifest lists them
-        entries = [*kept.values(), *written]
-        publish.finish(target, layout, begun, entries, made, checksums, sha256)
+        for job in jobs
+    ]
+    try:
+        # All of them first, so that --resume finds every part of the run.
+        for job, note in zip(jobs, begun, strict=True):
+            manifest.save_unfinished(job.folder, note)
+        for job, note in zip(jobs, begun, strict=True):
+            _write_target(job, note, source, request, progress)
     except KeyboardInterrupt as interrupt:
         instead = f" instead of --{request.way}" if request.way in ("overwrite", "append") else ""
         interrupt.add_note(f"to continue, run the same pack with --resume{instead}")
         raise
 
 
-def _summary(
-    layout: Plan,
-    todo: Sequence[Shard],
-    request: Request,
-    kept_shards: int,
-    obstacle: str | None,
-    old: Sequence[str],
-) -> PackSummary:
-    new = {shard.path for shard in todo}
-    buckets: dict[str, BucketSummary] = {}
-    for shard in todo:
-        entry = buckets.setdefault(shard.bucket, BucketSummary())
-        entry.samples += len(shard.samples)
-        entry.shards += 1
-        entry.bytes += shard.bytes
-        entry.shard_bytes[shard.path.rpartition("/")[2]] = shard.bytes
-        entry.off_shape += sum(layout.checked.off_shape[sample] for sample in shard.samples)
-    off_shape = any(entry.off_shape for entry in buckets.values())
-    journal = request.store.journal if request.store.journal.exists() else None
-    derive = None
-    if off_shape or journal:
-        derive = commands.derive(request.store, fit_buckets=off_shape)
-    return PackSummary(
-        total_records=layout.scan.total_records,
-        ready_records=layout.ready_records,
-        skipped_incomplete=layout.skipped.total,
-        unopened_records=layout.ready_records - len(layout.checked.chosen),
-        written_samples=sum(entry.samples for entry in buckets.values()),
-        written_shards=len(todo),
-        written_bytes=sum(entry.bytes for entry in buckets.values()),
-        kept_shards=kept_shards,
-        dry_run=request.dry_run,
-        obstacle=obstacle,
-        replaced_shards=[name for name in old if name in new],
-        removed_shards=[name for name in old if name not in new],
-        free_bytes=free_bytes(request.output_dir),
-        output_dir=str(request.output_dir),
-        journal=str(journal) if journal else None,
-        derive_command=derive,
-        seconds=0.0,
-        skipped_by_reason=dict(layout.skipped),
-        buckets=buckets,
+def _write_target(
+    job: Job, begun: Unfinished, source: _Source, request: Request, progress: Progress
+) -> None:
+    start, layout, target, sha256 = job.start, job.layout, job.folder, request.sha256
+    if start.base.shards:  # SHA256SUMS, once there, is kept up
+        sha256 |= all(entry.sha256 is not None for entry in start.base.shards)
+    if start.append:  # an interrupted one may have left shards that are not planned now
+        listed = {entry.path for entry in start.base.shards} | job.kept.keys()
+        for name in existing_buckets(target):
+            publish.remove_shards(target, name, keep=listed)
+    written = publish.write(
+        layout,
+        job.todo,
+        target,
+        replaced=start.replaced,
+        sha256=sha256,
+        engine=request.engine,
+        progress=progress,
     )
+    for name in sorted(set(start.replaced) - set(layout.buckets)):  # no sample is in them now
+        manifest.remove_manifest(target)
+        publish.remove_shards(target, name)
+    stays = bool(layout.shards or start.base.shards)
+    checksums = empty.publish(target, start.base, source.empties if stays else {})
+    publish.sync(target)  # before the manifest lists them
+    entries = [*job.kept.values(), *written]
+    publish.finish(target, layout, begun, entries, source.made, checksums, sha256)
 
 
 def _require_samples(only: Sequence[str], found: Scan) -> None:

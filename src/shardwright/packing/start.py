@@ -12,7 +12,7 @@ import msgspec
 from shardwright.errors import DamageError, UsageError
 from shardwright.interrupts import check
 from shardwright.shards.format import index, manifest
-from shardwright.shards.format.manifest import Manifest, PackSettings, Unfinished
+from shardwright.shards.format.manifest import Manifest, PackSettings, Run, Unfinished
 from shardwright.shards.format.names import (
     bucket_folder,
     existing_buckets,
@@ -106,6 +106,44 @@ def resume(output: Path) -> Start:
         append=run.append, plan=run.plan, settings=run.settings, replaces=[], base=base
     )
     return _after(output, base, run.append, again)
+
+
+def resume_part(output: Path, part: str, current: Unfinished | Run | None) -> Start:
+    """Start a part of a split where the ``current`` run left it.
+
+    It is resumed if that run has begun it. Otherwise it begins.
+    """
+    last = _last(output)
+    if current is None or isinstance(last, Unfinished):
+        return resume(output)
+    if last is not None and last.plan == _plans(current).get(part):
+        return resume(output)
+    return append(output) if current.append else Start(_EMPTY, loose=_unlisted(output, _EMPTY))
+
+
+def current_run(outputs: Iterable[Path]) -> Unfinished | Run | None:
+    """Find the last run into the parts of a split: the unfinished one, or the latest."""
+    lasts = {output.name: last for output in outputs if (last := _last(output)) is not None}
+    for last in lasts.values():
+        if isinstance(last, Unfinished):
+            return last
+    plans = {name: last.plan for name, last in lasts.items()}
+    for last in lasts.values():
+        # A later run would have given one of its parts another plan.
+        if all(plans.get(name) in (None, plan) for name, plan in _plans(last).items()):
+            return last
+    return None
+
+
+def _last(output: Path) -> Unfinished | Run | None:
+    if (unfinished := manifest.load_unfinished(output)) is not None:
+        return unfinished
+    done = manifest.load_manifest(output)
+    return done.runs[-1] if done else None
+
+
+def _plans(run: Unfinished | Run) -> dict[str, str]:
+    return run.parts or {}
 
 
 def packed_from(output: Path) -> list[str]:

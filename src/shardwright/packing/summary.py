@@ -10,12 +10,12 @@ from shardwright.summary import Count, Summary
 class Skipped(dict[str, Count]):
     """The skipped records by reason, the reasons in the order they were met."""
 
-    def add(self, reason: str, example: str) -> None:
-        """Count one record."""
+    def add(self, reason: str, example: str, count: int = 1) -> None:
+        """Count one record, or several."""
         if reason in self:
-            self[reason].count += 1
+            self[reason].count += count
         else:
-            self[reason] = Count(1, example)
+            self[reason] = Count(count, example)
 
     @property
     def total(self) -> int:
@@ -24,14 +24,33 @@ class Skipped(dict[str, Count]):
 
 
 @dataclass
-class BucketSummary:
-    """What went into one bucket's shards."""
+class _Written:
+    """What was written."""
 
     samples: int = 0
     shards: int = 0
     bytes: int = 0
+
+    def count(self, samples: int, nbytes: int) -> None:
+        """Count one shard."""
+        self.samples += samples
+        self.shards += 1
+        self.bytes += nbytes
+
+
+@dataclass
+class BucketSummary(_Written):
+    """What went into one bucket's shards."""
+
     off_shape: int = 0  # samples with an array that is not of the bucket's shape
     shard_bytes: dict[str, int] = field(default_factory=dict)  # by the shard's name
+
+
+@dataclass
+class PartSummary(_Written):
+    """What went into the shards of one part of a split."""
+
+    buckets: dict[str, BucketSummary] = field(default_factory=dict)
 
 
 @dataclass
@@ -56,4 +75,8 @@ class PackSummary(Summary):
     derive_command: str | None  # merges the journal, and makes off_shape arrays fit
     seconds: float
     skipped_by_reason: dict[str, Count]
-    buckets: dict[str, BucketSummary]
+    buckets: dict[str, BucketSummary]  # over all parts
+    left_out: dict[str, Count]  # ready records, by the condition that they fail
+    packed_before: int  # ready records that have a sample already
+    over_limit: int  # ready records that the limit leaves out
+    parts: dict[str, PartSummary]  # of a split

@@ -68,7 +68,7 @@ class Packings:
                 before = note.base.jsonls() if note.base else []
                 other = ["--other-jsonl"] if before and note.jsonl not in (None, *before) else []
                 packed_from = store if note.jsonl is None else store.of(note.jsonl)
-                flags = ["--resume", *note.settings.flags(), *other]
+                flags = ["--resume", *note.settings.flags(store.folder), *other]
                 why = f"a run that packs into {where} was interrupted, or is still running"
                 return commands.pack(packed_from, one.folder, *flags), why
         alike = [one for one in self._packings if one.ready]
@@ -83,7 +83,7 @@ class Packings:
         if alike and not mine:
             one, again = alike[0], "pack again with --overwrite"
             if one.holds_all_of(name):
-                flags = ["--overwrite", *one.runs[-1].settings.flags()]
+                flags = ["--overwrite", *one.runs[-1].settings.flags(store.folder)]
                 again = f"run {commands.pack(store, one.folder, *flags)}"
             why = f"{one.folder} holds arrays made with other settings ({one.other})"
             return None, f"{why}; to replace them, {again}"
@@ -91,7 +91,7 @@ class Packings:
             return commands.pack(store, self.output_dir), "every record is ready"
         left = f"{quantity(len(self._left), 'ready samples')} not packed yet"
         if mine and len(self._packings) == 1 and mine[0].holds_all_of(name):
-            flags = ["--append", *mine[0].runs[-1].settings.flags()]
+            flags = ["--append", *mine[0].runs[-1].settings.flags(store.folder)]
             return commands.pack(store, mine[0].folder, *flags), left
         if not self._left:
             return None, "every sample is packed, in several folders"

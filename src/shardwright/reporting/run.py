@@ -17,7 +17,7 @@ from shardwright.engine import Engine
 from shardwright.errors import InputMissingError
 from shardwright.layout import JSONL_NAME
 from shardwright.packing.check import check
-from shardwright.packing.plan import Plan, plan, select
+from shardwright.packing.plan import Plan, plan
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
 from shardwright.reporting import BucketStatus, ComponentStatus, StoreStatus
@@ -46,8 +46,8 @@ def look(store: Store, output_dir: Path, engine: Engine, progress: Progress) -> 
     settings = PackSettings(
         buckets=[], shuffle=False, seed=None, limit=None, shard_size=_SHARD_SIZE
     )
-    checked = check(found, select(found, settings, ()), None, engine, progress)
-    layout = plan(found, checked, settings, {})
+    checked = check(found, list(found.ready()), None, engine, progress)
+    layout = plan(found, checked, checked.chosen, settings, {})
     ready = {found.ids[sample] for sample in checked.chosen}
     others, stage1 = _others(store, ready) if layout.skipped else ({}, 0)
     components = {

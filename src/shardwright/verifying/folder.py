@@ -289,7 +289,7 @@ def _left_out(
             how = "--overwrite"
             fix = f"the store was made with other settings ({listed}); to pack all again"
         as_before = msgspec.structs.replace(packed.runs[-1].settings, limit=None, buckets=[])
-        fix += f", run {commands.pack(store, folder, how, *as_before.flags())}"
+        fix += f", run {commands.pack(store, folder, how, *as_before.flags(store.folder))}"
     elif names:  # the rest may be held out of training
         paths = " and ".join(str(store.of(name).jsonl) for name in names)
         fix = f"the shards were packed from {paths}, a part of the store"

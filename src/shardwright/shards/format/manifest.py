@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Recipe, require_valid
+from shardwright.recipes.split import Split
 from shardwright.shards.format.empty import empty_members
 from shardwright.storage import files
 
@@ -42,7 +43,14 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     index_xxh3: str
 
 
-class PackSettings(msgspec.Struct, frozen=True, kw_only=True):
+class IdsFile(msgspec.Struct, frozen=True):
+    """A list of ids, as it was when it was used."""
+
+    path: str  # relative to the store's folder
+    xxh3: str
+
+
+class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings that decide which samples go into which shard."""
 
     buckets: list[str]  # empty for all
@@ -50,10 +58,22 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None  # None when nothing was shuffled
     limit: Count | None
     shard_size: Count
+    split: Split | None = None
+    part: str | None = None  # of the split, that this folder holds
+    where: list[str] = []
+    ids_file: IdsFile | None = None
+    exclude_ids_file: IdsFile | None = None
 
-    def flags(self) -> list[str]:
-        """Spell these settings as flags of pack, leaving out defaults."""
+    def flags(self, store: Path) -> list[str]:
+        """Spell these settings as flags of pack from this store, leaving out defaults."""
         words = ["--bucket", ",".join(self.buckets)] if self.buckets else []
+        words += self.split.flags() if self.split else []
+        words += [word for text in self.where for word in ("--where", text)]
+        for flag, file in (
+            ("--ids-file", self.ids_file),
+            ("--exclude-ids-file", self.exclude_ids_file),
+        ):
+            words += [flag, os.path.normpath(store / file.path)] if file else []
         if self.shuffle:
             words += ["--shuffle", *(["--seed", str(self.seed)] if self.seed else [])]
         if self.limit is not None:
@@ -76,6 +96,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     shards: Count
     provenance: Any = None
     jsonl: str | None = None  # that was packed, relative to the store's folder; None: unknown
+    parts: dict[str, str] | UnsetType = UNSET  # of a split: the plan of each part in this run
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +140,7 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     base: Manifest | None  # of the shards that stay
     store: str | None = None  # that is packed, relative to the shard folder; None: unknown
     jsonl: str | None = None  # and its metadata, relative to the store's folder
+    parts: dict[str, str] | UnsetType = UNSET  # as of a run
 
 
 Document = TypeVar("Document", Manifest, Unfinished)

@@ -1,0 +1,124 @@
+"""What a run does in each of its targets, and the summary of all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwright.buckets import Bucket
+from shardwright.packing.check import Checked
+from shardwright.packing.plan import Plan, Shard
+from shardwright.packing.scan import Scan
+from shardwright.packing.select import Selected
+from shardwright.packing.start import Start, existing
+from shardwright.packing.summary import BucketSummary, PackSummary, PartSummary
+from shardwright.packing.targets import Target
+from shardwright.shards.format.manifest import ShardEntry
+from shardwright.shards.format.names import bucket_folder, existing_buckets
+from shardwright.storage.local import free_bytes
+from shardwright.store import commands
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run does in one target."""
+
+    target: Target
+    start: Start
+    layout: Plan
+    kept: dict[str, ShardEntry]  # of the interrupted run
+    before: list[str]  # the JSONLs that its shards were packed from
+
+    @property
+    def folder(self) -> Path:
+        """Give its shard folder."""
+        return self.target.folder
+
+    @property
+    def todo(self) -> list[Shard]:
+        """Give the shards to write."""
+        return [shard for shard in self.layout.shards if shard.path not in self.kept]
+
+    @property
+    def old(self) -> list[str]:
+        """List the shards that are there and do not stay."""
+        stay = {*self.kept, *(entry.path for entry in self.start.base.shards)}
+        new = {shard.path for shard in self.todo}
+        buckets = existing_buckets(self.folder)
+        # An interrupted --append may have left shards anywhere that are not planned now.
+        replaced = buckets if self.start.append else self.start.replaced
+        going = set(map(bucket_folder, replaced))
+        found = (f"{path.parent.name}/{path.name}" for path in existing(self.folder, buckets))
+        return [
+            name
+            for name in found
+            if name not in stay and (name in new or name.partition("/")[0] in going)
+        ]
+
+
+def summarize(
+    jobs: Sequence[Job],
+    selected: Selected,
+    checked: Checked,
+    scan: Scan,
+    old: Mapping[str, Sequence[str]],
+    *,
+    output: Path,
+    dry_run: bool,
+    obstacle: str | None,
+    started: float,
+) -> PackSummary:
+    """Count what was written, and what was not; ``old`` are the shards that went, by prefix."""
+    skipped = checked.skipped(scan)
+    ready = scan.ready_records - len(checked.invalid)
+    buckets: dict[str, BucketSummary] = {}
+    parts: dict[str, PartSummary] = {}
+    for job in jobs:
+        for shard in job.todo:
+            name = shard.path.rpartition("/")[2]
+            off_shape = sum(checked.off_shape[sample] for sample in shard.samples)
+            entries = [(buckets, job.target.prefix + name)]
+            if job.target.part:
+                part = parts.setdefault(job.target.part, PartSummary())
+                part.count(len(shard.samples), shard.bytes)
+                entries.append((part.buckets, name))
+            for group, spelt in entries:
+                entry = group.setdefault(shard.bucket, BucketSummary())
+                entry.count(len(shard.samples), shard.bytes)
+                entry.off_shape += off_shape
+                entry.shard_bytes[spelt] = shard.bytes
+    new = {job.target.prefix + shard.path for job in jobs for shard in job.todo}
+    kept = [shard for job in jobs for shard in job.layout.shards if shard.path in job.kept]
+    gone = [prefix + name for prefix, names in old.items() for name in names]
+    off_shape = any(entry.off_shape for entry in buckets.values())
+    journal = scan.store.journal if scan.store.journal.exists() else None
+    derive = None
+    if off_shape or journal:
+        derive = commands.derive(scan.store, fit_buckets=off_shape)
+    return PackSummary(
+        total_records=scan.total_records,
+        ready_records=ready,
+        skipped_incomplete=skipped.total,
+        unopened_records=ready - len(checked.chosen),
+        written_samples=sum(entry.samples for entry in buckets.values()),
+        written_shards=len(new),
+        written_bytes=sum(entry.bytes for entry in buckets.values()),
+        kept_shards=len(kept),
+        dry_run=dry_run,
+        obstacle=obstacle,
+        replaced_shards=[name for name in gone if name in new],
+        removed_shards=[name for name in gone if name not in new],
+        free_bytes=free_bytes(output),
+        output_dir=str(output),
+        journal=str(journal) if journal else None,
+        derive_command=derive,
+        seconds=round(time.monotonic() - started, 3),
+        skipped_by_reason=dict(skipped),
+        buckets=dict(sorted(buckets.items(), key=lambda item: Bucket.parse(item[0]))),
+        left_out=dict(selected.left_out),
+        packed_before=selected.packed_before + sum(len(shard.samples) for shard in kept),
+        over_limit=len(selected.order) - len(checked.chosen) - len(checked.invalid),
+        parts=parts,
+    )

@@ -1,0 +1,86 @@
+"""The shard folders that a run packs into: one, or one for each part of a split."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from shardwright.errors import DamageError, UsageError
+from shardwright.packing.start import existing
+from shardwright.recipes.split import Split
+from shardwright.shards.format import parts
+from shardwright.shards.format.manifest import PackSettings
+from shardwright.shards.format.names import existing_buckets
+from shardwright.store.commands import quoted
+
+
+@dataclass(frozen=True)
+class Target:
+    """A shard folder, and the settings of what is packed into it."""
+
+    folder: Path
+    settings: PackSettings
+
+    @property
+    def part(self) -> str | None:
+        """Name the part of the split that belongs here."""
+        return self.settings.part
+
+    @property
+    def prefix(self) -> str:
+        """Give what is before the name of a shard in a report of all targets."""
+        return f"{self.part}/" if self.part else ""
+
+
+def find_targets(output: Path, settings: PackSettings, way: str | None) -> list[Target]:
+    """Find the folders to pack into, by the split that is asked for or was recorded before.
+
+    Raise if that would move samples from one part to another.
+    """
+    own = None
+    with suppress(DamageError):  # reported when the run starts; --overwrite is the way out
+        own = parts.last_settings(output)
+    if own is not None and own.part is not None:
+        _require_same(output, settings.split, own.split)
+        return [Target(output, _with(settings, own.split, own.part))]
+    if own is not None or existing(output, existing_buckets(output)):
+        if settings.split is not None:
+            what = "holds shards that are not split, so nothing was written"
+            fix = "give another --output-dir, or remove these shards"
+            raise UsageError(what, path=output, fix=fix)
+        return [Target(output, settings)]
+    try:
+        before = parts.recorded_split(output)
+    except DamageError:
+        if way != "overwrite" or settings.split is None:
+            raise
+        before = settings.split
+    split = settings.split or before
+    if split is None:
+        return [Target(output, settings)]
+    names = split.names
+    if before is not None and before != split:
+        if way != "overwrite" or settings.buckets:
+            _require_same(output, split, before)
+        # The shards of a part that is no more are removed: their samples are in other parts now.
+        names = tuple(dict.fromkeys((*names, *before.names)))
+    return [Target(output / name, _with(settings, split, name)) for name in names]
+
+
+def _with(settings: PackSettings, split: Split | None, part: str) -> PackSettings:
+    return msgspec.structs.replace(settings, split=split, part=part)
+
+
+def _require_same(output: Path, split: Split | None, before: Split | None) -> None:
+    if split is None or split == before:
+        return
+    was = " ".join(map(quoted, before.flags())) if before else "no --split"
+    raise UsageError(
+        f"was packed with {was}, so nothing was written: another split would move samples "
+        "between its parts",
+        path=output,
+        fix="leave out --split, or pack all of it again with --overwrite",
+    )

@@ -1,0 +1,114 @@
+"""A split: which part of a dataset a sample belongs to, by a hash that never changes.
+
+The hash of the id, as a share of all possible hashes, decides. So a sample stays in its part when
+others are added, and a larger share contains a smaller one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+
+import msgspec
+import xxhash
+
+from shardwright.errors import UsageError
+
+TRAIN = "train"  # the rest
+BY = "by"  # the key of a recipe that names the group column
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
+_SHARE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?|\.\d{1,20})\s*(%?)", re.ASCII)
+_RESERVED = (TRAIN, BY)
+_EXAMPLE = "write it like val=5%, or val=0.05"
+
+
+class Split(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The parts besides train with their shares, in order, and the column that groups samples."""
+
+    parts: tuple[tuple[str, float], ...]
+    by: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name all parts, train first."""
+        return (TRAIN, *(name for name, _ in self.parts))
+
+    def part_of(self, text: str) -> str:
+        """Choose the part of an id or of a group."""
+        place = xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass"))
+        return next((name for name, end in _ends(self.parts) if place < end), TRAIN)
+
+    def shares(self) -> str:
+        """Spell the parts as ``--split`` takes them."""
+        return ",".join(f"{name}={_percent(share)}" for name, share in self.parts)
+
+    def flags(self) -> list[str]:
+        """Spell it as flags of pack."""
+        return ["--split", self.shares(), *(["--split-by", self.by] if self.by else [])]
+
+
+def read_split(given: object, by: str | None) -> Split | None:
+    """Read what ``--split`` or a recipe says: ``val=5%,test=1%``, or a mapping."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        pairs = [tuple(map(str.strip, one.partition("=")[::2])) for one in given.split(",")]
+    elif isinstance(given, Mapping):
+        pairs = list(given.items())
+    else:
+        raise UsageError(f"--split is {given!r}", fix=_EXAMPLE)
+    parts = tuple((_name(name), _share(name, share)) for name, share in pairs)
+    names = [name for name, _ in parts]
+    if not parts or len(set(map(str.casefold, names))) < len(names):
+        what = "names a part twice" if parts else "has no part"
+        raise UsageError(f"--split {what}", fix=_EXAMPLE)
+    if sum(_exact(share) for _, share in parts) > 1:
+        raise UsageError("the parts of --split are more than 100% in all", fix="give less")
+    return Split(parts, by)
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith("."):
+        what = f"--split {name}: is not the name of a part"
+        raise UsageError(what, fix=f"use letters, digits, '-', '_' and '.'; {_EXAMPLE}")
+    if name.casefold() in _RESERVED:
+        fix = "give the other parts; the rest is train" if name != BY else "give another name"
+        raise UsageError(f"--split {name}: is no name for a part", fix=fix)
+    return name
+
+
+def _share(name: object, given: object) -> float:
+    match = None if isinstance(given, bool) else _SHARE.fullmatch(_spelt(given))
+    share = float(_exact(match[1]) / (100 if match[2] else 1)) if match else 0.0
+    if not 0 < share <= 1:
+        what = f"--split {name}: {given!r} is not a share above 0% and up to 100%"
+        raise UsageError(what, fix=_EXAMPLE)
+    return share
+
+
+def _spelt(given: object) -> str:
+    if isinstance(given, (int, float)) and math.isfinite(given):
+        return f"{Decimal(repr(float(given))):f}"
+    return given.strip() if isinstance(given, str) else ""
+
+
+def _exact(share: float | str) -> Fraction:
+    """Give the decimal number that was written, so that shares add up without rounding."""
+    return Fraction(share if isinstance(share, str) else repr(share))
+
+
+def _percent(share: float) -> str:
+    text = f"{Decimal(repr(share)) * 100:f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text) + "%"
+
+
+@lru_cache(maxsize=16)
+def _ends(parts: tuple[tuple[str, float], ...]) -> list[tuple[str, int]]:
+    """Give the first hash behind each part."""
+    ends = accumulate(_exact(share) for _, share in parts)
+    return [(name, math.ceil(end * 2**64)) for (name, _), end in zip(parts, ends, strict=True)]

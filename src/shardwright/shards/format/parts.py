@@ -1,0 +1,65 @@
+"""A split folder: below it are shard folders, one for each part."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from shardwright.errors import DamageError, UsageError
+from shardwright.layout import STATE_FOLDER
+from shardwright.recipes.split import Split
+from shardwright.shards.format import manifest
+from shardwright.shards.format.manifest import PackSettings
+
+_NOTES = (manifest.MANIFEST_NAME, manifest.UNFINISHED_NAME)
+
+
+def is_packed(folder: Path) -> bool:
+    """Whether a run of pack has begun in a folder."""
+    return any((folder / STATE_FOLDER / name).is_file() for name in _NOTES)
+
+
+def packed_below(output: Path) -> list[Path]:
+    """Find the shard folders directly below a folder, finished or not."""
+    names = sorted(os.listdir(output)) if output.is_dir() else []
+    return [output / name for name in names if is_packed(output / name)]
+
+
+def last_settings(folder: Path) -> PackSettings | None:
+    """Give the settings of the last run in a shard folder, which may not have finished."""
+    if (unfinished := manifest.load_unfinished(folder)) is not None:
+        return unfinished.settings
+    done = manifest.load_manifest(folder)
+    return done.runs[-1].settings if done else None
+
+
+def recorded_split(output: Path) -> Split | None:
+    """Find the split that the parts below a folder were packed with; raise if one is damaged."""
+    found: dict[Split, Path] = {}
+    for folder in packed_below(output):
+        settings = last_settings(folder)
+        if settings is not None and settings.split and settings.part == folder.name:
+            found.setdefault(settings.split, folder)
+    if len(found) > 1:
+        one, other = list(found.values())[:2]
+        what = f"was packed with another split than {one}"
+        fix = "finish the interrupted run with --resume, or pack all again into another folder"
+        raise UsageError(what, path=other, fix=fix)
+    return next(iter(found), None)
+
+
+def parts_of(output: Path) -> dict[str, Path]:
+    """Give the folders of the parts of a split folder by name; none if it is not one.
+
+    A part whose manifest is damaged counts if another part names it.
+    """
+    below = packed_below(output)
+    splits: set[Split] = set()
+    for folder in below:
+        with suppress(DamageError):
+            settings = last_settings(folder)
+            if settings is not None and settings.split and settings.part == folder.name:
+                splits.add(settings.split)
+    names = [name for split in splits for name in split.names]
+    return {folder.name: folder for folder in below if folder.name in names}
