@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         **STORE,
         "--output-dir": path("DIR", "where the shards go (data/shards, or as the recipe says)"),
         "--bucket": names("WxH", "pack these buckets only"),
-        "--shard-size": number("samples per shard (%(default)s)"),
+        "--shard-size": number("samples per shard (1000)"),
         "--limit": number("pack at most N samples in all"),
         "--shuffle": switch("shuffle before limiting and grouping"),
         "--seed": number("of the shuffle (%(default)s)"),
@@ -62,6 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
         "--resume": switch("finish an interrupted run; finished shards are kept"),
         "--append": switch("pack only new samples, into new shards"),
+        "--sync": switch(
+            "make the shards follow the store, with the settings of the last run unless given now: "
+            "write those with changed or removed samples again, and pack what is new"
+        ),
         "--other-jsonl": switch("pack into a folder whose shards were packed from another JSONL"),
         "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
         **IGNORE_SPACE,

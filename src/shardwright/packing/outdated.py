@@ -79,11 +79,11 @@ def compare(
     output: Path,
     packed: Sequence[Packed],
     found: Scan,
-    selected: Collection[int],
+    selected: Collection[int] | None,
     engine: Engine,
     progress: Progress,
 ) -> Comparison:
-    """Compare every packed sample with the store; ``selected`` samples of it are asked for."""
+    """Compare every packed sample with the store; ``selected`` are asked for, if not all are."""
     places = {found.ids[sample]: sample for sample in found.ready()}
     absent = {name for shard in packed for name in shard.ids if name not in places}
     reasons = _not_ready(found.store, absent) if absent else {}
@@ -95,8 +95,8 @@ def compare(
         if not shard.replaced
     )
     with closing(engine.run(_compare, tasks)) as results:
-        for path, changes in results:
-            differing[path] = changes
+        for path, changed in results:
+            differing[path] = changed
             progress.advance(1)
     result = Comparison()
     for shard in packed:
@@ -110,7 +110,7 @@ def compare(
                     result.not_ready.add(reasons[name], name)
                 else:
                     result.removed.add("record_gone", name)
-            elif sample not in selected:
+            elif selected is not None and sample not in selected:
                 result.removed.add("not_selected", name)
             elif found.buckets[sample] != bucket:
                 result.changed.add("aspect_bucket", name)

@@ -7,25 +7,27 @@ its number, so that numbers have no gaps.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from shardwright.engine import Engine
 from shardwright.errors import OutdatedError, UsageError
-from shardwright.packing.check import Checked
+from shardwright.packing.check import Checked, check
+from shardwright.packing.jobs import Job
 from shardwright.packing.outdated import Compared, Comparison, compare
+from shardwright.packing.plan import Again
 from shardwright.packing.scan import Scan
 from shardwright.packing.select import Selected, select
-from shardwright.packing.start import Again, Start, current_run, only
+from shardwright.packing.start import Start, current_run, only
 from shardwright.packing.summary import Skipped
 from shardwright.packing.targets import Target
 from shardwright.progress import Progress, quantity
-from shardwright.shards.format.manifest import PackSettings, Run, Unfinished
+from shardwright.shards.format.manifest import Before, PackSettings, Run, Unfinished
 from shardwright.shards.format.names import shard_number
 from shardwright.shards.format.parts import parts_of
 from shardwright.store import commands
@@ -58,7 +60,7 @@ def follow(
     for target, start in zip(targets, starts, strict=True):
         asked = _asked(target, start, found, selected)
         result = compare(target.folder, start.packed, found, asked, engine, progress)
-        require_ready(found.store, target.folder, result.not_ready)
+        require_ready(found.store, result.not_ready)
         followed.append(_followed(start, result))
         total.shards += result.shards
         for sums, counts in (
@@ -112,7 +114,7 @@ def _followed(start: Start, result: Comparison) -> Start:
 
 
 def _numbered(shards: Sequence[Compared]) -> dict[int, Compared]:
-    """Number the shards of a bucket that are not empty; the last ones fill the gaps."""
+    """Give the shards of a bucket that are not empty their numbers; the last ones fill gaps."""
     full = {shard_number(shard.entry.path): shard for shard in shards if shard.samples}
     gaps = [number for number in range(len(full)) if number not in full]
     last = sorted((number for number in full if number >= len(full)), reverse=True)
@@ -120,48 +122,68 @@ def _numbered(shards: Sequence[Compared]) -> dict[int, Compared]:
     return {moved.get(number, number): shard for number, shard in full.items()}
 
 
-def to_check(starts: Sequence[Start], selected: Selected) -> tuple[array[int], list[int]]:
-    """Give the samples of shards to write again, and all samples to look at closely."""
-    again = array("Q")
-    for start in starts:
-        for shard in start.again:
-            again += shard.samples
-    return again, [*again, *selected.order]
+def check_all(
+    starts: Sequence[Start],
+    found: Scan,
+    selected: Selected,
+    limit: int | None,
+    engine: Engine,
+    progress: Progress,
+) -> Checked:
+    """Look closely at all samples to write; those of shards to write again must be ready.
 
-
-def require_checked(found: Scan, output: Path, again: Sequence[int], checked: Checked) -> None:
-    """Raise if a packed sample is no longer ready, or if no sample is left."""
+    Where shards follow the store, a limit bounds the samples of all of them.
+    """
+    again = [sample for start in starts for shard in start.again for sample in shard.samples]
+    if limit is not None and any(start.before for start in starts):
+        limit = len(again) + max(0, limit - selected.packed_before)
+    checked = check(found, [*again, *selected.order], limit, engine, progress)
     invalid = Skipped()
     for sample in again:
         if sample in checked.invalid:
             invalid.add(checked.invalid[sample], found.ids[sample])
-    require_ready(found.store, output, invalid)
+    require_ready(found.store, invalid)
+    checked.chosen = checked.chosen[len(again) :]
+    packed = sum(len(shard.ids) for start in starts if start.before for shard in start.packed)
+    if packed and not selected.packed_before and not checked.chosen:
+        what = f"no sample would be left of {quantity(packed, 'packed samples')}"
+        fix = "check the store and what is selected; to remove all shards, delete their folder"
+        raise UsageError(what, fix=fix)
+    return checked
 
 
-def require_ready(store: Store, output: Path, not_ready: Skipped) -> None:
+def require_ready(store: Store, not_ready: Skipped) -> None:
     """Raise if packed samples have a record, but are not ready to be packed again."""
     if not_ready:
-        what = f"{_counted(not_ready, 'packed samples')} not ready in the store"
-        fix = f"run {commands.derive(store)}, or remove their records to remove them here"
-        raise OutdatedError(f"{what}, so nothing was written", path=output, fix=fix)
+        what = f"{_counted(not_ready, 'packed samples')} not ready, so nothing was written"
+        fix = (
+            f"run {commands.derive(store)}, or remove their records to remove them from the shards"
+        )
+        raise OutdatedError(what, path=store.jsonl, fix=fix)
 
 
-def require_some(output: Path, before: int, after: int) -> None:
-    """Raise if all packed samples would go, which is most likely a mistake."""
-    if before and not after:
-        what = f"no sample would be left of {quantity(before, 'packed samples')}"
-        fix = "check the store and what is selected; to remove all shards, delete the folder"
-        raise UsageError(what, path=output, fix=fix)
-
-
-def require_current(store: Store, output: Path, command_dir: Path, result: Comparison) -> None:
+def require_current(job: Job, output: Path, engine: Engine, progress: Progress) -> None:
     """Raise if packed samples are outdated, before others are appended to them."""
+    scan = job.layout.scan
+    result = compare(job.folder, job.start.packed, scan, None, engine, progress)
     if result.outdated:
         kinds = {"changed": result.changed, "removed": result.removed}
-        listed = [f"{_counted(counts, kind)}" for kind, counts in kinds.items() if counts]
-        what = f"packed samples are outdated ({'; '.join(listed)}), so nothing was written"
-        fix = f"update the shards and add what is new with {commands.pack(store, command_dir, '--sync')}"
-        raise OutdatedError(what, path=output, fix=fix)
+        listed = [_counted(counts, f"{kind} samples") for kind, counts in kinds.items() if counts]
+        what = (
+            f"the store has {' and '.join(listed)} since they were packed, so nothing was written"
+        )
+        sync = commands.pack(scan.store, output, "--sync")
+        fix = f"to update the shards and pack what is new, run {sync}"
+        raise OutdatedError(what, path=job.folder, fix=fix)
+
+
+def note(start: Start) -> Before | UnsetType:
+    """Write down what is needed to finish a sync although old shards are gone."""
+    if start.before is None:
+        return UNSET
+    stay = {entry.path for entry in start.base.shards}
+    packed = ((shard.entry.path, list(shard.ids)) for shard in start.packed)
+    return Before(start.before, {path: ids for path, ids in packed if path not in stay})
 
 
 def _counted(counts: Skipped, name: str) -> str:
