@@ -48,6 +48,11 @@ def names(metavar: str, help_: str) -> Flag:
     return {"type": _names, "action": "extend", "metavar": f"{metavar},...", "help": help_}
 
 
+def several(metavar: str, help_: str) -> Flag:
+    """Take any text, and more when given again."""
+    return {"action": "append", "metavar": metavar, "help": f"{help_}; may be given several times"}
+
+
 def switch(help_: str, action: str = "store_true") -> Flag:
     """Take no value."""
     return {"action": action, "help": help_}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Mapping
 
 import shardwright
 from shardwright.cli.options import (
@@ -13,10 +14,13 @@ from shardwright.cli.options import (
     names,
     number,
     path,
+    several,
     switch,
+    text,
 )
 from shardwright.cli.printing import call, listed, shown_lines, table
-from shardwright.packing import PackSummary
+from shardwright.packing import BucketSummary, PackSummary
+from shardwright.packing.summary import PartSummary
 from shardwright.progress import quantity, size
 from shardwright.text import shown
 
@@ -53,6 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         **STORE,
         "--output-dir": path("DIR", "where the shards go (data/shards, or as the recipe says)"),
         "--bucket": names("WxH", "pack these buckets only"),
+        "--where": several(
+            "EXPRESSION", "pack records for which this holds, for example 'width >= 512'"
+        ),
+        "--ids-file": path("FILE", "pack only the ids in this list, one to a line"),
+        "--exclude-ids-file": path("FILE", "leave out the ids in this list"),
+        "--split": text(
+            "NAME=SHARE,...", "hold out parts, for example val=5%%; OUTPUT_DIR/train is the rest"
+        ),
+        "--split-by": text("COLUMN", "samples with one value in this column stay together"),
         "--shard-size": number("samples per shard (1000)"),
         "--limit": number("pack at most N samples in all"),
         "--shuffle": switch("shuffle before limiting and grouping"),
@@ -108,15 +121,29 @@ def _headline(summary: PackSummary) -> str:
 
 
 def _buckets(summary: PackSummary) -> str:
-    rows = [("bucket", "samples", "shards", "bytes")]
-    for name, bucket in summary.buckets.items():
-        rows.append((name, f"{bucket.samples:,}", f"{bucket.shards:,}", f"{bucket.bytes:,}"))
-        if summary.dry_run:
-            first = list(bucket.shard_bytes.items())[:_SHARDS_LISTED]
-            rows += [(f"  {shard}", "", "", f"{count:,}") for shard, count in first]
-            if hidden := len(bucket.shard_bytes) - len(first):
-                rows.append((f"  and {hidden:,} more (--json lists all)", "", "", ""))
+    rows = [("part" if summary.parts else "bucket", "samples", "shards", "bytes")]
+    for name, part in summary.parts.items():
+        rows.append(_row(name, part))
+        rows += _bucket_rows(part.buckets, summary.dry_run, "  ")
+    if not summary.parts:
+        rows += _bucket_rows(summary.buckets, summary.dry_run)
     return table(rows)
+
+
+def _bucket_rows(
+    buckets: Mapping[str, BucketSummary], dry_run: bool, indent: str = ""
+) -> Iterator[tuple[str, str, str, str]]:
+    for name, bucket in buckets.items():
+        yield _row(indent + name, bucket)
+        if dry_run:
+            first = list(bucket.shard_bytes.items())[:_SHARDS_LISTED]
+            yield from ((f"{indent}  {shard}", "", "", f"{count:,}") for shard, count in first)
+            if hidden := len(bucket.shard_bytes) - len(first):
+                yield f"{indent}  and {hidden:,} more (--json lists all)", "", "", ""
+
+
+def _row(name: str, counted: BucketSummary | PartSummary) -> tuple[str, str, str, str]:
+    return name, f"{counted.samples:,}", f"{counted.shards:,}", f"{counted.bytes:,}"
 
 
 def _counts(summary: PackSummary) -> str:
@@ -127,6 +154,10 @@ def _counts(summary: PackSummary) -> str:
     ]
     for reason, skipped in summary.skipped_by_reason.items():
         lines.append(f"  {reason}: {skipped.count} (for example {shown(skipped.example)})")
+    if summary.left_out:
+        lines.append(f"left_out: {sum(left.count for left in summary.left_out.values())}")
+    for condition, left in summary.left_out.items():
+        lines.append(f"  {shown(condition)}: {left.count} (for example {shown(left.example)})")
     lines.append(f"written_samples: {summary.written_samples}")
     lines.append(f"written_shards: {summary.written_shards}")
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from shardwright.buckets import is_bucket
 from shardwright.engine.local import Local
@@ -11,7 +11,7 @@ from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.packing.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
-from shardwright.validate import integer, names, require_switches
+from shardwright.validate import integer, names, place_or_none, require_switches
 
 __all__ = ["BucketSummary", "PackSummary", "pack"]
 
@@ -26,6 +26,11 @@ def pack(
     jsonl: StrPath | None = None,
     output_dir: StrPath | None = None,
     bucket: Iterable[str] = (),
+    where: Iterable[str] = (),
+    ids_file: StrPath | None = None,
+    exclude_ids_file: StrPath | None = None,
+    split: str | Mapping[str, float | str] | None = None,
+    split_by: str | None = None,
     shard_size: int | None = None,
     limit: int | None = None,
     shuffle: bool = False,
@@ -44,7 +49,8 @@ def pack(
 ) -> PackSummary:
     """Pack the ready samples of a store into tar shards, one folder per aspect bucket.
 
-    Arguments are named as the flags of ``shardwright pack``. Raises ShardExistsError (a
+    Arguments are named as the flags of ``shardwright pack``; ``split`` may also be a mapping,
+    ``{"val": 0.05}``. Raises ShardExistsError (a
     FileExistsError) before anything is written if a bucket already has shards, unless
     ``overwrite``, ``resume``, ``append`` or ``sync``; OutdatedError if packed samples are not what
     the store holds and would stay, unless ``sync``, which updates them with the settings of the
@@ -53,9 +59,12 @@ def pack(
     # Here, to keep the import of the package and --help fast.
     from msgspec.structs import asdict
 
+    from shardwright.packing.choice import ids_file as file_of
     from shardwright.packing.run import Request, run
+    from shardwright.recipes.split import choose_split
     from shardwright.shards.format.manifest import PackSettings
     from shardwright.store.places import find_places
+    from shardwright.store.where import parse
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append, "sync": sync}
     switches = {"other_jsonl": other_jsonl, "sha256": sha256, "ignore_space": ignore_space}
@@ -64,12 +73,21 @@ def pack(
     if len(way) > 1:
         raise UsageError("use only one of --overwrite, --resume, --append and --sync")
     places = find_places(recipe, derived_dir, jsonl, output_dir)
+    conditions = names("--where", where)
+    for text in conditions:
+        parse(text)
     settings = PackSettings(
         buckets=_bucket_names(bucket),
         shuffle=shuffle,
         seed=integer("--seed", seed, least=-(1 << 63)) if shuffle else None,
         limit=None if limit is None else integer("--limit", limit),
         shard_size=1000 if shard_size is None else integer("--shard-size", shard_size, least=1),
+        split=choose_split(split, split_by, places.split),
+        where=conditions,
+        ids_file=file_of(place_or_none("--ids-file", ids_file), places.store),
+        exclude_ids_file=file_of(
+            place_or_none("--exclude-ids-file", exclude_ids_file), places.store
+        ),
     )
     given = {name: value for name, value in asdict(settings).items() if value}
     if limit is not None:

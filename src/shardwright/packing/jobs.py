@@ -84,14 +84,14 @@ def summarize(
     skipped = checked.skipped(scan)
     ready = scan.ready_records - len(checked.invalid)
     buckets: dict[str, BucketSummary] = {}
-    parts: dict[str, PartSummary] = {}
+    parts = {job.target.part: PartSummary() for job in jobs if job.target.part}
     for job in jobs:
         for shard in job.todo:
             name = shard.path.rpartition("/")[2]
             off_shape = sum(checked.off_shape[sample] for sample in shard.samples)
             entries = [(buckets, job.target.prefix + name)]
             if job.target.part:
-                part = parts.setdefault(job.target.part, PartSummary())
+                part = parts[job.target.part]
                 part.count(len(shard.samples), shard.bytes)
                 entries.append((part.buckets, name))
             for group, spelt in entries:

@@ -22,8 +22,14 @@ from shardwright.errors import (
     UsageError,
 )
 from shardwright.packing import empty, publish, start, sync
+from shardwright.packing.choice import Choice, read_choice
 from shardwright.packing.jobs import Job, summarize
-from shardwright.packing.origin import jsonl_name, require_same_jsonl, require_same_kind
+from shardwright.packing.origin import (
+    jsonl_name,
+    require_one_jsonl,
+    require_same_jsonl,
+    require_same_kind,
+)
 from shardwright.packing.plan import Plan, plan
 from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.packing.select import select
@@ -34,6 +40,7 @@ from shardwright.progress import Progress
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings, ShardEntry, Unfinished
 from shardwright.shards.format.names import existing_buckets
+from shardwright.shards.format.parts import parts_of
 from shardwright.storage import locks
 from shardwright.storage.local import LocalStorage, require_space, require_writable
 from shardwright.store import provenance
@@ -47,8 +54,8 @@ class Request:
 
     store: Store
     output_dir: Path
-    settings: PackSettings
-    given: Mapping[str, Any]  # the settings that are not the default
+    settings: PackSettings  # as far as the flags say
+    given: Mapping[str, Any]  # those of them that are not the default
     way: str | None  # overwrite, resume, append or sync, where shards may be there already
     other_jsonl: bool
     sha256: bool
@@ -69,11 +76,11 @@ class _Source:
 def run(request: Request, progress: Progress) -> PackSummary:
     """Scan, check, plan, and write what is not there yet."""
     started = time.monotonic()
-    request = _settled(request)
-    store, settings = request.store, request.settings
+    store = request.store
     require_inputs(store)
     _require_own_folder(request)
-    targets = find_targets(request.output_dir, settings, request.way)
+    choice, targets = _find(request)
+    settings = choice.settings
     for target in targets:
         require_writable(target.folder)
         if not request.dry_run:
@@ -86,35 +93,40 @@ def run(request: Request, progress: Progress) -> PackSummary:
     if request.way:
         for target, names in zip(targets, before, strict=True):
             require_same_jsonl(store, names, target.folder)
-    known = frozenset().union(*(start.known for start in starts))
+            if request.way == "sync":
+                require_one_jsonl(store, names, target.folder)
+    known = frozenset().union(*(begin.known for begin in starts), _beside(targets, request.way))
     parts = [target.part for target in targets]
-    selected = select(found, targets[0].settings, parts, known)
+    selected = select(found, choice, parts, known, request.engine, progress)
     followed, synced = starts, None
     if any(begin.before for begin in starts):
-        followed, synced = sync.follow(targets, starts, found, selected, request.engine, progress)
+        followed, synced = sync.follow(
+            *(targets, starts, found, choice, selected), request.engine, progress
+        )
     checked = sync.check_all(followed, found, selected, settings.limit, request.engine, progress)
     jobs = []
     for target, begin, names in zip(targets, followed, before, strict=True):
         chosen = selected.of_part(checked.chosen, target.part)
-        layout = plan(found, checked, chosen, target.settings, begin.first_numbers, begin.again)
+        own = msgspec.structs.replace(settings, part=target.part)
+        layout = plan(found, checked, chosen, own, begin.first_numbers, begin.again)
         kept = _kept(layout, begin, target.folder, request.way)
         if begin.before:
             begin = replace(begin, replaced=mixed(target.folder, begin, kept))
         jobs.append(Job(target, begin, layout, kept, names))
-    jobs = [job for job in jobs if _has_work(job, jobs)]
-    obstacle = _obstacle(jobs, source, request, progress)
+    active = [job for job in jobs if _has_work(job, jobs)]
+    obstacle = _obstacle(active, source, request, progress)
     old: dict[str, list[str]] = {}  # shards that are removed or replaced
     if request.dry_run:
-        old = {} if obstacle else {job.target.prefix: job.old for job in jobs}
-    elif jobs:
+        old = {} if obstacle else {job.target.prefix: job.old for job in active}
+    elif active:
         with ExitStack() as locked:
-            for job in jobs:
+            for job in active:
                 locked.enter_context(LocalStorage(job.folder).lease())
             if _starts(request, targets) != starts:
                 what = "another run has written here"
                 raise SourceChangedError(what, path=request.output_dir, fix="run again")
-            old = {job.target.prefix: job.old for job in jobs}
-            _write(jobs, source, request, progress)
+            old = {job.target.prefix: job.old for job in active}
+            _write(active, source, request, progress)
     return summarize(
         *(jobs, selected, checked, found, old, synced),
         output=request.output_dir,
@@ -124,12 +136,26 @@ def run(request: Request, progress: Progress) -> PackSummary:
     )
 
 
-def _settled(request: Request) -> Request:
-    """Take the settings of the last run, if a sync follows it up or it is one to resume."""
-    last = sync.last_run(request.output_dir) if request.way in ("sync", "resume") else None
-    if last is None or not (request.way == "sync" or last.sync):
-        return request
-    return replace(request, settings=sync.recorded(last, request.given))
+def _find(request: Request) -> tuple[Choice, list[Target]]:
+    """Find what to pack, and where; --append and --sync go on with what was chosen before."""
+    split, targets = find_targets(request.output_dir, request.settings, request.way)
+    settings = msgspec.structs.replace(request.settings, split=split)
+    before = start.current_run(target.folder for target in targets)
+    if request.way == "append" and before is not None:
+        settings = settings.chosen_as(before.settings)
+    elif before and (request.way == "sync" or (request.way == "resume" and before.sync)):
+        given = {**request.given, "split": split, "part": None}
+        settings = msgspec.structs.replace(before.settings, **given)
+    return read_choice(settings, request.store), targets
+
+
+def _beside(targets: Sequence[Target], way: str | None) -> frozenset[str]:
+    """Give the ids in the other parts, where shards are appended to one part alone."""
+    folder, part = targets[0].folder, targets[0].part
+    if way not in ("append", "sync") or part is None or len(targets) > 1:
+        return frozenset()
+    others = (path for name, path in parts_of(folder.parent).items() if name != folder.name)
+    return frozenset().union(*(start.packed_ids(path) for path in others))
 
 
 def _source(store: Store) -> _Source:
@@ -147,7 +173,7 @@ def _has_work(job: Job, jobs: Sequence[Job]) -> bool:
         return True
     if job.start.before:
         runs = job.start.before.runs
-        other = bool(runs) and runs[-1].settings != job.target.settings
+        other = bool(runs) and runs[-1].settings != job.layout.settings
         return other or bool(job.start.resumed or job.old)
     if job.start.append:
         return bool(job.start.base.runs or job.start.resumed)
@@ -223,7 +249,11 @@ def _kept(layout: Plan, start: Start, folder: Path, way: str | None) -> dict[str
 def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Progress) -> None:
     """Write the shards that are missing, then the manifest of each target."""
     plans = {job.target.part: job.layout.digest() for job in jobs}
-    parts = {part: plan for part, plan in plans.items() if part is not None}
+    parts = {
+        job.target.part: plans[job.target.part]
+        for job in jobs
+        if job.target.part and job.layout.shards
+    }
     for job in jobs:  # a part that the interrupted sync has finished belongs to this run
         if job.start.before and job.start.resumed:
             parts = {**(job.start.resumed.parts or {}), **parts}
@@ -231,7 +261,7 @@ def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Pro
         Unfinished(
             append=job.start.append,
             plan=plans[job.target.part],
-            settings=job.target.settings,
+            settings=job.layout.settings,
             replaces=sorted(job.start.replaced),
             base=job.start.base,
             store=manifest.relative_name(request.store.folder, job.folder),

@@ -13,9 +13,11 @@ from shardwright.errors import DamageError, UsageError
 from shardwright.interrupts import check
 from shardwright.packing.outdated import Packed
 from shardwright.packing.plan import Again
+from shardwright.recipes.split import Split
 from shardwright.shards.format import index, manifest
 from shardwright.shards.format.manifest import (
     Before,
+    IdsFile,
     Manifest,
     PackSettings,
     Run,
@@ -194,6 +196,13 @@ def _plans(run: Unfinished | Run) -> dict[str, str]:
     return run.parts or {}
 
 
+def packed_ids(output: Path) -> frozenset[str]:
+    """Read the ids that have a sample in the finished shards of a folder."""
+    done = manifest.load_manifest(output)
+    shards = done.shards if done else ()
+    return frozenset(i for shard in shards for i in index.load(output, shard.path).head.ids)
+
+
 def packed_from(output: Path) -> list[str]:
     """Name the JSONLs that the shards of the folder were packed from, as far as recorded."""
     names: list[str] = []
@@ -276,6 +285,10 @@ def _flag(setting: str) -> str:
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return "given" if value else "not given"
+    if isinstance(value, Split):
+        return " ".join(value.flags()[1:])
+    if isinstance(value, IdsFile):
+        return f"{value.path} (xxh3 {value.xxh3})"
     if isinstance(value, list):
         value = ",".join(value) or None
     return "not given" if value is None else str(value)

@@ -7,47 +7,37 @@ its number, so that numbers have no gaps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from shardwright.engine import Engine
-from shardwright.errors import OutdatedError, UsageError
+from shardwright.errors import OutdatedError, ShardwrightError, UsageError
 from shardwright.packing.check import Checked, check
+from shardwright.packing.choice import Choice, read_choice
 from shardwright.packing.jobs import Job
+from shardwright.packing.origin import jsonl_name
 from shardwright.packing.outdated import Compared, Comparison, compare
 from shardwright.packing.plan import Again
 from shardwright.packing.scan import Scan
 from shardwright.packing.select import Selected, select
-from shardwright.packing.start import Start, current_run, only
+from shardwright.packing.start import Start, only
 from shardwright.packing.summary import Skipped
 from shardwright.packing.targets import Target
 from shardwright.progress import Progress, quantity
-from shardwright.shards.format.manifest import Before, PackSettings, Run, Unfinished
+from shardwright.shards.format.manifest import Before, PackSettings
 from shardwright.shards.format.names import shard_number
-from shardwright.shards.format.parts import parts_of
 from shardwright.store import commands
 from shardwright.store.store import Store
-
-
-def last_run(output: Path) -> Unfinished | Run | None:
-    """Find the last run into a folder or, if it is split, into its parts."""
-    return current_run([output]) or current_run(parts_of(output).values())
-
-
-def recorded(last: Unfinished | Run, given: Mapping[str, Any]) -> PackSettings:
-    """Give the settings of the last run, except those that are given now."""
-    return msgspec.structs.replace(last.settings, **{"split": None, "part": None, **given})
 
 
 def follow(
     targets: Sequence[Target],
     starts: Sequence[Start],
     found: Scan,
+    choice: Choice,
     selected: Selected,
     engine: Engine,
     progress: Progress,
@@ -58,7 +48,8 @@ def follow(
     """
     followed, total = [], Comparison()
     for target, start in zip(targets, starts, strict=True):
-        asked = _asked(target, start, found, selected)
+        asked = set(selected.of_part(selected.order, target.part))
+        asked |= _asked_before(target.part, start, found, choice, engine)
         result = compare(target.folder, start.packed, found, asked, engine, progress)
         require_ready(found.store, result.not_ready)
         followed.append(_followed(start, result))
@@ -75,27 +66,32 @@ def follow(
     return followed, total
 
 
-def _asked(target: Target, start: Start, found: Scan, selected: Selected) -> set[int]:
-    """Give the samples that a target may hold.
+def _asked_before(
+    part: str | None, start: Start, found: Scan, choice: Choice, engine: Engine
+) -> set[int]:
+    """Give the samples that runs since the last sync asked for, unless the choice is another now.
 
-    Unless others are asked for now than by the last run, those that a run before it chose stay:
-    ``--append --bucket`` adds to what is there.
+    ``--append --bucket 512x512`` adds to what is there, so the rest is not to go.
     """
-    asked = set(selected.of_part(selected.order, target.part))
     runs = start.before.runs if start.before else []
     first = max((number for number, run in enumerate(runs) if run.sync), default=0)
     recent = [run.settings for run in runs[first:]]
-    if recent and _choice(recent[-1]) == _choice(target.settings):
-        others = {_choice(settings): settings for settings in recent[:-1]}
+    asked: set[int] = set()
+    if recent and _asks(recent[-1]) == _asks(choice.settings):
+        others = {_asks(settings): settings for settings in recent[:-1]}
         for settings in others.values():
-            asked.update(select(found, settings, [target.part], ()).order)
+            try:
+                before = read_choice(settings, found.store)
+                asked.update(select(found, before, [part], (), engine, Progress()).order)
+            except ShardwrightError:  # a list is gone: what it chose stays
+                asked.update(found.ready())
     return asked
 
 
-def _choice(settings: PackSettings) -> tuple[object, ...]:
+def _asks(settings: PackSettings) -> tuple[object, ...]:
     lists = (settings.ids_file, settings.exclude_ids_file)
-    names = tuple(file.path if file else None for file in lists)
-    return (*settings.buckets, None, *settings.where, None, *names)
+    names = (file.path if file else None for file in lists)
+    return (tuple(settings.buckets), tuple(settings.where), *names)
 
 
 def _followed(start: Start, result: Comparison) -> Start:
@@ -164,8 +160,10 @@ def require_ready(store: Store, not_ready: Skipped) -> None:
 
 def require_current(job: Job, output: Path, engine: Engine, progress: Progress) -> None:
     """Raise if packed samples are outdated, before others are appended to them."""
-    scan = job.layout.scan
-    result = compare(job.folder, job.start.packed, scan, None, engine, progress)
+    scan, runs = job.layout.scan, job.start.base.runs
+    name = jsonl_name(scan.store)  # the samples of other JSONLs are not in this one
+    packed = [shard for shard in job.start.packed if runs[shard.entry.run].jsonl == name]
+    result = compare(job.folder, packed, scan, None, engine, progress)
     if result.outdated:
         kinds = {"changed": result.changed, "removed": result.removed}
         listed = [_counted(counts, f"{kind} samples") for kind, counts in kinds.items() if counts]

@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from shardwright.errors import DamageError, UsageError
 from shardwright.packing.start import existing
 from shardwright.recipes.split import Split
@@ -19,15 +17,10 @@ from shardwright.store.commands import quoted
 
 @dataclass(frozen=True)
 class Target:
-    """A shard folder, and the settings of what is packed into it."""
+    """A shard folder, and the part of a split that belongs there."""
 
     folder: Path
-    settings: PackSettings
-
-    @property
-    def part(self) -> str | None:
-        """Name the part of the split that belongs here."""
-        return self.settings.part
+    part: str | None = None
 
     @property
     def prefix(self) -> str:
@@ -35,7 +28,9 @@ class Target:
         return f"{self.part}/" if self.part else ""
 
 
-def find_targets(output: Path, settings: PackSettings, way: str | None) -> list[Target]:
+def find_targets(
+    output: Path, settings: PackSettings, way: str | None
+) -> tuple[Split | None, list[Target]]:
     """Find the folders to pack into, by the split that is asked for or was recorded before.
 
     Raise if that would move samples from one part to another.
@@ -45,33 +40,29 @@ def find_targets(output: Path, settings: PackSettings, way: str | None) -> list[
         own = parts.last_settings(output)
     if own is not None and own.part is not None:
         _require_same(output, settings.split, own.split)
-        return [Target(output, _with(settings, own.split, own.part))]
+        return own.split, [Target(output, own.part)]
     if own is not None or existing(output, existing_buckets(output)):
         if settings.split is not None:
             what = "holds shards that are not split, so nothing was written"
             fix = "give another --output-dir, or remove these shards"
             raise UsageError(what, path=output, fix=fix)
-        return [Target(output, settings)]
+        return None, [Target(output)]
     try:
         before = parts.recorded_split(output)
     except DamageError:
         if way != "overwrite" or settings.split is None:
             raise
-        before = settings.split
+        before = None
     split = settings.split or before
     if split is None:
-        return [Target(output, settings)]
+        return None, [Target(output)]
     names = split.names
     if before is not None and before != split:
         if way != "overwrite" or settings.buckets:
             _require_same(output, split, before)
         # The shards of a part that is no more are removed: their samples are in other parts now.
         names = tuple(dict.fromkeys((*names, *before.names)))
-    return [Target(output / name, _with(settings, split, name)) for name in names]
-
-
-def _with(settings: PackSettings, split: Split | None, part: str) -> PackSettings:
-    return msgspec.structs.replace(settings, split=split, part=part)
+    return split, [Target(output / name, name) for name in names]
 
 
 def _require_same(output: Path, split: Split | None, before: Split | None) -> None:

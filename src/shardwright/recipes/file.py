@@ -18,6 +18,7 @@ from shardwright.recipes import keys, rules
 from shardwright.recipes.build import Invalid, Table, Tables, build, place
 from shardwright.recipes.keys import Key
 from shardwright.recipes.rules import Fault
+from shardwright.recipes.split import BY, Split, read_split
 from shardwright.recipes.values import Recipe
 
 NAME = "shardwright.toml"
@@ -39,6 +40,7 @@ class RecipeFile:
     origin: str | None  # the file or name that was asked for; None if there is none
     origins: Mapping[str, str]  # of values, by TABLE.KEY or component.NAME.KEY
     tables: Tables = dataclasses.field(repr=False)  # all values, as TOML has them
+    split: Split | None = None
 
     def error(self, name: str, key: str, what: str, fix: str) -> UsageError:
         """Make the error for a key of a component."""
@@ -138,6 +140,8 @@ def _tables(document: Table, label: str) -> Tables:
     tables: Tables = {"": {key: value for key, value in document.items() if key in keys.TOP}}
     for name, known in keys.TABLES.items():
         tables[name] = document.get(name, {})
+        if name == "split":  # besides, a part may have any name
+            known = {**dict.fromkeys(tables[name], keys.SHARE), BY: keys.SPLIT[BY]}
         _check(tables[name], known, f"[{name}] ", label)
     for name, table in document.get("component", {}).items():
         if not isinstance(table, dict) or not keys.is_name(name):
@@ -201,7 +205,13 @@ def _built(tables: Tables, origins: Mapping[str, str], origin: str | None) -> Re
     for fault in rules.faults(recipe):
         raise _error(fault, origins, origin)
     paths = {name: Path(path) for name, path in {**keys.DEFAULT_PATHS, **tables["paths"]}.items()}
-    return RecipeFile(recipe, paths, origin, origins, tables)
+    shares = {name: share for name, share in tables["split"].items() if name != BY}
+    try:
+        split = read_split(shares or None, tables["split"].get(BY))
+    except UsageError as error:
+        path = next((origins[place("split", name)] for name in shares), origin)
+        raise UsageError(f"[split]: {error.what}", path=path, fix=error.fix) from None
+    return RecipeFile(recipe, paths, origin, origins, tables, split)
 
 
 def _error(fault: Fault, origins: Mapping[str, str], origin: str | None) -> UsageError:

@@ -212,7 +212,15 @@ IMAGES = {
         *('"fast": JPEG files are decoded at a smaller scale, where that is enough', '"fast"'),
     ),
 }
-TABLES = {"paths": PATHS, "images": IMAGES}  # besides those of the components
+SHARE = Key(
+    *('a share, for example "5%"', lambda v: _is_text(v) or isinstance(v, float)),
+    *("a part to hold out, of any name, and its share; the rest is train", '"5%"'),
+)
+SPLIT = {
+    "val": SHARE,
+    "by": Key("a column", _is_text, "samples with one value there stay together", '"scene"'),
+}
+TABLES = {"paths": PATHS, "images": IMAGES, "split": SPLIT}  # besides those of the components
 OF_RESOLUTION = {"step": 64, "max_aspect": 2.0}  # with their defaults
 COMPONENT = {
     "encoder": Key(

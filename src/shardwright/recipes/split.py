@@ -18,6 +18,7 @@ import msgspec
 import xxhash
 
 from shardwright.errors import UsageError
+from shardwright.validate import as_text
 
 TRAIN = "train"  # the rest
 BY = "by"  # the key of a recipe that names the group column
@@ -50,6 +51,18 @@ class Split(msgspec.Struct, frozen=True, omit_defaults=True):
     def flags(self) -> list[str]:
         """Spell it as flags of pack."""
         return ["--split", self.shares(), *(["--split-by", self.by] if self.by else [])]
+
+
+def choose_split(given: object, by: object, recipe: Split | None) -> Split | None:
+    """Give the split that ``--split`` and ``--split-by`` ask for, else that of the recipe."""
+    found = recipe if given is None else read_split(given, None)
+    if by is None:
+        return found
+    column = as_text("--split-by", by, "the name of a column")
+    if found is None:
+        fix = "add --split, for example --split val=5%"
+        raise UsageError(f"--split-by {column}: there is no split", fix=fix)
+    return msgspec.structs.replace(found, by=column)
 
 
 def read_split(given: object, by: str | None) -> Split | None:

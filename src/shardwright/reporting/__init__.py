@@ -103,7 +103,7 @@ def status(
     from shardwright.store.places import find_places
 
     engine = Local.of(workers)
-    store, shards = find_places(recipe, derived_dir, jsonl, output_dir)
+    store, shards, _ = find_places(recipe, derived_dir, jsonl, output_dir)
     derived = store.folder
     if not derived.exists():
         fix = f"give another --derived-dir, or make it with {commands.derive(store)}"

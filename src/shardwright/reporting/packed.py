@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import check
-from shardwright.layout import JSONL_NAME, STATE_FOLDER
+from shardwright.layout import JSONL_NAME
+from shardwright.packing.choice import wanted
+from shardwright.packing.start import current_run, packed_ids
 from shardwright.progress import quantity
 from shardwright.reporting import PackedStatus
 from shardwright.shards.format import consistency, index, manifest
-from shardwright.shards.format.manifest import Run, Unfinished
+from shardwright.shards.format.manifest import PackSettings, Run, Unfinished
+from shardwright.shards.format.parts import is_packed, packed_below, top_folder
 from shardwright.store import commands, provenance
 from shardwright.store.folders import holds_shards
 from shardwright.store.store import Store
@@ -39,13 +43,41 @@ class _Packing:
         )
 
 
+@dataclass
+class _Group:
+    """The shard folders that one pack command writes: one, or the parts of a split."""
+
+    top: Path  # its --output-dir
+    packings: list[_Packing]
+    settings: PackSettings | None = None  # of its last run
+
+    @property
+    def other(self) -> str:
+        """List the settings of the store that differ."""
+        return next((one.other for one in self.packings if one.other), "")
+
+    @property
+    def ready(self) -> int:
+        """Count its samples whose id is ready in the store."""
+        return sum(one.ready for one in self.packings)
+
+    def holds_all_of(self, jsonl: str) -> bool:
+        """Whether its runs packed all that was asked for, and not only a share of it."""
+        return all(one.holds_all_of(jsonl) for one in self.packings)
+
+    def pack(self, store: Store, way: str) -> str:
+        """Write the command that packs into it again, as its last run did."""
+        flags = self.settings.flags(store.folder) if self.settings else []
+        return commands.pack(store, self.top, way, *flags)
+
+
 class Packings:
     """The shard folders in a folder and directly below it, compared with a store."""
 
     def __init__(self, output_dir: Path, ready: Set[str], store: Store) -> None:
         self.output_dir = output_dir
         self._entries, self._recipe = provenance.readable(store.folder), store.recipe
-        self._count = len(ready)
+        self._ready = ready
         self._left = set(ready)  # ready samples that are in no folder
         self._packings = [self._read(folder, ready) for folder in _folders(output_dir)]
 
@@ -70,35 +102,62 @@ class Packings:
                 packed_from = store if note.jsonl is None else store.of(note.jsonl)
                 flags = ["--resume", *note.settings.flags(store.folder), *other]
                 why = f"a run that packs into {where} was interrupted, or is still running"
-                return commands.pack(packed_from, one.folder, *flags), why
-        alike = [one for one in self._packings if one.ready]
-        mine = [one for one in alike if not one.other]
+                return commands.pack(
+                    packed_from, top_folder(one.folder, note.settings), *flags
+                ), why
+        groups = self._groups()
+        alike = [group for group in groups if group.ready]
+        mine = [group for group in alike if not group.other]
         name = manifest.relative_name(store.jsonl, store.folder)
-        for one in mine:
-            if one.ready == self._count:
-                where, own = str(one.folder), store.jsonl == store.folder / JSONL_NAME
+        left = {str(group.top): self._left_of(group, store) for group in mine}
+        for where in left:
+            if not left[where]:
+                own = store.jsonl == store.folder / JSONL_NAME
                 flags = ["--against", str(store.folder)] if own else ["--read-data"]
                 why = f"every sample is packed in {where}"
                 return commands.command("verify", where, *flags), why
         if alike and not mine:
-            one, again = alike[0], "pack again with --overwrite"
-            if one.holds_all_of(name):
-                flags = ["--overwrite", *one.runs[-1].settings.flags(store.folder)]
-                again = f"run {commands.pack(store, one.folder, *flags)}"
-            why = f"{one.folder} holds arrays made with other settings ({one.other})"
+            group, again = alike[0], "pack again with --overwrite"
+            if group.holds_all_of(name):
+                again = f"run {group.pack(store, '--overwrite')}"
+            why = f"{group.top} holds arrays made with other settings ({group.other})"
             return None, f"{why}; to replace them, {again}"
         if not mine and not holds_shards(self.output_dir):
             return commands.pack(store, self.output_dir), "every record is ready"
-        left = f"{quantity(len(self._left), 'ready samples')} not packed yet"
-        if mine and len(self._packings) == 1 and mine[0].holds_all_of(name):
-            flags = ["--append", *mine[0].runs[-1].settings.flags(store.folder)]
-            return commands.pack(store, mine[0].folder, *flags), left
+        if len(groups) == 1 and mine and mine[0].holds_all_of(name):
+            count = quantity(left[str(mine[0].top)], "ready samples")
+            return mine[0].pack(store, "--append"), f"{count} not packed yet"
         if not self._left:
             return None, "every sample is packed, in several folders"
         if not mine:
-            left = f"every record is ready, but {self.output_dir} holds other shards"
-            return None, f"{left}; pack into another --output-dir"
-        return None, f"{left}; whether to add to {mine[0].folder} is your decision"
+            why = f"every record is ready, but {self.output_dir} holds other shards"
+            return None, f"{why}; pack into another --output-dir"
+        count = quantity(len(self._left), "ready samples")
+        why = f"{count} not packed yet; whether to add to {mine[0].top} is your decision"
+        return None, why
+
+    def _groups(self) -> list[_Group]:
+        """Group the parts of a split."""
+        groups: dict[Path, _Group] = {}
+        for one in self._packings:
+            top = top_folder(one.folder, one.runs[-1].settings) if one.runs else one.folder
+            groups.setdefault(top, _Group(top, [])).packings.append(one)
+        for group in groups.values():
+            last = current_run(one.folder for one in group.packings)
+            group.settings = last.settings if last else None
+        return list(groups.values())
+
+    def _left_of(self, group: _Group, store: Store) -> int:
+        """Count the ready samples that a group should have and has not."""
+        settings = group.settings
+        if settings is not None and group.top == self.output_dir:  # all parts are here
+            settings = msgspec.structs.replace(settings, part=None)
+        if settings is None or not settings.is_choice:
+            return len(self._ready) - group.ready
+        asked = wanted(store, settings) & self._ready
+        for one in group.packings:
+            asked -= packed_ids(one.folder)
+        return len(asked)
 
     def _read(self, folder: Path, ready: Set[str]) -> _Packing:
         found = _Packing(folder, [])
@@ -123,10 +182,4 @@ class Packings:
 
 def _folders(output_dir: Path) -> list[Path]:
     """Find the shard folders, finished or not."""
-    names = sorted(os.listdir(output_dir)) if output_dir.is_dir() else []
-    notes = (manifest.MANIFEST_NAME, manifest.UNFINISHED_NAME)
-    return [
-        folder
-        for folder in (output_dir, *(output_dir / name for name in names))
-        if any((folder / STATE_FOLDER / note).is_file() for note in notes)
-    ]
+    return [*([output_dir] if is_packed(output_dir) else []), *packed_below(output_dir)]

@@ -7,15 +7,17 @@ from typing import NamedTuple
 
 from shardwright import recipes
 from shardwright.recipes import RecipeFile
+from shardwright.recipes.split import Split
 from shardwright.store.store import Store
 from shardwright.validate import as_text, place, place_or_none
 
 
 class Places(NamedTuple):
-    """A store and the folder of its shards."""
+    """A store, the folder of its shards, and how the recipe splits them."""
 
     store: Store
     shards: Path
+    split: Split | None
 
 
 def find_recipe(given: object) -> RecipeFile:
@@ -28,4 +30,5 @@ def find_places(recipe: object, derived_dir: object, jsonl: object, shards: obje
     file = find_recipe(recipe)
     folder = file.paths["store"] if derived_dir is None else place("--derived-dir", derived_dir)
     store = Store.at(folder, place_or_none("--jsonl", jsonl), file)
-    return Places(store, file.paths["shards"] if shards is None else place("--output-dir", shards))
+    output = file.paths["shards"] if shards is None else place("--output-dir", shards)
+    return Places(store, output, file.split)

@@ -19,12 +19,14 @@ from shardwright.engine import Engine
 from shardwright.errors import DamageError, ShardwrightError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
+from shardwright.packing.choice import wanted
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import consistency, keys, manifest
 from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.manifest import MANIFEST_NAME, SHA256_NAME, UNFINISHED_NAME, Manifest
 from shardwright.shards.format.names import bucket_folder, existing_buckets, is_shard_path
+from shardwright.shards.format.parts import top_folder
 from shardwright.storage.files import TMP_SUFFIX, explained
 from shardwright.storage.local import LocalStorage
 from shardwright.store import commands, provenance
@@ -50,9 +52,16 @@ def verify_shards(
     folder: Path, *, read_data: bool, against: Path | None, engine: Engine, progress: Progress
 ) -> VerifyReport:
     """Check a shard folder; ``against`` also compares it with a store, which reads all data."""
-    started = time.monotonic()
-    read_data = read_data or against is not None
     source = read_source(Store.at(against), progress) if against is not None else None
+    return check_folder(folder, source, read_data, engine, progress)[0]
+
+
+def check_folder(
+    folder: Path, source: Source | None, read_data: bool, engine: Engine, progress: Progress
+) -> tuple[VerifyReport, list[Seen]]:
+    """Check a shard folder; give also what was seen of each shard."""
+    started = time.monotonic()
+    read_data = read_data or source is not None
     shards = LocalStorage(folder)
     sizes = dict(sorted(shards.list(_TAR)))
     packed, unfinished, findings = _documents(folder)
@@ -83,7 +92,7 @@ def verify_shards(
         findings.append(Finding("leftover", path, None, what, fix, damage=False))
     if source is not None:
         findings += _left_out(source, seen, folder, None if unfinished else packed)
-    return VerifyReport(
+    report = VerifyReport(
         path=str(folder),
         read_data=read_data,
         checked={"shards": len(seen), "samples": sum(len(shard.keys) for shard in seen)},
@@ -92,6 +101,7 @@ def verify_shards(
         seconds=round(time.monotonic() - started, 3),
         outdated=sum(shard.outdated for shard in seen),
     )
+    return report, seen
 
 
 def _documents(folder: Path) -> tuple[Manifest | None, manifest.Unfinished | None, list[Finding]]:
@@ -273,23 +283,25 @@ def _left_out(
     """Report the records of the store that are in no shard."""
     found = {key for shard in seen for key in shard.keys}
     store, longest = source.store, source.store.recipe.longest_key
+    settings = packed.runs[-1].settings if packed else None
+    asked = wanted(store, settings) if settings and settings.is_choice else source.lines
     absent = []
     for image_id in source.lines:
         check()
-        if keys.key(image_id, longest) not in found:
+        if image_id in asked and keys.key(image_id, longest) not in found:
             absent.append(image_id)
     if not absent:
         return
     count = quantity(len(absent), "records")
     what = f"has {count} without a sample in the shards, for example {absent[0]}"
     names = packed.jsonls() if packed else []
-    if packed and manifest.relative_name(store.jsonl, store.folder) in names:
+    if packed and settings and manifest.relative_name(store.jsonl, store.folder) in names:
         how, fix = "--append", "to pack those that are ready"
         if listed := consistency.other_settings(packed, provenance.readable(store.folder)):
             how = "--overwrite"
             fix = f"the store was made with other settings ({listed}); to pack all again"
-        as_before = msgspec.structs.replace(packed.runs[-1].settings, limit=None, buckets=[])
-        fix += f", run {commands.pack(store, folder, how, *as_before.flags(store.folder))}"
+        as_before = msgspec.structs.replace(settings, limit=None, buckets=[]).flags(store.folder)
+        fix += f", run {commands.pack(store, top_folder(folder, settings), how, *as_before)}"
     elif names:  # the rest may be held out of training
         paths = " and ".join(str(store.of(name).jsonl) for name in names)
         fix = f"the shards were packed from {paths}, a part of the store"

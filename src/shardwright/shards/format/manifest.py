@@ -64,6 +64,17 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ids_file: IdsFile | None = None
     exclude_ids_file: IdsFile | None = None
 
+    @property
+    def is_choice(self) -> bool:
+        """Whether they leave out samples for good, which an append does not add either."""
+        return bool(self.part or self.where or self.ids_file or self.exclude_ids_file)
+
+    def chosen_as(self, before: PackSettings) -> PackSettings:
+        """Give them with the conditions and lists of an earlier run, where they have none."""
+        names = ("where", "ids_file", "exclude_ids_file")
+        kept = {name: getattr(self, name) or getattr(before, name) for name in names}
+        return msgspec.structs.replace(self, **kept)
+
     def flags(self, store: Path) -> list[str]:
         """Spell these settings as flags of pack from this store, leaving out defaults."""
         words = ["--bucket", ",".join(self.buckets)] if self.buckets else []

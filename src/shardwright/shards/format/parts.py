@@ -63,3 +63,16 @@ def parts_of(output: Path) -> dict[str, Path]:
                 splits.add(settings.split)
     names = [name for split in splits for name in split.names]
     return {folder.name: folder for folder in below if folder.name in names}
+
+
+def top_folder(folder: Path, settings: PackSettings) -> Path:
+    """Give the folder to pack into, which for a part is that of the split."""
+    return folder.parent if settings.part and settings.part == folder.name else folder
+
+
+def require_no_parts(folder: Path) -> None:
+    """Raise if a folder is split, for a command that takes one part."""
+    if not is_packed(folder) and (found := parts_of(folder)):
+        names = " and ".join(found)
+        fix = f"give {' or '.join(map(str, found.values()))}"
+        raise UsageError(f"is split into {names}", path=folder, fix=fix)

@@ -23,6 +23,7 @@ from shardwright.shards.format import manifest
 from shardwright.shards.format.index import Member, ShardIndex, load
 from shardwright.shards.format.keys import key
 from shardwright.shards.format.manifest import Manifest, ShardEntry
+from shardwright.shards.format.parts import require_no_parts
 from shardwright.shards.format.tar import BLOCK, member_bytes
 from shardwright.shards.loaders import IndexSummary, card
 from shardwright.storage import files
@@ -149,6 +150,7 @@ def write_indexes(folder: Path, chosen: list[str], remove: bool) -> IndexSummary
     if not folder.is_dir():
         fix = "give the --output-dir of a pack"
         raise InputMissingError("no such folder", path=folder, fix=fix)
+    require_no_parts(folder)
     listed = None if remove else manifest.load_manifest(folder)
     if not remove and not (listed and listed.shards):
         fix = "pack it, or finish its packing with --resume"

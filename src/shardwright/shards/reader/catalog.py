@@ -23,6 +23,7 @@ from shardwright.shards.format import index, manifest, tarread
 from shardwright.shards.format.index import Member, ShardIndex
 from shardwright.shards.format.keys import keys
 from shardwright.shards.format.names import bucket_folder, existing_buckets, existing_shards
+from shardwright.shards.format.parts import require_no_parts
 from shardwright.shards.format.tarread import Fault
 from shardwright.shards.reader.components import ComponentInfo, components_of
 from shardwright.shards.reader.folder import COPY, Folder, LocalFolder, Shard
@@ -87,6 +88,7 @@ def open_catalog(folder: Folder) -> Catalog:
             fix = "finish it with the same pack and --resume"
             raise InputMissingError("packing was interrupted", path=folder.name, fix=fix)
         if isinstance(folder, LocalFolder):
+            require_no_parts(folder.path)
             return _scan(folder)
         fix = f"a URL is read through its index, so copy {STATE_FOLDER} along with the shards"
         raise InputMissingError(f"has no {_MANIFEST}", path=folder.name, fix=fix)

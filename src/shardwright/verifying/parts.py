@@ -1,0 +1,82 @@
+"""Checks a split folder: each part as a shard folder, and that no sample is in two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from shardwright.engine import Engine
+from shardwright.errors import DamageError
+from shardwright.progress import Progress
+from shardwright.shards.format import manifest
+from shardwright.store.findings import Finding, VerifyReport
+from shardwright.store.store import Store
+from shardwright.verifying.against import read_source
+from shardwright.verifying.folder import check_folder
+from shardwright.verifying.shard import Seen
+
+_AGAIN = "pack all of it again with --overwrite"
+_ABSOLUTE = ("left_out", "empty_left_out", "other_recipe", "no_manifest")  # not below the folder
+
+
+def verify_parts(
+    folder: Path,
+    parts: Mapping[str, Path],
+    *,
+    read_data: bool,
+    against: Path | None,
+    engine: Engine,
+    progress: Progress,
+) -> VerifyReport:
+    """Check every part of a split folder, as one report."""
+    source = read_source(Store.at(against), progress) if against is not None else None
+    found = {
+        name: check_folder(path, source, read_data, engine, progress)
+        for name, path in parts.items()
+    }
+    reports = {name: report for name, (report, _) in found.items()}
+    findings = [
+        one if one.kind in _ABSOLUTE else replace(one, file=f"{name}/{one.file}")
+        for name, report in reports.items()
+        for one in report.findings
+    ]
+    findings += _missing(parts)
+    findings += _in_two_parts({name: seen for name, (_, seen) in found.items()})
+    every = list(reports.values())
+    return VerifyReport(
+        path=str(folder),
+        read_data=every[0].read_data,
+        checked={kind: sum(one.checked[kind] for one in every) for kind in every[0].checked},
+        bytes=sum(one.bytes for one in every),
+        findings=findings,
+        seconds=round(sum(one.seconds for one in every), 3),
+    )
+
+
+def _missing(parts: Mapping[str, Path]) -> Iterator[Finding]:
+    """Find parts that a run into another part has packed too."""
+    packed: dict[str, str] = {}  # by name: the part that names it
+    for name, path in parts.items():
+        with suppress(DamageError):  # reported already
+            done = manifest.load_manifest(path)
+            for run in done.runs if done else ():
+                packed |= dict.fromkeys(run.parts or (), name)
+    for name in sorted(packed.keys() - parts.keys()):
+        what = f"is missing, but it was packed together with {packed[name]}"
+        fix = f"restore it from a copy, or {_AGAIN}"
+        yield Finding("part_missing", name, None, what, fix)
+
+
+def _in_two_parts(seen: Mapping[str, list[Seen]]) -> Iterator[Finding]:
+    """Find samples that are in more than one part, for example in training and in validation."""
+    first: dict[str, tuple[str, str]] = {}  # by key: the part and the shard
+    for name, shards in seen.items():
+        for shard in shards:
+            for key in shard.keys:
+                part, other = first.setdefault(key, (name, f"{name}/{shard.path}"))
+                if part != name:
+                    what = f"the same sample is in {other}"
+                    path = f"{name}/{shard.path}"
+                    yield Finding("in_two_parts", path, None, what, _AGAIN, sample=key)
