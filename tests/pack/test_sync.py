@@ -18,7 +18,7 @@ from shardwright.shards.format import consistency, manifest
 from shardwright.storage.files import using
 from tests import commands
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
-from tests.stores import Record, Store, array, line, make_store, npy, record
+from tests.stores import Record, array, make_store, npy, record
 from tests.tars import all_ids, ids_by_shard, listing
 
 ONE, OTHER, NEW = "24x16", "32x16", "16x24"
@@ -183,7 +183,7 @@ def test_a_sync_with_nothing_to_do_says_so_and_changes_nothing(
     before, times = contents(output), stamps(output)
     done = commands.run("pack", "--sync", "--derived-dir", seven.root, "--output-dir", output)
     assert done.returncode == 0
-    assert "nothing to pack: the shards are up to date" in done.stdout
+    assert "nothing to sync: 4 shards up to date" in done.stdout
     assert (contents(output), stamps(output)) == (before, times)
 
 
@@ -278,10 +278,12 @@ def test_a_dry_run_of_a_sync_lists_what_it_would_do_and_does_nothing(
     flags = ("--derived-dir", seven.root, "--output-dir", output)
     done = commands.run("pack", "--sync", "--dry-run", *flags)
     assert contents(output) == before
-    assert done.stdout.splitlines()[0].startswith(
-        "would sync: 1 changed, 2 removed and 1 new sample; 3 shards written"
+    assert done.stdout.startswith(
+        f"would sync {output} with the store: 1 changed, 2 removed, 1 new sample; 3 shards written"
     )
+    assert " 1 removed, 1 kept [" in done.stdout.splitlines()[0]
     lines = [text.strip() for text in done.stdout.splitlines()]
+    assert "  record: 1 (for example img5)" in done.stdout.splitlines()
     move = "bucket_24x16/shard-000002.tar becomes bucket_24x16/shard-000000.tar"
     assert move in lines
     at = lines.index("note: would remove 1 shard:")
@@ -365,7 +367,7 @@ def test_an_interrupted_sync_follows_a_store_that_has_changed_since(
     interrupted(seven, output, "unlink")
     seven.remove("img4")
     seven.add("img7")
-    with pytest.raises(UsageError, match="--resume: this is not the run to resume: .*--sync"):
+    with pytest.raises(UsageError, match=r"--resume: this is not the run to resume: .*--sync"):
         packed(seven, output, resume=True)
     packed(seven, output, sync=True)
     assert_follows(seven, output)
@@ -389,7 +391,7 @@ def test_samples_follow_into_the_parts_of_a_split(tmp_path: Path, output: Path) 
     changing = Changing(
         tmp_path / "derived", [record(f"img{n}", ONE, person=f"p{n % 6}") for n in range(24)]
     )
-    packed(changing, output, split="val=30%", split_by="person", shard_size=4)
+    packed(changing, output, split="val=50%", split_by="person", shard_size=4)
     train = {*all_ids(output / "train")}
     val = {*all_ids(output / "val")}
     moves = min(val)

@@ -143,11 +143,10 @@ def _synced(jobs: Sequence[Job], found: Comparison, new: int) -> SyncSummary:
             path = paths[shard.bucket, shard.number]
             if path != shard.before:
                 moved[job.target.prefix + shard.before] = job.target.prefix + path
-    stay = {entry.path for job in jobs for entry in job.start.base.shards}
     return SyncSummary(
         changed=dict(found.changed),
         removed=dict(found.removed),
         new_samples=new,
         moved_shards=moved,
-        untouched_shards=len(stay),
+        untouched_shards=sum(len(job.start.base.shards) for job in jobs),
     )
