@@ -159,14 +159,20 @@ def _publish(
 
 
 def remove_shards(output: Path, bucket: str, keep: Iterable[str] = ()) -> None:
-    """Remove the shards of a bucket, and their indexes; without any it loses its folders."""
+    """Remove the shards of a bucket, and their indexes."""
     kept = {output / path for path in keep}
     for path in existing(output, [bucket]):
         if path not in kept:
             files.remove(path)
             files.remove(output / index.index_name(f"{path.parent.name}/{path.name}"))
-    for folder in _folders(output, bucket):
-        files.remove_empty_folders(folder)
+
+
+def remove_empty_buckets(output: Path) -> None:
+    """Remove the folders of buckets without shards."""
+    for bucket in existing_buckets(output):
+        if not existing(output, [bucket]):
+            for folder in _folders(output, bucket):
+                files.remove_empty_folders(folder)
 
 
 def sync(output: Path) -> None:

@@ -306,6 +306,7 @@ def _write_target(
     for name in sorted(set(start.replaced) - {shard.bucket for shard in job.todo}):
         manifest.remove_manifest(target)
         publish.remove_shards(target, name, keep=job.stay)
+    publish.remove_empty_buckets(target)
     stays = bool(layout.shards or start.base.shards)
     checksums = empty.publish(target, start.base, source.empties if stays else {})
     publish.sync(target)  # before the manifest lists them
