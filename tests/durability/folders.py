@@ -10,6 +10,7 @@ import xxhash
 
 from shardwright.layout import JSONL_NAME
 from shardwright.shards.format import manifest
+from shardwright.shards.format.parts import parts_of
 from shardwright.store import facts
 from shardwright.store.journal import journal_path
 from shardwright.store.store import Store
@@ -64,6 +65,8 @@ def assert_arrays_are_whole(folder: Path, start: Contents | None, expected: Cont
 
 def assert_manifest_speaks_true(folder: Path) -> None:
     """At any moment: what a manifest lists is there, whole, and not mixed with anything else."""
+    for part in parts_of(folder).values():
+        assert_manifest_speaks_true(part)
     listed = manifest.load_manifest(folder)
     if listed is None:
         return

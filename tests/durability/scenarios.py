@@ -152,6 +152,14 @@ def _resume_overwrite(store: Store, output: Path) -> tuple[Options, Options]:
     return options, options
 
 
+def _split(store: Store, output: Path) -> tuple[Options, Options]:
+    """Pack one shard for each of two parts."""
+    lines = store.jsonl.read_bytes().splitlines(keepends=True)
+    store.jsonl.write_bytes(b"".join(lines[0:6:2]))
+    options: Options = {"split": "val=50%"}
+    return options, {**options, "resume": True}
+
+
 def _packing(build: Callable[[Store, Path], tuple[Options, Options]]) -> Build:
     def built(folder: Path, output: Path) -> tuple[Command, Options, Options]:
         store = small_store(folder / "derived", twenty())
@@ -276,6 +284,7 @@ _PACK = {
     "sync": _sync,
     "resume": _resume,
     "resume an overwrite": _resume_overwrite,
+    "split": _split,
 }
 _STORE: dict[str, Build] = {
     "migrate": _migrate,

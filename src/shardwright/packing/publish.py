@@ -88,13 +88,14 @@ def write(
     shards: Sequence[Shard],
     output: Path,
     *,
+    prefix: str,
     replaced: Collection[str],
     keep: Collection[str],
     sha256: bool,
     engine: Engine,
     progress: Progress,
 ) -> list[ShardEntry]:
-    """Write and publish some shards of a plan.
+    """Write and publish some shards of a plan; ``prefix`` is before their names in reports.
 
     A new bucket's shards appear one by one. In a bucket whose old shards are ``replaced``, the new
     ones keep their temporary names until all are complete. Then the manifest, which lists the old
@@ -126,7 +127,7 @@ def write(
                     held[bucket].clear()
                 entries.append(message)
                 progress.note(
-                    f"{message.path} {quantity(message.samples, 'samples')}, "
+                    f"{prefix}{message.path} {quantity(message.samples, 'samples')}, "
                     f"{len(entries)}/{quantity(len(shards), 'shards')}"
                 )
     except BaseException as error:

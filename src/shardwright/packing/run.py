@@ -296,6 +296,7 @@ def _write_target(
         layout,
         job.todo,
         target,
+        prefix=job.target.prefix,
         replaced=start.replaced,
         keep=job.stay,
         sha256=sha256,

@@ -48,20 +48,19 @@ def find_targets(
             raise UsageError(what, path=output, fix=fix)
         return None, [Target(output)]
     try:
-        before = parts.recorded_split(output)
+        before = parts.recorded_splits(output)
     except DamageError:
         if way != "overwrite" or settings.split is None:
             raise
-        before = None
-    split = settings.split or before
+        before = {}
+    split = settings.split or next(iter(before.values()), None)
     if split is None:
         return None, [Target(output)]
-    names = split.names
-    if before is not None and before != split:
-        if way != "overwrite" or settings.buckets:
-            _require_same(output, split, before)
-        # The shards of a part that is no more are removed: their samples are in other parts now.
-        names = tuple(dict.fromkeys((*names, *before.names)))
+    if way != "overwrite" or settings.split is None or settings.buckets:
+        for each in before.values():
+            _require_same(output, split, each)
+    # Also parts that are no more: their shards are removed, as their samples are in others now.
+    names = dict.fromkeys((*split.names, *before))
     return split, [Target(output / name, name) for name in names]
 
 
@@ -73,5 +72,5 @@ def _require_same(output: Path, split: Split | None, before: Split | None) -> No
         f"was packed with {was}, so nothing was written: another split would move samples "
         "between its parts",
         path=output,
-        fix="leave out --split, or pack all of it again with --overwrite",
+        fix=f"give {was}, or pack all of it again with --overwrite and --split",
     )

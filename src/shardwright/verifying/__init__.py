@@ -44,7 +44,7 @@ def verify(
     ``damaged``, ``outdated`` and ``findings``.
     """
     # Imported where they are needed, for a quick start.
-    from shardwright.shards.format.parts import is_packed, parts_of
+    from shardwright.shards.format.parts import is_packed, parts_of, require_no_parts
     from shardwright.store.folders import is_store
     from shardwright.store.places import find_recipe
     from shardwright.verifying.folder import is_shard_folder, verify_shards
@@ -69,21 +69,22 @@ def verify(
 
         store = Store.at(target, given=file)
         return verify_store(store, read_data=read_data, engine=engine, progress=report)
+    if loaders:
+        require_no_parts(target)
     parts = {} if is_packed(target) else parts_of(target)
     if not parts and not is_shard_folder(target):
         what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
         fix = "give the folder that derive, migrate or pack wrote"
         raise UsageError(what, path=target, fix=fix)
-    check = partial(verify_parts, parts=parts) if parts else verify_shards
-    found = check(target, read_data=read_data, against=source, engine=engine, progress=report)
+    verified = partial(verify_parts, parts=parts) if parts else verify_shards
+    found = verified(target, read_data=read_data, against=source, engine=engine, progress=report)
     if not loaders:
         return found
     from shardwright.verifying.loader_rules import check_loaders, findings_of
 
-    findings, verdicts = list(found.findings), dict[str, str]()
-    for folder in parts.values() or [target]:
-        checks = check_loaders(folder, report)
-        prefix = f"{folder.name}/" if parts else ""
-        findings += (replace(f, file=prefix + f.file) for f in findings_of(checks, folder))
-        verdicts |= {prefix + check.loader: check.verdict for check in checks}
-    return replace(found, findings=findings, loaders=verdicts)
+    checks = check_loaders(target, report)
+    return replace(
+        found,
+        findings=[*found.findings, *findings_of(checks, target)],
+        loaders={check.loader: check.verdict for check in checks},
+    )

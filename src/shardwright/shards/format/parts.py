@@ -34,19 +34,10 @@ def last_settings(folder: Path) -> PackSettings | None:
     return done.runs[-1].settings if done else None
 
 
-def recorded_split(output: Path) -> Split | None:
-    """Find the split that the parts below a folder were packed with; raise if one is damaged."""
-    found: dict[Split, Path] = {}
-    for folder in packed_below(output):
-        settings = last_settings(folder)
-        if settings is not None and settings.split and settings.part == folder.name:
-            found.setdefault(settings.split, folder)
-    if len(found) > 1:
-        one, other = list(found.values())[:2]
-        what = f"was packed with another split than {one}"
-        fix = "finish the interrupted run with --resume, or pack all again into another folder"
-        raise UsageError(what, path=other, fix=fix)
-    return next(iter(found), None)
+def recorded_splits(output: Path) -> dict[str, Split]:
+    """Find the parts below a folder, each with its split; raise if a manifest is damaged."""
+    found = {folder.name: last_settings(folder) for folder in packed_below(output)}
+    return {name: s.split for name, s in found.items() if s and s.split and s.part == name}
 
 
 def parts_of(output: Path) -> dict[str, Path]:
@@ -55,14 +46,13 @@ def parts_of(output: Path) -> dict[str, Path]:
     A part whose manifest is damaged counts if another part names it.
     """
     below = packed_below(output)
-    splits: set[Split] = set()
+    names: dict[str, None] = {}
     for folder in below:
         with suppress(DamageError):
             settings = last_settings(folder)
             if settings is not None and settings.split and settings.part == folder.name:
-                splits.add(settings.split)
-    names = [name for split in splits for name in split.names]
-    return {folder.name: folder for folder in below if folder.name in names}
+                names |= dict.fromkeys((*settings.split.names, folder.name))
+    return {name: output / name for name in names if output / name in below}
 
 
 def top_folder(folder: Path, settings: PackSettings) -> Path:
@@ -73,6 +63,5 @@ def top_folder(folder: Path, settings: PackSettings) -> Path:
 def require_no_parts(folder: Path) -> None:
     """Raise if a folder is split, for a command that takes one part."""
     if not is_packed(folder) and (found := parts_of(folder)):
-        names = " and ".join(found)
         fix = f"give {' or '.join(map(str, found.values()))}"
-        raise UsageError(f"is split into {names}", path=folder, fix=fix)
+        raise UsageError(f"is split into {', '.join(found)}", path=folder, fix=fix)

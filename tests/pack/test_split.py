@@ -1,0 +1,411 @@
+"""``pack --split``: parts are chosen by a hash, and no later command mixes them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardwright
+from shardwright import PackSummary, ShardExistsError, UsageError, pack, status, verify
+from shardwright.progress import Progress
+from shardwright.recipes.split import Split, read_split
+from shardwright.shards.format import manifest
+from shardwright.storage.files import using
+from tests import commands
+from tests.faults import Killed, KillingDisk, WatchedDisk, contents
+from tests.stores import Record, Store, make_store, record
+from tests.tars import all_ids, digests
+
+BUCKETS = ("24x16", "32x16")
+SPLIT = "val=30%"
+
+
+def samples(first: int, last: int, **fields: Any) -> list[Record]:  # noqa: ANN401
+    return [record(f"img{n:02}", BUCKETS[n % 2], **fields) for n in range(first, last)]
+
+
+def made(root: Path, given: list[Record]) -> Store:
+    shape = lambda fields: (16, fields["height"] // 8, fields["width"] // 8)  # noqa: E731
+    return make_store(root, given, latent=shape, share=("t5", "dinov3"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return made(tmp_path / "derived", samples(0, 20))
+
+
+def grow(store: Store, last: int, **fields: Any) -> Store:  # noqa: ANN401
+    return made(store.root, [*store.records, *samples(len(store.records), last, **fields)])
+
+
+def packed(store: Store, output: Path, **options: Any) -> PackSummary:  # noqa: ANN401
+    return pack(
+        derived_dir=store.root, output_dir=output, **{"workers": 1, "shard_size": 4, **options}
+    )
+
+
+def share_of(image_id: str) -> float:
+    """As FORMAT.md says."""
+    return xxhash.xxh3_64_intdigest(image_id.encode()) / 2**64
+
+
+def parts(output: Path) -> dict[str, list[str]]:
+    return {path.name: sorted(all_ids(path)) for path in sorted(output.iterdir())}
+
+
+def expected(count: int) -> dict[str, list[str]]:
+    ids = [f"img{n:02}" for n in range(count)]
+    val = [i for i in ids if share_of(i) < 0.3]
+    return {"train": sorted(set(ids) - set(val)), "val": val}
+
+
+def renamed(store: Store, image_id: str, first_id: str) -> None:
+    """Record that an image had another id before."""
+    facts = store.root / ".shardwright/facts.jsonl"
+    facts.parent.mkdir()
+    facts.write_text(json.dumps({"image_id": image_id, "first_id": first_id}) + "\n")
+
+
+class Warned(Progress):
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+# -- which part a sample belongs to --
+
+
+def test_the_hash_of_the_id_decides_and_each_part_is_a_shard_folder(
+    store: Store, output: Path
+) -> None:
+    summary = packed(store, output, split=SPLIT)
+    assert parts(output) == expected(20)
+    assert {name: part.samples for name, part in summary.parts.items()} == {"train": 17, "val": 3}
+    assert summary.written_samples == 20
+    assert sum(part.shards for part in summary.parts.values()) == summary.written_shards
+    for name in ("train", "val"):
+        found = shardwright.open(output / name)
+        assert sorted(sample["json"]["image_id"] for sample in found) == expected(20)[name]
+    settings = manifest.load_manifest(output / "val").runs[0].settings  # type: ignore[union-attr]
+    assert (settings.split, settings.part) == (Split((("val", 0.3),)), "val")
+    assert not verify(output, against=store.root, workers=1).findings
+
+
+@given(st.text(), st.integers(1, 499_999))
+def test_a_larger_share_contains_a_smaller_one(image_id: str, millionths: int) -> None:
+    small = read_split({"val": millionths / 10**6}, None)
+    large = read_split(f"val={2 * millionths / 10**6:f}", None)
+    assert small
+    assert large
+    assert small.part_of(image_id) == "train" or large.part_of(image_id) == "val"
+
+
+@given(st.lists(st.floats(0.001, 0.2), min_size=1, max_size=5), st.text())
+def test_parts_lie_one_after_the_other_from_zero(shares: list[float], image_id: str) -> None:
+    split = read_split({f"p{n}": share for n, share in enumerate(shares)}, None)
+    assert split
+    place = xxhash.xxh3_64_intdigest(image_id.encode()) / 2**64
+    ends = [sum(shares[: n + 1]) for n in range(len(shares))]
+    if min(abs(place - end) for end in ends) > 1e-9:
+        number = next((n for n, end in enumerate(ends) if place < end), None)
+        assert split.part_of(image_id) == ("train" if number is None else f"p{number}")
+    again = read_split(split.shares(), None)
+    assert again == split
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ("train=5%", "train: is no name for a part"),
+        ("val", "is not a share"),
+        ("val=0%", "is not a share"),
+        ("val=-1%", "is not a share"),
+        ("val=101%", "is not a share"),
+        ("val=60%,test=50%", "more than 100% in all"),
+        ("val=1%,val=2%", "names a part twice"),
+        ("a/b=1%", "is not the name of a part"),
+        ("..=1%", "is not the name of a part"),
+        ("", "is not the name of a part"),
+        ({}, "has no part"),
+        ({"val": True}, "is not a share"),
+        ({"val": float("nan")}, "is not a share"),
+        (5, "--split is 5"),
+    ],
+)
+def test_a_split_that_makes_no_sense_is_refused(
+    given: Any,  # noqa: ANN401
+    what: str,
+    store: Store,
+    output: Path,
+) -> None:
+    with pytest.raises(UsageError, match=what):
+        packed(store, output, split=given)
+    assert not output.exists()
+
+
+def test_samples_of_one_group_stay_together_and_others_go_by_their_id(
+    tmp_path: Path, output: Path
+) -> None:
+    given = [{**fields, "scene": number // 4} for number, fields in enumerate(samples(0, 20))]
+    given[0]["scene"] = None
+    del given[1]["scene"]
+    store = made(tmp_path / "derived", given)
+    warned = Warned()
+    packed(store, output, split=SPLIT, split_by="scene", progress=warned)
+    (said,) = warned.warnings
+    assert said.startswith("2 records without scene, for example img00")
+    for name, ids in parts(output).items():
+        for image_id in ids:
+            number = int(image_id[3:])
+            text = image_id if number < 2 else str(number // 4)
+            assert (name == "val") == (share_of(text) < 0.3)
+
+
+def test_a_renamed_image_keeps_its_part(store: Store, output: Path) -> None:
+    val, train = expected(20)["val"][0], expected(20)["train"][0]
+    renamed(store, train, val)
+    packed(store, output, split=SPLIT)
+    assert train in parts(output)["val"]
+
+
+def test_a_group_column_that_no_record_has_is_an_error(store: Store, output: Path) -> None:
+    with pytest.raises(UsageError, match=r"--split-by: no record has a field sceen; there are .*c"):
+        packed(store, output, split=SPLIT, split_by="sceen")
+    with pytest.raises(UsageError, match="--split-by caption: there is no split"):
+        packed(store, output, split_by="caption")
+
+
+def test_a_limit_counts_over_all_parts(store: Store, output: Path) -> None:
+    summary = packed(store, output, split=SPLIT, limit=9)
+    assert summary.written_samples == 9
+    assert summary.over_limit == 11
+    assert sum(map(len, parts(output).values())) == 9
+
+
+def test_a_part_without_samples_has_no_folder_and_is_in_the_summary(
+    store: Store, output: Path
+) -> None:
+    summary = packed(store, output, split="val=30%,rare=0.0001%")
+    assert [path.name for path in sorted(output.iterdir())] == ["train", "val"]
+    assert summary.parts["rare"].samples == 0
+    assert packed(store, output, append=True).written_samples == 0
+    assert [path.name for path in sorted(output.iterdir())] == ["train", "val"]
+
+
+def test_a_recipe_can_hold_the_split(tmp_path: Path, store: Store, output: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('extends = "prx"\n[split]\nval = "30%"\n')
+    packed(store, output, recipe=recipe)
+    assert parts(output) == expected(20)
+    recipe.write_text('extends = "prx"\n[split]\ntrain = "30%"\n')
+    with pytest.raises(UsageError, match=r"mine.toml: \[split\]: .*train: is no name for a part"):
+        packed(store, output, recipe=recipe)
+    recipe.write_text('extends = "prx"\n[split]\nval = 30\n')
+    with pytest.raises(
+        UsageError, match=r"mine.toml: \[split\] val: 30 is not valid; give a share"
+    ):
+        packed(store, output, recipe=recipe)
+
+
+# -- later runs --
+
+
+def test_appending_goes_on_with_the_split_and_moves_nothing(store: Store, output: Path) -> None:
+    packed(store, output, split=SPLIT)
+    before = digests(output)
+    grown = grow(store, 40)
+    summary = packed(grown, output, append=True)
+    assert summary.written_samples == 20
+    assert parts(output) == expected(40)
+    tars = {name: digest for name, digest in before.items() if name.endswith(".tar")}
+    assert {name: digests(output)[name] for name in tars} == tars
+    assert not verify(output, against=store.root, workers=1).findings
+
+
+def test_appending_to_one_part_adds_only_its_samples(store: Store, output: Path) -> None:
+    packed(store, output, split=SPLIT)
+    grown = grow(store, 40)
+    packed(grown, output / "train", append=True)
+    assert parts(output) == {"train": expected(40)["train"], "val": expected(20)["val"]}
+    packed(grown, output, append=True)
+    assert parts(output) == expected(40)
+
+
+def test_a_sample_that_is_in_another_part_already_is_not_appended(
+    store: Store, output: Path
+) -> None:
+    packed(store, output, split=SPLIT)
+    moved = expected(20)["val"][0]
+    renamed(store, moved, expected(20)["train"][0])
+    for folder in (output, output / "train"):
+        assert packed(store, folder, append=True).written_samples == 0
+
+
+@pytest.mark.parametrize("way", ["append", "resume", None])
+def test_another_split_than_the_recorded_one_is_refused(
+    way: str | None, store: Store, output: Path
+) -> None:
+    packed(store, output, split=SPLIT)
+    before = contents(output)
+    for folder in (output, output / "train"):
+        with pytest.raises(UsageError, match=r"was packed with --split val=30%, so nothing was"):
+            packed(store, folder, split="val=40%", **({way: True} if way else {}))
+    with pytest.raises(ShardExistsError):
+        packed(store, output)
+    assert contents(output) == before
+
+
+@pytest.mark.parametrize("new", ["val=40%", "test=30%", "val=0.0001%"])
+def test_overwriting_with_another_split_leaves_nothing_of_the_old(
+    new: str, store: Store, output: Path, tmp_path: Path
+) -> None:
+    packed(store, output, split=SPLIT, sha256=True)
+    packed(store, output, split=new, overwrite=True)
+    packed(store, tmp_path / "fresh", split=new)
+    found = {name: data for name, data in contents(output).items() if data is not None}
+    fresh = {name: data for name, data in contents(tmp_path / "fresh").items() if data is not None}
+    assert found == fresh
+    assert not verify(output, against=store.root, workers=1).findings
+
+
+def test_an_interrupted_overwrite_with_another_split_is_finished_or_repeated(
+    tmp_path: Path,
+) -> None:
+    store = made(tmp_path / "derived", samples(0, 8))
+    packed(store, tmp_path / "start", split=SPLIT)
+    packed(store, tmp_path / "expected", split="test=30%")
+    wanted = {k: v for k, v in contents(tmp_path / "expected").items() if v is not None}
+    shutil.copytree(tmp_path / "start", tmp_path / "counted")
+    with using(disk := WatchedDisk()):
+        packed(store, tmp_path / "counted", split="test=30%", overwrite=True)
+    resumed = 0
+    for at in range(1, len(disk.calls), 9):
+        target = tmp_path / str(at)
+        shutil.copytree(tmp_path / "start", target)
+        with using(KillingDisk(at)), pytest.raises(Killed):
+            packed(store, target, split="test=30%", overwrite=True)
+        try:
+            packed(store, target, split="test=30%", resume=True)
+            resumed += 1
+        except (UsageError, ShardExistsError):  # it had not begun in every part
+            packed(store, target, split="test=30%", overwrite=True)
+        found = {k: v for k, v in contents(target).items() if v is not None}
+        assert found == wanted, at
+    assert resumed > 3
+
+
+def test_an_interrupted_append_is_resumed_in_every_part(store: Store, tmp_path: Path) -> None:
+    packed(store, tmp_path / "start", split=SPLIT)
+    grown = grow(store, 26)
+    shutil.copytree(tmp_path / "start", tmp_path / "unbroken")
+    with using(disk := WatchedDisk()):
+        packed(grown, tmp_path / "unbroken", append=True)
+    expected_bytes = contents(tmp_path / "unbroken")
+    for at in range(5, len(disk.calls), 17):
+        for way in ("resume", "append"):
+            target = tmp_path / f"{way}{at}"
+            shutil.copytree(tmp_path / "start", target)
+            with using(KillingDisk(at)), pytest.raises(Killed):
+                packed(grown, target, append=True)
+            packed(grown, target, **{way: True})
+            assert contents(target) == expected_bytes, (at, way)
+
+
+def test_a_split_is_not_packed_over_shards_that_are_not_split(store: Store, output: Path) -> None:
+    packed(store, output)
+    for way in ("append", "overwrite", "resume"):
+        with pytest.raises(UsageError, match="holds shards that are not split"):
+            packed(store, output, split=SPLIT, **{way: True})
+
+
+def test_nothing_is_written_anywhere_if_one_part_is_in_the_way(store: Store, output: Path) -> None:
+    other = packed(store, output / "val", limit=3)
+    assert other.written_samples == 3
+    before = contents(output)
+    with pytest.raises(ShardExistsError, match=r"val/bucket_24x16/shard-000000.tar: already"):
+        packed(store, output, split=SPLIT)
+    assert contents(output) == before
+
+
+def test_a_dry_run_shows_the_parts_and_writes_nothing(store: Store, output: Path) -> None:
+    folders = ("--derived-dir", store.root, "--output-dir", output)
+    done = commands.run("pack", "--split", SPLIT, "--dry-run", *folders)
+    assert done.returncode == 0
+    rows = [line.split()[:3] for line in done.stdout.splitlines()]
+    assert ["part", "samples", "shards"] in rows
+    assert ["train", "17", "2"] in rows
+    assert ["val", "3", "2"] in rows
+    assert not output.exists()
+
+
+# -- what other commands say --
+
+
+def test_following_the_advice_never_puts_validation_samples_into_training(
+    store: Store, output: Path
+) -> None:
+    packed(store, output, split=SPLIT)
+    grown = grow(store, 40)
+    for folder in (output, output / "train", output / "val"):
+        found = verify(folder, against=grown.root, workers=1).findings
+        assert {finding.kind for finding in found} == {"left_out"}
+        for finding in found:
+            command = shlex.split(finding.fix.partition("run shardwright ")[2])
+            assert command[command.index("--output-dir") + 1] == str(output)
+        advised = status(derived_dir=grown.root, output_dir=folder, workers=1).next_command
+        assert advised is not None
+        assert shlex.split(advised)[-5:-2] == ["--append", "--split", "val=30%"]
+    missing = len(expected(40)["val"]) - len(expected(20)["val"])
+    assert f"has {missing} records without a sample" in str(found[0])
+    assert commands.run(*shlex.split(advised)[1:]).returncode == 0
+    assert parts(output) == expected(40)
+    assert not verify(output, against=grown.root, workers=1).findings
+    last = status(derived_dir=grown.root, output_dir=output, workers=1).next_command
+    assert last == f"shardwright verify {output} --against {grown.root}"
+
+
+def test_a_sample_in_two_parts_is_damage(store: Store, output: Path, tmp_path: Path) -> None:
+    packed(store, output, split=SPLIT)
+    moved = expected(20)["train"][0]
+    renamed(store, moved, expected(20)["val"][0])
+    packed(store, tmp_path / "other", split=SPLIT)
+    shutil.rmtree(output / "val")
+    shutil.copytree(tmp_path / "other/val", output / "val")
+    (found,) = verify(output, workers=1).findings
+    assert (found.kind, found.sample, found.damage) == ("in_two_parts", moved, True)
+    assert found.file == "val/bucket_24x16/shard-000000.tar"
+    assert found.what == "the same sample is in train/bucket_24x16/shard-000000.tar"
+
+
+def test_damage_in_a_part_and_a_part_that_is_gone_are_found(store: Store, output: Path) -> None:
+    packed(store, output, split=SPLIT)
+    shard = next((output / "val").glob("bucket_*/*.tar"))
+    shard.unlink()
+    report = verify(output, workers=1)
+    assert [(f.kind, f.file) for f in report.findings] == [
+        ("missing", str(shard.relative_to(output)))
+    ]
+    shutil.rmtree(output / "val")
+    (found,) = verify(output, workers=1).findings
+    assert (found.kind, found.file, found.damage) == ("part_missing", "val", True)
+
+
+def test_commands_that_take_one_part_name_the_parts(store: Store, output: Path) -> None:
+    packed(store, output, split=SPLIT)
+    match = f"is split into train, val; give {output}/train or {output}/val"
+    with pytest.raises(UsageError, match=match):
+        shardwright.open(output)
+    with pytest.raises(UsageError, match=match):
+        shardwright.index(output, for_=["hf"])
+    with pytest.raises(UsageError, match=match):
+        verify(output, loaders=True)

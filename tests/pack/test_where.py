@@ -1,0 +1,249 @@
+"""``pack --where`` and lists of ids: what is left out is counted, and stays out."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwright import InputMissingError, PackSummary, UsageError, pack, status, verify
+from shardwright.progress import Progress
+from shardwright.shards.format import manifest
+from shardwright.storage.files import using
+from shardwright.summary import Count
+from tests import commands
+from tests.faults import Killed, KillingDisk, contents
+from tests.stores import Record, Store, line, make_store, record
+from tests.tars import all_ids
+
+BUCKETS = ("24x16", "32x16")
+
+
+def fields(number: int) -> Record:
+    more = {"rating": str(number), "animal": "cat" if number % 3 else "dog"}
+    return record(f"img{number}", BUCKETS[number % 2], caption=f"picture {number}", **more)
+
+
+def made(root: Path, count: int) -> Store:
+    given = [fields(number) for number in range(count)]
+    shape = lambda one: (16, one["height"] // 8, one["width"] // 8)  # noqa: E731
+    return make_store(root, given, latent=shape, share=("t5", "dinov3"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return made(tmp_path / "derived", 8)
+
+
+def packed(store: Store, output: Path, **options: Any) -> PackSummary:  # noqa: ANN401
+    summary = pack(derived_dir=store.root, output_dir=output, **{"workers": 1, **options})
+    left_out = sum(left.count for left in summary.left_out.values())
+    others = left_out + summary.packed_before + summary.over_limit
+    assert summary.ready_records == summary.written_samples + others
+    return summary
+
+
+def ids(*numbers: int) -> list[str]:
+    return [f"img{number}" for number in numbers]
+
+
+class Warned(Progress):
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_only_records_for_which_all_conditions_hold_are_packed_and_the_others_counted(
+    workers: int, tmp_path: Path, output: Path
+) -> None:
+    store = make_store(
+        tmp_path / "derived",
+        [fields(number) for number in range(1200)],  # more than a worker takes at a time
+        share=("t5", "dinov3", "vae"),
+    )
+    where = ['rating < 10 and animal = "cat"', r'caption !~ "\b[12]$"']
+    summary = packed(store, output, where=where, workers=workers)
+    assert sorted(all_ids(output)) == ids(4, 5, 7, 8)
+    assert summary.left_out == {
+        "rating < 10": Count(1190, "img10"),
+        'animal = "cat"': Count(4, "img0"),
+        r'caption !~ "\\b[12]$"': Count(2, "img1"),
+    }
+    assert (summary.total_records, summary.skipped_incomplete) == (1200, 0)
+
+
+def test_the_command_takes_several_conditions_and_prints_the_counts(
+    store: Store, output: Path
+) -> None:
+    folders = ("--derived-dir", store.root, "--output-dir", output)
+    conditions = ("--where", "rating >= 2", "--where", 'bucket = "24x16"')
+    done = commands.run("pack", *folders, *conditions)
+    assert done.returncode == 0
+    assert all_ids(output) == ids(2, 4, 6)
+    assert (
+        "left_out: 5\n"
+        "  rating >= 2: 2 (for example img0)\n"
+        '  aspect_bucket = "24x16": 3 (for example img3)\n'
+        "written_samples: 3" in done.stdout
+    )
+
+
+def test_a_field_that_no_record_has_is_an_error_that_lists_the_fields(
+    store: Store, output: Path
+) -> None:
+    with pytest.raises(UsageError) as told:
+        packed(store, output, where="widht >= 512")
+    assert str(told.value) == (
+        "--where: no record has a field widht; there are animal, aspect_bucket, caption, "
+        "format_version, height, image_id, image_path, rating, t5_attention_mask, width"
+    )
+    assert not output.exists()
+
+
+def test_a_condition_that_is_not_one_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    make_store(tmp_path / "derived", [])
+    with pytest.raises(UsageError, match="--where: a value is missing at its end"):
+        pack(derived_dir=tmp_path / "derived", output_dir=tmp_path / "out", where="width >")
+
+
+def test_a_limit_takes_from_what_is_chosen(store: Store, output: Path) -> None:
+    summary = packed(store, output, where='animal = "cat"', limit=2, bucket=["32x16"])
+    assert all_ids(output) == ids(1, 5)
+    assert summary.left_out == {
+        "--bucket": Count(4, "img0"),
+        'animal = "cat"': Count(1, "img3"),
+    }
+    assert summary.over_limit == 1
+
+
+def test_a_record_that_is_invalid_is_skipped_and_not_left_out(store: Store, output: Path) -> None:
+    deep = "[" * 200 + "]" * 200
+    lines = store.jsonl.read_bytes().splitlines()
+    lines[1] = lines[1][:-1] + f',"deep":{deep}}}'.encode()
+    store.write_lines(lines)
+    summary = packed(store, output, where="rating < 4")
+    assert summary.skipped_by_reason == {"nested_too_deep": Count(1, "img1")}
+    assert sorted(all_ids(output)) == ids(0, 2, 3)
+
+
+def test_appending_goes_on_with_the_conditions_and_never_adds_what_was_left_out(
+    store: Store, output: Path
+) -> None:
+    packed(store, output, where='animal = "cat"')
+    assert packed(store, output, append=True).written_samples == 0
+    grown = made(store.root, 12)
+    (finding,) = verify(output, against=grown.root, workers=1).findings
+    assert "has 3 records without a sample in the shards, for example img8" in finding.what
+    command = shlex.split(finding.fix.partition("run shardwright ")[2])
+    assert command[-2:] == ["--where", 'animal = "cat"']
+    assert commands.run(*command).returncode == 0
+    assert sorted(all_ids(output)) == sorted(ids(1, 2, 4, 5, 7, 8, 10, 11))
+    assert not verify(output, against=grown.root, workers=1).findings
+    advised = status(derived_dir=grown.root, output_dir=output, workers=1).next_command
+    assert advised == f"shardwright verify {output} --against {grown.root}"
+    packed(grown, output, append=True, where="image_id != null")  # another one replaces it
+    assert len(all_ids(output)) == 12
+
+
+def test_a_resumed_run_must_have_the_same_conditions(store: Store, output: Path) -> None:
+    with using(KillingDisk(40)), pytest.raises(Killed):
+        packed(store, output, where="rating > 2")
+    with pytest.raises(UsageError, match="--where was rating > 2 and is rating > 3"):
+        packed(store, output, where="rating > 3", resume=True)
+    advised = status(derived_dir=store.root, output_dir=output, workers=1).next_command
+    assert advised is not None
+    assert commands.run(*shlex.split(advised)[1:]).returncode == 0
+    assert sorted(all_ids(output)) == ids(3, 4, 5, 6, 7)
+
+
+def test_settings_without_a_choice_are_recorded_as_before(store: Store, output: Path) -> None:
+    packed(store, output)
+    recorded = json.loads((output / ".shardwright/manifest.json").read_bytes())
+    assert recorded["runs"][0].keys().isdisjoint({"parts"})
+    assert list(recorded["runs"][0]["settings"]) == [
+        *("buckets", "shuffle", "seed", "limit", "shard_size"),
+    ]
+
+
+# -- lists of ids --
+
+
+def listed(path: Path, *given: str) -> Path:
+    path.write_bytes("\r\n".join(["", *given, "  "]).encode("utf-8-sig"))
+    return path
+
+
+def test_a_list_takes_its_ids_and_another_leaves_out_its_ids(store: Store, output: Path) -> None:
+    take, leave = store.root / "take.txt", store.root / "leave.txt"
+    listed(take, *ids(1, 2, 3), "nobody", "no one")
+    listed(leave, *ids(2, 5))
+    warned = Warned()
+    options = {"ids_file": take, "exclude_ids_file": leave}
+    summary = packed(store, output, progress=warned, **options)
+    assert sorted(all_ids(output)) == ids(1, 3)
+    assert summary.left_out == {
+        "--ids-file": Count(5, "img0"),
+        "--exclude-ids-file": Count(1, "img2"),
+    }
+    assert warned.warnings == ["--ids-file: 2 ids without a ready record, for example no one"]
+    made_by = manifest.load_manifest(output)
+    assert made_by
+    settings = made_by.runs[0].settings
+    assert settings.ids_file
+    assert settings.ids_file.path == "take.txt"
+    assert settings.flags(store.root) == [
+        *("--ids-file", str(take), "--exclude-ids-file", str(leave)),
+    ]
+
+
+def test_appending_goes_on_with_a_list_as_it_is_now(store: Store, output: Path) -> None:
+    leave = listed(store.root / "leave.txt", *ids(2, 5))
+    packed(store, output, exclude_ids_file=leave)
+    assert packed(store, output, append=True).written_samples == 0
+    assert not verify(output, against=store.root, workers=1).findings
+    listed(leave, *ids(2))
+    assert packed(store, output, append=True).written_samples == 1
+    before = contents(output)
+    leave.unlink()
+    with pytest.raises(InputMissingError) as told:
+        packed(store, output, append=True)
+    assert str(told.value) == (
+        f"{leave}: --exclude-ids-file: no such file; restore it, or give --exclude-ids-file FILE"
+    )
+    assert contents(output) == before
+    nobody = listed(store.root / "nobody.txt")
+    assert packed(store, output, append=True, exclude_ids_file=nobody).written_samples == 1
+
+
+def test_a_list_that_changed_is_not_the_run_to_resume(store: Store, output: Path) -> None:
+    leave = listed(store.root / "leave.txt", *ids(2, 5))
+    with using(KillingDisk(40)), pytest.raises(Killed):
+        packed(store, output, exclude_ids_file=leave)
+    listed(leave, *ids(2))
+    with pytest.raises(UsageError, match=r"--exclude-ids-file was leave.txt \(xxh3 \w+\) and is"):
+        packed(store, output, exclude_ids_file=leave, resume=True)
+
+
+def test_a_list_that_is_missing_or_not_text_is_an_error(store: Store, output: Path) -> None:
+    with pytest.raises(InputMissingError, match="--ids-file: no such file"):
+        packed(store, output, ids_file=store.root / "nowhere")
+    (store.root / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="--exclude-ids-file: is not UTF-8 text; save it as UTF-8"):
+        packed(store, output, exclude_ids_file=store.root / "binary")
+    assert not output.exists()
+
+
+def test_lists_and_conditions_hold_in_every_part_of_a_split(store: Store, output: Path) -> None:
+    leave = listed(store.root / "leave.txt", *ids(2, 5))
+    packed(store, output, split="val=40%", exclude_ids_file=leave, where="rating < 6")
+    grown = made(store.root, 30)
+    store.write_lines(line({**one, "rating": "1"}) for one in grown.records)
+    packed(grown, output, append=True)
+    both = [all_ids(output / "train"), all_ids(output / "val")]
+    assert sorted(both[0] + both[1]) == sorted(ids(*(n for n in range(30) if n not in (2, 5))))
