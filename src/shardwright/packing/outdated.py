@@ -28,6 +28,7 @@ from shardwright.shards.format import index
 from shardwright.shards.format.index import Member
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.record_members import json_member, mask_member
+from shardwright.storage.files import explained
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, is_image_id
@@ -92,7 +93,7 @@ def compare(
     tasks = (
         _Task(output, shard.entry.path, found.part([places[i] for i in shard.ids if i in places]))
         for shard in packed
-        if not shard.replaced
+        if not shard.replaced and not absent.issuperset(shard.ids)
     )
     with closing(engine.run(_compare, tasks)) as results:
         for path, changed in results:
@@ -147,7 +148,9 @@ class _Task(NamedTuple):
 
 def _compare(task: _Task) -> Iterator[tuple[str, dict[str, str]]]:
     """Compare one shard; give what differs, by sample."""
-    shard, written = index.load(task.output, task.path), os.stat(task.output / task.path)
+    shard, path = index.load(task.output, task.path), task.output / task.path
+    with explained(path):
+        written = path.stat()
     numbers = {name: number for number, name in enumerate(shard.head.ids)}
     recipe, changes = task.samples.store.recipe, {}
     with ExitStack() as stack:
