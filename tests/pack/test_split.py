@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwright
-from shardwright import PackSummary, ShardExistsError, UsageError, pack, status, verify
+from shardwright import DamageError, PackSummary, ShardExistsError, UsageError, pack, status, verify
 from shardwright.progress import Progress
 from shardwright.recipes.split import Split, read_split
 from shardwright.shards.format import manifest
@@ -202,6 +202,20 @@ def test_a_part_without_samples_has_no_folder_and_is_in_the_summary(
     assert [path.name for path in sorted(output.iterdir())] == ["train", "val"]
 
 
+def test_the_first_samples_of_a_part_are_missed_and_begin_its_folder(
+    store: Store, output: Path
+) -> None:
+    few = made(store.root, samples(0, 2))
+    packed(few, output, split=SPLIT)
+    assert parts(output) == {"train": expected(2)["train"]}
+    grown = made(store.root, samples(0, 20))
+    found = verify(output, against=store.root, workers=1).findings
+    assert [finding.kind for finding in found] == ["left_out", "left_out"]
+    assert f"for example {expected(20)['val'][0]}; " in str(found[1])
+    packed(grown, output, append=True)
+    assert parts(output) == expected(20)
+
+
 def test_a_recipe_can_hold_the_split(tmp_path: Path, store: Store, output: Path) -> None:
     recipe = tmp_path / "mine.toml"
     recipe.write_text('extends = "prx"\n[split]\nval = "30%"\n')
@@ -263,6 +277,16 @@ def test_another_split_than_the_recorded_one_is_refused(
     with pytest.raises(ShardExistsError):
         packed(store, output)
     assert contents(output) == before
+
+
+def test_overwriting_replaces_a_part_with_a_damaged_manifest(store: Store, output: Path) -> None:
+    packed(store, output, split=SPLIT)
+    (output / "val/.shardwright/manifest.json").write_text("{}")
+    assert verify(output, workers=1).counts == {"manifest_damaged": 1}
+    with pytest.raises(DamageError):
+        packed(store, output, overwrite=True)
+    packed(store, output, overwrite=True, split=SPLIT)
+    assert not verify(output, against=store.root, workers=1).findings
 
 
 @pytest.mark.parametrize("new", ["val=40%", "test=30%", "val=0.0001%"])

@@ -30,17 +30,30 @@ DESCRIPTION = """\
 Packs every ready sample of a Stage 2 store into WebDataset tar shards, a folder per aspect bucket.
 
 A sample is ready when its record is complete and all its arrays are there and valid; the others
-are skipped, and counted by reason. Samples keep the order of the JSONL: filtered by --bucket, then
-shuffled, then limited, then grouped by bucket and cut into shards. The store is only read.
+are skipped, and counted by reason. Samples keep the order of the JSONL: filtered by --bucket, lists
+and --where, then shuffled, then limited, then grouped by bucket and cut into shards. The store is
+only read.
 
---append and --sync first look for packed samples that the store has changed since: by the checksums
-of their records, and by their arrays where these are newer than the shard. So shards that were
-copied without their times can hide a changed array; verify --against reads every byte.
+--split val=5% packs into OUTPUT_DIR/train and OUTPUT_DIR/val. A hash of the id decides, so a sample
+stays in its part when others are added. --append goes on with the split, the conditions and the
+lists of the last run.
+
+--sync follows a store that has changed, with all settings of the last run unless given now. Shards
+with changed, removed or no longer selected samples are written again, what is new goes to new
+shards, and the others are not touched. --append refuses while packed samples are outdated. Both
+compare records by checksum, and arrays only where these are newer than the shard: shards copied
+without their times hide a changed array, which verify --against finds.
+
+--where compares fields of the record (caption, width, height, bucket, image_id and your columns;
+other names in `backticks`) with numbers, "text", true, false or null: = != < <= > >= in ("a", "b"),
+and ~ !~ for regular expressions, joined by and, or, not and parentheses.
+
 Memory: a few hundred bytes per record, about 470 MB for 1,000,000 records."""
 EXAMPLE = """\
   shardwright pack --dry-run --limit 100
   shardwright pack --limit 100 --shuffle --output-dir data/shards/trial
-  shardwright pack --output-dir data/shards/train
+  shardwright pack --split val=5%
+  shardwright pack --where 'width >= 512 and caption ~ "cat"' --exclude-ids-file bad.txt
   shardwright pack --sync --dry-run
 """
 EXIT_STATUS = """\
@@ -49,8 +62,8 @@ exit status:
   1    failed: a shard already exists, its arrays were made with other settings, packed samples are
        outdated or not ready, the disk is full, or an input changed; with --dry-run: the run would
        fail for one of these reasons but the last
-  2    wrong usage, existing shards are of another JSONL, or the JSONL or a component's folder is
-       missing
+  2    wrong usage, existing shards are of another JSONL or another split, or the JSONL, a list or a
+       component's folder is missing
   11   another run is packing into the same folder
   12   the manifest or an index of earlier shards is damaged, or a shard is missing
   130  interrupted (terminated: 143, hung up: 129); finished shards are kept, --resume continues
@@ -82,10 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
         "--resume": switch("finish an interrupted run; finished shards are kept"),
         "--append": switch("pack only new samples, into new shards"),
-        "--sync": switch(
-            "make the shards follow the store, with the settings of the last run unless given now: "
-            "write those with changed or removed samples again, and pack what is new"
-        ),
+        "--sync": switch("update shards whose samples have changed or gone, and pack what is new"),
         "--other-jsonl": switch("pack into a folder whose shards were packed from another JSONL"),
         "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
         **IGNORE_SPACE,

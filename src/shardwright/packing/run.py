@@ -79,6 +79,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     store = request.store
     require_inputs(store)
     _require_own_folder(request)
+    require_writable(request.output_dir)
     choice, targets = _find(request)
     settings = choice.settings
     for target in targets:
@@ -140,12 +141,13 @@ def _find(request: Request) -> tuple[Choice, list[Target]]:
     """Find what to pack, and where; --append and --sync go on with what was chosen before."""
     split, targets = find_targets(request.output_dir, request.settings, request.way)
     settings = msgspec.structs.replace(request.settings, split=split)
-    before = start.current_run(target.folder for target in targets)
-    if request.way == "append" and before is not None:
-        settings = settings.chosen_as(before.settings)
-    elif before and (request.way == "sync" or (request.way == "resume" and before.sync)):
-        given = {**request.given, "split": split, "part": None}
-        settings = msgspec.structs.replace(before.settings, **given)
+    if request.way in ("append", "sync", "resume"):
+        before = start.current_run(target.folder for target in targets)
+        if before and request.way == "append":
+            settings = settings.chosen_as(before.settings)
+        elif before and (request.way == "sync" or before.sync):
+            given = {**request.given, "split": split, "part": None}
+            settings = msgspec.structs.replace(before.settings, **given)
     return read_choice(settings, request.store), targets
 
 

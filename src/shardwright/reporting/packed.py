@@ -143,7 +143,8 @@ class Packings:
                 again = f"run {group.pack(store, '--overwrite')}"
             why = f"{group.top} holds arrays made with other settings ({group.other})"
             return None, f"{why}; to replace them, {again}"
-        if not mine and not holds_shards(self.output_dir):
+        split = any(group.settings and group.settings.split for group in groups)
+        if not mine and not split and not holds_shards(self.output_dir):
             return commands.pack(store, self.output_dir), "every record is ready"
         if len(groups) == 1 and mine and mine[0].holds_all_of(name):
             count = quantity(left[str(mine[0].top)], "ready samples")

@@ -91,7 +91,7 @@ def check_folder(
         what, fix = "partly written by an interrupted run", "the next pack removes it"
         findings.append(Finding("leftover", path, None, what, fix, damage=False))
     if source is not None:
-        findings += _left_out(source, seen, folder, None if unfinished else packed)
+        findings += left_out(source, seen, folder, None if unfinished else packed)
     report = VerifyReport(
         path=str(folder),
         read_data=read_data,
@@ -277,7 +277,7 @@ def _update(store: Store, folder: Path, packed: Manifest) -> str:
     return f"run {commands.pack(store, folder, '--sync')}"
 
 
-def _left_out(
+def left_out(
     source: Source, seen: list[Seen], folder: Path, packed: Manifest | None
 ) -> Iterator[Finding]:
     """Report the records of the store that are in no shard."""

@@ -7,14 +7,17 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from shardwright.engine import Engine
 from shardwright.errors import DamageError
 from shardwright.progress import Progress
 from shardwright.shards.format import manifest
+from shardwright.shards.format.manifest import Manifest
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.store import Store
-from shardwright.verifying.against import read_source
-from shardwright.verifying.folder import check_folder
+from shardwright.verifying.against import Source, read_source
+from shardwright.verifying.folder import check_folder, left_out
 from shardwright.verifying.shard import Seen
 
 _AGAIN = "pack all of it again with --overwrite"
@@ -43,6 +46,8 @@ def verify_parts(
         for one in report.findings
     ]
     findings += _missing(parts)
+    if source is not None:
+        findings += _not_begun(folder, parts, source)
     findings += _in_two_parts({name: seen for name, (_, seen) in found.items()})
     every = list(reports.values())
     return VerifyReport(
@@ -59,14 +64,31 @@ def _missing(parts: Mapping[str, Path]) -> Iterator[Finding]:
     """Find parts that a run into another part has packed too."""
     packed: dict[str, str] = {}  # by name: the part that names it
     for name, path in parts.items():
-        with suppress(DamageError):  # reported already
-            done = manifest.load_manifest(path)
-            for run in done.runs if done else ():
-                packed |= dict.fromkeys(run.parts or (), name)
+        for run in done.runs if (done := _readable(path)) else ():
+            packed |= dict.fromkeys(run.parts or (), name)
     for name in sorted(packed.keys() - parts.keys()):
         what = f"is missing, but it was packed together with {packed[name]}"
         fix = f"restore it from a copy, or {_AGAIN}"
         yield Finding("part_missing", name, None, what, fix)
+
+
+def _not_begun(folder: Path, parts: Mapping[str, Path], source: Source) -> Iterator[Finding]:
+    """Report the records of parts that have no folder, because they had no sample before."""
+    for done in filter(None, map(_readable, parts.values())):
+        *before, last = done.runs
+        for name in last.settings.split.names if last.settings.split else ():
+            if name not in parts:
+                own = msgspec.structs.replace(last.settings, part=name)
+                runs = [*before, msgspec.structs.replace(last, settings=own)]
+                alike = msgspec.structs.replace(done, runs=runs)
+                yield from left_out(source, [], folder / name, alike)
+        return
+
+
+def _readable(path: Path) -> Manifest | None:
+    with suppress(DamageError):  # reported already
+        return manifest.load_manifest(path)
+    return None
 
 
 def _in_two_parts(seen: Mapping[str, list[Seen]]) -> Iterator[Finding]:
