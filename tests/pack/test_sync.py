@@ -372,27 +372,57 @@ def test_resume_after_a_sync_brings_back_a_shard_that_was_deleted(
     assert contents(output) == before
 
 
-def test_samples_follow_into_the_parts_of_a_split(tmp_path: Path, output: Path) -> None:
-    changing = Changing(
-        tmp_path / "derived", [record(f"img{n}", ONE, person=f"p{n % 6}") for n in range(24)]
-    )
-    packed(changing, output, split="val=50%", split_by="person", shard_size=4)
-    train = {*all_ids(output / "train")}
-    val = {*all_ids(output / "val")}
-    moves = min(val)
-    changing.records[moves] = {
-        **changing.records[moves], "person": changing.records[min(train)]["person"]
-    }  # fmt: skip
-    gone = max(train)
-    changing.remove(gone)
-    packed(changing, output, sync=True)
-    assert {*all_ids(output / "train")} == (train - {gone}) | {moves}
-    assert {*all_ids(output / "val")} == val - {moves}
-    for part in ("train", "val"):
-        assert not verify(output / part, against=changing.root, workers=1).outdated
+@pytest.fixture
+def split(tmp_path: Path, output: Path) -> Changing:
+    """Twelve samples of six persons, in two parts."""
+    people = [record(f"img{n:02}", ONE, person=f"p{n % 6}") for n in range(12)]
+    changing = Changing(tmp_path / "derived", people)
+    packed(changing, output, split="val=50%", split_by="person", shard_size=3)
+    return changing
+
+
+def shuffle_people(split: Changing, output: Path) -> tuple[set[str], set[str]]:
+    """Move a sample from val to train and remove one from train; give what each must hold then."""
+    train, val = ({*all_ids(output / part)} for part in ("train", "val"))
+    moved, gone = min(val), max(train)
+    person = split.records[min(train)]["person"]
+    split.records[moved] = {**split.records[moved], "person": person}
+    split.remove(gone)
+    return (train - {gone}) | {moved}, val - {moved}
+
+
+def test_samples_follow_into_the_parts_of_a_split(split: Changing, output: Path) -> None:
+    train, val = shuffle_people(split, output)
+    report = verify(output, against=split.root, workers=1)
+    assert (report.outdated, report.damaged) == (2, False)
+    sync = f"run shardwright pack --derived-dir {split.root} --output-dir {output} --sync"
+    assert {one.fix for one in report.findings if one.kind == "outdated"} == {sync}
+    with pytest.raises(OutdatedError, match=f"--output-dir {output} --sync"):
+        packed(split, output, append=True)
+    packed(split, output, sync=True)
+    assert ({*all_ids(output / "train")}, {*all_ids(output / "val")}) == (train, val)
+    assert verify(output, against=split.root, workers=1).findings == []
     before = contents(output)
-    assert packed(changing, output, sync=True).written_shards == 0
+    assert packed(split, output, sync=True).written_shards == 0
     assert contents(output) == before
+
+
+@pytest.mark.parametrize("way", ["sync", "resume"])
+def test_an_interrupted_sync_of_a_split_is_finished(
+    way: str, split: Changing, output: Path, tmp_path: Path
+) -> None:
+    shuffle_people(split, output)
+    shutil.copytree(output, tmp_path / "unbroken")
+    with using(disk := WatchedDisk()):
+        packed(split, tmp_path / "unbroken", sync=True)
+    for at in range(3, len(disk.calls), 8):
+        shutil.copytree(output, tmp_path / "copy")
+        with using(KillingDisk(at)), pytest.raises(Killed):
+            packed(split, tmp_path / "copy", sync=True)
+        begun = any((tmp_path / "copy").rglob(manifest.UNFINISHED_NAME))
+        packed(split, tmp_path / "copy", **{way if begun else "sync": True})
+        assert contents(tmp_path / "copy") == contents(tmp_path / "unbroken"), at
+        shutil.rmtree(tmp_path / "copy")
 
 
 NAMES = [f"img{number}" for number in range(8)]

@@ -274,7 +274,8 @@ def _update(store: Store, folder: Path, packed: Manifest) -> str:
         packed, entries
     ):
         return _PACK_AGAIN
-    return f"run {commands.pack(store, folder, '--sync')}"
+    top = top_folder(folder, packed.runs[-1].settings)
+    return f"run {commands.pack(store, top, '--sync')}"
 
 
 def left_out(
