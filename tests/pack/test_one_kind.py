@@ -66,12 +66,18 @@ def test_arrays_made_with_other_settings_are_not_added_and_nothing_is_written(
     (images / "new.txt").write_text("a new one")
     change(images, derived)
     before = contents(output)
+    options: dict[str, Any] = {
+        "derived_dir": derived,
+        "output_dir": output,
+        "workers": 1,
+        way: True,
+    }
     with pytest.raises(ProvenanceError) as raised:
-        pack(derived_dir=derived, output_dir=output, workers=1, **{way: True})
+        pack(**options)
     assert told in str(raised.value)
     assert "nothing was written" in str(raised.value)
     assert "--overwrite" in str(raised.value)
-    dry = pack(derived_dir=derived, output_dir=output, workers=1, dry_run=True, **{way: True})
+    dry = pack(**options, dry_run=True)
     assert dry.obstacle == str(raised.value)
     assert contents(output) == before
     pack(derived_dir=derived, output_dir=output, workers=1, overwrite=True)

@@ -259,6 +259,10 @@ def test_a_packed_sample_that_is_not_ready_is_not_lost(
     assert f"1 packed sample ({reason} 1, for example img1) not ready" in str(refused.value)
     assert "run shardwright derive" in str(refused.value)
     assert contents(output) == before
+    bad = output.with_name("bad.txt")
+    bad.write_text("img1\n")
+    packed(seven, output, sync=True, exclude_ids_file=bad)
+    assert sorted(all_ids(output)) == ["img0", "img2", "img3", "img4", "img5", "img6"]
 
 
 def test_a_sync_that_would_leave_nothing_is_refused(seven: Changing, output: Path) -> None:
@@ -405,6 +409,27 @@ def test_samples_follow_into_the_parts_of_a_split(split: Changing, output: Path)
     before = contents(output)
     assert packed(split, output, sync=True).written_shards == 0
     assert contents(output) == before
+
+
+def test_a_part_that_becomes_empty_has_a_manifest_without_shards(
+    split: Changing, output: Path
+) -> None:
+    gone = {name: split.records[name] for name in all_ids(output / "val")}
+    train = contents(output / "train")
+    split.remove(*gone)
+    packed(split, output, sync=True)
+    assert not [name for name in listing(output / "val") if "bucket" in name]
+    listed = manifest.load_manifest(output / "val")
+    assert listed is not None
+    assert (listed.shards, [run.samples for run in listed.runs]) == ([], [0])
+    assert contents(output / "train") == train
+    assert packed(split, output, sync=True).written_shards == 0
+    assert verify(output, against=split.root, workers=1).findings == []
+    split.records |= gone
+    split.write()
+    packed(split, output, sync=True)
+    assert sorted(all_ids(output / "val")) == sorted(gone)
+    assert contents(output / "train") == train
 
 
 @pytest.mark.parametrize("way", ["sync", "resume"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,8 +83,12 @@ def compare(
     selected: Collection[int] | None,
     engine: Engine,
     progress: Progress,
+    lists: Callable[[str], bool] = lambda name: True,
 ) -> Comparison:
-    """Compare every packed sample with the store; ``selected`` are asked for, if not all are."""
+    """Compare every packed sample with the store; ``selected`` are asked for, if not all are.
+
+    Of those that are not ready, only the id is known: whether it is in the ``lists`` asked for.
+    """
     places = {found.ids[sample]: sample for sample in found.ready()}
     absent = {name for shard in packed for name in shard.ids if name not in places}
     reasons = _not_ready(found.store, absent) if absent else {}
@@ -107,10 +111,12 @@ def compare(
         for name in shard.ids:
             sample = places.get(name)
             if sample is None:
-                if name in reasons:
+                if name not in reasons:
+                    result.removed.add("record_gone", name)
+                elif lists(name):
                     result.not_ready.add(reasons[name], name)
                 else:
-                    result.removed.add("record_gone", name)
+                    result.removed.add("not_selected", name)
             elif selected is not None and sample not in selected:
                 result.removed.add("not_selected", name)
             elif found.buckets[sample] != bucket:

@@ -219,7 +219,7 @@ def finish(
     """
     base = begun.base or Manifest(runs=[], shards=[])
     runs, shards = base.runs, base.shards
-    if entries or begun.sync:  # whose settings are those of the next
+    if entries or begun.sync:  # the next sync takes its settings
         run = Run(
             tool=f"shardwright {__version__}",
             append=begun.append,

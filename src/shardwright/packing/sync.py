@@ -50,16 +50,16 @@ def follow(
     for target, start in zip(targets, starts, strict=True):
         asked = set(selected.of_part(selected.order, target.part))
         asked |= _asked_before(target.part, start, found, choice, engine)
-        result = compare(target.folder, start.packed, found, asked, engine, progress)
+        result = compare(
+            *(target.folder, start.packed, found, asked, engine, progress), choice.lists
+        )
         require_ready(found.store, result.not_ready)
         followed.append(_followed(start, result))
         total.shards += result.shards
-        for sums, counts in (
-            (total.changed, result.changed),
-            (total.removed, result.removed),
-        ):
+        sums = ((total.changed, result.changed), (total.removed, result.removed))
+        for summed, counts in sums:
             for reason, count in counts.items():
-                sums.add(reason, count.example, count.count)
+                summed.add(reason, count.example, count.count)
     staying = {sample for shard in total.shards for sample in shard.samples}
     selected.order = [sample for sample in selected.order if sample not in staying]
     selected.packed_before = len(staying)
@@ -98,15 +98,16 @@ def _followed(start: Start, result: Comparison) -> Start:
     buckets: dict[str, list[Compared]] = {}
     for shard in result.shards:
         buckets.setdefault(shard.entry.bucket, []).append(shard)
-    kept, again = [], []
+    kept, again, counts = [], [], {}
     for bucket, shards in buckets.items():
-        for number, shard in _numbered(shards).items():
+        numbered = _numbered(shards)
+        counts[bucket] = len(numbered)
+        for number, shard in numbered.items():
             if shard.outdated or number != shard_number(shard.entry.path):
                 again.append(Again(bucket, number, shard.samples, shard.entry.path))
             else:
                 kept.append(shard.entry)
-    numbers = {bucket: len(_numbered(shards)) for bucket, shards in buckets.items()}
-    return replace(start, base=only(start.base, kept), again=again, first_numbers=numbers)
+    return replace(start, base=only(start.base, kept), again=again, first_numbers=counts)
 
 
 def _numbered(shards: Sequence[Compared]) -> dict[int, Compared]:
@@ -152,9 +153,7 @@ def require_ready(store: Store, not_ready: Skipped) -> None:
     """Raise if packed samples have a record, but are not ready to be packed again."""
     if not_ready:
         what = f"{_counted(not_ready, 'packed samples')} not ready, so nothing was written"
-        fix = (
-            f"run {commands.derive(store)}, or remove their records to remove them from the shards"
-        )
+        fix = f"run {commands.derive(store)}, or take them out with --exclude-ids-file"
         raise OutdatedError(what, path=store.jsonl, fix=fix)
 
 
