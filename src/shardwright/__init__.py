@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         LockedError,
         MissingExtraError,
         NoSpaceError,
+        OutdatedError,
         ProvenanceError,
         ShardExistsError,
         ShardwrightError,
@@ -69,6 +70,7 @@ __all__ = [
     "MissingExtraError",
     "NoSpaceError",
     "Options",
+    "OutdatedError",
     "PackSummary",
     "PackedStatus",
     "Progress",
@@ -105,9 +107,9 @@ _MODULES = {
     "encoders.base": "Encoder ImageEncoder Options TextEncoder Tokens",
     "encoders.contract": "ImageEncoderContract TextEncoderContract",
     "errors": (
-        "DamageError InputMissingError LockedError MissingExtraError NoSpaceError ProvenanceError "
-        "ShardExistsError ShardwrightError SourceChangedError StorageError TooManyFailuresError "
-        "UsageError"
+        "DamageError InputMissingError LockedError MissingExtraError NoSpaceError OutdatedError "
+        "ProvenanceError ShardExistsError ShardwrightError SourceChangedError StorageError "
+        "TooManyFailuresError UsageError"
     ),
     "migrating": "MigrateSummary migrate",
     "packing": "BucketSummary PackSummary pack",

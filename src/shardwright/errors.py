@@ -10,6 +10,7 @@
     ├── SourceChangedError                   exit 1   an input changed while it was read
     ├── DamageError                          exit 12  a file that Shardwright wrote has changed
     ├── ProvenanceError                      exit 1   one component would be made in two ways
+    ├── OutdatedError                        exit 1   packed samples are not what the store holds
     ├── TooManyFailuresError                 exit 1   too many inputs failed in a row
     ├── StorageError     (OSError)           exit 1   a file operation failed
     │   └── NoSpaceError                     exit 1   ... because the disk is full
@@ -82,6 +83,10 @@ class DamageError(ShardwrightError):
 
 class ProvenanceError(ShardwrightError):
     """One store would hold arrays of a component made in two ways."""
+
+
+class OutdatedError(ShardwrightError):
+    """Packed samples are no longer what the store holds."""
 
 
 class TooManyFailuresError(ShardwrightError):

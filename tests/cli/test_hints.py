@@ -90,6 +90,22 @@ def test_status_recommends_to_append_as_the_shards_were_packed(odd: Path) -> Non
     assert status.next_reason == f"every sample is packed in {shards}/train"
 
 
+def test_status_recommends_a_sync_when_packed_samples_are_outdated(odd: Path) -> None:
+    store, shards = odd / "my store", odd / "my shards"
+    pack(derived_dir=store, output_dir=shards, shard_size=2)
+    jsonl = store / JSONL_NAME
+    jsonl.write_bytes(jsonl.read_bytes().replace(b'"caption":"', b'"caption":"another ', 1))
+    where = ("--derived-dir", store, "--output-dir", shards)
+    told = run("status", *where).stdout
+    assert f"\n  {shards}: 4 samples, of them 4 ready in the store, 1 outdated\n" in told
+    assert f"(the store has changed or removed 1 packed sample in {shards} since)" in told
+    assert paste_next(*where).endswith(" --sync")
+    assert (
+        shardwright.status(derived_dir=store, output_dir=shards).packed[str(shards)].outdated == 0
+    )
+    assert " verify " in paste_next(*where)
+
+
 def test_status_recommends_to_resume_as_the_run_began(odd: Path) -> None:
     store, shards = odd / "my store", odd / "my shards"
     options = {"derived_dir": store, "output_dir": shards, "shard_size": 1, "workers": 1}

@@ -116,6 +116,17 @@ def _overwrite_one_bucket(store: Store, output: Path) -> tuple[Options, Options]
     return options, options
 
 
+def _sync(store: Store, output: Path) -> tuple[Options, Options]:
+    """Empty a shard and a bucket, change a caption, and add to a bucket and to a new one."""
+    small_store(store.root, [*twenty(8), record("gone", GONE)])
+    _quietly(store, output, shard_size=2, sha256=True)
+    changed = twenty(8)[1:] + twenty(10)[9:] + [record("new", "16x16")]
+    del changed[1]  # the other one of the first shard
+    changed[0] = record("img01", BUCKETS[1], caption="A picture of img01")
+    small_store(store.root, changed)
+    return {"sync": True}, {"sync": True}
+
+
 def _resume(store: Store, output: Path) -> tuple[Options, Options]:
     """Go on with a run that was killed after its first two shards."""
     options = {"shard_size": 4}
@@ -294,6 +305,7 @@ _PACK = {
     "append": _append,
     "overwrite": _overwrite,
     "overwrite one bucket": _overwrite_one_bucket,
+    "sync": _sync,
     "resume": _resume,
     "resume an overwrite": _resume_overwrite,
     "split": _split,

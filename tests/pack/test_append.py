@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardwright import DamageError, PackSummary, UsageError, pack, verify
+from shardwright import DamageError, OutdatedError, PackSummary, UsageError, pack, verify
 from shardwright.shards.format import manifest
 from shardwright.storage.files import using
 from tests import commands
@@ -90,10 +90,37 @@ def test_append_of_nothing_new_succeeds(small: Store, output: Path) -> None:
     assert contents(output) == before
 
 
-def test_append_does_not_repack_a_sample_whose_record_changed(small: Store, output: Path) -> None:
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_append_is_refused_while_packed_samples_are_changed_or_removed(
+    dry_run: bool, small: Store, output: Path
+) -> None:
     packed(small, output)
-    small.write_lines(line({**fields, "caption": "another"}) for fields in small.records)
-    assert packed(small, output, append=True).written_samples == 0
+    grow(small, samples(4))
+    small.write_lines(
+        line({**fields, "caption": "another"} if number else fields)
+        for number, fields in enumerate(small.records[:3])
+    )
+    before = contents(output)
+    message = (
+        f"{output}: the store has 2 changed samples (record 2, for example img01) and 1 removed "
+        "sample (record_gone 1, for example img03) since they were packed, so nothing was written; "
+        "to update the shards and pack what is new, run shardwright pack --derived-dir "
+        f"{small.root} --output-dir {output} --sync"
+    )
+    if dry_run:
+        assert packed(small, output, append=True, dry_run=True).obstacle == message
+    else:
+        with pytest.raises(OutdatedError) as refused:
+            packed(small, output, append=True)
+        assert str(refused.value) == message
+    assert contents(output) == before
+
+
+def test_append_does_not_mind_a_packed_sample_that_is_not_ready(small: Store, output: Path) -> None:
+    packed(small, output)
+    grown = grow(small, samples(4))
+    grown.array("vae", "img00").unlink()
+    assert packed(grown, output, append=True).written_samples == 1
 
 
 def test_append_is_shuffled_by_its_seed(small: Store, output: Path, tmp_path: Path) -> None:

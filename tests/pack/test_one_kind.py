@@ -55,8 +55,9 @@ def sketches(images: Path, derived: Path) -> None:
     ],
     ids=["another model", "another fit", "other encoders"],
 )
-def test_append_refuses_arrays_made_with_other_settings_and_writes_nothing(
-    change: Callable[[Path, Path], None], told: str, tmp_path: Path, output: Path
+@pytest.mark.parametrize("way", ["append", "sync"])
+def test_arrays_made_with_other_settings_are_not_added_and_nothing_is_written(
+    way: str, change: Callable[[Path, Path], None], told: str, tmp_path: Path, output: Path
 ) -> None:
     images, derived = make_images(tmp_path / "images", 3, SMALL), tmp_path / "derived"
     sketch(images, derived, encoders=given(vae=Model("cafe")))
@@ -65,12 +66,18 @@ def test_append_refuses_arrays_made_with_other_settings_and_writes_nothing(
     (images / "new.txt").write_text("a new one")
     change(images, derived)
     before = contents(output)
+    options: dict[str, Any] = {
+        "derived_dir": derived,
+        "output_dir": output,
+        "workers": 1,
+        way: True,
+    }
     with pytest.raises(ProvenanceError) as raised:
-        pack(derived_dir=derived, output_dir=output, workers=1, append=True)
+        pack(**options)
     assert told in str(raised.value)
     assert "nothing was written" in str(raised.value)
     assert "--overwrite" in str(raised.value)
-    dry = pack(derived_dir=derived, output_dir=output, workers=1, append=True, dry_run=True)
+    dry = pack(**options, dry_run=True)
     assert dry.obstacle == str(raised.value)
     assert contents(output) == before
     pack(derived_dir=derived, output_dir=output, workers=1, overwrite=True)

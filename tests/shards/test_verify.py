@@ -455,13 +455,13 @@ def later_record(store: Store) -> None:
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (changed_array, ("source_differs", FIRST, "img0", "vae.npy")),
+        (changed_array, ("outdated", FIRST, "img0")),
         (longer_array, ("source_differs", FIRST, "img0", "t5h.npy")),
         (array_gone, ("source_differs", FIRST, "img0", "dinov3.npy")),
-        (changed_caption, ("record_differs", FIRST, "img0", "json")),
-        (changed_mask, ("record_differs", FIRST, "img0", "t5m.npy")),
-        (record_gone, ("record_gone", FIRST, "img0")),
-        (later_record, ("record_differs", FIRST, "img0", "json")),
+        (changed_caption, ("outdated", FIRST, "img0")),
+        (changed_mask, ("outdated", FIRST, "img0")),
+        (record_gone, ("outdated", FIRST, "img0")),
+        (later_record, ("outdated", FIRST, "img0")),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
@@ -471,6 +471,64 @@ def test_what_differs_from_its_source_is_named(
     change(store)
     assert places(folder, read_data=True) == []
     assert places(folder, against=store.root) == [found]
+
+
+def test_an_array_that_rotted_is_damage_and_not_outdated(folder: Path, store: Store) -> None:
+    path = store.array("vae", "img0")
+    flip(path, 200)
+    os.utime(path, (0, 0))
+    # A test cannot set the time at which an inode changed, so the shard's changes later.
+    while (folder / FIRST).stat().st_ctime_ns <= path.stat().st_ctime_ns:
+        os.chmod(folder / FIRST, 0o644)
+    assert places(folder, against=store.root) == [("source_differs", FIRST, "img0", "vae.npy")]
+    done = commands.run("verify", folder, "--against", store.root)
+    assert (done.returncode, "DAMAGED: 1 finding" in done.stdout) == (12, True)
+
+
+def test_outdated_samples_are_counted_with_the_reason_and_the_command_and_are_no_damage(
+    folder: Path, store: Store
+) -> None:
+    changed_caption(store)
+    flip(store.array("vae", "img0"), 200)
+    flip(store.array("t5", "img5"), 200)
+    report = shardwright.verify(folder, against=store.root, workers=1)
+    assert (report.damaged, report.outdated, report.counts) == (False, 2, {"outdated": 2})
+    assert [(finding.sample, finding.damage) for finding in report.findings] == [
+        ("img0", False),
+        ("img5", False),
+    ]
+    assert report.findings[0].what == (
+        f"json differs from the record in {store.jsonl}, "
+        f"vae.npy differs from {store.array('vae', 'img0')}"
+    )
+    command = f"pack --derived-dir {store.root} --output-dir {folder} --sync"
+    assert report.findings[1].fix == f"run shardwright {command}"
+    done = commands.run("verify", folder, "--against", store.root)
+    assert done.returncode == 3
+    assert f"{folder}: OUTDATED: 2 samples; no damage\n" in done.stdout
+
+
+def test_a_damaged_shard_is_damage_even_if_the_store_has_changed(
+    folder: Path, store: Store
+) -> None:
+    changed_caption(store)
+    flip(folder / SECOND, 700)
+    report = shardwright.verify(folder, against=store.root, workers=1)
+    assert (report.damaged, report.outdated) == (True, 1)
+    done = commands.run("verify", folder, "--against", store.root)
+    assert done.returncode == 12
+    assert "DAMAGED: 2 findings, 1 sample OUTDATED" in done.stdout
+
+
+def test_every_outdated_sample_is_counted_where_only_the_first_hundred_are_listed(
+    tmp_path: Path, output: Path
+) -> None:
+    many = [record(f"img{number}", "24x16") for number in range(120)]
+    store = make_store(tmp_path / "many", many, latent=(16, 2, 3), share=("dinov3", "vae", "t5"))
+    pack(derived_dir=store.root, output_dir=output, workers=1)
+    store.write_lines(line({**fields, "caption": "another"}) for fields in many)
+    report = shardwright.verify(output, against=store.root, workers=1)
+    assert (report.damaged, report.outdated, report.counts) == (False, 120, {"outdated": 100})
 
 
 def test_against_sends_a_worker_only_the_records_of_its_shard(folder: Path, store: Store) -> None:

@@ -20,8 +20,9 @@ from shardwright.cli.options import (
 )
 from shardwright.cli.printing import call, listed, shown_lines, table
 from shardwright.packing import BucketSummary, PackSummary
-from shardwright.packing.summary import PartSummary
+from shardwright.packing.summary import PartSummary, SyncSummary
 from shardwright.progress import quantity, size
+from shardwright.summary import Count
 from shardwright.text import shown
 
 HELP = "Stage 3: pack a store into tar shards per aspect bucket"
@@ -37,6 +38,12 @@ only read.
 stays in its part when others are added. --append goes on with the split, the conditions and the
 lists of the last run.
 
+--sync follows a store that has changed, with all settings of the last run unless given now. Shards
+with changed, removed or no longer selected samples are written again, what is new goes to new
+shards, and the others are not touched. --append refuses while packed samples are outdated. Both
+compare records by checksum, and arrays only where these are newer than the shard: shards copied
+without their times hide a changed array, which verify --against finds.
+
 --where compares fields of the record (caption, width, height, bucket, image_id and your columns;
 other names in `backticks`) with numbers, "text", true, false or null: = != < <= > >= in ("a", "b"),
 and ~ !~ for regular expressions, joined by and, or, not and parentheses.
@@ -47,12 +54,14 @@ EXAMPLE = """\
   shardwright pack --limit 100 --shuffle --output-dir data/shards/trial
   shardwright pack --split val=5%
   shardwright pack --where 'width >= 512 and caption ~ "cat"' --exclude-ids-file bad.txt
+  shardwright pack --sync --dry-run
 """
 EXIT_STATUS = """\
 exit status:
   0    done; also when nothing was ready
-  1    failed: a shard already exists, its arrays were made with other settings, the disk is full,
-       or an input changed; with --dry-run: the run would fail for one of the first three reasons
+  1    failed: a shard already exists, its arrays were made with other settings, packed samples are
+       outdated or not ready, the disk is full, or an input changed; with --dry-run: the run would
+       fail for one of these reasons but the last
   2    wrong usage, existing shards are of another JSONL or another split, or the JSONL, a list or a
        component's folder is missing
   11   another run is packing into the same folder
@@ -77,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "NAME=SHARE,...", "hold out parts, for example val=5%%; OUTPUT_DIR/train is the rest"
         ),
         "--split-by": text("COLUMN", "samples with one value in this column stay together"),
-        "--shard-size": number("samples per shard (%(default)s)"),
+        "--shard-size": number("samples per shard (1000)"),
         "--limit": number("pack at most N samples in all"),
         "--shuffle": switch("shuffle before limiting and grouping"),
         "--seed": number("of the shuffle (%(default)s)"),
@@ -86,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
         "--resume": switch("finish an interrupted run; finished shards are kept"),
         "--append": switch("pack only new samples, into new shards"),
+        "--sync": switch("update shards whose samples have changed or gone, and pack what is new"),
         "--other-jsonl": switch("pack into a folder whose shards were packed from another JSONL"),
         "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
         **IGNORE_SPACE,
@@ -111,6 +121,8 @@ def describe(summary: PackSummary) -> str:
 
 
 def _headline(summary: PackSummary) -> str:
+    if summary.synced is not None:
+        return _synced(summary, summary.synced)
     if not summary.written_samples:
         if summary.kept_shards:
             kept = quantity(summary.kept_shards, "shards")
@@ -124,6 +136,19 @@ def _headline(summary: PackSummary) -> str:
         f"{verb} {quantity(summary.written_samples, 'samples')} into "
         f"{quantity(summary.written_shards, 'shards')} ({size(summary.written_bytes)}) in "
         f"{shown(summary.output_dir)} [{summary.seconds:.1f} s]{kept}"
+    )
+
+
+def _synced(summary: PackSummary, synced: SyncSummary) -> str:
+    if not (summary.written_shards or summary.removed_shards):
+        return f"nothing to sync: {quantity(synced.untouched_shards, 'shards')} up to date"
+    new = quantity(synced.new_samples, "new samples")
+    return (
+        f"{'would sync' if summary.dry_run else 'synced'} {shown(summary.output_dir)} with the "
+        f"store: {_total(synced.changed):,} changed, {_total(synced.removed):,} removed, {new}; "
+        f"{quantity(summary.written_shards, 'shards')} written ({size(summary.written_bytes)}), "
+        f"{len(summary.removed_shards):,} removed, "
+        f"{synced.untouched_shards + summary.kept_shards:,} kept [{summary.seconds:.1f} s]"
     )
 
 
@@ -159,15 +184,28 @@ def _counts(summary: PackSummary) -> str:
         f"ready_records: {summary.ready_records}",
         f"skipped_incomplete: {summary.skipped_incomplete}",
     ]
-    for reason, skipped in summary.skipped_by_reason.items():
-        lines.append(f"  {reason}: {skipped.count} (for example {shown(skipped.example)})")
+    lines += _by_reason(summary.skipped_by_reason)
     if summary.left_out:
-        lines.append(f"left_out: {sum(left.count for left in summary.left_out.values())}")
-    for condition, left in summary.left_out.items():
-        lines.append(f"  {shown(condition)}: {left.count} (for example {shown(left.example)})")
+        lines += [f"left_out: {_total(summary.left_out)}", *_by_reason(summary.left_out)]
+    if summary.synced is not None:
+        for name, counts in (
+            ("changed_samples", summary.synced.changed),
+            ("removed_samples", summary.synced.removed),
+        ):
+            lines += [f"{name}: {_total(counts)}", *_by_reason(counts)]
+        lines.append(f"new_samples: {summary.synced.new_samples}")
     lines.append(f"written_samples: {summary.written_samples}")
     lines.append(f"written_shards: {summary.written_shards}")
     return "\n".join(lines)
+
+
+def _by_reason(counts: Mapping[str, Count]) -> Iterator[str]:
+    for reason, one in counts.items():
+        yield f"  {shown(reason)}: {one.count} (for example {shown(one.example)})"
+
+
+def _total(counts: Mapping[str, Count]) -> int:
+    return sum(one.count for one in counts.values())
 
 
 def _advice(summary: PackSummary) -> list[str]:
@@ -185,7 +223,7 @@ def _advice(summary: PackSummary) -> list[str]:
             f"note: {shown(summary.journal)} holds records of an interrupted run, which are not "
             f"packed; to merge them, run:\n  {summary.derive_command}"
         )
-    if summary.unopened_records:
+    if summary.unopened_records and summary.synced is None:
         unopened = quantity(summary.unopened_records, "records")
         advice.append(f"note: {unopened} already packed or excluded; not checked")
     if summary.dry_run and summary.written_bytes:
@@ -195,6 +233,10 @@ def _advice(summary: PackSummary) -> list[str]:
         )
     if summary.obstacle is not None:
         advice.append(f"the run itself would stop: {shown_lines(summary.obstacle)}")
+    if summary.synced is not None:
+        moves = [f"{old} becomes {new}" for old, new in summary.synced.moved_shards.items()]
+        last = ", because others became empty and numbers have no gaps"
+        advice += _gone("renumber", moves, last, summary.dry_run)
     advice += _gone("remove", summary.removed_shards, "", summary.dry_run)
     same = " with new ones of the same name"
     advice += _gone("replace", summary.replaced_shards, same, summary.dry_run)
@@ -205,6 +247,6 @@ def _gone(verb: str, names: list[str], how: str, dry_run: bool) -> list[str]:
     """List old shards that were removed or replaced, or would be."""
     if not names:
         return []
-    what = f"would {verb}" if dry_run else f"{verb}d"
+    what = f"would {verb}" if dry_run else f"{verb.removesuffix('e')}ed"
     head = f"note: {what} {quantity(len(names), 'shards')}{how}:"
     return ["\n".join([head, *listed(names, _SHARDS_LISTED)])]

@@ -121,7 +121,8 @@ def _update(update: Outlook) -> list[str]:
 
 
 def _packed(folder: str, packed: PackedStatus) -> str:
-    state = "; unfinished" if packed.unfinished else ""
+    state = f", {packed.outdated:,} outdated" if packed.outdated else ""
+    state += "; unfinished" if packed.unfinished else ""
     samples = quantity(packed.samples, "samples")
     return f"  {shown(folder)}: {samples}, of them {packed.ready:,} ready in the store{state}"
 

@@ -9,7 +9,7 @@ import shardwright
 from shardwright.cli.options import RECIPE, WORKERS, declare, path, switch
 from shardwright.cli.printing import call, listed
 from shardwright.progress import quantity, size
-from shardwright.store.findings import FAIL, NEEDS_INDEX
+from shardwright.store.findings import FAIL, NEEDS_INDEX, OUTDATED
 from shardwright.text import shown
 from shardwright.verifying import Finding, VerifyReport
 
@@ -24,9 +24,10 @@ only a warning.
 A shard folder: every shard of the manifest exists with its name, size and index, and no other; the
 first and last header of each are read. With --read-data every byte is compared with its checksum,
 and damage is located down to the member. --against also compares each member with the store, byte
-for byte. Shards without a manifest, for example another tool's, are checked as loaders would read
-them. --loaders lists the loaders that can read the folder, by applying their own splitting and
-grouping rules to all headers and JSON members.
+for byte. A sample whose shard is undamaged, but whose record or arrays the store has changed or
+removed since, is outdated: pack --sync updates it. Shards without a manifest, for example another
+tool's, are checked as loaders would read them. --loaders lists the loaders that can read the
+folder, by applying their own splitting and grouping rules to all headers and JSON members.
 
 Each finding names the file and the fix. Nothing is changed."""
 EXAMPLE = """\
@@ -40,11 +41,12 @@ exit status:
   0    no damage; there may be warnings
   1    failed
   2    wrong usage, or there is neither a store nor a shard
+  3    no damage, but the store has changed since samples were packed
   12   damaged
   130  interrupted (terminated: 143, hung up: 129)
 """
 _LISTED = 20  # findings of each kind
-DAMAGED = 12  # the exit code
+DAMAGED, SOURCE_CHANGED = 12, 3  # the exit codes
 _UNPROVEN = {"no_manifest", "part"}  # warnings that the expected contents are unknown
 
 
@@ -64,7 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Verify, then print the findings."""
     report = call(shardwright.verify, options, describe)
-    return DAMAGED if report.damaged else 0
+    if report.damaged:
+        return DAMAGED
+    return SOURCE_CHANGED if report.outdated else 0
 
 
 def describe(report: VerifyReport) -> str:
@@ -80,7 +84,7 @@ def describe(report: VerifyReport) -> str:
 
 
 def _kind(kind: str, findings: list[Finding]) -> str:
-    warning = "" if findings[0].damage else " (warning)"
+    warning = "" if findings[0].damage or kind == OUTDATED else " (warning)"
     return "\n".join([f"{kind}: {len(findings):,}{warning}", *listed(findings, _LISTED)])
 
 
@@ -95,11 +99,14 @@ def _loaders(report: VerifyReport) -> Iterator[str]:
 
 def _verdict(report: VerifyReport) -> str:
     damage = sum(finding.damage for finding in report.findings)
-    others = len(report.findings) - damage
+    others = sum(not (finding.damage or finding.kind == OUTDATED) for finding in report.findings)
     warnings = f", {quantity(others, 'warnings')}" if others else ""
     verdict = f"DAMAGED: {quantity(damage, 'findings')}" if damage else "OK: no damage"
+    if report.outdated:
+        count = quantity(report.outdated, "samples")
+        verdict = f"{verdict}, {count} OUTDATED" if damage else f"OUTDATED: {count}; no damage"
     unproven = _UNPROVEN & report.counts.keys()
-    if unproven and not damage:
+    if unproven and not damage and not report.outdated:
         verdict = "OK, as far as can be checked without a manifest"
     checked = ", ".join(quantity(count, what) for what, count in report.checked.items())
     read = "every byte read" if report.read_data else "only headers and sizes read"

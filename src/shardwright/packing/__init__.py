@@ -31,13 +31,14 @@ def pack(
     exclude_ids_file: StrPath | None = None,
     split: str | Mapping[str, float | str] | None = None,
     split_by: str | None = None,
-    shard_size: int = 1000,
+    shard_size: int | None = None,
     limit: int | None = None,
     shuffle: bool = False,
     seed: int = 0,
     overwrite: bool = False,
     resume: bool = False,
     append: bool = False,
+    sync: bool = False,
     other_jsonl: bool = False,
     sha256: bool = False,
     ignore_space: bool = False,
@@ -51,10 +52,13 @@ def pack(
     Arguments are named as the flags of ``shardwright pack``; ``split`` may also be a mapping,
     ``{"val": 0.05}``. Raises ShardExistsError (a
     FileExistsError) before anything is written if a bucket already has shards, unless
-    ``overwrite``, ``resume`` or ``append``; InputMissingError (a FileNotFoundError) if the store is
-    missing.
+    ``overwrite``, ``resume``, ``append`` or ``sync``; OutdatedError if packed samples are not what
+    the store holds and would stay, unless ``sync``, which updates them with the settings of the
+    last run where none are given; InputMissingError (a FileNotFoundError) if the store is missing.
     """
     # Here, to keep the import of the package and --help fast.
+    from msgspec.structs import asdict
+
     from shardwright.packing.choice import ids_file as file_of
     from shardwright.packing.run import Request, run
     from shardwright.recipes.split import choose_split
@@ -62,32 +66,39 @@ def pack(
     from shardwright.store.places import find_places
     from shardwright.store.where import parse
 
-    ways = {"overwrite": overwrite, "resume": resume, "append": append}
+    ways = {"overwrite": overwrite, "resume": resume, "append": append, "sync": sync}
     switches = {"other_jsonl": other_jsonl, "sha256": sha256, "ignore_space": ignore_space}
     require_switches(shuffle=shuffle, dry_run=dry_run, **switches, **ways)
     way = [name for name, given in ways.items() if given]
     if len(way) > 1:
-        raise UsageError("use only one of --overwrite, --resume and --append")
+        raise UsageError("use only one of --overwrite, --resume, --append and --sync")
     places = find_places(recipe, derived_dir, jsonl, output_dir)
     conditions = names("--where", where)
     for text in conditions:
         parse(text)
+    settings = PackSettings(
+        buckets=_bucket_names(bucket),
+        shuffle=shuffle,
+        seed=integer("--seed", seed, least=-(1 << 63)) if shuffle else None,
+        limit=None if limit is None else integer("--limit", limit),
+        shard_size=1000 if shard_size is None else integer("--shard-size", shard_size, least=1),
+        split=choose_split(split, split_by, places.split),
+        where=conditions,
+        ids_file=file_of(place_or_none("--ids-file", ids_file), places.store),
+        exclude_ids_file=file_of(
+            place_or_none("--exclude-ids-file", exclude_ids_file), places.store
+        ),
+    )
+    given = {name: value for name, value in asdict(settings).items() if value}
+    if limit is not None:
+        given["limit"] = settings.limit
+    if shard_size is None:
+        del given["shard_size"]
     request = Request(
         store=places.store,
         output_dir=places.shards,
-        settings=PackSettings(
-            buckets=_bucket_names(bucket),
-            shuffle=shuffle,
-            seed=integer("--seed", seed, least=-(1 << 63)) if shuffle else None,
-            limit=None if limit is None else integer("--limit", limit),
-            shard_size=integer("--shard-size", shard_size, least=1),
-            split=choose_split(split, split_by, places.split),
-            where=conditions,
-            ids_file=file_of(place_or_none("--ids-file", ids_file), places.store),
-            exclude_ids_file=file_of(
-                place_or_none("--exclude-ids-file", exclude_ids_file), places.store
-            ),
-        ),
+        settings=settings,
+        given=given,
         way=way[0] if way else None,
         **switches,
         dry_run=dry_run,

@@ -40,10 +40,14 @@ class Choice:
         """Name the column that groups samples of a split."""
         return self.settings.split.by if self.settings.split else None
 
+    def lists(self, image_id: str) -> bool:
+        """Whether the lists of ids allow one."""
+        return image_id not in self.excluded and (self.ids is None or image_id in self.ids)
+
     def takes(self, image_id: str, record: Record, first_ids: Mapping[str, str]) -> bool:
         """Whether a record is asked for; in a part of a split, only if it belongs there."""
         split, part = self.settings.split, self.settings.part
-        if image_id in self.excluded or (self.ids is not None and image_id not in self.ids):
+        if not self.lists(image_id):
             return False
         if not all(condition.holds(record) for condition in self.conditions):
             return False

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from shardwright.buckets import Bucket
 from shardwright.packing.check import Checked
+from shardwright.packing.outdated import Comparison
 from shardwright.packing.plan import Plan, Shard
 from shardwright.packing.scan import Scan
 from shardwright.packing.select import Selected
 from shardwright.packing.start import Start, existing
-from shardwright.packing.summary import BucketSummary, PackSummary, PartSummary
+from shardwright.packing.summary import BucketSummary, PackSummary, PartSummary, SyncSummary
 from shardwright.packing.targets import Target
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets
@@ -37,6 +38,11 @@ class Job:
         return self.target.folder
 
     @property
+    def stay(self) -> set[str]:
+        """Name the shards that are there and stay."""
+        return {*self.kept, *(entry.path for entry in self.start.base.shards)}
+
+    @property
     def todo(self) -> list[Shard]:
         """Give the shards to write."""
         return [shard for shard in self.layout.shards if shard.path not in self.kept]
@@ -44,7 +50,7 @@ class Job:
     @property
     def old(self) -> list[str]:
         """List the shards that are there and do not stay."""
-        stay = {*self.kept, *(entry.path for entry in self.start.base.shards)}
+        stay = self.stay
         new = {shard.path for shard in self.todo}
         buckets = existing_buckets(self.folder)
         # An interrupted --append may have left shards anywhere that are not planned now.
@@ -64,13 +70,17 @@ def summarize(
     checked: Checked,
     scan: Scan,
     old: Mapping[str, Sequence[str]],
+    synced: Comparison | None,
     *,
     output: Path,
     dry_run: bool,
     obstacle: str | None,
     started: float,
 ) -> PackSummary:
-    """Count what was written, and what was not; ``old`` are the shards that went, by prefix."""
+    """Count what was written, and what was not; ``old`` are the shards that went, by prefix.
+
+    ``synced`` is what a sync found.
+    """
     skipped = checked.skipped(scan)
     ready = scan.ready_records - len(checked.invalid)
     buckets: dict[str, BucketSummary] = {}
@@ -121,4 +131,22 @@ def summarize(
         packed_before=selected.packed_before + sum(len(shard.samples) for shard in kept),
         over_limit=len(selected.order) - len(checked.chosen) - len(checked.invalid),
         parts=parts,
+        synced=_synced(jobs, synced, len(checked.chosen)) if synced else None,
+    )
+
+
+def _synced(jobs: Sequence[Job], found: Comparison, new: int) -> SyncSummary:
+    moved = {}
+    for job in jobs:
+        paths = {(shard.bucket, shard.number): shard.path for shard in job.layout.shards}
+        for shard in job.start.again:
+            path = paths[shard.bucket, shard.number]
+            if path != shard.before:
+                moved[job.target.prefix + shard.before] = job.target.prefix + path
+    return SyncSummary(
+        changed=dict(found.changed),
+        removed=dict(found.removed),
+        new_samples=new,
+        moved_shards=moved,
+        untouched_shards=sum(len(job.start.base.shards) for job in jobs),
     )

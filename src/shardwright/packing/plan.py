@@ -6,9 +6,10 @@ Everything about the output is decided here, down to the byte, before anything i
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 import xxhash
@@ -39,6 +40,15 @@ class Shard:
     def path(self) -> str:
         """Give its path below the output folder."""
         return f"{bucket_folder(self.bucket)}/{shard_name(self.number)}"
+
+
+class Again(NamedTuple):
+    """A packed shard that is written again, without the samples that do not stay."""
+
+    bucket: str
+    number: int
+    samples: array[int]
+    before: str  # its path, which may have another number
 
 
 @dataclass(frozen=True)
@@ -93,25 +103,30 @@ def plan(
     chosen: Iterable[int],
     settings: PackSettings,
     first_numbers: Mapping[str, int],
+    again: Sequence[Again] = (),
 ) -> Plan:
     """Group the chosen samples by bucket and cut them into shards.
 
-    ``first_numbers`` are the numbers of the first new shard of buckets, where it is not 0.
+    ``first_numbers`` are the numbers of the first new shard of buckets, where it is not 0. Shards
+    that are written ``again`` come before the new ones.
     """
     grouped: dict[str, array[int]] = {}
     for sample in chosen:
         grouped.setdefault(scan.buckets[sample], array("Q")).append(sample)
-    masks = sum(tar.member_bytes(mask_bytes(mask)) for mask in scan.store.recipe.masks)
-    shards = []
-    for bucket in sorted(grouped, key=Bucket.parse):
-        samples = grouped[bucket]
+    groups = [(bucket, number, samples) for bucket, number, samples, _ in again]
+    for bucket, samples in grouped.items():
         starts = range(0, len(samples), settings.shard_size)
         for number, first in enumerate(starts, first_numbers.get(bucket, 0)):
-            check()
-            part = samples[first : first + settings.shard_size]
-            members = [checked.json_sizes[sample] for sample in part]
-            for sample in part:
-                members += checked.sizes(sample)
-            total = sum(map(tar.member_bytes, members)) + len(part) * masks + len(tar.END)
-            shards.append(Shard(bucket, number, part, total))
+            groups.append((bucket, number, samples[first : first + settings.shard_size]))
+    masks = sum(tar.member_bytes(mask_bytes(mask)) for mask in scan.store.recipe.masks)
+    shards = []
+    for bucket, number, part in sorted(
+        groups, key=lambda group: (Bucket.parse(group[0]), group[1])
+    ):
+        check()
+        members = [checked.json_sizes[sample] for sample in part]
+        for sample in part:
+            members += checked.sizes(sample)
+        total = sum(map(tar.member_bytes, members)) + len(part) * masks + len(tar.END)
+        shards.append(Shard(bucket, number, part, total))
     return Plan(scan, settings, shards, checked)

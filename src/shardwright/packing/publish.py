@@ -90,6 +90,7 @@ def write(
     *,
     prefix: str,
     replaced: Collection[str],
+    keep: Collection[str],
     sha256: bool,
     engine: Engine,
     progress: Progress,
@@ -98,7 +99,8 @@ def write(
 
     A new bucket's shards appear one by one. In a bucket whose old shards are ``replaced``, the new
     ones keep their temporary names until all are complete. Then the manifest, which lists the old
-    ones, is removed, the new ones get their names, and the remaining old ones are removed.
+    ones, is removed, the new ones get their names, and the remaining old ones are removed, except
+    those to ``keep``.
     """
     remove_leftovers(output)
     remaining = Counter(shard.bucket for shard in shards)
@@ -121,7 +123,7 @@ def write(
                 if bucket not in replaced or not remaining[bucket]:
                     if bucket in replaced:
                         manifest.remove_manifest(output)
-                    _publish(output, bucket, held[bucket], remove_others=bucket in replaced)
+                    _publish(output, bucket, held[bucket], keep if bucket in replaced else None)
                     held[bucket].clear()
                 entries.append(message)
                 progress.note(
@@ -144,12 +146,15 @@ def write(
     return entries
 
 
-def _publish(output: Path, bucket: str, sealed: Sequence[ShardEntry], remove_others: bool) -> None:
+def _publish(
+    output: Path, bucket: str, sealed: Sequence[ShardEntry], keep: Collection[str] | None
+) -> None:
+    """Give sealed shards their names; remove the others of the bucket, if it has some to keep."""
     for entry in sealed:
         LocalStorage(output).publish(index.index_name(entry.path))
         LocalStorage(output).publish(entry.path)
-    if remove_others:
-        remove_shards(output, bucket, keep={entry.path for entry in sealed})
+    if keep is not None:
+        remove_shards(output, bucket, keep={*keep, *(entry.path for entry in sealed)})
     for folder in _folders(output, bucket):
         files.sync_folder(folder)
 
@@ -161,6 +166,14 @@ def remove_shards(output: Path, bucket: str, keep: Iterable[str] = ()) -> None:
         if path not in kept:
             files.remove(path)
             files.remove(output / index.index_name(f"{path.parent.name}/{path.name}"))
+
+
+def remove_empty_buckets(output: Path) -> None:
+    """Remove the folders of buckets without shards."""
+    for bucket in existing_buckets(output):
+        if not existing(output, [bucket]):
+            for folder in _folders(output, bucket):
+                files.remove_empty_folders(folder)
 
 
 def sync(output: Path) -> None:
@@ -206,7 +219,7 @@ def finish(
     """
     base = begun.base or Manifest(runs=[], shards=[])
     runs, shards = base.runs, base.shards
-    if entries:
+    if entries or begun.sync:  # the next sync takes its settings
         run = Run(
             tool=f"shardwright {__version__}",
             append=begun.append,
@@ -221,6 +234,7 @@ def finish(
             provenance={"components": msgspec.to_builtins(made, order="sorted")} if made else None,
             jsonl=begun.jsonl,
             parts=begun.parts,
+            sync=True if begun.sync else UNSET,
         )
         new = (msgspec.structs.replace(entry, run=len(runs)) for entry in entries)
         runs, shards = [*runs, run], [*shards, *new]

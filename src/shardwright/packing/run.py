@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -14,20 +15,25 @@ from msgspec import UNSET
 from shardwright.engine import Engine
 from shardwright.errors import (
     NoSpaceError,
+    OutdatedError,
     ProvenanceError,
     ShardExistsError,
     SourceChangedError,
     UsageError,
 )
-from shardwright.packing import empty, publish, start
-from shardwright.packing.check import check
+from shardwright.packing import empty, publish, start, sync
 from shardwright.packing.choice import Choice, read_choice
 from shardwright.packing.jobs import Job, summarize
-from shardwright.packing.origin import jsonl_name, require_same_jsonl, require_same_kind
+from shardwright.packing.origin import (
+    jsonl_name,
+    require_one_jsonl,
+    require_same_jsonl,
+    require_same_kind,
+)
 from shardwright.packing.plan import Plan, plan
 from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.packing.select import select
-from shardwright.packing.start import Start, existing, packed_from
+from shardwright.packing.start import Start, existing, mixed, packed_from
 from shardwright.packing.summary import PackSummary
 from shardwright.packing.targets import Target, find_targets
 from shardwright.progress import Progress
@@ -49,7 +55,8 @@ class Request:
     store: Store
     output_dir: Path
     settings: PackSettings  # as far as the flags say
-    way: str | None  # overwrite, resume or append, where shards may be there already
+    given: Mapping[str, Any]  # those of them that are not the default
+    way: str | None  # overwrite, resume, append or sync, where shards may be there already
     other_jsonl: bool
     sha256: bool
     ignore_space: bool
@@ -80,23 +87,36 @@ def run(request: Request, progress: Progress) -> PackSummary:
         if not request.dry_run:
             locks.require_unlocked(target.folder)
     found = scan(store, progress, request.progress_every)
-    _require_samples(settings.buckets, found)
+    _require_samples(request.given.get("buckets", ()), found)
     starts = _starts(request, targets)
     source = _source(store)
     before = [[] if request.other_jsonl else packed_from(target.folder) for target in targets]
     if request.way:
         for target, names in zip(targets, before, strict=True):
             require_same_jsonl(store, names, target.folder)
+<<<<<<< HEAD
     known = frozenset().union(*(begin.known for begin in starts), _beside(targets))
+=======
+            if request.way == "sync":
+                require_one_jsonl(store, names, target.folder)
+    known = frozenset().union(*(begin.known for begin in starts), _beside(targets, request.way))
+>>>>>>> w-Y
     parts = [target.part for target in targets]
     selected = select(found, choice, parts, known, request.engine, progress)
-    checked = check(found, selected.order, settings.limit, request.engine, progress)
+    followed, synced = starts, None
+    if any(begin.before for begin in starts):
+        followed, synced = sync.follow(
+            *(targets, starts, found, choice, selected), request.engine, progress
+        )
+    checked = sync.check_all(followed, found, selected, settings.limit, request.engine, progress)
     jobs = []
-    for target, begin, names in zip(targets, starts, before, strict=True):
+    for target, begin, names in zip(targets, followed, before, strict=True):
         chosen = selected.of_part(checked.chosen, target.part)
         own = msgspec.structs.replace(settings, part=target.part)
-        layout = plan(found, checked, chosen, own, begin.first_numbers)
+        layout = plan(found, checked, chosen, own, begin.first_numbers, begin.again)
         kept = _kept(layout, begin, target.folder, request.way)
+        if begin.before:
+            begin = replace(begin, replaced=mixed(target.folder, begin, kept))
         jobs.append(Job(target, begin, layout, kept, names))
     active = [job for job in jobs if _has_work(job, jobs)]
     obstacle = _obstacle(active, source, request, progress)
@@ -113,7 +133,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
             old = {job.target.prefix: job.old for job in active}
             _write(active, source, request, progress)
     return summarize(
-        *(jobs, selected, checked, found, old),
+        *(jobs, selected, checked, found, old, synced),
         output=request.output_dir,
         dry_run=request.dry_run,
         obstacle=obstacle,
@@ -122,19 +142,30 @@ def run(request: Request, progress: Progress) -> PackSummary:
 
 
 def _find(request: Request) -> tuple[Choice, list[Target]]:
-    """Find what to pack, and where; --append goes on with what was chosen before."""
+    """Find what to pack, and where; --append and --sync go on with what was chosen before."""
     split, targets = find_targets(request.output_dir, request.settings, request.way)
     settings = msgspec.structs.replace(request.settings, split=split)
-    if request.way == "append":
+    if request.way in ("append", "sync", "resume"):
         before = start.current_run(target.folder for target in targets)
-        settings = settings.chosen_as(before.settings) if before else settings
+        if before and request.way == "append":
+            settings = settings.chosen_as(before.settings)
+        elif before and (request.way == "sync" or before.sync):
+            given = {**request.given, "split": split, "part": None}
+            settings = msgspec.structs.replace(before.settings, **given)
     return read_choice(settings, request.store), targets
 
 
+<<<<<<< HEAD
 def _beside(targets: Sequence[Target]) -> frozenset[str]:
     """Give the ids in the other parts, where a run packs one part alone."""
     folder = targets[0].folder.absolute()
     if targets[0].part is None or len(targets) > 1:
+=======
+def _beside(targets: Sequence[Target], way: str | None) -> frozenset[str]:
+    """Give the ids in the other parts, where shards are appended to one part alone."""
+    folder, part = targets[0].folder, targets[0].part
+    if way not in ("append", "sync") or part is None or len(targets) > 1:
+>>>>>>> w-Y
         return frozenset()
     others = (path for path in parts_of(folder.parent).values() if path != folder)
     return frozenset().union(*map(start.packed_ids, others))
@@ -153,6 +184,10 @@ def _has_work(job: Job, jobs: Sequence[Job]) -> bool:
     """Whether a run changes anything in a target, or brings its manifest up to date."""
     if job.layout.shards:
         return True
+    if job.start.before:
+        runs = job.start.before.runs
+        other = bool(runs) and runs[-1].settings != job.layout.settings
+        return other or bool(job.start.resumed or job.old)
     if job.start.append:
         return bool(job.start.base.runs or job.start.resumed)
     # With --overwrite, the shards of a part that has no sample now go with those of the others.
@@ -170,12 +205,15 @@ def _obstacle(
                 there += existing(job.folder, job.layout.buckets)
             publish.refuse(job.folder, there, request.settings.buckets)
             require_same_jsonl(request.store, job.before, job.folder)
-            require_same_kind(request.store, source.made, job.start.base, job.folder, progress)
+            base = job.start.before or job.start.base
+            require_same_kind(request.store, source.made, base, job.folder, progress)
+            if job.start.append:
+                sync.require_current(job, request.output_dir, request.engine, progress)
         if jobs and not request.ignore_space:
             needed = sum(shard.bytes for job in jobs for shard in job.todo)
             fewer = "pack fewer with --limit or --bucket, "
             require_space(request.output_dir, "the shards need", needed, fewer)
-    except (ShardExistsError, ProvenanceError, NoSpaceError) as error:
+    except (ShardExistsError, ProvenanceError, OutdatedError, NoSpaceError) as error:
         if not request.dry_run:
             raise
         return str(error)
@@ -194,6 +232,8 @@ def _require_own_folder(request: Request) -> None:
 def _starts(request: Request, targets: Sequence[Target]) -> list[Start]:
     if request.way == "append":
         return [start.append(target.folder) for target in targets]
+    if request.way == "sync":
+        return [start.sync(target.folder) for target in targets]
     if request.way == "resume":
         current = start.current_run(target.folder for target in targets if target.part)
         return [
@@ -227,6 +267,9 @@ def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Pro
         for job in jobs
         if job.target.part and job.layout.shards
     }
+    for job in jobs:  # a part that the interrupted sync has finished belongs to this run
+        if job.start.before and job.start.resumed:
+            parts = {**(job.start.resumed.parts or {}), **parts}
     begun = [
         Unfinished(
             append=job.start.append,
@@ -237,6 +280,7 @@ def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Pro
             store=manifest.relative_name(request.store.folder, job.folder),
             jsonl=jsonl_name(request.store),
             parts=parts or UNSET,
+            sync=sync.note(job.start),
         )
         for job in jobs
     ]
@@ -247,7 +291,7 @@ def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Pro
         for job, note in zip(jobs, begun, strict=True):
             _write_target(job, note, source, request, progress)
     except KeyboardInterrupt as interrupt:
-        instead = f" instead of --{request.way}" if request.way in ("overwrite", "append") else ""
+        instead = f" instead of --{request.way}" if request.way not in (None, "resume") else ""
         interrupt.add_note(f"to continue, run the same pack with --resume{instead}")
         raise
 
@@ -256,25 +300,27 @@ def _write_target(
     job: Job, begun: Unfinished, source: _Source, request: Request, progress: Progress
 ) -> None:
     start, layout, target, sha256 = job.start, job.layout, job.folder, request.sha256
-    if start.base.shards:  # SHA256SUMS, once there, is kept up
-        sha256 |= all(entry.sha256 is not None for entry in start.base.shards)
+    if shards := (start.before or start.base).shards:  # SHA256SUMS, once there, is kept up
+        sha256 |= all(entry.sha256 is not None for entry in shards)
     if start.append:  # an interrupted one may have left shards that are not planned now
-        listed = {entry.path for entry in start.base.shards} | job.kept.keys()
         for name in existing_buckets(target):
-            publish.remove_shards(target, name, keep=listed)
+            publish.remove_shards(target, name, keep=job.stay)
     written = publish.write(
         layout,
         job.todo,
         target,
         prefix=job.target.prefix,
         replaced=start.replaced,
+        keep=job.stay,
         sha256=sha256,
         engine=request.engine,
         progress=progress,
     )
-    for name in sorted(set(start.replaced) - set(layout.buckets)):  # no sample is in them now
+    # No new shard is in the others, and mostly no sample any more.
+    for name in sorted(set(start.replaced) - {shard.bucket for shard in job.todo}):
         manifest.remove_manifest(target)
-        publish.remove_shards(target, name)
+        publish.remove_shards(target, name, keep=job.stay)
+    publish.remove_empty_buckets(target)
     stays = bool(layout.shards or start.base.shards)
     checksums = empty.publish(target, start.base, source.empties if stays else {})
     publish.sync(target)  # before the manifest lists them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +11,19 @@ import msgspec
 
 from shardwright.errors import DamageError, UsageError
 from shardwright.interrupts import check
+from shardwright.packing.outdated import Packed
+from shardwright.packing.plan import Again
 from shardwright.recipes.split import Split
 from shardwright.shards.format import index, manifest
-from shardwright.shards.format.manifest import IdsFile, Manifest, PackSettings, Run, Unfinished
+from shardwright.shards.format.manifest import (
+    Before,
+    IdsFile,
+    Manifest,
+    PackSettings,
+    Run,
+    ShardEntry,
+    Unfinished,
+)
 from shardwright.shards.format.names import (
     bucket_folder,
     existing_buckets,
@@ -35,6 +45,9 @@ class Start:
     replaced: Collection[str] = ()  # buckets whose old shards go; after an interruption, mixed ones
     known: frozenset[str] = frozenset()  # ids that have a sample in the base
     first_numbers: dict[str, int] = field(default_factory=dict)  # of new shards, by bucket
+    packed: Sequence[Packed] = ()  # the shards that were there, unless they are all replaced
+    before: Manifest | None = None  # of a sync: what it follows up
+    again: Sequence[Again] = ()  # of a sync: the shards to write again
 
     def require_same(self, plan: str, settings: PackSettings) -> None:
         """Raise if what would be packed now is not what the resumed run was packing."""
@@ -48,7 +61,7 @@ class Start:
             if value != new[name]
         ]
         what = ", ".join(differing) or "the records or arrays of the store have changed"
-        fix = "run it as before, or pack again with --overwrite"
+        fix = f"run it as before, or pack again with --{'sync' if self.before else 'overwrite'}"
         raise UsageError(f"--resume: this is not the run to resume: {what}", fix=fix)
 
 
@@ -79,21 +92,51 @@ def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
 def append(output: Path) -> Start:
     """Start after the last shard of each bucket."""
     unfinished = manifest.load_unfinished(output)
+    if unfinished is not None and unfinished.sync:
+        fix = "finish it with --sync, which also packs what is new"
+        raise UsageError("its last run was interrupted", path=output, fix=fix)
+    return _after(output, _listed(output, unfinished, "--append"), True, unfinished)
+
+
+def sync(output: Path) -> Start:
+    """Start with all shards that are there, or were before an interrupted sync."""
+    unfinished = manifest.load_unfinished(output)
+    if unfinished is not None and unfinished.sync:
+        return _synced(output, unfinished.sync, unfinished)
+    return _synced(output, Before(_listed(output, unfinished, "--sync"), {}), unfinished)
+
+
+def _listed(output: Path, unfinished: Unfinished | None, way: str) -> Manifest:
+    """Give the manifest to add to; raise if there are other shards, or an interrupted run."""
     if unfinished is not None and not unfinished.append:
-        fix = "finish it with --resume, or pack again with --overwrite, before you --append"
+        fix = f"finish it with --resume, or pack again with --overwrite, before you {way}"
         raise UsageError("its last run was interrupted", path=output, fix=fix)
     base = _base(output, unfinished)
     # After an interrupted --append, what is not listed is of that run.
     if unfinished is None and (unlisted := _unlisted(output, base)):
-        fix = "move it elsewhere, or pack again with --overwrite, before you --append"
+        fix = f"move it elsewhere, or pack again with --overwrite, before you {way}"
         what = "is not in the manifest, so its samples are unknown"
         raise UsageError(what, path=unlisted[0], fix=fix)
-    return _after(output, base, append=True, unfinished=unfinished)
+    return base
+
+
+def _synced(output: Path, before: Before, unfinished: Unfinished | None) -> Start:
+    packed = _packed(output, before.manifest, before.ids)
+    replaced = unfinished.replaces if unfinished else ()
+    return Start(
+        before.manifest,
+        resumed=unfinished,
+        replaced=replaced,
+        packed=packed,
+        before=before.manifest,
+    )
 
 
 def resume(output: Path) -> Start:
     """Start where the last run was interrupted, or go over it again if it was not."""
     unfinished = manifest.load_unfinished(output)
+    if unfinished is not None and unfinished.sync:
+        return _synced(output, unfinished.sync, unfinished)
     if unfinished is not None:
         return _after(output, _base(output, unfinished), unfinished.append, unfinished)
     done = manifest.load_manifest(output)
@@ -106,6 +149,10 @@ def resume(output: Path) -> Start:
     again = Unfinished(
         append=run.append, plan=run.plan, settings=run.settings, replaces=[], base=base
     )
+    if run.sync:
+        written = [shard.path for shard in done.shards if shard.run == last]
+        ids = {path: index.load(output, path).head.ids for path in written}
+        return _synced(output, Before(done, ids), again)
     return _after(output, base, run.append, again)
 
 
@@ -117,6 +164,8 @@ def resume_part(output: Path, part: str, current: Unfinished | Run | None) -> St
     last = _last(output)
     if current is None or isinstance(last, Unfinished):
         return resume(output)
+    if current.sync:
+        return resume(output) if last is not None and last.sync else sync(output)
     if last is not None and last.plan == _plans(current).get(part):
         return resume(output)
     return append(output) if current.append else Start(_EMPTY, loose=_unlisted(output, _EMPTY))
@@ -167,7 +216,11 @@ def packed_from(output: Path) -> list[str]:
 
 def _without(buckets: Collection[str], base: Manifest) -> Manifest:
     """Leave out the shards of some buckets, and the runs that then have none."""
-    shards = [shard for shard in base.shards if shard.bucket not in buckets]
+    return only(base, [shard for shard in base.shards if shard.bucket not in buckets])
+
+
+def only(base: Manifest, shards: Sequence[ShardEntry]) -> Manifest:
+    """Leave out all but some shards, and the runs that then have none."""
     numbers = {old: new for new, old in enumerate(sorted({shard.run for shard in shards}))}
     return msgspec.structs.replace(
         base,
@@ -187,25 +240,42 @@ def _base(output: Path, unfinished: Unfinished | None) -> Manifest:
 
 
 def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | None) -> Start:
-    known: set[str] = set()
+    packed = _packed(output, base, {}) if append else []
     numbers: dict[str, int] = {}
-    for shard in base.shards if append else ():
-        check()
-        path = output / shard.path
-        if not path.is_file() or path.stat().st_size != shard.bytes:
-            fix = "restore a copy, or pack again with --overwrite, before you --append"
-            raise DamageError("is missing or incomplete", path=path, fix=fix)
-        known.update(index.load(output, shard.path).head.ids)
-        number = shard_number(shard.path) + 1
-        numbers[shard.bucket] = max(numbers.get(shard.bucket, 0), number)
+    for entry in (shard.entry for shard in packed):
+        number = shard_number(entry.path) + 1
+        numbers[entry.bucket] = max(numbers.get(entry.bucket, 0), number)
     return Start(
         base,
         append=append,
         resumed=unfinished,
         replaced=unfinished.replaces if unfinished else (),
-        known=frozenset(known),
+        known=frozenset(name for shard in packed for name in shard.ids),
         first_numbers=numbers,
+        packed=packed,
     )
+
+
+def _packed(output: Path, listed: Manifest, gone: Mapping[str, Sequence[str]]) -> list[Packed]:
+    """Read the ids of the listed shards; those of some that may be ``gone`` are known."""
+    packed = []
+    for entry in listed.shards:
+        check()
+        path, ids = output / entry.path, gone.get(entry.path)
+        if ids is None and (not path.is_file() or path.stat().st_size != entry.bytes):
+            fix = "restore a copy, or pack again with --overwrite, before you add to it"
+            raise DamageError("is missing or incomplete", path=path, fix=fix)
+        known = index.load(output, entry.path).head.ids if ids is None else ids
+        packed.append(Packed(entry, known, replaced=ids is not None))
+    return packed
+
+
+def mixed(output: Path, start: Start, kept: Collection[str]) -> list[str]:
+    """Name the buckets with shards that a sync replaces or removes."""
+    stay = {output / path for path in (*kept, *(entry.path for entry in start.base.shards))}
+    buckets = existing_buckets(output)
+    going = {name for name in buckets if not stay.issuperset(existing(output, [name]))}
+    return sorted(going.union(start.replaced))
 
 
 def _flag(setting: str) -> str:

@@ -54,6 +54,17 @@ class PartSummary(_Written):
 
 
 @dataclass
+class SyncSummary:
+    """How the shards follow the store; the counts are of samples, by reason."""
+
+    changed: dict[str, Count]
+    removed: dict[str, Count]
+    new_samples: int
+    moved_shards: dict[str, str]  # by old name: the last ones, where a shard has become empty
+    untouched_shards: int
+
+
+@dataclass
 class PackSummary(Summary):
     """What ``pack`` did, or under ``dry_run`` would do."""
 
@@ -80,3 +91,4 @@ class PackSummary(Summary):
     packed_before: int  # ready records that have a sample already
     over_limit: int  # ready records that the limit leaves out
     parts: dict[str, PartSummary]  # of a split
+    synced: SyncSummary | None  # of a sync

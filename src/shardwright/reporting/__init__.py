@@ -56,6 +56,7 @@ class PackedStatus:
     samples: int
     ready: int  # of the samples, those that are ready in the store
     unfinished: bool  # whether its last run has not ended
+    outdated: int  # samples that the store has changed or removed since
 
 
 @dataclass(frozen=True)

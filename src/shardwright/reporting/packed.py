@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from shardwright.engine import Engine
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.packing.choice import wanted
+from shardwright.packing.outdated import Packed, compare
+from shardwright.packing.scan import Scan
 from shardwright.packing.start import current_run, packed_ids
-from shardwright.progress import quantity
+from shardwright.progress import Progress, quantity
 from shardwright.reporting import PackedStatus
 from shardwright.shards.format import consistency, index, manifest
 from shardwright.shards.format.manifest import PackSettings, Run, Unfinished
@@ -33,6 +37,7 @@ class _Packing:
     samples: int = 0
     ready: int = 0  # of them, those whose id is ready in the store
     other: str = ""  # settings of the store that differ: it is another one, or was recomputed
+    outdated: int = 0  # samples that the store has changed or removed since
     damaged: bool = False
 
     def holds_all_of(self, jsonl: str) -> bool:
@@ -74,8 +79,15 @@ class _Group:
 class Packings:
     """The shard folders in a folder and directly below it, compared with a store."""
 
-    def __init__(self, output_dir: Path, ready: Set[str], store: Store) -> None:
+    def __init__(
+        self, output_dir: Path, ready: Set[str], scan: Scan, engine: Engine, progress: Progress
+    ) -> None:
+        store = scan.store
         self.output_dir = output_dir
+        self._compared = partial(
+            compare, found=scan, selected=None, engine=engine, progress=progress
+        )
+        self._jsonl = manifest.relative_name(store.jsonl, store.folder)
         self._entries, self._recipe = provenance.readable(store.folder), store.recipe
         self._ready = ready
         self._left = set(ready)  # ready samples that are in no folder
@@ -85,7 +97,10 @@ class Packings:
         """Give what each folder holds."""
         return {
             str(one.folder): PackedStatus(
-                one.samples, 0 if one.other else one.ready, one.unfinished is not None
+                one.samples,
+                0 if one.other else one.ready,
+                one.unfinished is not None,
+                one.outdated,
             )
             for one in self._packings
         }
@@ -108,7 +123,13 @@ class Packings:
         groups = self._groups()
         alike = [group for group in groups if group.ready]
         mine = [group for group in alike if not group.other]
-        name = manifest.relative_name(store.jsonl, store.folder)
+        name = self._jsonl
+        for group in mine:
+            outdated = sum(one.outdated for one in group.packings)
+            if outdated and all(run.jsonl == name for one in group.packings for run in one.runs):
+                count = quantity(outdated, "packed samples")
+                why = f"the store has changed or removed {count} in {group.top} since"
+                return commands.pack(store, group.top, "--sync"), why
         left = {str(group.top): self._left_of(group, store) for group in mine}
         for where in left:
             if not left[where]:
@@ -170,12 +191,17 @@ class Packings:
                 found.other = consistency.other_recipe(
                     listed, self._recipe
                 ) or consistency.other_settings(listed, self._entries)
+                packed = []
                 for shard in listed.shards:
                     check()
                     ids = index.load(folder, shard.path).head.ids
+                    if listed.runs[shard.run].jsonl == self._jsonl:
+                        packed.append(Packed(shard, ids))
                     found.samples += len(ids)
                     found.ready += sum(image_id in ready for image_id in ids)
                     self._left.difference_update(() if found.other else ids)
+                if not found.other:
+                    found.outdated = self._compared(folder, packed).outdated
         except ShardwrightError:  # verify reports it
             found.damaged = True
         return found

@@ -64,7 +64,7 @@ def look(
             state.bytes += nbytes
     failures = len({failure.image_path for failure in read_failures(store)})
     known = facts.survey(store, ready | others.keys(), progress)
-    packed = Packings(output_dir, ready, store)
+    packed = Packings(output_dir, ready, found, engine, progress)
     begun, made = generations.unfinished(store)
     status = StoreStatus(
         derived_dir=str(store.folder),

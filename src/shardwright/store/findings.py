@@ -9,6 +9,7 @@ from typing import Any
 from shardwright.summary import Summary
 from shardwright.text import shown
 
+OUTDATED = "outdated"  # the kind of a finding: the store has changed since
 PASS, NEEDS_INDEX, FAIL = "pass", "needs index", "fail"  # the verdicts on a loader
 
 
@@ -44,6 +45,7 @@ class VerifyReport(Summary):
     bytes: int  # of the arrays or shards that were checked
     findings: list[Finding]
     seconds: float
+    outdated: int = 0  # samples that the store has changed since they were packed
     loaders: dict[str, str] | None = None  # pass, needs index or fail, by loader, if asked for
 
     @property

@@ -1,4 +1,7 @@
-"""Compares shards with the store they were packed from, byte for byte."""
+"""Compares shards with the store they were packed from, byte for byte.
+
+A difference is damage, unless the shard is as it was written and the store has changed since.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.errors import InputMissingError
+from shardwright.packing.outdated import newer
 from shardwright.progress import Progress
-from shardwright.recipes import JSON_SUFFIX
+from shardwright.recipes import JSON_SUFFIX, Component
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.shards.format.tarread import Fault
-from shardwright.store import npy, records
+from shardwright.store import content, npy, records
+from shardwright.store.findings import OUTDATED
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 from shardwright.store.store import Store
@@ -28,11 +33,31 @@ class Source:
 
     store: Store
     lines: Mapping[str, int]  # offset by image_id; the latest if one id has several records
+    update: str = ""  # how to bring the shards up to date
 
-    def faults(self, image_id: str, places: Mapping[str, Place]) -> Iterator[Fault]:
-        """Find differences between a sample and the store."""
+    def faults(
+        self, image_id: str, places: Mapping[str, Place], written: os.stat_result | None
+    ) -> Iterator[Fault]:
+        """Find differences between a sample and the store.
+
+        ``written`` are the times of its shard, if every byte of that is as it was written. Then
+        what the store has changed since is one fault of the sample, and no damage.
+        """
+        later = []
+        for fault, source in self._differences(image_id, places):
+            if written and (source is None or _rewritten(*source, written)):
+                later.append(fault.what if fault.member is None else f"{fault.member} {fault.what}")
+            else:
+                yield fault
+        if later:
+            yield Fault(OUTDATED, ", ".join(later), damage=False, fix=self.update)
+
+    def _differences(
+        self, image_id: str, places: Mapping[str, Place]
+    ) -> Iterator[tuple[Fault, tuple[Path, Component] | None]]:
+        """Find each member that differs; give also its array file, where it comes from one."""
         if image_id not in self.lines:
-            yield Fault("record_gone", f"has no record in {self.store.jsonl}")
+            yield Fault("record_gone", f"has no record in {self.store.jsonl}"), None
             return
         recipe = self.store.recipe
         with self.store.jsonl.open("rb") as jsonl:
@@ -48,13 +73,13 @@ class Source:
                 place = places.get(suffix)
                 if place and data != place.first(place.size):
                     what = f"differs from the record in {self.store.jsonl}"
-                    yield Fault("record_differs", what, suffix)
+                    yield Fault("record_differs", what, suffix), None
         for component in recipe.components:
             path = self.store.array(component, image_id)
             place = places.get(component.suffix)
             if place and not _equal(place, path):
                 what = f"differs from {path}" if path.exists() else f"its source {path} is missing"
-                yield Fault("source_differs", what, component.suffix)
+                yield Fault("source_differs", what, component.suffix), (path, component)
 
 
 def read_source(store: Store, progress: Progress) -> Source:
@@ -68,6 +93,21 @@ def read_source(store: Store, progress: Progress) -> Source:
         if records.is_image_id(image_id := record.get("image_id")):
             lines[image_id] = line.offset
     return Source(store, lines)
+
+
+def _rewritten(path: Path, component: Component, shard: os.stat_result) -> bool:
+    """Whether a valid array was put there after the shard; otherwise the file is damaged."""
+    try:
+        source = npy.open_array(path)
+    except BadArrayError:
+        return False
+    try:
+        content.check(source, component)
+        return newer(os.fstat(source), shard)
+    except BadArrayError:
+        return False
+    finally:
+        os.close(source)
 
 
 def _equal(place: Place, path: Path) -> bool:

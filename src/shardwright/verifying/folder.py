@@ -70,6 +70,8 @@ def check_folder(
     checker, outlines = Checker(shards, recipe, read_data), Outlines(shards)
     tasks, misplaced = _compare(outlines, sizes, packed, unfinished)
     findings += misplaced
+    if source is not None and packed is not None:
+        source = replace(source, update=_update(source.store, folder, packed))
     seen = _check(checker, tasks, sizes, source, engine, progress)
     for shard in seen:
         other = None if shard.fits else outlines.find(shard.path)
@@ -97,6 +99,7 @@ def check_folder(
         bytes=sum(shard.bytes for shard in seen),
         findings=findings,
         seconds=round(time.monotonic() - started, 3),
+        outdated=sum(shard.outdated for shard in seen),
     )
     return report, seen
 
@@ -262,6 +265,17 @@ def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
             if other != shard.path:
                 what = f"has the same key as a sample of {other}"
                 yield Finding("repeated_key", shard.path, None, what, _PACK_AGAIN, sample=key)
+
+
+def _update(store: Store, folder: Path, packed: Manifest) -> str:
+    """Say how shards follow a store that has changed."""
+    entries = provenance.readable(store.folder)
+    if consistency.other_recipe(packed, store.recipe) or consistency.other_settings(
+        packed, entries
+    ):
+        return _PACK_AGAIN
+    top = top_folder(folder, packed.runs[-1].settings)
+    return f"run {commands.pack(store, top, '--sync')}"
 
 
 def left_out(

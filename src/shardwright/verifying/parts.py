@@ -57,6 +57,7 @@ def verify_parts(
         bytes=sum(one.bytes for one in every),
         findings=findings,
         seconds=round(sum(one.seconds for one in every), 3),
+        outdated=sum(one.outdated for one in every),
     )
 
 

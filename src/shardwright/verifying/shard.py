@@ -24,7 +24,7 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.tarread import Fault
 from shardwright.storage.files import Hasher
 from shardwright.storage.local import LocalStorage, Readable
-from shardwright.store.findings import Finding
+from shardwright.store.findings import OUTDATED, Finding
 from shardwright.verifying.against import Source
 from shardwright.verifying.sample import OWN_SIZE, check_sample, header, indexed, walked
 
@@ -58,6 +58,7 @@ class Seen:
     fits: bool = True  # whether size, first and last header are those of its index
     own_size: Fault | None = None  # the first array of its picture's size, not its bucket's
     own_sizes: int = 0
+    outdated: int = 0  # samples that the store has changed since
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -80,7 +81,11 @@ class Checker:
                     elif fault.kind == OWN_SIZE:
                         seen.own_size = seen.own_size or fault
                         seen.own_sizes += 1
-                    elif len(seen.findings) < _MOST:
+                    elif fault.kind == OUTDATED:
+                        seen.outdated += 1
+                        if seen.outdated <= _MOST:
+                            seen.findings.append(fault.finding(task.path, task.fix))
+                    elif len(seen.findings) - min(seen.outdated, _MOST) < _MOST:
                         seen.findings.append(fault.finding(task.path, task.fix))
                     else:
                         more = Fault("more", "has more faults than are listed")
@@ -115,7 +120,7 @@ class Checker:
                 yield Fault("header_differs", "its first or last header is damaged")
             return
         recorded = (stated and stated.sha256) or (entry and entry.sha256)
-        fast, secure = xxhash.xxh3_128(), hashlib.sha256()
+        fast, secure, written = xxhash.xxh3_128(), hashlib.sha256(), None
         if self.read_data:
             yield from _read(file, [fast, secure] if recorded else [fast])
             if stated and (fast.hexdigest(), seen.bytes) != (stated.xxh3, size):
@@ -123,7 +128,9 @@ class Checker:
                 if shard is not None:
                     yield from _locate(file, shard)
                     return
-            elif recorded and secure.hexdigest() != recorded:
+            elif stated:
+                written = (self.shards.folder / task.path).stat()
+            if recorded and written and secure.hexdigest() != recorded:
                 what = f"its sha256 is {secure.hexdigest()}, but {recorded} is recorded"
                 yield Fault("sha256_differs", what, fix=_RESTORE)
         bucket, names = entry.bucket if entry else None, seen.keys
@@ -138,8 +145,8 @@ class Checker:
             for fault in faults:  # our own shard is as it was packed, so the store has it too
                 yield fault._replace(sample=name, fix=_FIX_SAMPLE if shard else None)
             if task.source and image_id is not None:
-                for fault in task.source.faults(image_id, places):
-                    yield fault._replace(sample=name, fix=_PACK_AGAIN)
+                for fault in task.source.faults(image_id, places, written):
+                    yield fault._replace(sample=name, fix=fault.fix or _PACK_AGAIN)
 
     def index(self, task: ShardToCheck) -> ShardIndex | None:
         """Read the index of a shard, if it must have one or has one; raise if it is unusable."""

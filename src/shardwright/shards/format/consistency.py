@@ -23,11 +23,13 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
     by_run = manifest.by_run()
     for number, run in enumerate(manifest.runs):
         entries = by_run.get(number, [])
-        # Only a run that is not an append can replace buckets of earlier runs.
+        # Only a run that is not an append can replace shards of earlier runs.
         reduced = not all(later.append for later in manifest.runs[number + 1 :])
         listed = sum(entry.samples for entry in entries)
         shards, samples = run.shards - len(entries), run.samples - listed
-        possible = 0 <= shards <= samples <= shards * run.settings.shard_size
+        possible = 0 <= shards <= samples
+        if not run.sync:  # which writes shards of earlier runs, with their size
+            possible &= samples <= shards * run.settings.shard_size
         if not (possible if reduced else shards == samples == 0):
             yield (
                 f"run {number + 1} says that it packed {_packed(run.samples, run.shards)}, "

@@ -108,6 +108,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     provenance: Any = None
     jsonl: str | None = None  # that was packed, relative to the store's folder; None: unknown
     parts: dict[str, str] | UnsetType = UNSET  # of a split: the plan of each part in this run
+    sync: bool | UnsetType = UNSET  # whether it also wrote shards of earlier runs again
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +142,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
+class Before(msgspec.Struct, frozen=True):
+    """What a sync found: the manifest, and the ids of each shard that does not stay."""
+
+    manifest: Manifest
+    ids: dict[str, list[str]]
+
+
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     """A run that has started and not finished."""
 
@@ -152,6 +160,7 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     store: str | None = None  # that is packed, relative to the shard folder; None: unknown
     jsonl: str | None = None  # and its metadata, relative to the store's folder
     parts: dict[str, str] | UnsetType = UNSET  # as of a run
+    sync: Before | UnsetType = UNSET  # what a sync needs to be finished
 
 
 Document = TypeVar("Document", Manifest, Unfinished)
@@ -187,8 +196,9 @@ def load_unfinished(output_dir: Path) -> Unfinished | None:
     if data is None:
         return None
     found = _decode(data, path, Unfinished)
-    if found.base is not None:
-        _require_own_names(found.base, path)
+    for base in (found.base, found.sync.manifest if found.sync else None):
+        if base is not None:
+            _require_own_names(base, path)
     return found
 
 

@@ -1,0 +1,491 @@
+"""``pack --sync``: the shards follow a store that has changed, and what has not stays as it is."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from shardwright import OutdatedError, PackSummary, UsageError, pack, verify
+from shardwright.shards.format import consistency, manifest
+from shardwright.storage.files import using
+from tests import commands
+from tests.faults import Killed, KillingDisk, WatchedDisk, contents
+from tests.stores import Record, array, make_store, npy, record
+from tests.tars import all_ids, ids_by_shard, listing
+
+ONE, OTHER, NEW = "24x16", "32x16", "16x24"
+Change = Callable[["Changing"], None]
+
+
+def latent(fields: Record) -> tuple[int, ...]:
+    return (16, fields["height"] // 8, fields["width"] // 8)
+
+
+class Changing:
+    """A store whose records and arrays change."""
+
+    def __init__(self, root: Path, records: list[Record]) -> None:
+        self.records = {fields["image_id"]: fields for fields in records}
+        self.root = root
+        self.write()
+
+    def write(self) -> None:
+        self.store = make_store(self.root, list(self.records.values()), latent=latent)
+
+    def add(self, *names: str, bucket: str = ONE) -> None:
+        self.records |= {name: record(name, bucket) for name in names}
+        self.write()
+
+    def remove(self, *names: str) -> None:
+        for name in names:
+            del self.records[name]
+        self.write()
+
+    def caption(self, name: str, caption: str = "another") -> None:
+        self.records[name] = {**self.records[name], "caption": caption}
+        self.write()
+
+    def recompute(self, name: str, seed: str) -> None:
+        """Put another array of the same size in the place of one."""
+        path, shape = self.store.array("vae", name), latent(self.records[name])
+        path.with_suffix(".new").write_bytes(npy(array("vae", name + seed, shape)))
+        path.with_suffix(".new").rename(path)
+
+    def move(self, name: str, bucket: str) -> None:
+        self.records[name] = record(name, bucket)
+        self.store.array("vae", name).unlink()
+        self.write()
+
+
+def packed(changing: Changing, output: Path, **options: Any) -> PackSummary:  # noqa: ANN401
+    return pack(derived_dir=changing.root, output_dir=output, workers=1, **options)
+
+
+def stamps(output: Path) -> dict[str, tuple[int, int]]:
+    names = [name for name in listing(output) if name.endswith((".tar", ".idx"))]
+    return {n: ((output / n).stat().st_ino, (output / n).stat().st_mtime_ns) for n in names}
+
+
+def assert_follows(changing: Changing, output: Path) -> None:
+    """The shards hold exactly what is in the store, with numbers without gaps."""
+    report = verify(output, against=changing.root, read_data=True, workers=1)
+    assert report.findings == []
+    assert sorted(all_ids(output)) == sorted(changing.records)
+    numbers: dict[str, list[int]] = {}
+    for path in ids_by_shard(output):
+        numbers.setdefault(path.partition("/")[0], []).append(int(path[-10:-4]))
+    assert all(found == list(range(len(found))) for found in numbers.values())
+    assert {path.name for path in output.glob("bucket_*")} == set(numbers)
+    listed = manifest.load_manifest(output)
+    assert listed is not None
+    assert list(consistency.contradictions(listed)) == []
+
+
+@pytest.fixture
+def seven(tmp_path: Path, output: Path) -> Changing:
+    """img0 to img4 in three shards of one bucket, img5 and img6 in one of another."""
+    records = [record(f"img{number}", ONE if number < 5 else OTHER) for number in range(7)]
+    changing = Changing(tmp_path / "derived", records)
+    packed(changing, output, shard_size=2)
+    return changing
+
+
+def test_only_shards_with_changed_or_removed_samples_are_written_again(
+    seven: Changing, output: Path
+) -> None:
+    before = stamps(output)
+    seven.caption("img0")
+    seven.remove("img3")
+    seven.add("img7", "img8", "img9")
+    seven.add("img10", bucket=NEW)
+    summary = packed(seven, output, sync=True)
+    assert ids_by_shard(output) == {
+        "bucket_16x24/shard-000000.tar": ["img10"],
+        "bucket_24x16/shard-000000.tar": ["img0", "img1"],
+        "bucket_24x16/shard-000001.tar": ["img2"],
+        "bucket_24x16/shard-000002.tar": ["img4"],
+        "bucket_24x16/shard-000003.tar": ["img7", "img8"],
+        "bucket_24x16/shard-000004.tar": ["img9"],
+        "bucket_32x16/shard-000000.tar": ["img5", "img6"],
+    }
+    after = stamps(output)
+    kept = [n for n in before if n.endswith(("24x16/shard-000002.tar", "24x16/shard-000002.idx"))]
+    kept += [name for name in before if "bucket_32x16" in name]
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    assert len(kept) == 4
+    assert after["bucket_24x16/shard-000000.tar"] != before["bucket_24x16/shard-000000.tar"]
+    synced = summary.synced
+    assert synced is not None
+    assert {why: count.count for why, count in synced.changed.items()} == {"record": 1}
+    assert {why: count.count for why, count in synced.removed.items()} == {"record_gone": 1}
+    assert (synced.new_samples, synced.untouched_shards, synced.moved_shards) == (4, 2, {})
+    assert summary.replaced_shards == [f"bucket_24x16/shard-00000{number}.tar" for number in (0, 1)]
+    assert summary.removed_shards == []
+    assert (summary.written_shards, summary.written_samples) == (5, 7)
+    assert_follows(seven, output)
+    listed = manifest.load_manifest(output)
+    assert listed is not None
+    assert [(run.sync, run.shards) for run in listed.runs] == [(UNSET, 4), (True, 5)]
+
+
+def test_a_recomputed_array_of_the_same_size_is_packed_again(seven: Changing, output: Path) -> None:
+    seven.recompute("img2", "again")
+    summary = packed(seven, output, sync=True)
+    assert summary.replaced_shards == ["bucket_24x16/shard-000001.tar"]
+    assert_follows(seven, output)
+
+
+def test_the_last_shard_takes_the_number_of_one_that_becomes_empty(
+    seven: Changing, output: Path
+) -> None:
+    seven.remove("img0", "img1")
+    summary = packed(seven, output, sync=True)
+    assert ids_by_shard(output) == {
+        "bucket_24x16/shard-000000.tar": ["img4"],
+        "bucket_24x16/shard-000001.tar": ["img2", "img3"],
+        "bucket_32x16/shard-000000.tar": ["img5", "img6"],
+    }
+    assert summary.synced is not None
+    assert summary.synced.moved_shards == {
+        "bucket_24x16/shard-000002.tar": "bucket_24x16/shard-000000.tar"
+    }
+    assert summary.removed_shards == ["bucket_24x16/shard-000002.tar"]
+    assert_follows(seven, output)
+
+
+def test_a_bucket_that_becomes_empty_loses_its_folder(seven: Changing, output: Path) -> None:
+    seven.remove("img5", "img6")
+    packed(seven, output, sync=True)
+    assert not [name for name in listing(output) if "32x16" in name]
+    assert_follows(seven, output)
+    assert packed(seven, output, sync=True).written_shards == 0
+
+
+def test_a_sample_that_moves_to_another_bucket_is_new_there(seven: Changing, output: Path) -> None:
+    seven.move("img1", OTHER)
+    packed(seven, output, sync=True)
+    assert ids_by_shard(output)["bucket_24x16/shard-000000.tar"] == ["img0"]
+    assert ids_by_shard(output)["bucket_32x16/shard-000001.tar"] == ["img1"]
+    assert_follows(seven, output)
+
+
+def test_a_sync_with_nothing_to_do_says_so_and_changes_nothing(
+    seven: Changing, output: Path
+) -> None:
+    before, times = contents(output), stamps(output)
+    done = commands.run("pack", "--sync", "--derived-dir", seven.root, "--output-dir", output)
+    assert done.returncode == 0
+    assert "nothing to sync: 4 shards up to date" in done.stdout
+    assert (contents(output), stamps(output)) == (before, times)
+
+
+def test_a_sync_goes_on_with_the_settings_of_the_last_run(tmp_path: Path, output: Path) -> None:
+    changing = Changing(tmp_path / "derived", [record(f"img{n}", ONE) for n in range(3)])
+    packed(changing, output, shard_size=2, shuffle=True, seed=3, limit=5, sha256=True)
+    changing.add("img3", "img4", "img5", "img6")
+    packed(changing, output, sync=True)
+    listed = manifest.load_manifest(output)
+    assert listed is not None
+    assert listed.runs[0].settings == listed.runs[1].settings
+    assert len(all_ids(output)) == 5  # the limit is of all samples
+    assert all(len(ids) <= 2 for ids in ids_by_shard(output).values())
+    done = subprocess.run(["sha256sum", "-c", ".shardwright/SHA256SUMS"], cwd=output, check=True)
+    assert done.returncode == 0
+    packed(changing, output, sync=True, limit=7, shard_size=1)
+    assert_follows(changing, output)
+    assert [len(ids) for ids in ids_by_shard(output).values()] == [2, 1, 2, 1, 1]
+
+
+def test_samples_of_a_list_are_taken_out_and_stay_out(
+    seven: Changing, output: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_text("img1\nimg5\nimg6\n")
+    summary = packed(seven, output, sync=True, exclude_ids_file=bad)
+    assert summary.synced is not None
+    assert {why: count.count for why, count in summary.synced.removed.items()} == {
+        "not_selected": 3
+    }
+    assert sorted(all_ids(output)) == ["img0", "img2", "img3", "img4"]
+    seven.add("img7")
+    packed(seven, output, sync=True)
+    assert sorted(all_ids(output)) == ["img0", "img2", "img3", "img4", "img7"]
+    bad.write_text("img6\n")
+    packed(seven, output, sync=True)
+    assert sorted(all_ids(output)) == ["img0", "img1", "img2", "img3", "img4", "img5", "img7"]
+
+
+def test_a_list_is_remembered_even_if_no_packed_sample_is_in_it(
+    seven: Changing, output: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_text("img7\n")
+    packed(seven, output, sync=True, exclude_ids_file=bad)
+    seven.add("img7")
+    packed(seven, output, sync=True)
+    assert "img7" not in all_ids(output)
+
+
+def test_what_an_append_with_another_choice_added_to_stays(seven: Changing, output: Path) -> None:
+    seven.add("img7", bucket=OTHER)
+    seven.add("img8")
+    packed(seven, output, append=True, bucket=[OTHER])
+    seven.caption("img0")
+    packed(seven, output, sync=True)
+    assert sorted(all_ids(output)) == [f"img{number}" for number in range(8)]
+    packed(seven, output, sync=True, bucket=[ONE])
+    assert sorted(all_ids(output)) == [f"img{number}" for number in (0, 1, 2, 3, 4, 8)]
+
+
+@pytest.mark.parametrize("fault", ["missing", "invalid"])
+def test_a_packed_sample_that_is_not_ready_is_not_lost(
+    fault: str, seven: Changing, output: Path
+) -> None:
+    path = seven.store.array("vae", "img1")
+    path.write_bytes(b"invalid") if fault == "invalid" else path.unlink()
+    before = contents(output)
+    reason = "vae_not_npy" if fault == "invalid" else "vae_missing"
+    with pytest.raises(OutdatedError) as refused:
+        packed(seven, output, sync=True)
+    assert f"1 packed sample ({reason} 1, for example img1) not ready" in str(refused.value)
+    assert "run shardwright derive" in str(refused.value)
+    assert contents(output) == before
+    bad = output.with_name("bad.txt")
+    bad.write_text("img1\n")
+    packed(seven, output, sync=True, exclude_ids_file=bad)
+    assert sorted(all_ids(output)) == ["img0", "img2", "img3", "img4", "img5", "img6"]
+
+
+def test_a_sync_that_would_leave_nothing_is_refused(seven: Changing, output: Path) -> None:
+    seven.remove(*list(seven.records))
+    before = contents(output)
+    with pytest.raises(UsageError, match="no sample would be left of 7 packed samples"):
+        packed(seven, output, sync=True)
+    assert contents(output) == before
+
+
+def test_a_dry_run_of_a_sync_lists_what_it_would_do_and_does_nothing(
+    seven: Changing, output: Path
+) -> None:
+    seven.remove("img0", "img1")
+    seven.caption("img5")
+    seven.add("img7", bucket=NEW)
+    before = contents(output)
+    flags = ("--derived-dir", seven.root, "--output-dir", output)
+    done = commands.run("pack", "--sync", "--dry-run", *flags)
+    assert contents(output) == before
+    assert done.stdout.startswith(
+        f"would sync {output} with the store: 1 changed, 2 removed, 1 new sample; 3 shards written"
+    )
+    assert " 1 removed, 1 kept [" in done.stdout.splitlines()[0]
+    lines = [text.strip() for text in done.stdout.splitlines()]
+    assert "  record: 1 (for example img5)" in done.stdout.splitlines()
+    move = "bucket_24x16/shard-000002.tar becomes bucket_24x16/shard-000000.tar"
+    assert move in lines
+    at = lines.index("note: would remove 1 shard:")
+    assert lines[at + 1] == "bucket_24x16/shard-000002.tar"
+    packed(seven, output, sync=True)
+    assert_follows(seven, output)
+
+
+def test_a_sync_into_an_empty_folder_packs_everything(seven: Changing, tmp_path: Path) -> None:
+    packed(seven, tmp_path / "new", sync=True)
+    assert_follows(seven, tmp_path / "new")
+
+
+def test_a_sync_after_an_interrupted_append_removes_what_that_left(
+    seven: Changing, output: Path
+) -> None:
+    seven.add("img7", "img8", "img9")
+    with using(KillingDisk(30)), pytest.raises(Killed):
+        packed(seven, output, append=True, shard_size=1)
+    assert len(ids_by_shard(output)) > 4
+    seven.remove("img7", "img8", "img9")
+    seven.caption("img5")
+    packed(seven, output, sync=True)
+    assert_follows(seven, output)
+
+
+def interrupted(changing: Changing, output: Path, call: str, **options: Any) -> None:  # noqa: ANN401
+    """Sync, and be killed at the first such call after the manifest is withdrawn."""
+    copy = output.with_name("copy")
+    shutil.copytree(output, copy)
+    with using(disk := WatchedDisk()):
+        packed(changing, copy, sync=True, **options)
+    shutil.rmtree(copy)
+    gone = next(n for n, c in enumerate(disk.calls) if c.path.endswith("manifest.json"))
+    at = next(n for n, name in enumerate(disk.names[gone + 2 :], gone + 3) if name == call)
+    with using(KillingDisk(at)), pytest.raises(Killed):
+        packed(changing, output, sync=True, **options)
+    assert manifest.load_manifest(output) is None
+
+
+@pytest.mark.parametrize("way", ["sync", "resume"])
+@pytest.mark.parametrize("call", ["rename", "unlink"])
+def test_an_interrupted_sync_is_finished_by_sync_or_resume(
+    way: str, call: str, seven: Changing, output: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(output, tmp_path / "unbroken")
+    seven.remove("img0", "img1")
+    seven.caption("img6")
+    seven.add("img7", "img8", bucket=NEW)
+    bad = tmp_path / "bad.txt"
+    bad.write_text("img8\n")
+    packed(seven, tmp_path / "unbroken", sync=True, exclude_ids_file=bad)
+    interrupted(seven, output, call, exclude_ids_file=bad)
+    assert verify(output, workers=1).counts["unfinished"] == 1
+    with pytest.raises(UsageError, match="interrupted; finish it with --sync"):
+        packed(seven, output, append=True)
+    packed(seven, output, **{way: True})
+    assert contents(output) == contents(tmp_path / "unbroken")
+
+
+def test_an_interrupted_sync_follows_a_store_that_has_changed_since(
+    seven: Changing, output: Path
+) -> None:
+    seven.remove("img0", "img1")
+    interrupted(seven, output, "unlink")
+    seven.remove("img4")
+    seven.add("img7")
+    with pytest.raises(UsageError, match=r"--resume: this is not the run to resume: .*--sync"):
+        packed(seven, output, resume=True)
+    packed(seven, output, sync=True)
+    assert_follows(seven, output)
+
+
+def test_resume_after_a_sync_brings_back_a_shard_that_was_deleted(
+    seven: Changing, output: Path
+) -> None:
+    seven.caption("img0")
+    seven.caption("img4")
+    packed(seven, output, sync=True)
+    before, times = contents(output), stamps(output)
+    packed(seven, output, resume=True)
+    assert (contents(output), stamps(output)) == (before, times)
+    (output / "bucket_24x16/shard-000002.tar").unlink()
+    assert packed(seven, output, resume=True).written_shards == 1
+    assert contents(output) == before
+
+
+@pytest.fixture
+def split(tmp_path: Path, output: Path) -> Changing:
+    """Twelve samples of six persons, in two parts."""
+    people = [record(f"img{n:02}", ONE, person=f"p{n % 6}") for n in range(12)]
+    changing = Changing(tmp_path / "derived", people)
+    packed(changing, output, split="val=50%", split_by="person", shard_size=3)
+    return changing
+
+
+def shuffle_people(split: Changing, output: Path) -> tuple[set[str], set[str]]:
+    """Move a sample from val to train and remove one from train; give what each must hold then."""
+    train, val = ({*all_ids(output / part)} for part in ("train", "val"))
+    moved, gone = min(val), max(train)
+    person = split.records[min(train)]["person"]
+    split.records[moved] = {**split.records[moved], "person": person}
+    split.remove(gone)
+    return (train - {gone}) | {moved}, val - {moved}
+
+
+def test_samples_follow_into_the_parts_of_a_split(split: Changing, output: Path) -> None:
+    train, val = shuffle_people(split, output)
+    report = verify(output, against=split.root, workers=1)
+    assert (report.outdated, report.damaged) == (2, False)
+    sync = f"run shardwright pack --derived-dir {split.root} --output-dir {output} --sync"
+    assert {one.fix for one in report.findings if one.kind == "outdated"} == {sync}
+    with pytest.raises(OutdatedError, match=f"--output-dir {output} --sync"):
+        packed(split, output, append=True)
+    packed(split, output, sync=True)
+    assert ({*all_ids(output / "train")}, {*all_ids(output / "val")}) == (train, val)
+    assert verify(output, against=split.root, workers=1).findings == []
+    before = contents(output)
+    assert packed(split, output, sync=True).written_shards == 0
+    assert contents(output) == before
+
+
+def test_a_part_that_becomes_empty_has_a_manifest_without_shards(
+    split: Changing, output: Path
+) -> None:
+    gone = {name: split.records[name] for name in all_ids(output / "val")}
+    train = contents(output / "train")
+    split.remove(*gone)
+    packed(split, output, sync=True)
+    assert not [name for name in listing(output / "val") if "bucket" in name]
+    listed = manifest.load_manifest(output / "val")
+    assert listed is not None
+    assert (listed.shards, [run.samples for run in listed.runs]) == ([], [0])
+    assert contents(output / "train") == train
+    assert packed(split, output, sync=True).written_shards == 0
+    assert verify(output, against=split.root, workers=1).findings == []
+    split.records |= gone
+    split.write()
+    packed(split, output, sync=True)
+    assert sorted(all_ids(output / "val")) == sorted(gone)
+    assert contents(output / "train") == train
+
+
+@pytest.mark.parametrize("way", ["sync", "resume"])
+def test_an_interrupted_sync_of_a_split_is_finished(
+    way: str, split: Changing, output: Path, tmp_path: Path
+) -> None:
+    shuffle_people(split, output)
+    shutil.copytree(output, tmp_path / "unbroken")
+    with using(disk := WatchedDisk()):
+        packed(split, tmp_path / "unbroken", sync=True)
+    for at in range(3, len(disk.calls), 8):
+        shutil.copytree(output, tmp_path / "copy")
+        with using(KillingDisk(at)), pytest.raises(Killed):
+            packed(split, tmp_path / "copy", sync=True)
+        begun = any((tmp_path / "copy").rglob(manifest.UNFINISHED_NAME))
+        packed(split, tmp_path / "copy", **{way if begun else "sync": True})
+        assert contents(tmp_path / "copy") == contents(tmp_path / "unbroken"), at
+        shutil.rmtree(tmp_path / "copy")
+
+
+NAMES = [f"img{number}" for number in range(8)]
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("caption"), st.sampled_from(NAMES)),
+        st.tuples(st.just("recompute"), st.sampled_from(NAMES)),
+        st.tuples(st.just("remove"), st.sampled_from(NAMES)),
+        st.tuples(st.just("add"), st.sampled_from(NAMES)),
+        st.tuples(st.just("move"), st.sampled_from(NAMES)),
+        st.tuples(st.just("sync"), st.sampled_from(["1", "2", "3"])),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(STEPS)
+def test_after_any_history_the_shards_hold_exactly_the_ready_samples(
+    steps: list[tuple[str, str]],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, using(WatchedDisk()):
+        root, output = Path(folder, "derived"), Path(folder, "shards")
+        changing = Changing(root, [record("first", ONE), *(record(n, ONE) for n in NAMES[:5])])
+        packed(changing, output, shard_size=2)
+        for number, (step, name) in enumerate([*steps, ("sync", "2")]):
+            there = name in changing.records
+            if step == "sync":
+                packed(changing, output, sync=True, shard_size=int(name))
+                assert_follows(changing, output)
+            elif step == "add" and not there:
+                changing.add(name, bucket=(ONE, OTHER)[number % 2])
+            elif step == "move" and there:
+                old = changing.records[name]["aspect_bucket"]
+                changing.move(name, OTHER if old == ONE else ONE)
+            elif there and step == "caption":
+                changing.caption(name, f"caption {number:03}")
+            elif there and step == "recompute":
+                changing.recompute(name, str(number))
+            elif there and step == "remove":
+                changing.remove(name)
