@@ -102,9 +102,9 @@ def test_append_is_refused_while_packed_samples_are_changed_or_removed(
     )
     before = contents(output)
     message = (
-        f"{output}: the store has 2 changed samples (record 2, for example img01) and 1 removed "
-        "sample (record_gone 1, for example img03) since they were packed, so nothing was written; "
-        "to update the shards and pack what is new, run shardwright pack --derived-dir "
+        f"{output}: is outdated, because of 2 changed samples (record 2, for example img01) and 1 "
+        "removed sample (record_gone 1, for example img03), so nothing was written; to update the "
+        "shards and pack what is new, run shardwright pack --derived-dir "
         f"{small.root} --output-dir {output} --sync"
     )
     if dry_run:

@@ -166,9 +166,7 @@ def require_current(job: Job, output: Path, engine: Engine, progress: Progress) 
     if result.outdated:
         kinds = {"changed": result.changed, "removed": result.removed}
         listed = [_counted(counts, f"{kind} samples") for kind, counts in kinds.items() if counts]
-        what = (
-            f"the store has {' and '.join(listed)} since they were packed, so nothing was written"
-        )
+        what = f"is outdated, because of {' and '.join(listed)}, so nothing was written"
         sync = commands.pack(scan.store, output, "--sync")
         fix = f"to update the shards and pack what is new, run {sync}"
         raise OutdatedError(what, path=job.folder, fix=fix)

@@ -41,7 +41,7 @@ def outlook(store: Store, folder: str) -> Outlook | None:
     )
     stale = inventory.stale(store.recipe.components)
     by_source = {
-        kind: (found[n].path for n, these in stale.items() if any(c.source == kind for c in these))
+        kind: [found[n].path for n, these in stale.items() if any(c.source == kind for c in these)]
         for kind in ("image", "caption")
     }
     names = renames.names(found).items()
