@@ -70,12 +70,12 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
     if changed := summary.changed_images:
         progress.warn(
             f"{_changed(len(changed), 'images')}, for example {shown(changed[0])}; keeping the "
-            "old arrays. Use --update to derive them again"
+            f"old arrays. Use --update to derive {_them(changed)} again"
         )
     if updated := summary.updated_images:
         progress.warn(
             f"{_changed(len(updated), 'images')}, for example {shown(updated[0])}; deriving "
-            f"{'it' if len(updated) == 1 else 'them'} again"
+            f"{_them(updated)} again"
         )
         _elsewhere(layout, progress)
     if summary.renamed and not (settings.request.update or settings.request.prune):
@@ -157,6 +157,10 @@ def profiles(summary: DeriveSummary, stored: list[Component], progress: Progress
             f"colour profile not usable in {quantity(bad.count, 'images')}, for example "
             f"{shown(bad.example)}: treated as sRGB"
         )
+
+
+def _them(paths: list[str]) -> str:
+    return "it" if len(paths) == 1 else "them"
 
 
 def _names(components: Iterable[Component]) -> str:
