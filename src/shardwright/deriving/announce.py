@@ -73,17 +73,11 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
             f"old arrays. Use --update to derive {_them(changed)} again"
         )
     if updated := summary.updated_images:
-        progress.warn(
+        progress.say(
             f"{_changed(len(updated), 'images')}, for example {shown(updated[0])}; deriving "
             f"{_them(updated)} again"
         )
         _elsewhere(layout, progress)
-    if summary.renamed and not (settings.request.update or settings.request.prune):
-        old, new = next(iter(summary.renamed.items()))
-        progress.warn(
-            f"{quantity(len(summary.renamed), 'images')} renamed, for example {shown(old)} to "
-            f"{shown(new)}; deriving as new. Use --update to keep the arrays"
-        )
     if gone := summary.gone_images:
         progress.warn(
             f"{quantity(len(gone), 'images')} no longer there, for example {shown(gone[0])}; "
@@ -95,6 +89,16 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
             f"unfinished {generations.name_of(begun)} ({quantity(made, 'images')}); to continue "
             f"it, run {commands.derive(settings.store, begun=begun)}; to discard it, use "
             "--recompute none"
+        )
+
+
+def not_renamed(names: dict[str, str], progress: Progress) -> None:
+    """Say which images have a new name, by their ids, but do not keep their arrays."""
+    if names:
+        old, new = next(iter(names.items()))
+        progress.warn(
+            f"{quantity(len(names), 'images')} renamed, for example {shown(old)} to {shown(new)}; "
+            "deriving as new. Use --update to keep the arrays"
         )
 
 

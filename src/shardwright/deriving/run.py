@@ -102,6 +102,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             summary = _outlook(layout, outcomes, renames)
             summary.profiles_estimated = layout.count_profiles(stored, outcomes)
         announce.work(summary, layout, progress)
+        if not (request.update or request.prune):
+            announce.not_renamed(renames.names(found), progress)
         # A trial finds out what all images need, so it is no reason to stop if that is too much.
         if not (request.ignore_space or request.trial):
             try:
@@ -233,6 +235,7 @@ def _outlook(layout: Plan, outcomes: Outcomes, renames: Changes) -> DeriveSummar
     replaced = layout.replaced_captions()
     gone = renames.gone if request.update or request.prune else renames.lost
     pruned = renames.gone if request.prune else {}
+    renamed = renames.names(inventory.sources) if request.update or request.prune else {}
     return DeriveSummary(
         images_found=len(inventory.sources),
         derived=len(layout.numbers),
@@ -259,7 +262,7 @@ def _outlook(layout: Plan, outcomes: Outcomes, renames: Changes) -> DeriveSummar
         gone_images=[] if request.prune else sorted(gone.values()),
         updated_images=layout.updated("image"),
         updated_captions=layout.updated("caption"),
-        renamed=renames.names(inventory.sources),
+        renamed=renamed,
         pruned=sorted(pruned.values()),
         bytes_needed=sum(needed.values()),
         free_bytes=free_bytes(request.store.folder),
