@@ -142,7 +142,7 @@ def test_the_caption_of_an_array_stays_until_it_is_recomputed(
     file.write_text('{"file_name": "img000.png", "text": "another"}\n')
     summary = sketch(images, derived, captions=file, progress=Lines())
     assert (summary.already_complete, summary.kept_captions) == (2, 1)
-    assert "Use --recompute t5 to update" in capsys.readouterr().err
+    assert "Use --update to encode the new text" in capsys.readouterr().err
     assert contents(derived) == before
     summary = sketch(images, derived, captions=file, recompute=["t5"])
     assert (summary.derived, summary.kept_captions) == (2, 0)
@@ -276,7 +276,9 @@ def test_the_image_on_record_keeps_its_id_and_only_the_newcomer_fails(
     assert (summary.already_complete, summary.failed) == (3, 4)
     assert summary.failed_by_reason["duplicate_id"].count == 4
     assert {f["image_path"]: f["detail"] for f in failures(derived)} == {
-        str(images / newcomer): f"{images}/{newcomer[:6]}.png has the same image_id"
+        str(
+            images / newcomer
+        ): f"{images}/{newcomer[:6]}.png has the same image_id; use --ids path to tell them apart"
         for newcomer in ("img000.jpg", "img000.bmp", "img001.jpe", "img002.heic")
     }
     assert (arrays(derived), store_records(derived)) == before

@@ -50,7 +50,7 @@ def held(derived: Path) -> dict[str, Any]:
     return {"arrays": arrays, "records": records, "facts": known}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.lists(STEPS, max_size=6), min_size=1, max_size=3))
 def test_any_history_ends_as_if_derived_from_scratch(
     history: list[list[tuple[str, str, str, int]]],

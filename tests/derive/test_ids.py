@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from shardwright import pack, verify
 from shardwright.deriving.naming import _spelt
-from shardwright.errors import ProvenanceError, UsageError
+from shardwright.errors import ProvenanceError, SourceChangedError, UsageError
+from shardwright.storage.files import using
 from shardwright.store.facts import first_ids
 from shardwright.store.records import is_image_id
 from shardwright.store.store import Store
@@ -21,7 +22,7 @@ from tests.derive.pictures import gradient, save, sketch, store_records
 from tests.derive.test_facts import notes
 from tests.derive.test_renames import without_first_ids
 from tests.derive.test_update import fresh, replace_one, stamps, written
-from tests.faults import contents
+from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 
 PATHS = {"a/1.png": "a%2F1.png", "b/1.png": "b%2F1.png", "100%.png": "100%25.png"}
 
@@ -171,3 +172,19 @@ def test_every_path_has_an_id_of_its_own(parts: list[str]) -> None:
     assert "/" not in image_id
     assert image_id.replace("%2F", "/").replace("%25", "%") == path
     assert is_image_id(image_id) or len(image_id.encode()) > 251
+
+
+def test_after_a_kill_no_run_goes_on_with_the_old_ids(images: Path, tmp_path: Path) -> None:
+    derived = tmp_path / "derived"
+    shutil.rmtree(images / "b")
+    sketch(images, derived)
+    with using(disk := WatchedDisk()):
+        sketch(images, shutil.copytree(derived, tmp_path / "full"), ids="path", update=True)
+    noted = next(n for n, call in enumerate(disk.calls, 1) if "rearrange.json" in call.path)
+    with using(KillingDisk(noted + 8)), pytest.raises(Killed):
+        sketch(images, derived, ids="path", update=True)
+    assert (derived / ".shardwright/rearrange.json").exists()
+    with pytest.raises(SourceChangedError, match="an interrupted run has renamed its images"):
+        sketch(images, derived)
+    assert sketch(images, derived).already_complete == 2
+    assert contents(derived) == contents(tmp_path / "full")

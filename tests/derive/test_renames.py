@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shardwright import pack, status, verify
 from shardwright.deriving.changes import find
 from shardwright.deriving.sources import Source
+from shardwright.errors import ProvenanceError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Lines
+from shardwright.storage.files import using
 from shardwright.store import facts as store_facts
 from shardwright.store import rearrange
 from shardwright.store.facts import first_ids
@@ -20,7 +24,7 @@ from shardwright.store.store import Store
 from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
 from tests.derive.test_facts import facts, notes
 from tests.derive.test_update import TINY, fresh, replace_one, stamps
-from tests.faults import contents
+from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 
 
 @pytest.fixture
@@ -83,7 +87,7 @@ def test_a_plain_run_says_that_images_were_renamed_and_derives_them_as_new(
 ) -> None:
     rename(images, "img001", "renamed")
     summary = sketch(images, derived, progress=Lines())
-    assert (summary.derived, summary.renamed) == (1, {"img001": "renamed"})
+    assert (summary.derived, summary.renamed) == (1, {})
     assert summary.gone_images == [str(images / "img001.png")]
     line = (
         "1 image renamed, for example img001 to renamed; deriving as new. Use --update to keep the "
@@ -227,3 +231,25 @@ def test_only_files_of_the_size_of_one_that_is_gone_are_read(
     sources = [Source(path.stem, str(path), False) for path in images.glob("*.png")]
     assert find(sources, Store.at(derived)).gone == {"img001": str(images / "img001.png")}
     assert read == []
+
+
+def test_a_store_in_the_middle_of_renaming_is_neither_packed_nor_called_valid(
+    images: Path, derived: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rename(images, "img001", "renamed")
+    copy = shutil.copytree(derived, tmp_path / "copy")
+    with using(disk := WatchedDisk()):
+        sketch(images, copy, update=True)
+    moved = next(n for n, call in enumerate(disk.calls) if call.path.endswith("renamed.npy"))
+    with using(KillingDisk(moved + 2)), pytest.raises(Killed):
+        sketch(images, derived, update=True)
+    with pytest.raises(ProvenanceError, match="renaming or pruning images is not finished"):
+        pack(derived_dir=derived, output_dir=tmp_path / "shards")
+    assert "rearrange_unfinished" in {each.kind for each in verify(derived).findings}
+    assert status(derived_dir=derived).next_command is not None
+    sketch(images, derived, dry_run=True, progress=Lines())
+    assert "rearrange.json: left by a killed run; the next run finishes it" in (
+        capsys.readouterr().err
+    )
+    sketch(images, derived)
+    assert contents(derived) == contents(copy)

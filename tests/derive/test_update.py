@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shardwright import status
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Lines
+from shardwright.reporting import Outlook
 from shardwright.storage.files import using
+from shardwright.store import commands
+from shardwright.store.store import Store
+from shardwright.summary import Count
+from tests.commands import run
 from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
 from tests.derive.test_facts import facts, notes
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
@@ -245,3 +252,95 @@ def test_an_update_that_goes_on_makes_what_changed_meanwhile(
     sketch(images, derived, update=True)
     assert contents(derived) == fresh(images, derived)
     assert notes(derived) == {}
+
+
+def test_a_text_is_updated_for_all_components_that_are_made_from_it(tmp_path: Path) -> None:
+    images, recipe = make_images(tmp_path / "images", 2, TINY), tmp_path / "mine.toml"
+    recipe.write_text(
+        'extends = "prx"\n[component.short]\nencoder = "t5"\nmodel = "any"\ntokens = 9\n'
+        'shape = ["tokens", 64]\n'
+    )
+    sketch(images, tmp_path / "derived", recipe=recipe)
+    (images / "img001.txt").write_text("quite another caption")
+    only: dict[str, Any] = {"update": True, "components": ["t5"]}
+    with pytest.raises(UsageError, match="--update without short, which is made from the same"):
+        sketch(images, tmp_path / "derived", **only)
+    before = stamps(tmp_path / "derived")
+    sketch(images, tmp_path / "derived", update=True)
+    assert written(before, tmp_path / "derived") == {"short/img001.npy", "t5_hidden/img001.npy"}
+    assert contents(tmp_path / "derived") == fresh(images, tmp_path / "derived", recipe=recipe)
+
+
+def test_arrays_of_changed_images_that_only_another_tool_makes_are_named(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    derived, recipe = tmp_path / "derived", tmp_path / "mine.toml"
+    recipe.write_text(
+        'extends = "prx"\n[component.pose]\ndtype = "float32"\nshape = [3]\nfolder = "pose"\n'
+    )
+    sketch(images, derived, recipe=recipe)
+    for number in range(4):
+        np.save(derived / f"pose/img{number:03}.npy", np.arange(3, dtype=np.float32))
+    replaced = replace_one(images)
+    sketch(images, derived, update=True, recipe=recipe, progress=Lines())
+    line = f"1 pose array of changed images, for example of {replaced}; make"
+    assert line in capsys.readouterr().err
+
+
+def test_of_arrays_of_unknown_origin_only_the_changed_are_made_again(
+    images: Path, derived: Path
+) -> None:
+    (derived / ".shardwright/provenance.json").unlink()
+    (images / "img001.txt").write_text("quite another caption")
+    before = stamps(derived)
+    sketch(images, derived, update=True)
+    assert written(before, derived) == {"t5_hidden/img001.npy"}
+    entries = json.loads((derived / ".shardwright/provenance.json").read_text())["components"]
+    assert entries["t5"]["unknown_arrays"] == 4
+    assert "recompute" not in entries["t5"]
+
+
+def test_status_says_what_an_update_would_do_and_recommends_it(images: Path, derived: Path) -> None:
+    assert status(derived_dir=derived).next_command != commands.derive(Store.at(derived))
+    replaced = replace_one(images)
+    (images / "img002.txt").write_text("quite another caption")
+    (images / "img003.png").rename(images / "new.png")
+    (images / "img000.png").unlink()
+    save(images / "more.png", gradient(16, 16, seed=9))
+    (images / "more.txt").write_text("one more")
+    (images / "broken.png").write_bytes(b"no caption, so no update can derive it")
+    before = contents(derived)
+    found = status(derived_dir=derived)
+    assert found.update == Outlook(
+        images=str(images),
+        new=Count(1, str(images / "more.png")),
+        changed=Count(1, str(replaced)),
+        captions=Count(1, str(images / "img002.png")),
+        renamed=Count(1, "img003 to new"),
+        gone=Count(1, str(images / "img000.png")),
+    )
+    assert contents(derived) == before
+    assert found.next_command == f"shardwright derive {images} --update --derived-dir {derived}"
+    assert found.next_reason == "1 changed image, 1 changed caption, 1 renamed image"
+    text = run("status", "--derived-dir", derived).stdout
+    assert (
+        "derive --update would:\n"
+        f"  derive 1 new image (for example {images}/more.png)\n"
+        f"  derive 1 changed image again (for example {replaced})\n"
+        f"  encode 1 changed caption again (for example of {images}/img002.png)\n"
+        "  rename 1 image (for example img003 to new)\n"
+        f"  remove 1 gone image with --prune (for example {images}/img000.png)\n" in text
+    )
+    sketch(images, derived, update=True, prune=True)
+    assert "would" not in run("status", "--derived-dir", derived).stdout
+
+
+def test_the_folder_that_status_names_is_the_one_that_paths_begin_at(tmp_path: Path) -> None:
+    images, derived = tmp_path / "images", tmp_path / "derived"
+    make_images(images / "below/it", 2, TINY)
+    sketch(images, derived, ids="path")
+    replace_one(images / "below/it")
+    found = status(derived_dir=derived)
+    assert found.update is not None
+    assert (found.update.images, found.update.changed.count) == (str(images), 1)
+    assert (found.update.new.count, found.update.renamed.count) == (0, 0)

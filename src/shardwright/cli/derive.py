@@ -256,7 +256,7 @@ def _counts(summary: DeriveSummary) -> str:
         lines.append(f"left_out: {sum(found.count for found in summary.left_out.values()):,}")
     if summary.kept_captions:
         lines.append(f"kept_captions: {summary.kept_captions:,} (the new text is not encoded)")
-    if summary.replaced_captions:
+    if summary.replaced_captions and not summary.updated_captions:
         lines.append(f"replaced_captions: {summary.replaced_captions:,}")
     for name, paths in (
         ("updated_images", summary.updated_images),

@@ -70,20 +70,14 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
     if changed := summary.changed_images:
         progress.warn(
             f"{_changed(len(changed), 'images')}, for example {shown(changed[0])}; keeping the "
-            "old arrays. Use --update to derive them again"
+            f"old arrays. Use --update to derive {_them(changed)} again"
         )
     if updated := summary.updated_images:
-        progress.warn(
+        progress.say(
             f"{_changed(len(updated), 'images')}, for example {shown(updated[0])}; deriving "
-            f"{'it' if len(updated) == 1 else 'them'} again"
+            f"{_them(updated)} again"
         )
         _elsewhere(layout, progress)
-    if summary.renamed and not (settings.request.update or settings.request.prune):
-        old, new = next(iter(summary.renamed.items()))
-        progress.warn(
-            f"{quantity(len(summary.renamed), 'images')} renamed, for example {shown(old)} to "
-            f"{shown(new)}; deriving as new. Use --update to keep the arrays"
-        )
     if gone := summary.gone_images:
         progress.warn(
             f"{quantity(len(gone), 'images')} no longer there, for example {shown(gone[0])}; "
@@ -95,6 +89,16 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
             f"unfinished {generations.name_of(begun)} ({quantity(made, 'images')}); to continue "
             f"it, run {commands.derive(settings.store, begun=begun)}; to discard it, use "
             "--recompute none"
+        )
+
+
+def not_renamed(names: dict[str, str], progress: Progress) -> None:
+    """Say which images have a new name, by their ids, but do not keep their arrays."""
+    if names:
+        old, new = next(iter(names.items()))
+        progress.warn(
+            f"{quantity(len(names), 'images')} renamed, for example {shown(old)} to {shown(new)}; "
+            "deriving as new. Use --update to keep the arrays"
         )
 
 
@@ -157,6 +161,10 @@ def profiles(summary: DeriveSummary, stored: list[Component], progress: Progress
             f"colour profile not usable in {quantity(bad.count, 'images')}, for example "
             f"{shown(bad.example)}: treated as sRGB"
         )
+
+
+def _them(paths: list[str]) -> str:
+    return "it" if len(paths) == 1 else "them"
 
 
 def _names(components: Iterable[Component]) -> str:

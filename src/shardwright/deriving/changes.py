@@ -41,17 +41,21 @@ def find(sources: list[Source], store: Store, *, by_path: bool = False) -> Chang
     on record with another id.
     """
     shared, bad = contested(sources), problems(sources, store.recipe)
-    new = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
-    numbers = dict(new)
+    numbers = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
+    known = bytearray(len(sources))
     lost: dict[str, ImageFile] = {}
     for _, entry in facts.read(store):
         number, image = numbers.get(entry.image_id), entry.image
-        new.pop(entry.image_id, None)
+        if number is not None:
+            known[number] = 1
         if image is not None and entry.image_id not in shared:
             there = "" if number is None else os.path.basename(sources[number].path)
             if there != os.path.basename(image.path) and facts.is_gone(image.path):
                 lost[entry.image_id] = image
-    renamed = _same_content(lost, new, sources, store) if lost and new else {}
+    renamed = {}
+    if lost:
+        new = {image_id: n for image_id, n in numbers.items() if not known[n]}
+        renamed = _same_content(lost, new, sources, store)
     if by_path or store.recipe.ids != "name":
         renamed |= _same_path(numbers.values(), sources, store)
     taken = set(renamed.values())

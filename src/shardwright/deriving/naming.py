@@ -8,9 +8,9 @@ from dataclasses import replace
 from shardwright.deriving.captions import CaptionError, Captions
 from shardwright.deriving.settings import Request
 from shardwright.deriving.sources import Source
-from shardwright.errors import ProvenanceError
+from shardwright.errors import ProvenanceError, SourceChangedError
 from shardwright.store import facts, records
-from shardwright.store.store import Store
+from shardwright.store.store import Store, recorded
 
 
 def named(
@@ -52,6 +52,17 @@ def require_same(request: Request) -> None:
             f"its image ids were made with --ids {before}, now {store.recipe.ids}",
             path=store.folder,
             fix=f"to go on as before, give --ids {before}; to rename the images, add --update",
+        )
+
+
+def require_recorded(request: Request) -> None:
+    """Raise if an interrupted run, which is finished now, has given the images other ids."""
+    recipe = recorded(request.store.folder)
+    if recipe is not None and recipe.ids != request.store.recipe.ids:
+        raise SourceChangedError(
+            f"an interrupted run has renamed its images (--ids {recipe.ids}), which is finished",
+            path=request.store.folder,
+            fix="run the same command again",
         )
 
 

@@ -70,7 +70,6 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     given = None
     if request.captions:
         given = captions.read(request.captions, request.images, store.recipe)
-    found = naming.named(found, str(request.images), store, given)
     naming.require_same(request)
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
     new = not _is_begun(store)
@@ -78,8 +77,9 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         journals = None if new else opened.enter_context(_opened(request, progress))
         if request.discard:
             _discard(request, progress)
+        found = naming.named(found, str(request.images), store, given)
         renames = changes.find(found, store, by_path=naming.is_changed(request))
-        if (request.update or request.prune) and journals is not None:
+        if request.rearranges and journals is not None:
             _rearrange(request, found, given, renames, progress)
         inventory = _inventory(request, found, given, renames, progress)
         settings = InForce(request, inventory)
@@ -102,6 +102,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             summary = _outlook(layout, outcomes, renames)
             summary.profiles_estimated = layout.count_profiles(stored, outcomes)
         announce.work(summary, layout, progress)
+        if not request.rearranges:
+            announce.not_renamed(renames.names(found), progress)
         # A trial finds out what all images need, so it is no reason to stop if that is too much.
         if not (request.ignore_space or request.trial):
             try:
@@ -170,6 +172,7 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
                 progress.say(f"finished the interrupted recompute of {' and '.join(swapped)}")
             if rearrange.finish(store):
                 progress.say("finished the interrupted renaming or pruning")
+                naming.require_recorded(request)
             yield Journals(journal, known)
 
 
@@ -188,7 +191,7 @@ def _inventory(
         recompute=request.recompute,
         update=request.update,
         # In a dry run, in which they are renamed only here.
-        renamed=renames.renamed if request.dry_run and (request.update or request.prune) else {},
+        renamed=renames.renamed if request.dry_run and request.rearranges else {},
     )
 
 
@@ -207,7 +210,7 @@ def _rearrange(
     # A run that is refused for its settings changes nothing.
     dry = dataclasses.replace(request, dry_run=True)
     InForce(dry, _inventory(dry, found, given, renames, Progress())).compare()
-    announce.pruning(list(removed.values()), progress)
+    announce.pruning(sorted(removed.values()), progress)
     names = {
         old: rearrange.Name(found[number].image_id, found[number].path)
         for old, number in renames.renamed.items()
@@ -231,8 +234,9 @@ def _outlook(layout: Plan, outcomes: Outcomes, renames: Changes) -> DeriveSummar
     settings, inventory = layout.settings, layout.inventory
     request, needed = settings.request, layout.bytes_needed()
     replaced = layout.replaced_captions()
-    gone = renames.gone if request.update or request.prune else renames.lost
+    gone = renames.gone if request.rearranges else renames.lost
     pruned = renames.gone if request.prune else {}
+    renamed = renames.names(inventory.sources) if request.rearranges else {}
     return DeriveSummary(
         images_found=len(inventory.sources),
         derived=len(layout.numbers),
@@ -259,7 +263,7 @@ def _outlook(layout: Plan, outcomes: Outcomes, renames: Changes) -> DeriveSummar
         gone_images=[] if request.prune else sorted(gone.values()),
         updated_images=layout.updated("image"),
         updated_captions=layout.updated("caption"),
-        renamed=renames.names(inventory.sources),
+        renamed=renamed,
         pruned=sorted(pruned.values()),
         bytes_needed=sum(needed.values()),
         free_bytes=free_bytes(request.store.folder),

@@ -59,6 +59,11 @@ class Request:
     ignore_space: bool
     dry_run: bool
 
+    @property
+    def rearranges(self) -> bool:
+        """Whether renamed images keep their arrays."""
+        return self.update or self.prune
+
 
 class InForce:
     """What each component is made with, and which are recomputed."""

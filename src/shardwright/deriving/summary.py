@@ -66,7 +66,7 @@ class DeriveSummary(Summary):
     gone_images: list[str]  # whose records and arrays are kept
     updated_images: list[str]  # that changed, by --update
     updated_captions: list[str]  # the images whose text changed, by --update
-    renamed: dict[str, str]  # old and new ids; --update and --prune keep the arrays
+    renamed: dict[str, str]  # old and new ids of images that keep their arrays
     pruned: list[str]  # gone images whose records and arrays are removed
     truncated: dict[str, Truncated] = field(default_factory=dict)  # in this run, by component
     quality: Quality = field(default_factory=Quality)  # of the pictures that were encoded

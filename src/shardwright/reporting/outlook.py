@@ -40,16 +40,17 @@ def outlook(store: Store, folder: str) -> Outlook | None:
         and not _is_left_out(source.path, store.recipe)
     )
     stale = inventory.stale(store.recipe.components)
-    by_source = {
-        kind: [found[n].path for n, these in stale.items() if any(c.source == kind for c in these)]
-        for kind in ("image", "caption")
-    }
+
+    def made_from(source: str) -> Count:
+        of_it = (n for n, these in stale.items() if any(c.source == source for c in these))
+        return _count(found[number].path for number in of_it)
+
     names = renames.names(found).items()
     return Outlook(
         images=folder,
         new=_count(new),
-        changed=_count(by_source["image"]),
-        captions=_count(by_source["caption"]),
+        changed=made_from("image"),
+        captions=made_from("caption"),
         renamed=_count(f"{old} to {now}" for old, now in names),
         gone=_count(renames.gone.values()),
     )
