@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -13,3 +14,9 @@ def shown(name: str | Path) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def near(path: str) -> str:
+    """Show a path, relative to the working folder if it is below it."""
+    relative = os.path.relpath(path)
+    return shown(path if relative.startswith(os.pardir) else relative)

@@ -6,13 +6,13 @@ import argparse
 
 import shardwright
 from shardwright.cli.options import IGNORE_SPACE, STORE, declare, names, number, path, switch, text
-from shardwright.cli.printing import call, facts_lines, shown_lines, table
+from shardwright.cli.printing import call, change_lines, facts_lines, shown_lines, table
 from shardwright.deriving import DeriveSummary
 from shardwright.deriving.summary import Trial
 from shardwright.errors import UsageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import duration, quantity, rate, size
-from shardwright.text import shown
+from shardwright.text import near, shown
 
 HELP = "Stage 2: make the arrays and records of a folder of images and captions"
 DESCRIPTION = f"""\
@@ -262,11 +262,11 @@ def _counts(summary: DeriveSummary) -> str:
         ("updated_images", summary.updated_images),
         ("updated_captions", summary.updated_captions),
         ("renamed", [f"{old} to {new}" for old, new in summary.renamed.items()]),
-        ("pruned", summary.pruned),
+        ("pruned", list(map(near, summary.pruned))),
     ):
         if paths:
             lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
-    lines += facts_lines(summary)
+    lines += change_lines(summary) + facts_lines(summary)
     about = "about " if summary.profiles_estimated else ""
     for reasons, before in (
         (summary.unused_rows, "unused_rows, "),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from shardwright.progress import Bar, Lines, quantity
-from shardwright.text import shown
+from shardwright.text import near, shown
 
 if TYPE_CHECKING:
     from shardwright.deriving import DeriveSummary
@@ -86,13 +86,19 @@ def listed(items: Sequence[object], most: int) -> Iterator[str]:
         yield f"  and {len(items) - most:,} more (--json lists all)"
 
 
-def facts_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
-    """Count the images that changed since they were encoded, and what arrays do not show."""
-    lines = []
+def change_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
+    """Count the images that changed since they were encoded."""
     images = {"changed_images": summary.changed_images, "gone_images": summary.gone_images}
-    for name, paths in images.items():
-        if paths:
-            lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
+    return [
+        f"{name}: {len(paths):,} (for example {near(paths[0])})"
+        for name, paths in images.items()
+        if paths
+    ]
+
+
+def facts_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
+    """Count what arrays do not show of images and captions."""
+    lines = []
     for component, cut in summary.truncated.items():
         if cut.captions:
             lines.append(

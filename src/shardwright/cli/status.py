@@ -9,10 +9,10 @@ from itertools import starmap
 
 import shardwright
 from shardwright.cli.options import STORE, WORKERS, declare, path
-from shardwright.cli.printing import call, facts_lines, listed, table
+from shardwright.cli.printing import call, change_lines, facts_lines, listed, table
 from shardwright.progress import quantity, size
 from shardwright.reporting import Outlook, PackedStatus, StoreStatus
-from shardwright.text import shown
+from shardwright.text import near, shown
 
 HELP = "show what is ready in a store, what is missing, and what to do next"
 DESCRIPTION = """\
@@ -80,8 +80,7 @@ def describe(status: StoreStatus) -> str:
     if status.unknown_images:
         images = quantity(status.unknown_images, "images")
         parts[-1].append(f"unknown: {images} encoded by an earlier version, or elsewhere")
-    if status.update is not None:
-        parts.append(_update(status.update))
+    parts.append(change_lines(status) if status.update is None else _update(status.update))
     if status.leftovers:
         head = f"temporary files of a run that is interrupted or running: {len(status.leftovers):,}"
         parts.append([head, *listed(list(map(shown, status.leftovers)), _LEFTOVERS_LISTED)])
@@ -113,7 +112,7 @@ def _update(update: Outlook) -> list[str]:
         "remove {} with --prune (for example {})": ("gone images", update.gone),
     }
     lines = [
-        "  " + words.format(quantity(found.count, unit), shown(found.example))
+        "  " + words.format(quantity(found.count, unit), near(found.example))
         for words, (unit, found) in would.items()
         if found.count
     ]

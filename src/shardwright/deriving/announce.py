@@ -11,7 +11,7 @@ from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress, quantity, size
 from shardwright.recipes import Component
 from shardwright.store import commands
-from shardwright.text import shown
+from shardwright.text import near, shown
 
 _LISTED = 10  # paths
 _UNUSED = {
@@ -80,7 +80,7 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
         _elsewhere(layout, progress)
     if gone := summary.gone_images:
         progress.warn(
-            f"{quantity(len(gone), 'images')} no longer there, for example {shown(gone[0])}; "
+            f"{quantity(len(gone), 'images')} no longer there, for example {near(gone[0])}; "
             "keeping the records and arrays. Use --prune to remove them"
         )
     begun, made = generations.unfinished(settings.store)
@@ -107,7 +107,7 @@ def pruning(paths: list[str], progress: Progress) -> None:
     if paths:
         progress.say(f"removing the records and arrays of {quantity(len(paths), 'images')}:")
         for path in paths[:_LISTED]:
-            progress.say(f"  {shown(path)}")
+            progress.say(f"  {near(path)}")
         if len(paths) > _LISTED:
             progress.say(f"  and {len(paths) - _LISTED:,} more")
 
