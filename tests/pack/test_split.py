@@ -255,7 +255,7 @@ def test_appending_to_one_part_adds_only_its_samples(store: Store, output: Path)
     assert parts(output) == expected(40)
 
 
-def test_a_sample_that_is_in_another_part_already_is_not_appended(
+def test_a_sample_that_is_in_another_part_already_is_not_packed_again(
     store: Store, output: Path
 ) -> None:
     packed(store, output, split=SPLIT)
@@ -263,6 +263,8 @@ def test_a_sample_that_is_in_another_part_already_is_not_appended(
     renamed(store, moved, expected(20)["train"][0])
     for folder in (output, output / "train"):
         assert packed(store, folder, append=True).written_samples == 0
+    packed(store, output / "train", overwrite=True)
+    assert parts(output) == expected(20)
 
 
 @pytest.mark.parametrize("way", ["append", "resume", None])
@@ -279,12 +281,29 @@ def test_another_split_than_the_recorded_one_is_refused(
     assert contents(output) == before
 
 
-def test_overwriting_replaces_a_part_with_a_damaged_manifest(store: Store, output: Path) -> None:
+@pytest.mark.parametrize("part", ["", "train"])
+def test_a_part_with_a_damaged_manifest_is_overwritten_as_the_part_that_it_was(
+    part: str, store: Store, output: Path
+) -> None:
     packed(store, output, split=SPLIT)
-    (output / "val/.shardwright/manifest.json").write_text("{}")
+    (output / "train/.shardwright/manifest.json").write_text("{}")
     assert verify(output, workers=1).counts == {"manifest_damaged": 1}
     with pytest.raises(DamageError):
-        packed(store, output, overwrite=True)
+        packed(store, output / part, append=True)
+    packed(store, output / part, overwrite=True)
+    assert parts(output) == expected(20)
+    assert not verify(output, against=store.root, workers=1).findings
+
+
+def test_where_all_manifests_are_damaged_the_split_must_be_given(
+    store: Store, output: Path
+) -> None:
+    packed(store, output, split=SPLIT)
+    for name in ("train", "val"):
+        (output / name / ".shardwright/manifest.json").write_text("{}")
+    for way in ("append", "overwrite"):
+        with pytest.raises(DamageError, match="give --overwrite and --split if it is a part"):
+            packed(store, output, **{way: True})
     packed(store, output, overwrite=True, split=SPLIT)
     assert not verify(output, against=store.root, workers=1).findings
 

@@ -96,7 +96,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
             require_same_jsonl(store, names, target.folder)
             if request.way == "sync":
                 require_one_jsonl(store, names, target.folder)
-    known = frozenset().union(*(begin.known for begin in starts), _beside(targets, request.way))
+    known = frozenset().union(*(begin.known for begin in starts), _beside(targets))
     parts = [target.part for target in targets]
     selected = select(found, choice, parts, known, request.engine, progress)
     followed, synced = starts, None
@@ -151,13 +151,13 @@ def _find(request: Request) -> tuple[Choice, list[Target]]:
     return read_choice(settings, request.store), targets
 
 
-def _beside(targets: Sequence[Target], way: str | None) -> frozenset[str]:
-    """Give the ids in the other parts, where shards are appended to one part alone."""
-    folder, part = targets[0].folder, targets[0].part
-    if way not in ("append", "sync") or part is None or len(targets) > 1:
+def _beside(targets: Sequence[Target]) -> frozenset[str]:
+    """Give the ids in the other parts, where a run packs one part alone."""
+    folder = targets[0].folder.absolute()
+    if targets[0].part is None or len(targets) > 1:
         return frozenset()
-    others = (path for name, path in parts_of(folder.parent).items() if name != folder.name)
-    return frozenset().union(*(start.packed_ids(path) for path in others))
+    others = (path for path in parts_of(folder.parent).values() if path != folder)
+    return frozenset().union(*map(start.packed_ids, others))
 
 
 def _source(store: Store) -> _Source:

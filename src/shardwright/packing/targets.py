@@ -38,23 +38,20 @@ def find_targets(
     own = None
     with suppress(DamageError):  # reported when the run starts; --overwrite is the way out
         own = parts.last_settings(output)
-    if own is not None and own.part is not None:
-        _require_same(output, settings.split, own.split)
-        return own.split, [Target(output, own.part)]
+    part, recorded = (own.part, own.split) if own else _named_beside(output)
+    if part is not None:
+        _require_same(output, settings.split, recorded)
+        return recorded, [Target(output, part)]
     if own is not None or existing(output, existing_buckets(output)):
         if settings.split is not None:
             what = "holds shards that are not split, so nothing was written"
             fix = "give another --output-dir, or remove these shards"
             raise UsageError(what, path=output, fix=fix)
         return None, [Target(output)]
-    try:
-        before = parts.recorded_splits(output)
-    except DamageError:
-        if way != "overwrite" or settings.split is None:
-            raise
-        before = {}
+    before = parts.recorded_splits(output)
     split = settings.split or next(iter(before.values()), None)
     if split is None:
+        _require_readable(output)
         return None, [Target(output)]
     if way != "overwrite" or settings.split is None or settings.buckets:
         for each in before.values():
@@ -62,6 +59,25 @@ def find_targets(
     # Also parts that are no more: their shards are removed, as their samples are in others now.
     names = dict.fromkeys((*split.names, *before))
     return split, [Target(output / name, name) for name in names]
+
+
+def _named_beside(output: Path) -> tuple[str | None, Split | None]:
+    """Find the part that a folder without a readable manifest is, if those beside it name it."""
+    folder = output.absolute()
+    for split in parts.recorded_splits(folder.parent).values():
+        if folder.name in split.names:
+            return folder.name, split
+    return None, None
+
+
+def _require_readable(output: Path) -> None:
+    """Raise if a folder below may be a part whose split is unknown."""
+    for folder in parts.packed_below(output):
+        try:
+            parts.last_settings(folder)
+        except DamageError as error:
+            fix = "give --overwrite and --split if it is a part of a split, or move it elsewhere"
+            raise DamageError(error.what, path=error.path, fix=fix) from None
 
 
 def _require_same(output: Path, split: Split | None, before: Split | None) -> None:

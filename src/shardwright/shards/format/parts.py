@@ -35,9 +35,14 @@ def last_settings(folder: Path) -> PackSettings | None:
 
 
 def recorded_splits(output: Path) -> dict[str, Split]:
-    """Find the parts below a folder, each with its split; raise if a manifest is damaged."""
-    found = {folder.name: last_settings(folder) for folder in packed_below(output)}
-    return {name: s.split for name, s in found.items() if s and s.split and s.part == name}
+    """Find the parts below a folder, each with its split; a damaged manifest names none."""
+    found: dict[str, Split] = {}
+    for folder in packed_below(output):
+        with suppress(DamageError):
+            settings = last_settings(folder)
+            if settings is not None and settings.split and settings.part == folder.name:
+                found[folder.name] = settings.split
+    return found
 
 
 def parts_of(output: Path) -> dict[str, Path]:
@@ -45,14 +50,9 @@ def parts_of(output: Path) -> dict[str, Path]:
 
     A part whose manifest is damaged counts if another part names it.
     """
-    below = packed_below(output)
-    names: dict[str, None] = {}
-    for folder in below:
-        with suppress(DamageError):
-            settings = last_settings(folder)
-            if settings is not None and settings.split and settings.part == folder.name:
-                names |= dict.fromkeys((*settings.split.names, folder.name))
-    return {name: output / name for name in names if output / name in below}
+    splits = recorded_splits(output)
+    names = dict.fromkeys(name for split in splits.values() for name in (*split.names, *splits))
+    return {name: output / name for name in names if is_packed(output / name)}
 
 
 def top_folder(folder: Path, settings: PackSettings) -> Path:
