@@ -117,13 +117,11 @@ def _overwrite_one_bucket(store: Store, output: Path) -> tuple[Options, Options]
 
 
 def _sync(store: Store, output: Path) -> tuple[Options, Options]:
-    """Empty a shard and a bucket, change a caption, and add to a bucket and to a new one."""
-    small_store(store.root, [*twenty(8), record("gone", GONE)])
+    """Empty a shard and a bucket, change a caption, and add a sample in a new bucket."""
+    small_store(store.root, [*twenty(5), record("gone", GONE)])
     _quietly(store, output, shard_size=2, sha256=True)
-    changed = twenty(8)[1:] + twenty(10)[9:] + [record("new", "16x16")]
-    del changed[1]  # the other one of the first shard
-    changed[0] = record("img01", BUCKETS[1], caption="A picture of img01")
-    small_store(store.root, changed)
+    changed = record("img01", BUCKETS[1], caption="A picture of img01")
+    small_store(store.root, [changed, *twenty(5)[3:], record("new", "16x16")])
     return {"sync": True}, {"sync": True}
 
 
