@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
 
-import msgspec
 import xxhash
 
 from shardwright.errors import UsageError
@@ -28,7 +28,8 @@ _RESERVED = (TRAIN, BY)
 _EXAMPLE = "write it like val=5%, or val=0.05"
 
 
-class Split(msgspec.Struct, frozen=True, omit_defaults=True):
+@dataclass(frozen=True)
+class Split:
     """The parts besides train with their shares, in order, and the column that groups samples."""
 
     parts: tuple[tuple[str, float], ...]
@@ -62,7 +63,7 @@ def choose_split(given: object, by: object, recipe: Split | None) -> Split | Non
     if found is None:
         fix = "add --split, for example --split val=5%"
         raise UsageError(f"--split-by {column}: there is no split", fix=fix)
-    return msgspec.structs.replace(found, by=column)
+    return replace(found, by=column)
 
 
 def read_split(given: object, by: str | None) -> Split | None:
