@@ -56,7 +56,7 @@ def test_commands_and_python_of_a_page_print_what_it_shows(page: str, project: P
                 subprocess.run(command, shell=True, cwd=project, check=True, timeout=10)
                 continue
             done = run(*words[1:], cwd=project)
-            shown = session.partition(f"{command}\n")[2].partition("\n\n$ ")[0]
+            shown = session.partition(f"$ {command}\n")[2].partition("\n\n$ ")[0]
             printed = done.stderr[done.stderr.find("error: ") :] if done.returncode else done.stdout
             assert without_times(printed) == without_times(shown), done.stderr
     code = "\n".join(blocks(page, "python"))
