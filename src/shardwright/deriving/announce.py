@@ -123,11 +123,11 @@ def not_pruned(paths: list[str], progress: Progress) -> None:
 
 def _elsewhere(layout: Plan, progress: Progress) -> None:
     """Say which arrays of changed images only the user's own tool can make again."""
-    inventory, stale = layout.inventory, layout.settings.stale
+    inventory, outdated = layout.inventory, layout.settings.outdated
     for component in layout.settings.store.recipe.components:
         if component.source == "elsewhere":
-            old = [n for n in stale if not inventory.missing(n, [component])]
-            if old := [n for n in old if any(c.source == "image" for c in stale[n])]:
+            old = [n for n in outdated if not inventory.missing(n, [component])]
+            if old := [n for n in old if any(c.source == "image" for c in outdated[n])]:
                 arrays = quantity(len(old), f"{component.name} arrays")
                 example = f"for example of {shown(inventory.sources[old[0]].path)}"
                 progress.warn(

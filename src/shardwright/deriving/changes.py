@@ -19,13 +19,13 @@ from shardwright.store.store import Store
 class Changes:
     """The images on record that are not where they were, by their id."""
 
-    lost: dict[str, str]  # the paths at which there is no file any more
+    absent: dict[str, str]  # the paths at which there is no file any more
     renamed: dict[str, int]  # the number of the image as it is now
 
     @property
     def gone(self) -> dict[str, str]:
         """Give the paths of images that were not renamed either."""
-        return {old: path for old, path in self.lost.items() if old not in self.renamed}
+        return {old: path for old, path in self.absent.items() if old not in self.renamed}
 
     def names(self, sources: list[Source]) -> dict[str, str]:
         """Give the new ids of images whose id is another one now."""
@@ -43,7 +43,7 @@ def find(sources: list[Source], store: Store, *, by_path: bool = False) -> Chang
     shared, bad = contested(sources), problems(sources, store.recipe)
     numbers = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
     known = bytearray(len(sources))
-    lost: dict[str, ImageFile] = {}
+    absent: dict[str, ImageFile] = {}
     for _, entry in facts.read(store):
         number, image = numbers.get(entry.image_id), entry.image
         if number is not None:
@@ -51,18 +51,18 @@ def find(sources: list[Source], store: Store, *, by_path: bool = False) -> Chang
         if image is not None and entry.image_id not in shared:
             there = "" if number is None else os.path.basename(sources[number].path)
             if there != os.path.basename(image.path) and facts.is_gone(image.path):
-                lost[entry.image_id] = image
+                absent[entry.image_id] = image
     renamed = {}
-    if lost:
+    if absent:
         new = {image_id: n for image_id, n in numbers.items() if not known[n]}
-        renamed = _same_content(lost, new, sources, store)
+        renamed = _same_content(absent, new, sources, store)
     if by_path or store.recipe.ids != "name":
         renamed |= _same_path(numbers.values(), sources, store)
     taken = set(renamed.values())
-    for image_id in lost.keys() - renamed.keys() - shared.keys():
+    for image_id in absent.keys() - renamed.keys() - shared.keys():
         if image_id in numbers and numbers[image_id] not in taken:
             renamed[image_id] = numbers[image_id]  # replaced by a file of another format
-    return Changes({image_id: image.path for image_id, image in lost.items()}, renamed)
+    return Changes({image_id: image.path for image_id, image in absent.items()}, renamed)
 
 
 def unknown(sources: list[Source], store: Store) -> list[str]:
@@ -80,10 +80,10 @@ def unknown(sources: list[Source], store: Store) -> list[str]:
 
 
 def _same_content(
-    lost: dict[str, ImageFile], new: dict[str, int], sources: list[Source], store: Store
+    absent: dict[str, ImageFile], new: dict[str, int], sources: list[Source], store: Store
 ) -> dict[str, int]:
     """Match images that are gone with files that are new, by content that is unique among all."""
-    sizes = {image.bytes for image in lost.values()}
+    sizes = {image.bytes for image in absent.values()}
     for _, names in records.walk(store.jsonl, records.names):  # those without facts
         if isinstance(names.image_id, str):
             new.pop(names.image_id, None)
@@ -99,7 +99,7 @@ def _same_content(
     seen = Counter(e.image.xxh3 for _, e in facts.read(store) if e.image and e.image.xxh3 in found)
     return {
         old: found[image.xxh3][0]
-        for old, image in lost.items()
+        for old, image in absent.items()
         if len(found.get(image.xxh3, ())) == seen[image.xxh3] == 1
     }
 

@@ -136,7 +136,7 @@ class Inventory:
             for there in self._there.values():
                 there[number] = 1
 
-    def stale(self, components: Iterable[Component]) -> dict[int, tuple[Component, ...]]:
+    def outdated(self, components: Iterable[Component]) -> dict[int, tuple[Component, ...]]:
         """Name the arrays that were made from another file, or another text, than there is now."""
         found = {}
         for number in sorted({*self.changed, *self._outdated, *self.other_captions}):
@@ -154,16 +154,16 @@ class Inventory:
 
     def update(
         self,
-        stale: Mapping[int, Collection[Component]],
+        outdated: Mapping[int, Collection[Component]],
         made: Iterable[tuple[Record, Collection[Component]]],
         files: Mapping[str, ImageFile | None],
     ) -> None:
-        """Treat stale arrays as missing, except for images that have new ones of what is there now.
+        """Treat outdated arrays as missing, except of images that have new ones of what is there.
 
         ``made`` has the new records and the components of their new arrays. If an image's file, or
         its caption, has changed since then, all of these are made again.
         """
-        for number, components in stale.items():
+        for number, components in outdated.items():
             for component in components:
                 self._there[component][number] = 0
         for record, components in made:
@@ -171,7 +171,7 @@ class Inventory:
             if number < 0 or number in self.problems:
                 continue
             current = self._is_current(number, record, components, files.get(record["image_id"]))
-            current = current and set(components).issuperset(stale.get(number, ()))
+            current = current and set(components).issuperset(outdated.get(number, ()))
             for component in components:
                 self._there[component][number] = current
             if current:
@@ -195,7 +195,7 @@ class Inventory:
         return all(texts[field] in (None, record.get(field)) for field in fields)
 
     def _settle(self, number: int, made: Collection[Component]) -> None:
-        """Forget what was stale of an image and has new arrays."""
+        """Forget what was outdated of an image and has new arrays."""
         if any(component.source == "image" for component in made):
             old = self.kept(number, made)
             if number not in self.changed:

@@ -162,8 +162,8 @@ class Plan:
         """Give the paths of the images whose arrays are updated, of their pictures or captions."""
         found = []
         for number in self.numbers:
-            stale = [c for c in self.settings.stale.get(number, ()) if c.source == source]
-            if self.inventory.missing(number, stale):
+            outdated = [c for c in self.settings.outdated.get(number, ()) if c.source == source]
+            if self.inventory.missing(number, outdated):
                 found.append(self.inventory.sources[number].path)
         return found
 

@@ -15,7 +15,6 @@ from msgspec import to_builtins
 from shardwright.deriving import (
     announce,
     captions,
-    changes,
     generations,
     images,
     machine,
@@ -25,7 +24,8 @@ from shardwright.deriving import (
 )
 from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
 from shardwright.deriving.captions import Captions
-from shardwright.deriving.changes import Changes
+from shardwright.deriving.changes import Changes, unknown
+from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.commit import Committer
 from shardwright.deriving.decoders import Decoders, children_for
 from shardwright.deriving.empty import write_empty
@@ -78,14 +78,14 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         if request.discard:
             _discard(request, progress)
         found = naming.named(found, str(request.images), store, given)
-        renames = changes.find(found, store, by_path=naming.is_changed(request))
+        changes = find_changes(found, store, by_path=naming.is_changed(request))
         if request.rearranges and journals is not None:
-            _rearrange(request, found, given, renames, progress)
-        inventory = _inventory(request, found, given, renames, progress)
+            _rearrange(request, found, given, changes, progress)
+        inventory = _inventory(request, found, given, changes, progress)
         settings = InForce(request, inventory)
         announce.unused_rows(given, progress)
         if request.prune:
-            announce.not_pruned(changes.unknown(found, store), progress)
+            announce.not_pruned(unknown(found, store), progress)
         settings.compare()
         outcomes = Outcomes()
         with images.strict():
@@ -99,11 +99,11 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         views = settings.views()
         stored = [c for c in request.components if c in views and views[c].colour != SRGB]
         with images.strict():
-            summary = _outlook(layout, outcomes, renames)
+            summary = _planned(layout, outcomes, changes)
             summary.profiles_estimated = layout.count_profiles(stored, outcomes)
         announce.work(summary, layout, progress)
         if not request.rearranges:
-            announce.not_renamed(renames.names(found), progress)
+            announce.not_renamed(changes.names(found), progress)
         # A trial finds out what all images need, so it is no reason to stop if that is too much.
         if not (request.ignore_space or request.trial):
             try:
@@ -180,7 +180,7 @@ def _inventory(
     request: Request,
     found: list[Source],
     given: Captions | None,
-    renames: Changes,
+    changes: Changes,
     progress: Progress,
 ) -> Inventory:
     return Inventory(
@@ -191,7 +191,7 @@ def _inventory(
         recompute=request.recompute,
         update=request.update,
         # In a dry run, in which they are renamed only here.
-        renamed=renames.renamed if request.dry_run and request.rearranges else {},
+        renamed=changes.renamed if request.dry_run and request.rearranges else {},
     )
 
 
@@ -199,21 +199,21 @@ def _rearrange(
     request: Request,
     found: list[Source],
     given: Captions | None,
-    renames: Changes,
+    changes: Changes,
     progress: Progress,
 ) -> None:
     """Rename in the store what was renamed, and remove what is gone."""
-    removed = renames.gone if request.prune else {}
+    removed = changes.gone if request.prune else {}
     ids = request.store.recipe.ids if naming.is_changed(request) else None
-    if not (renames.renamed or removed or ids):
+    if not (changes.renamed or removed or ids):
         return
     # A run that is refused for its settings changes nothing.
     dry = dataclasses.replace(request, dry_run=True)
-    InForce(dry, _inventory(dry, found, given, renames, Progress())).compare()
+    InForce(dry, _inventory(dry, found, given, changes, Progress())).compare()
     announce.pruning(sorted(removed.values()), progress)
     names = {
         old: rearrange.Name(found[number].image_id, found[number].path)
-        for old, number in renames.renamed.items()
+        for old, number in changes.renamed.items()
     }
     rearrange.apply(request.store, names, removed, ids)
 
@@ -229,14 +229,14 @@ def _discard(request: Request, progress: Progress) -> None:
         generations.discard(request.store)
 
 
-def _outlook(layout: Plan, outcomes: Outcomes, renames: Changes) -> DeriveSummary:
+def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummary:
     """Sum up what is about to be done."""
     settings, inventory = layout.settings, layout.inventory
     request, needed = settings.request, layout.bytes_needed()
     replaced = layout.replaced_captions()
-    gone = renames.gone if request.rearranges else renames.lost
-    pruned = renames.gone if request.prune else {}
-    renamed = renames.names(inventory.sources) if request.rearranges else {}
+    gone = changes.gone if request.rearranges else changes.absent
+    pruned = changes.gone if request.prune else {}
+    renamed = changes.names(inventory.sources) if request.rearranges else {}
     return DeriveSummary(
         images_found=len(inventory.sources),
         derived=len(layout.numbers),

@@ -73,7 +73,7 @@ class InForce:
         self.encoders: dict[Component, Encoder | PictureWriter] = {}
         self.settings: dict[Component, Settings] = {}
         self.generation: Generation | None = None  # of what is recomputed or updated
-        self.stale: Mapping[int, Collection[Component]] = {}  # what is updated, by image
+        self.outdated: Mapping[int, Collection[Component]] = {}  # what is updated, by image
         self._entries = provenance.read(self.store.folder)
         self._left = {  # unfinished by the version before
             component
@@ -295,8 +295,8 @@ class InForce:
     def _update(self) -> None:
         """Begin or continue a generation for what changed; without that there is none."""
         begun = self._begun if provenance.is_update(self._begun) else {}
-        self.stale = self.inventory.stale(self.request.components)
-        again = {component for these in self.stale.values() for component in these}
+        self.outdated = self.inventory.outdated(self.request.components)
+        again = {component for these in self.outdated.values() for component in these}
         again.update(c for c in self.store.recipe.components if c.name in begun)
         self.load(c for c in self.request.components if c in again and c.name not in self._used)
         entries = {}
@@ -316,7 +316,7 @@ class InForce:
                 (record, [c for c in components if new.array(c, record["image_id"]).exists()])
                 for record in made_in(new)
             )
-            self.inventory.update(self.stale, made, known)
+            self.inventory.update(self.outdated, made, known)
 
     def _entry(self, component: Component) -> Entry:
         model = self.request.models.get(component.name)

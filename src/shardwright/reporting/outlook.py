@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from shardwright.deriving import changes, images, naming, sources
+from shardwright.deriving import images, naming, sources
+from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.outcomes import read_failures
@@ -27,8 +28,8 @@ def outlook(store: Store, folder: str) -> Outlook | None:
     except InputMissingError:
         return None
     found = naming.named(found, folder, store)
-    renames = changes.find(found, store)
-    inventory = Inventory(found, store, None, Progress(), renamed=renames.renamed)
+    changes = find_changes(found, store)
+    inventory = Inventory(found, store, None, Progress(), renamed=changes.renamed)
     failed = {failure.image_path for failure in read_failures(store)}
     new = (
         source.path
@@ -39,20 +40,20 @@ def outlook(store: Store, folder: str) -> Outlook | None:
         and absolute(source.path) not in failed
         and not _is_left_out(source.path, store.recipe)
     )
-    stale = inventory.stale(store.recipe.components)
+    outdated = inventory.outdated(store.recipe.components)
 
     def made_from(source: str) -> Count:
-        of_it = (n for n, these in stale.items() if any(c.source == source for c in these))
+        of_it = (n for n, these in outdated.items() if any(c.source == source for c in these))
         return _count(found[number].path for number in of_it)
 
-    names = renames.names(found).items()
+    names = changes.names(found).items()
     return Outlook(
         images=folder,
         new=_count(new),
         changed=made_from("image"),
         captions=made_from("caption"),
         renamed=_count(f"{old} to {now}" for old, now in names),
-        gone=_count(renames.gone.values()),
+        gone=_count(changes.gone.values()),
     )
 
 

@@ -1,4 +1,4 @@
-"""A new version of a JSONL: some lines replaced or added, every other byte unchanged."""
+"""A new version of a JSONL: some lines replaced, dropped or added, every other byte unchanged."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Rewrite:
 
     @property
     def changed(self) -> bool:
-        """Whether any line was replaced or added."""
+        """Whether any line was replaced, dropped or added."""
         return self._file is not None
 
     def lines(self) -> Iterator[Line]:
