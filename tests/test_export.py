@@ -32,7 +32,8 @@ from shardwright.reporting import export
 from shardwright.storage.files import using
 from tests.commands import run
 from tests.derive.pictures import make_images, sketch, store_records
-from tests.derive.test_facts import LONG, facts
+from tests.derive.test_facts import LONG
+from tests.derive.updates import facts
 from tests.faults import FailingDisk, Killed, KillingDisk, WatchedDisk
 from tests.store.small import SmallStore, small_store
 

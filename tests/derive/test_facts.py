@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import xxhash
 
-from shardwright import derive, status, verify
+from shardwright import derive, status
 from shardwright.encoders.base import Options
 from shardwright.encoders.sketch import load
 from shardwright.recipes import SPECIFICATION
@@ -21,22 +21,10 @@ from tests.commands import run
 from tests.derive.fakes import T5
 from tests.derive.pictures import gradient, make_images, save, sketch, store_records
 from tests.derive.test_derive import arrays, failures
+from tests.derive.updates import facts, notes
 from tests.faults import contents
 
 LONG = "a boat on the sea, " * 40  # six words and commas each time
-
-
-def facts(derived: Path) -> dict[str, dict[str, Any]]:
-    lines = (derived / ".shardwright/facts.jsonl").read_text().splitlines()
-    return {entry["image_id"]: entry for entry in map(json.loads, lines)}
-
-
-def notes(derived: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for finding in verify(derived).findings:
-        assert not finding.damage
-        found.setdefault(finding.kind, []).append(finding.file)
-    return found
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.derive.pictures import gradient, save, sketch, store_records
-from tests.derive.test_facts import facts
+from tests.derive.updates import facts
 from tests.faults import contents
 
 NAMES = ("a", "b", "c", "d")

@@ -19,9 +19,7 @@ from shardwright.store.records import is_image_id
 from shardwright.store.store import Store
 from tests.commands import run
 from tests.derive.pictures import gradient, save, sketch, store_records
-from tests.derive.test_facts import notes
-from tests.derive.test_renames import without_first_ids
-from tests.derive.test_update import fresh, replace_one, stamps, written
+from tests.derive.updates import fresh, notes, replace_one, stamps, without_first_ids, written
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 
 PATHS = {"a/1.png": "a%2F1.png", "b/1.png": "b%2F1.png", "100%.png": "100%25.png"}

@@ -10,27 +10,9 @@ import pytest
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Lines
 from tests.commands import run
-from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
-from tests.derive.test_facts import facts, notes
-from tests.derive.test_update import TINY, fresh, replace_one, stamps, written
+from tests.derive.pictures import array_path, gradient, save, sketch, store_records
+from tests.derive.updates import facts, fresh, notes, remove, replace_one, stamps, written
 from tests.faults import contents
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    return make_images(tmp_path / "images", 4, TINY)
-
-
-@pytest.fixture
-def derived(images: Path, tmp_path: Path) -> Path:
-    sketch(images, tmp_path / "derived")
-    return tmp_path / "derived"
-
-
-def remove(images: Path, name: str) -> str:
-    (images / f"{name}.png").unlink()
-    (images / f"{name}.txt").unlink()
-    return str(images / f"{name}.png")
 
 
 def test_gone_images_are_listed_and_then_removed_and_nothing_else_is_touched(

@@ -21,7 +21,8 @@ from tests.commands import run
 from tests.derive.pictures import array_path, gradient, store_records
 from tests.derive.profiles import ADOBE, ADOBE_GAMMA, rgb_profile
 from tests.derive.test_derive import failures
-from tests.derive.test_facts import LONG, facts
+from tests.derive.test_facts import LONG
+from tests.derive.updates import facts
 
 STORE = Path("store")
 FITTED = 'extends = "prx"\n[images]\nfit = "bucket"\nbuckets = ["64x64", "128x64"]\n'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,40 +20,16 @@ from shardwright.store import rearrange
 from shardwright.store.facts import first_ids
 from shardwright.store.rearrange import Name
 from shardwright.store.store import Store
-from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
-from tests.derive.test_facts import facts, notes
-from tests.derive.test_update import TINY, fresh, replace_one, stamps
+from tests.derive.pictures import array_path, gradient, save, sketch, store_records
+from tests.derive.updates import (
+    assert_as_derived_from_scratch,
+    facts,
+    notes,
+    rename,
+    replace_one,
+    stamps,
+)
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    return make_images(tmp_path / "images", 4, TINY)
-
-
-@pytest.fixture
-def derived(images: Path, tmp_path: Path) -> Path:
-    sketch(images, tmp_path / "derived")
-    return tmp_path / "derived"
-
-
-def rename(images: Path, old: str, new: str) -> None:
-    for suffix in (".png", ".txt"):
-        target = images / f"{new}{suffix}"
-        target.parent.mkdir(exist_ok=True)
-        (images / f"{old}{suffix}").rename(target)
-
-
-def without_first_ids(held: dict[str, Any]) -> dict[str, Any]:
-    lines = [json.loads(line) for line in held[".shardwright/facts.jsonl"].splitlines()]
-    by_id = {line["image_id"]: {**line, "first_id": None} for line in lines}
-    records = sorted(held[JSONL_NAME].splitlines())
-    return {**held, ".shardwright/facts.jsonl": by_id, JSONL_NAME: records}
-
-
-def assert_as_derived_from_scratch(images: Path, derived: Path) -> None:
-    new = fresh(images, derived)
-    assert without_first_ids(contents(derived)) == without_first_ids(new)
 
 
 @pytest.mark.parametrize("flag", ["update", "prune"])

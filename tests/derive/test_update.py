@@ -22,53 +22,17 @@ from shardwright.store.store import Store
 from shardwright.summary import Count
 from tests.commands import run
 from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
-from tests.derive.test_facts import facts, notes
-from tests.faults import Killed, KillingDisk, WatchedDisk, contents
-
-TINY = ((24, 16), (16, 24), (16, 16))
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    return make_images(tmp_path / "images", 4, TINY)
-
-
-@pytest.fixture
-def derived(images: Path, tmp_path: Path) -> Path:
-    sketch(images, tmp_path / "derived")
-    return tmp_path / "derived"
-
-
-def fresh(images: Path, derived: Path, **options: Any) -> dict[str, bytes | None]:  # noqa: ANN401
-    """Derive from scratch, and give what is there."""
-    folder = derived.with_name("fresh")
-    shutil.rmtree(folder, ignore_errors=True)
-    sketch(images, folder, **options)
-    return contents(folder)
-
-
-def stamps(derived: Path) -> dict[str, tuple[int, int]]:
-    """Give the time and the number of each array, which differ if it was written again."""
-    found = ((path, path.stat()) for path in derived.glob("*/*.npy"))
-    return {
-        str(path.relative_to(derived)): (state.st_mtime_ns, state.st_ino) for path, state in found
-    }
-
-
-def written(before: dict[str, tuple[int, int]], derived: Path) -> set[str]:
-    now = stamps(derived)
-    return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
-
-
-def replace_one(images: Path, number: int = 1, seed: int = 8) -> Path:
-    path = images / f"img{number:03}.png"
-    save(path, gradient(32, 16, seed=seed))
-    return path
-
-
-def killed(calls: int, images: Path, derived: Path, **options: Any) -> None:  # noqa: ANN401
-    with using(KillingDisk(calls)), pytest.raises(Killed):
-        sketch(images, derived, **options)
+from tests.derive.updates import (
+    TINY,
+    facts,
+    fresh,
+    killed,
+    notes,
+    replace_one,
+    stamps,
+    written,
+)
+from tests.faults import WatchedDisk, contents
 
 
 def test_exactly_the_changed_images_and_the_changed_captions_are_made_again(
