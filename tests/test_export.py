@@ -121,6 +121,7 @@ def test_all_on_record_of_a_derived_store_is_in_the_table(tmp_path: Path) -> Non
         "image_xxh3": file["xxh3"],
         "outdated": None,
         "first_id": None,
+        "caption_given": False,
     }
     lost = facts(derived)["img001"]
     assert long["tokens_lost_t5"] == lost["tokens_lost"]["t5"] > 0

@@ -101,6 +101,37 @@ def test_a_file_of_captions_goes_before_an_edited_caption(
     assert summary.replaced_captions == 1, "though it is older than the array"
 
 
+def test_an_update_without_the_file_of_captions_does_not_go_back_to_the_texts_beside_the_images(
+    images: Path, derived: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "captions.csv"
+    file.write_text("file_name,text\nimg000.png,from the file\n")
+    assert len(sketch(images, derived, update=True, captions=file).updated_captions) == 2
+    before = contents(derived)
+    array_path(derived, "t5", "img000").unlink()
+    (images / "img002.txt").write_text("edited too")
+    os.utime(images / "img000.txt")
+    assert sketch(images, derived, dry_run=True).kept_captions == 1
+    summary = sketch(images, derived, update=True)
+    assert summary.updated_captions == [str(images / "img002.png")]
+    assert captions(derived) == ["from the file", "edited since", "edited too"]
+    assert array_path(derived, "t5", "img000").read_bytes() == before["t5_hidden/img000.npy"]
+    file.write_text("file_name,text\nimg000.png,from the file again\n")
+    sketch(images, derived, update=True, captions=file)
+    assert captions(derived)[0] == "from the file again"
+
+
+def test_where_it_is_not_known_where_a_caption_came_from_only_a_newer_text_counts(
+    images: Path, derived: Path
+) -> None:
+    path = derived / ".shardwright/facts.jsonl"
+    path.write_text(path.read_text().replace(',"caption_given":false', ""))
+    (images / "img002.txt").write_text("edited, but older than the array")
+    os.utime(images / "img002.txt", (1, 1))
+    summary = sketch(images, derived, update=True)
+    assert summary.updated_captions == [str(images / "img001.png")]
+
+
 def test_a_blank_caption_leaves_the_caption_on_record(images: Path, derived: Path) -> None:
     (images / "img001.txt").write_text(" \n")
     assert sketch(images, derived).kept_captions == 0

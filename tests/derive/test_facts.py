@@ -55,6 +55,7 @@ def test_each_image_has_its_size_time_and_hash_beside_the_record_and_not_in_it(
         "cropped": 0.0,
         "decoded": {"width": 64, "height": 96},
         "colour_space": "RGB",
+        "caption_given": False,
     }
     assert all(tuple(record) == SPECIFICATION.record_fields for record in store_records(derived))
 

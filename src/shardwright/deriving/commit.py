@@ -114,6 +114,13 @@ class Committer:
             )
             for name, lost in sample.tokens_lost.items():
                 self.summary.truncated.setdefault(name, Truncated()).add(image_id, lost)
+        wanted = sample.wants_text or CAPTION not in self.store.recipe.texts
+        if (
+            sample.caption_given is not None
+            and wanted
+            and (not sample.failure or sample.is_left_out)
+        ):
+            known = replace(known, caption_given=sample.caption_given)
         if known != (Facts(image_id) if self.generation else old):
             self.facts.append(to_builtins(known))
 

@@ -53,7 +53,7 @@ class Inventory:
         made_from = (c for c in store.recipe.captions if c.field == CAPTION)
         self._places = [(f"{store.arrays(c)}/", c.extension) for c in made_from]
         encoded = any(component.source == "caption" for component in recompute)
-        self._read_texts = encoded or update
+        self._recompute, self._update = encoded, update
         usable = (n for n in range(len(sources)) if n not in self.problems)
         self._numbers = {sources[number].image_id: number for number in usable}
         self._renamed = set(renamed.values())  # images that are on record by another name
@@ -64,6 +64,8 @@ class Inventory:
         self._there = {c: bytearray(len(sources)) for c in store.recipe.components}
         self._line = array("Q", bytes(8 * len(sources)))  # where its record begins, plus one; or 0
         self._facts = array("Q", bytes(8 * len(sources)))  # likewise
+        # Where its caption came from: 2 from --captions, 1 from beside it, 0 if that is unknown.
+        self._origin = bytearray(len(sources))
         self.valid = bytearray(len(sources))  # whether that record is valid
         # Whether there is a text, by its field; one beside the image may turn out to be blank.
         self._texts = {field: bytearray(len(sources)) for field in store.recipe.texts}
@@ -249,6 +251,8 @@ class Inventory:
                 continue
             path = self.sources[number].path
             self._facts[number] = offset + 1
+            if entry.caption_given is not None:
+                self._origin[number] = 1 + entry.caption_given
             progress.advance(1)
             if image is None or not self.kept(number, ()):
                 continue
@@ -322,6 +326,10 @@ class Inventory:
             detail += "; it does not exist: use --update" * facts.is_gone(other)
             self.problems[number] = ("duplicate_id", detail)
 
+    def is_edited(self, number: int, field: str) -> bool:
+        """Whether there is another text than on record."""
+        return field in self.other_captions.get(number, ())
+
     def _has_arrays(self, number: int, field: str) -> bool:
         """Whether an image has any array of a text."""
         captions = self.store.recipe.captions
@@ -330,12 +338,15 @@ class Inventory:
     def _edited(self, number: int) -> str | None:
         """Read the caption beside an image, if it may have changed since its array was made.
 
-        One that is older than its array is read only if it will be used: when there is nothing to
-        do, opening them all would take longer than everything else.
+        Not if it is on record from --captions. One that is older than its array is read only if it
+        will be used: when there is nothing to do, opening them all would take longer than
+        everything else.
         """
-        source = self.sources[number]
+        source, origin = self.sources[number], self._origin[number]
+        if origin == 2 and not self._recompute:
+            return None
         with suppress(CaptionError, OSError):  # reported as a failure if it is needed
-            read = self._read_texts or number in self._renamed
+            read = self._recompute or (self._update and origin) or number in self._renamed
             if source.has_sidecar and self._has_arrays(number, CAPTION) and not read:
                 written = os.stat(source.sidecar).st_mtime_ns
                 # A Path would be slow for all images.

@@ -101,7 +101,7 @@ class Plan:
 
     def _sample(self, number: int, make: tuple[Component, ...]) -> Sample:
         record, row = self.inventory.record(number), self.inventory.given(number)
-        texts = self._texts(make, record, row)
+        texts = self._texts(number, make, record, row)
         return Sample(
             self.inventory.sources[number],
             make,
@@ -111,6 +111,7 @@ class Plan:
             wants_text=self.wants_text(number, make),
             texts=texts,
             columns={name: value for name, value in row.items() if name not in texts},
+            caption_given=(CAPTION in row and texts[CAPTION] == row[CAPTION]) or None,
         )
 
     def _left_out(self, number: int, make: tuple[Component, ...]) -> tuple[str, str] | None:
@@ -135,14 +136,15 @@ class Plan:
         return None
 
     def _texts(
-        self, make: Collection[Component], record: Record | None, row: Row
+        self, number: int, make: Collection[Component], record: Record | None, row: Row
     ) -> dict[str, str | None]:
         """Choose an image's texts; None for one that is read beside it, or else in the record."""
         chosen = {}
         for field in dict.fromkeys((CAPTION, *self.settings.store.recipe.texts)):
             recorded, given = recorded_text(record, field), row.get(field)
             made = {c for c in make if c.source == "caption" and c.field == field}
-            if made & self.settings.recomputed:
+            same = self.settings.is_update and not self.inventory.is_edited(number, field)
+            if made & self.settings.recomputed and not same:
                 chosen[field] = given  # or the text beside it, which may be why it is recomputed
             elif made or field not in self.settings.store.recipe.texts:
                 chosen[field] = given or recorded

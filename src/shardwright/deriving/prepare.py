@@ -36,6 +36,7 @@ class Sample:
     wants_text: bool  # whether its caption is to be tokenized
     texts: dict[str, str | None]  # None for one that is read beside it, or else in the record
     columns: Row  # others that the user gave
+    caption_given: bool | None = None  # False if it is read beside it, None if it is on record
     size: Size | None = None
     masks: dict[str, list[int]] = field(default_factory=dict)  # by the field of the record
     image: ImageFile | None = None  # the file that was read
@@ -111,6 +112,7 @@ def read_texts(sample: Sample, needed: Sequence[str]) -> None:
             continue
         if field_ == CAPTION and (sample.wants_text or CAPTION not in needed):
             text = captions.beside(sample.source)
+            sample.caption_given = False if text else None
         sample.texts[field_] = text or recorded_text(sample.record, field_)
         if field_ not in needed:
             sample.texts[field_] = sample.texts[field_] or ""

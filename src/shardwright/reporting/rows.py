@@ -108,6 +108,7 @@ class Rows:
             "image_bytes": int,
             "image_mtime": datetime,
             **dict.fromkeys(("image_xxh3", "outdated", "first_id"), str),
+            "caption_given": bool,
         }
 
     def _find_last(self, others: Collection[str]) -> None:
@@ -184,6 +185,7 @@ def _flat(known: Facts) -> Row:
         "colour_space": known.colour_space,
         "outdated": ",".join(known.outdated) or None,
         "first_id": known.first_id,
+        "caption_given": known.caption_given,
         **{f"tokens_lost_{name}": lost for name, lost in known.tokens_lost.items()},
         **{f"cut_at_{name}": characters for name, characters in known.cut_at.items()},
     }
