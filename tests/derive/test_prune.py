@@ -9,6 +9,8 @@ import pytest
 
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Lines
+from shardwright.reporting.outlook import outlook
+from shardwright.store.store import Store
 from tests.commands import run
 from tests.derive.pictures import array_path, gradient, save, sketch, store_records
 from tests.derive.updates import facts, fresh, notes, remove, replace_one, stamps, written
@@ -69,6 +71,32 @@ def test_images_that_exist_elsewhere_are_not_gone(derived: Path, tmp_path: Path)
     summary = sketch(tmp_path / "other", derived, prune=True, dry_run=True)
     assert summary.pruned == []
     assert contents(derived) == before
+
+
+def test_images_that_were_not_below_the_folder_given_are_kept_and_counted(
+    images: Path, derived: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path / "other/more.png", gradient(16, 16, seed=9))
+    (tmp_path / "other/more.txt").write_text("one more")
+    sketch(tmp_path / "other", derived)
+    (tmp_path / "other").rename(tmp_path / "unmounted")
+    gone = remove(images, "img001")
+    found = outlook(Store.at(derived), str(images))
+    assert found is not None
+    assert (found.gone.example, found.elsewhere.count) == (gone, 1)
+    for dry_run in (True, False):
+        summary = sketch(images, derived, prune=True, dry_run=dry_run, progress=Lines())
+        assert (summary.pruned, summary.gone_images) == ([gone], [str(tmp_path / "other/more.png")])
+        assert (
+            f"1 image no longer there, for example {tmp_path}/other/more.png; not below {images}, "
+            "so not pruned" in capsys.readouterr().err
+        )
+    images.rename(tmp_path / "moved")
+    remove(tmp_path / "moved", "img002")
+    summary = sketch(tmp_path / "moved", derived, prune=True)
+    assert (summary.pruned, len(summary.gone_images)) == ([], 2)
+    assert {r["image_id"] for r in store_records(derived)} == {"img000", "img002", "img003", "more"}
+    assert array_path(derived, "vae", "more").exists()
 
 
 def test_images_that_cannot_be_looked_at_are_not_gone(

@@ -204,7 +204,9 @@ def test_only_files_of_the_size_of_one_that_is_gone_are_read(
     read: list[str] = []
     monkeypatch.setattr(store_facts, "_xxh3", read.append)
     sources = [Source(path.stem, str(path), False) for path in images.glob("*.png")]
-    assert find(sources, Store.at(derived)).gone == {"img001": str(images / "img001.png")}
+    assert find(sources, str(images), Store.at(derived)).gone == {
+        "img001": str(images / "img001.png")
+    }
     assert read == []
 
 

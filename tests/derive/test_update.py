@@ -282,6 +282,7 @@ def test_status_says_what_an_update_would_do_and_recommends_it(images: Path, der
         captions=Count(1, str(images / "img002.png")),
         renamed=Count(1, "img003 to new"),
         gone=Count(1, str(images / "img000.png")),
+        elsewhere=Count(0, ""),
     )
     assert contents(derived) == before
     assert found.next_command == f"shardwright derive {images} --update --derived-dir {derived}"

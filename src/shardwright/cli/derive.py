@@ -26,7 +26,8 @@ images, run the same command again. Hidden files and links to folders are skippe
 
 --update makes again exactly what was made from images or captions that have changed. A renamed
 image (its old path is gone, and no other image has its content) keeps its arrays. --prune removes
-the records and arrays of images that are gone, after listing them; see them first with --dry-run.
+the records and arrays of images that were below IMAGES and are gone, after listing them; see them
+first with --dry-run.
 
 Images that cannot be derived are listed with the reason in failures.jsonl below
 DERIVED_DIR/{STATE_FOLDER}. The settings that arrays were made with are in provenance.json beside
@@ -73,7 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "make again what was made from images or captions that have changed, and keep the "
             "arrays of renamed images"
         ),
-        "--prune": switch("remove the records and arrays of images that no longer exist"),
+        "--prune": switch(
+            "remove the records and arrays of images below IMAGES that no longer exist"
+        ),
         "--drop-failed": switch(
             "finish a recompute without the images that failed; their old arrays are deleted"
         ),

@@ -110,6 +110,10 @@ def _update(update: Outlook) -> list[str]:
         "encode {} again (for example of {})": ("changed captions", update.captions),
         "rename {} (for example {})": ("images", update.renamed),
         "remove {} with --prune (for example {})": ("gone images", update.gone),
+        f"keep {{}}, not below {near(update.images)} (for example {{}})": (
+            "gone images",
+            update.elsewhere,
+        ),
     }
     lines = [
         "  " + words.format(quantity(found.count, unit), near(found.example))

@@ -79,10 +79,11 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
         )
         _elsewhere(layout, progress)
     if gone := summary.gone_images:
-        progress.warn(
-            f"{quantity(len(gone), 'images')} no longer there, for example {near(gone[0])}; "
-            "keeping the records and arrays. Use --prune to remove them"
-        )
+        why = "keeping the records and arrays. Use --prune to remove them"
+        if settings.request.prune:
+            why = f"not below {shown(settings.request.images)}, so not pruned"
+        images = quantity(len(gone), "images")
+        progress.warn(f"{images} no longer there, for example {near(gone[0])}; {why}")
     begun, made = generations.unfinished(settings.store)
     if begun and settings.generation is None and not settings.request.discard:
         progress.warn(

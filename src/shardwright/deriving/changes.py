@@ -21,11 +21,22 @@ class Changes:
 
     absent: dict[str, str]  # the paths at which there is no file any more
     renamed: dict[str, int]  # the number of the image as it is now
+    folder: str  # of the images, absolute
 
     @property
     def gone(self) -> dict[str, str]:
-        """Give the paths of images that were not renamed either."""
-        return {old: path for old, path in self.absent.items() if old not in self.renamed}
+        """Give the paths of images that were below the folder, and were not renamed either."""
+        return self._lost(below=True)
+
+    @property
+    def elsewhere(self) -> dict[str, str]:
+        """Give the paths of those that were not below it, and may be there at another time."""
+        return self._lost(below=False)
+
+    def _lost(self, *, below: bool) -> dict[str, str]:
+        start = os.path.join(self.folder, "")
+        absent = self.absent.items()
+        return {i: p for i, p in absent if i not in self.renamed and p.startswith(start) is below}
 
     def names(self, sources: list[Source]) -> dict[str, str]:
         """Give the new ids of images whose id is another one now."""
@@ -33,7 +44,7 @@ class Changes:
         return {old: new for old, new in now.items() if old != new}
 
 
-def find(sources: list[Source], store: Store, *, by_path: bool = False) -> Changes:
+def find(sources: list[Source], folder: str, store: Store, *, by_path: bool = False) -> Changes:
     """Find the images on record that are gone, or that have another name now.
 
     A file was renamed if its old path is gone and its content is that of one new file and of no
@@ -62,7 +73,8 @@ def find(sources: list[Source], store: Store, *, by_path: bool = False) -> Chang
     for image_id in absent.keys() - renamed.keys() - shared.keys():
         if image_id in numbers and numbers[image_id] not in taken:
             renamed[image_id] = numbers[image_id]  # replaced by a file of another format
-    return Changes({image_id: image.path for image_id, image in absent.items()}, renamed)
+    paths = {image_id: image.path for image_id, image in absent.items()}
+    return Changes(paths, renamed, facts.absolute(folder))
 
 
 def unknown(sources: list[Source], store: Store) -> list[str]:

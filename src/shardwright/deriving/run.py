@@ -77,8 +77,9 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         journals = None if new else opened.enter_context(_opened(request, progress))
         if request.discard:
             _discard(request, progress)
-        found = naming.named(found, str(request.images), store, given)
-        changes = find_changes(found, store, by_path=naming.is_changed(request))
+        folder = str(request.images)
+        found = naming.named(found, folder, store, given)
+        changes = find_changes(found, folder, store, by_path=naming.is_changed(request))
         if request.rearranges and journals is not None:
             _rearrange(request, found, given, changes, progress)
         inventory = _inventory(request, found, given, changes, progress)
@@ -234,7 +235,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
     settings, inventory = layout.settings, layout.inventory
     request, needed = settings.request, layout.bytes_needed()
     replaced = layout.replaced_captions()
-    gone = changes.gone if request.rearranges else changes.absent
+    gone = changes.gone | changes.elsewhere if request.rearranges else changes.absent
     pruned = changes.gone if request.prune else {}
     renamed = changes.names(inventory.sources) if request.rearranges else {}
     return DeriveSummary(
@@ -260,7 +261,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
         replaced_captions=replaced,
         unused_rows=inventory.captions.unused() if inventory.captions else {},
         changed_images=layout.changed,
-        gone_images=[] if request.prune else sorted(gone.values()),
+        gone_images=sorted(gone[old] for old in gone.keys() - pruned.keys()),
         updated_images=layout.updated("image"),
         updated_captions=layout.updated("caption"),
         renamed=renamed,

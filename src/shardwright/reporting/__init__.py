@@ -77,6 +77,7 @@ class Outlook:
     captions: Count  # changed, to be encoded again; those of --captions are not known
     renamed: Count
     gone: Count  # to be removed with --prune
+    elsewhere: Count  # gone too, but not below the folder, so not to be removed
 
 
 @dataclass

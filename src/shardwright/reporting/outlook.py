@@ -28,7 +28,7 @@ def outlook(store: Store, folder: str) -> Outlook | None:
     except InputMissingError:
         return None
     found = naming.named(found, folder, store)
-    changes = find_changes(found, store)
+    changes = find_changes(found, folder, store)
     inventory = Inventory(found, store, None, Progress(), renamed=changes.renamed)
     failed = {failure.image_path for failure in read_failures(store)}
     new = (
@@ -54,6 +54,7 @@ def outlook(store: Store, folder: str) -> Outlook | None:
         captions=made_from("caption"),
         renamed=_count(f"{old} to {now}" for old, now in names),
         gone=_count(changes.gone.values()),
+        elsewhere=_count(changes.elsewhere.values()),
     )
 
 
