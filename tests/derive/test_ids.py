@@ -70,6 +70,21 @@ def test_a_path_is_an_id_that_later_runs_verify_and_pack_go_on_with(
     assert not verify(tmp_path / "shards").findings
 
 
+def test_an_id_from_a_path_stays_whichever_folder_is_given_later(
+    images: Path, tmp_path: Path
+) -> None:
+    derived = tmp_path / "derived"
+    sketch(images, derived, ids="path")
+    before = contents(derived)
+    for dry_run in (True, False):
+        summary = sketch(images / "a", derived, update=True, prune=True, dry_run=dry_run)
+        assert (summary.renamed, summary.derived, summary.pruned) == ({}, 0, [])
+    assert sketch(tmp_path, derived).already_complete == 3
+    assert contents(derived) == before
+    (images / "a/1.png").rename(images / "a/2.png")
+    assert sketch(images, derived, update=True).renamed == {"a%2F1.png": "a%2F2.png"}
+
+
 def test_the_recipe_of_a_store_by_name_is_what_it_was(images: Path, tmp_path: Path) -> None:
     sketch(images, tmp_path / "derived", fit="bucket")
     assert b'"ids"' not in (tmp_path / "derived/.shardwright/recipe.json").read_bytes()

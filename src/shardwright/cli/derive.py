@@ -97,9 +97,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
         "--ids": text(
             "HOW",
-            "where image ids come from: name, the file name without its extension; path, the path "
-            "below IMAGES; captions, the image_id in --captions (as the recipe says, else as "
-            "before, else name)",
+            "where the ids of new images come from: name, the file name without its extension; "
+            "path, the path below IMAGES; captions, the image_id in --captions (as the recipe "
+            "says, else as before, else name)",
             *("name", "path", "captions"),
         ),
         "--dtype": {

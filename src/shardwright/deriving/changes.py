@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
 
+from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.store import facts, records
@@ -48,8 +49,8 @@ def find(sources: list[Source], folder: str, store: Store, *, by_path: bool = Fa
     """Find the images on record that are gone, or that have another name now.
 
     A file was renamed if its old path is gone and its content is that of one new file and of no
-    other image. Where ids are not file names, or were not (``by_path``), so was one whose path is
-    on record with another id.
+    other image. Where ids are from the captions file, or are made in another way than before
+    (``by_path``), so was one whose path is on record with another id.
     """
     shared, bad = contested(sources), problems(sources, store.recipe)
     numbers = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
@@ -67,8 +68,8 @@ def find(sources: list[Source], folder: str, store: Store, *, by_path: bool = Fa
     if absent:
         new = {image_id: n for image_id, n in numbers.items() if not known[n]}
         renamed = _same_content(absent, new, sources, store)
-    if by_path or store.recipe.ids != "name":
-        renamed |= _same_path(numbers.values(), sources, store)
+    if by_path or store.recipe.ids == "captions":
+        renamed |= _same_path(bad, sources, store)
     taken = set(renamed.values())
     for image_id in absent.keys() - renamed.keys() - shared.keys():
         if image_id in numbers and numbers[image_id] not in taken:
@@ -116,15 +117,18 @@ def _same_content(
     }
 
 
-def _same_path(numbers: Iterable[int], sources: list[Source], store: Store) -> dict[str, int]:
+def _same_path(bad: Container[int], sources: list[Source], store: Store) -> dict[str, int]:
     """Match images on record with files of the same path that have another id now."""
-    at = {facts.absolute(sources[number].path): number for number in numbers}
-    known = {entry.image_id: entry.image.path for _, entry in facts.read(store) if entry.image}
-    for _, names in records.walk(store.jsonl, records.names):
-        if isinstance(names.image_id, str) and isinstance(names.image_path, str):
-            known.setdefault(names.image_id, facts.absolute(names.image_path))
-    now = {old: at[path] for old, path in known.items() if path in at}
-    moved = {old: number for old, number in now.items() if sources[number].image_id != old}
+    moved = {
+        old: number
+        for old, number in on_record(sources, store).items()
+        if number not in bad and sources[number].image_id != old
+    }
+    wanted = {sources[number].image_id for number in moved.values()}
+    known = {entry.image_id for _, entry in facts.read(store) if entry.image_id in wanted}
+    for _, names in records.walk(store.jsonl, records.names) if wanted else ():
+        if isinstance(names.image_id, str) and names.image_id in wanted:
+            known.add(names.image_id)
     # A name that another image has is free only if that image gets another one.
     while taken := [
         old

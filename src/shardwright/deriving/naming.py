@@ -6,35 +6,42 @@ import os
 from dataclasses import replace
 
 from shardwright.deriving.captions import CaptionError, Captions
+from shardwright.deriving.recorded import on_record
 from shardwright.deriving.settings import Request
 from shardwright.deriving.sources import Source
 from shardwright.errors import ProvenanceError, SourceChangedError
-from shardwright.store import facts, records
+from shardwright.store import facts
 from shardwright.store.store import Store, recorded
 
 
 def named(
-    sources: list[Source], root: str, store: Store, captions: Captions | None = None
+    sources: list[Source],
+    root: str,
+    store: Store,
+    captions: Captions | None = None,
+    *,
+    keep: bool = True,
 ) -> list[Source]:
-    """Give the images below a folder the ids that the recipe chooses; blank where there is none."""
+    """Give the images below a folder the ids that the recipe chooses; blank where there is none.
+
+    An image whose path is on record keeps its id if the ids are made as before (``keep``).
+    """
     how = store.recipe.ids
-    if how == "path":
-        return [
-            source if source.fault else replace(source, image_id=_spelt(source.path, root))
-            for source in sources
-        ]
-    if how == "captions":
-        known = _on_record(store)
-        return [
-            source
-            if source.fault
-            else replace(
-                source,
-                image_id=_given(source, captions) or known.get(facts.absolute(source.path), ""),
-            )
-            for source in sources
-        ]
-    return sources
+    if how == "name":
+        return sources
+    by_id = on_record(sources, store) if keep or how == "captions" else {}
+    known = {number: image_id for image_id, number in by_id.items()}
+    del by_id
+
+    def chosen(number: int, source: Source) -> str:
+        if how == "path":
+            return known.get(number) or _spelt(source.path, root)
+        return _given(source, captions) or known.get(number, "")
+
+    return [
+        source if source.fault else replace(source, image_id=chosen(number, source))
+        for number, source in enumerate(sources)
+    ]
 
 
 def is_changed(request: Request) -> bool:
@@ -76,13 +83,3 @@ def _given(source: Source, captions: Captions | None) -> str | None:
         return captions.image_id(source) if captions else None
     except CaptionError:  # reported as a failure
         return None
-
-
-def _on_record(store: Store) -> dict[str, str]:
-    """Map the paths of images on record to their ids."""
-    found = {}
-    for _, names in records.walk(store.jsonl, records.names):
-        if isinstance(names.image_id, str) and isinstance(names.image_path, str):
-            found[facts.absolute(names.image_path)] = names.image_id
-    known = ((entry.image_id, entry.image) for _, entry in facts.read(store))
-    return found | {image.path: image_id for image_id, image in known if image is not None}

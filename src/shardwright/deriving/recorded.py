@@ -6,7 +6,7 @@ import os
 
 from shardwright.deriving.images import Size
 from shardwright.deriving.sources import Source, contested
-from shardwright.store import records
+from shardwright.store import facts, records
 from shardwright.store.records import Record
 from shardwright.store.rules import is_side
 from shardwright.store.store import Store
@@ -44,6 +44,22 @@ def owners(sources: list[Source], store: Store) -> dict[str, Source]:
             if len(exact or those) == 1:
                 owners[image_id] = (exact or those)[0]
     return owners
+
+
+def on_record(sources: list[Source], store: Store) -> dict[str, int]:
+    """Give the number of each image whose path is on record, by its id there."""
+    at = {facts.absolute(s.path): number for number, s in enumerate(sources) if not s.fault}
+    found = {}
+    for _, names in records.walk(store.jsonl, records.names):
+        path = facts.absolute(names.image_path) if isinstance(names.image_path, str) else ""
+        if path in at and isinstance(names.image_id, str):
+            found[names.image_id] = at[path]
+    for _, entry in facts.read(store):  # a path in a record may be relative to another folder
+        if entry.image is not None:
+            found.pop(entry.image_id, None)
+            if entry.image.path in at:
+                found[entry.image_id] = at[entry.image.path]
+    return found
 
 
 def other_image(recorded: object, path: str) -> str | None:

@@ -78,8 +78,9 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         if request.discard:
             _discard(request, progress)
         folder = str(request.images)
-        found = naming.named(found, folder, store, given)
-        changes = find_changes(found, folder, store, by_path=naming.is_changed(request))
+        other_ids = naming.is_changed(request)
+        found = naming.named(found, folder, store, given, keep=not other_ids)
+        changes = find_changes(found, folder, store, by_path=other_ids)
         if request.rearranges and journals is not None:
             _rearrange(request, found, given, changes, progress)
         inventory = _inventory(request, found, given, changes, progress)
