@@ -163,6 +163,28 @@ def test_the_captions_file_gives_the_ids(images: Path, tmp_path: Path) -> None:
     assert ids(derived) == {"other", "2"}
 
 
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_renamed_image_whose_row_has_the_old_name_keeps_its_id(
+    images: Path, tmp_path: Path, copies: int
+) -> None:
+    derived, file = tmp_path / "derived", tmp_path / "captions.csv"
+    file.write_text("file_name,image_id\na/1.png,first\nb/1.png,second\n100%.png,third\n")
+    sketch(images, derived, ids="captions", captions=file)
+    before = stamps(derived)
+    for number in range(copies):
+        shutil.copy(images / "a/1.png", images / f"a/new{number}.png")
+    (images / "a/1.png").unlink()
+    failed = sketch(images, derived, captions=file, dry_run=True).failed_by_reason
+    assert failed["duplicate_id"].example == str(images / "a/new0.png")
+    for dry_run in (True, False):
+        summary = sketch(images, derived, captions=file, update=True, prune=True, dry_run=dry_run)
+        assert (summary.pruned, summary.derived, summary.failed) == ([], 0, copies - 1)
+    assert stamps(derived) == before
+    records = {record["image_id"]: record["image_path"] for record in store_records(derived)}
+    assert records["first"] == str(images / "a/new0.png")
+    assert sketch(images, derived).already_complete == 3
+
+
 def test_an_unknown_way_is_refused(images: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--ids stem: unknown"):
         sketch(images, tmp_path / "derived", ids="stem")

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Container
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
@@ -39,6 +39,16 @@ class Changes:
         absent = self.absent.items()
         return {i: p for i, p in absent if i not in self.renamed and p.startswith(start) is below}
 
+    def named(self, sources: list[Source]) -> list[Source]:
+        """Give images that have no id of their own the one that they have on record."""
+        now = {number: old for old, number in self.renamed.items()}
+        return [
+            replace(source, image_id=now[number])
+            if number in now and not source.image_id
+            else source
+            for number, source in enumerate(sources)
+        ]
+
     def names(self, sources: list[Source]) -> dict[str, str]:
         """Give the new ids of images whose id is another one now."""
         now = {old: sources[number].image_id for old, number in self.renamed.items()}
@@ -49,8 +59,8 @@ def find(sources: list[Source], folder: str, store: Store, *, by_path: bool = Fa
     """Find the images on record that are gone, or that have another name now.
 
     A file was renamed if its old path is gone and its content is that of one new file and of no
-    other image. Where ids are from the captions file, or are made in another way than before
-    (``by_path``), so was one whose path is on record with another id.
+    other image, or of a file without an id. Where ids are from the captions file, or are made in
+    another way than before (``by_path``), so was one whose path is on record with another id.
     """
     shared, bad = contested(sources), problems(sources, store.recipe)
     numbers = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
@@ -67,7 +77,8 @@ def find(sources: list[Source], folder: str, store: Store, *, by_path: bool = Fa
     renamed = {}
     if absent:
         new = {image_id: n for image_id, n in numbers.items() if not known[n]}
-        renamed = _same_content(absent, new, sources, store)
+        nameless = [n for n, source in enumerate(sources) if not (source.image_id or source.fault)]
+        renamed = _same_content(absent, new, nameless, sources, store)
     if by_path or store.recipe.ids == "captions":
         renamed |= _same_path(bad, sources, store)
     taken = set(renamed.values())
@@ -93,15 +104,23 @@ def unknown(sources: list[Source], store: Store) -> list[str]:
 
 
 def _same_content(
-    absent: dict[str, ImageFile], new: dict[str, int], sources: list[Source], store: Store
+    absent: dict[str, ImageFile],
+    new: dict[str, int],
+    nameless: list[int],
+    sources: list[Source],
+    store: Store,
 ) -> dict[str, int]:
-    """Match images that are gone with files that are new, by content that is unique among all."""
+    """Match images that are gone with files that are new, by content that is unique among all.
+
+    A file without an id could not be derived, so it takes the place of any image that had its
+    content.
+    """
     sizes = {image.bytes for image in absent.values()}
     for _, names in records.walk(store.jsonl, records.names):  # those without facts
         if isinstance(names.image_id, str):
             new.pop(names.image_id, None)
     found: dict[str, list[int]] = {}
-    for number in new.values():
+    for number in (*new.values(), *nameless):
         check()
         with suppress(OSError):  # reported when it is derived
             path = sources[number].path
@@ -110,11 +129,15 @@ def _same_content(
     if not found:
         return {}
     seen = Counter(e.image.xxh3 for _, e in facts.read(store) if e.image and e.image.xxh3 in found)
-    return {
-        old: found[image.xxh3][0]
-        for old, image in absent.items()
-        if len(found.get(image.xxh3, ())) == seen[image.xxh3] == 1
-    }
+    ids = {source.image_id for source in sources} if nameless else set()
+    renamed = {}
+    for old, image in absent.items():
+        same = found.get(image.xxh3, [])
+        free = [number for number in same if not sources[number].image_id and old not in ids]
+        if free or len(same) == seen[image.xxh3] == 1:
+            renamed[old] = free[0] if free else same[0]
+            same.remove(renamed[old])
+    return renamed
 
 
 def _same_path(bad: Container[int], sources: list[Source], store: Store) -> dict[str, int]:

@@ -81,6 +81,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         other_ids = naming.is_changed(request)
         found = naming.named(found, folder, store, given, keep=not other_ids)
         changes = find_changes(found, folder, store, by_path=other_ids)
+        found = changes.named(found)
         if request.rearranges and journals is not None:
             _rearrange(request, found, given, changes, progress)
         inventory = _inventory(request, found, given, changes, progress)

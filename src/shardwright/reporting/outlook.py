@@ -29,6 +29,7 @@ def outlook(store: Store, folder: str) -> Outlook | None:
         return None
     found = naming.named(found, folder, store)
     changes = find_changes(found, folder, store)
+    found = changes.named(found)
     inventory = Inventory(found, store, None, Progress(), renamed=changes.renamed)
     failed = {failure.image_path for failure in read_failures(store)}
     new = (
