@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.errors import UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Lines
 from shardwright.reporting.outlook import outlook
+from shardwright.storage.files import using
 from shardwright.store.store import Store
 from tests.commands import run
 from tests.derive.pictures import array_path, gradient, save, sketch, store_records
 from tests.derive.updates import facts, fresh, notes, remove, replace_one, stamps, written
-from tests.faults import contents
+from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 
 
 def test_gone_images_are_listed_and_then_removed_and_nothing_else_is_touched(
@@ -137,6 +139,40 @@ def test_what_is_pruned_does_not_come_back_with_an_unfinished_recompute(
     assert sketch(images, derived, prune=True).pruned == [gone]
     assert sketch(images, derived, recompute=["vae"]).swapped == ["vae"]
     assert contents(derived) == fresh(images, derived)
+
+
+def test_a_run_without_the_jsonl_of_an_interrupted_one_finishes_it_there(
+    images: Path, tmp_path: Path
+) -> None:
+    derived, jsonl = tmp_path / "derived", tmp_path / "mine.jsonl"
+    sketch(images, derived, jsonl=jsonl)
+    remove(images, "img001")
+    held = jsonl.read_bytes(), shutil.copytree(derived, tmp_path / "copy")
+    with using(disk := WatchedDisk()):
+        sketch(images, derived, jsonl=jsonl, prune=True)
+    pruned = jsonl.read_bytes()
+    jsonl.write_bytes(held[0])
+    shutil.rmtree(derived)
+    held[1].rename(derived)
+    noted = next(n for n, call in enumerate(disk.calls, 1) if "dinov3/img001" in call.path)
+    with using(KillingDisk(noted)), pytest.raises(Killed):
+        sketch(images, derived, jsonl=jsonl, prune=True)
+    sketch(images, derived, components=["dinov3"])
+    assert jsonl.read_bytes() == pruned != held[0]
+
+
+def test_records_in_another_jsonl_of_the_store_keep_their_arrays(
+    images: Path, derived: Path, tmp_path: Path
+) -> None:
+    jsonl = Path(shutil.copy(derived / JSONL_NAME, tmp_path / "mine.jsonl"))
+    remove(images, "img001")
+    before = contents(derived)
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match="has records too") as error:
+            sketch(images, derived, jsonl=jsonl, prune=True, dry_run=dry_run)
+        assert "leave out --jsonl, or move this file away" in str(error.value)
+    assert contents(derived) == before
+    sketch(images, derived, jsonl=jsonl, update=True)
 
 
 def test_a_run_that_is_refused_for_its_settings_prunes_nothing(images: Path, derived: Path) -> None:

@@ -64,6 +64,7 @@ def test_a_plain_run_says_that_images_were_renamed_and_derives_them_as_new(
     summary = sketch(images, derived, progress=Lines())
     assert (summary.derived, summary.renamed) == (1, {})
     assert summary.gone_images == [str(images / "img001.png")]
+    assert first_ids(Store.at(derived)) == {"renamed": "img001"}, "its split is the same"
     line = (
         "1 image renamed, for example img001 to renamed; deriving as new. Use --update to keep the "
         "arrays"

@@ -55,6 +55,13 @@ class Changes:
         return {old: new for old, new in now.items() if old != new}
 
 
+def first_ids(changes: Changes, sources: list[Source], store: Store) -> dict[int, str]:
+    """Give the first id of each image whose id is another one now, by its number."""
+    names = changes.names(sources)
+    before = facts.first_ids(store) if names else {}
+    return {changes.renamed[old]: before.get(old, old) for old in names}
+
+
 def find(sources: list[Source], folder: str, store: Store, *, by_path: bool = False) -> Changes:
     """Find the images on record that are gone, or that have another name now.
 

@@ -41,6 +41,7 @@ class Inventory:
         recompute: Collection[Component] = (),
         update: bool = False,
         renamed: Mapping[str, int] = MappingProxyType({}),
+        first_ids: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.sources, self.store, self.captions = sources, store, captions
         # (reason, detail), by number
@@ -56,6 +57,7 @@ class Inventory:
         self._recompute, self._update = encoded, update
         usable = (n for n in range(len(sources)) if n not in self.problems)
         self._numbers = {sources[number].image_id: number for number in usable}
+        self._first_ids = first_ids  # of renamed images that are derived as new ones
         self._renamed = set(renamed.values())  # images that are on record by another name
         for number in self._renamed:
             self._numbers.pop(sources[number].image_id, None)
@@ -225,6 +227,8 @@ class Inventory:
         """Read again what is known of an image's file and caption."""
         line = self._facts[number]
         known = facts.read_at(self.store, line - 1) if line else None
+        if known is None and number in self._first_ids:
+            return Facts(self.sources[number].image_id, first_id=self._first_ids[number])
         if known is None or known.image is None or number not in self.touched:
             return known
         path, time = facts.absolute(self.sources[number].path), self.touched[number]

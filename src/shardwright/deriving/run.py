@@ -24,7 +24,7 @@ from shardwright.deriving import (
 )
 from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
 from shardwright.deriving.captions import Captions
-from shardwright.deriving.changes import Changes, unknown
+from shardwright.deriving.changes import Changes, first_ids, unknown
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.commit import Committer
 from shardwright.deriving.decoders import Decoders, children_for
@@ -82,6 +82,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         found = naming.named(found, folder, store, given, keep=not other_ids)
         changes = find_changes(found, folder, store, by_path=other_ids)
         found = changes.named(found)
+        if request.rearranges and (changes.renamed or (request.prune and changes.gone)):
+            rearrange.require_only(store)
         if request.rearranges and journals is not None:
             _rearrange(request, found, given, changes, progress)
         inventory = _inventory(request, found, given, changes, progress)
@@ -195,6 +197,7 @@ def _inventory(
         update=request.update,
         # In a dry run, in which they are renamed only here.
         renamed=changes.renamed if request.dry_run and request.rearranges else {},
+        first_ids={} if request.rearranges else first_ids(changes, found, request.store),
     )
 
 

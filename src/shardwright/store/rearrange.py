@@ -8,14 +8,16 @@ interrupted. The next generation, if there is one, is rearranged too.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from shardwright.errors import DamageError
+from shardwright.errors import DamageError, UsageError
 from shardwright.interrupts import check
+from shardwright.layout import JSONL_NAME
 from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts
@@ -40,6 +42,7 @@ class _Step(msgspec.Struct, frozen=True, omit_defaults=True):
     renamed: dict[str, Name] = {}  # by old id
     removed: list[str] = []
     ids: str | None = None  # how the images get their ids from now on
+    jsonl: str = JSONL_NAME  # that has the records, relative to the store
 
 
 def note_of(store: Store) -> Path:
@@ -52,20 +55,30 @@ def is_under_way(store: Store) -> bool:
     return note_of(store).exists()
 
 
+def require_only(store: Store) -> None:
+    """Raise if the store has records in another JSONL too, which would lose their arrays."""
+    own = store.folder / JSONL_NAME
+    if own.exists() and not (store.jsonl.exists() and store.jsonl.samefile(own)):
+        what = f"has records too, whose images {store.jsonl.name} would rename or remove"
+        raise UsageError(what, path=own, fix="leave out --jsonl, or move this file away")
+
+
 def apply(
     store: Store, renamed: Mapping[str, Name], removed: Collection[str], ids: str | None = None
 ) -> None:
     """Rename and remove images, by their ids; the caller holds the lock."""
-    steps = [_Step(removed=sorted(removed))] if removed else []
+    jsonl = os.path.relpath(store.jsonl, store.folder)
+    steps = [_Step(removed=sorted(removed), jsonl=jsonl)] if removed else []
     # A new id may still be in use: such images get an id of their own in between.
     apart = {
         old: Name(_BETWEEN.format(number), name.path)
         for number, (old, name) in enumerate(renamed.items())
         if name.image_id in renamed and name.image_id != old
     }
-    steps.append(_Step(renamed={**renamed, **apart}, ids=ids))
+    steps.append(_Step(renamed={**renamed, **apart}, ids=ids, jsonl=jsonl))
     if apart:
-        steps.append(_Step(renamed={name.image_id: renamed[old] for old, name in apart.items()}))
+        back = {name.image_id: renamed[old] for old, name in apart.items()}
+        steps.append(_Step(renamed=back, jsonl=jsonl))
     _write(store, steps)
     finish(store)
 
@@ -86,7 +99,7 @@ def finish(store: Store) -> bool:
     used = dataclasses.replace(store, recipe=recorded(store.folder) or store.recipe)
     begun = read_recipe(store.next.folder)
     while steps:
-        _rearrange(used, steps[0])
+        _rearrange(used.of(steps[0].jsonl), steps[0])
         _rewrite(facts.path_of(store), steps[0], _renamed_facts, add=_first_facts)
         if begun is not None:
             new = dataclasses.replace(store.next, recipe=begun)
