@@ -149,7 +149,7 @@ def test_the_caption_of_an_array_stays_until_it_is_recomputed(
     assert store_records(derived)[0]["caption"] == "another"
     assert sum(store_records(derived)[0]["t5_attention_mask"]) == 2
     changed = {path for path, data in contents(derived).items() if data != before[path]}
-    assert changed == {"t5_hidden/img000.npy", JSONL_NAME}
+    assert changed == {"t5_hidden/img000.npy", ".shardwright/facts.jsonl", JSONL_NAME}
 
 
 def test_a_user_s_own_fields_are_kept(tmp_path: Path) -> None:
@@ -275,10 +275,9 @@ def test_the_image_on_record_keeps_its_id_and_only_the_newcomer_fails(
     balance(summary)
     assert (summary.already_complete, summary.failed) == (3, 4)
     assert summary.failed_by_reason["duplicate_id"].count == 4
+    apart = "use --ids path --update to tell them apart"
     assert {f["image_path"]: f["detail"] for f in failures(derived)} == {
-        str(
-            images / newcomer
-        ): f"{images}/{newcomer[:6]}.png has the same image_id; use --ids path to tell them apart"
+        str(images / newcomer): f"{images}/{newcomer[:6]}.png has the same image_id; {apart}"
         for newcomer in ("img000.jpg", "img000.bmp", "img001.jpe", "img002.heic")
     }
     assert (arrays(derived), store_records(derived)) == before

@@ -46,6 +46,14 @@ def test_two_images_of_one_name_name_the_way_out(images: Path, tmp_path: Path) -
     assert json.loads(log[0])["detail"] == (
         f"{images}/b/1.png has the same image_id; use --ids path to tell them apart"
     )
+    sketch(images, derived)
+    log = (derived / ".shardwright/failures.jsonl").read_text().splitlines()
+    assert json.loads(log[0])["detail"].endswith("use --ids path --update to tell them apart")
+    file = tmp_path / "captions.csv"
+    file.write_text("file_name,image_id\na/1.png,same\nb/1.png,same\n")
+    sketch(images, tmp_path / "other", ids="captions", captions=file)
+    log = (tmp_path / "other/.shardwright/failures.jsonl").read_text().splitlines()
+    assert "same image_id; give each row its own image_id" in log[1]
 
 
 def test_a_path_is_an_id_that_later_runs_verify_and_pack_go_on_with(

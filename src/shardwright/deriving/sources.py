@@ -37,6 +37,11 @@ FORMAT_OF = {f".{suffix}": name for name, listed in _FORMATS.items() for suffix 
 # Beside one of these, a file of the same name counts as a copy in another format.
 _USUAL = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SIDECAR = ".txt"
+_APART = {  # what to do about images of one id, by where ids come from
+    "name": "use --ids path{} to tell them apart",
+    "path": "rename one of them",
+    "captions": "give each row its own image_id",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +131,16 @@ def contested(sources: list[Source]) -> dict[str, list[Source]]:
 
 
 def problems(
-    sources: list[Source], recipe: Recipe, owners: Mapping[str, Source] | None = None
+    sources: list[Source],
+    recipe: Recipe,
+    owners: Mapping[str, Source] | None = None,
+    *,
+    begun: bool = False,
 ) -> dict[int, tuple[str, str]]:
     """Find the sources that cannot be derived, with the reason's name and a detail.
 
     Of several images with one id, the one on record (``owners``) keeps it, or else the only one in
-    a usual format.
+    a usual format. ``begun`` is whether there are records.
     """
     shared = contested(sources)
     kept = {}
@@ -153,7 +162,8 @@ def problems(
         elif source.image_id in shared and kept.get(source.image_id) != source:
             others = (other for other in shared[source.image_id] if other != source)
             other = kept.get(source.image_id) or next(others)
-            detail = f"{other.path} has the same image_id; use --ids path to tell them apart"
+            fix = _APART[recipe.ids].format(" --update" * begun)
+            detail = f"{other.path} has the same image_id; {fix}"
             found[number] = ("duplicate_id", detail)
         elif len(source.image_id) > longest // 4 and len(os.fsencode(source.image_id)) > longest:
             detail = "its name is too long for the files of this recipe"
