@@ -29,8 +29,8 @@ def test_gone_images_are_listed_and_then_removed_and_nothing_else_is_touched(
         assert (summary.pruned, summary.gone_images) == (gone, [])
         assert (summary.already_complete, summary.derived) == (2, 0)
         err = capsys.readouterr().err
-        listed = f"removing the records and arrays of 2 images:\n  {gone[0]}\n  {gone[1]}\n" in err
-        assert listed is not dry_run
+        verb = "would remove" if dry_run else "removing"
+        assert f"{verb} the records and arrays of 2 images:\n  {gone[0]}\n  {gone[1]}\n" in err
         assert (written(before, derived) == set()) is dry_run
     assert written(before, derived) == {
         f"{folder}/{name}.npy"
@@ -142,7 +142,7 @@ def test_what_is_pruned_does_not_come_back_with_an_unfinished_recompute(
 
 
 def test_a_run_without_the_jsonl_of_an_interrupted_one_finishes_it_there(
-    images: Path, tmp_path: Path
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     derived, jsonl = tmp_path / "derived", tmp_path / "mine.jsonl"
     sketch(images, derived, jsonl=jsonl)
@@ -157,8 +157,12 @@ def test_a_run_without_the_jsonl_of_an_interrupted_one_finishes_it_there(
     noted = next(n for n, call in enumerate(disk.calls, 1) if "dinov3/img001" in call.path)
     with using(KillingDisk(noted)), pytest.raises(Killed):
         sketch(images, derived, jsonl=jsonl, prune=True)
-    sketch(images, derived, components=["dinov3"])
+    (tmp := derived / "vae_latents/img001.npy.tmp").write_bytes(b"left by a kill")
+    sketch(images, derived, components=["dinov3"], progress=Lines())
     assert jsonl.read_bytes() == pruned != held[0]
+    err = capsys.readouterr().err
+    assert "finished the interrupted run: 0 images renamed, 1 removed\n" in err
+    assert not tmp.exists()
 
 
 def test_records_in_another_jsonl_of_the_store_keep_their_arrays(

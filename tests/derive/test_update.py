@@ -18,6 +18,7 @@ from shardwright.progress import Lines
 from shardwright.reporting import Outlook
 from shardwright.storage.files import using
 from shardwright.store import commands
+from shardwright.store import facts as store_facts
 from shardwright.store.store import Store
 from shardwright.summary import Count
 from tests.commands import run
@@ -28,8 +29,10 @@ from tests.derive.updates import (
     fresh,
     killed,
     notes,
+    rename,
     replace_one,
     stamps,
+    without_first_ids,
     written,
 )
 from tests.faults import WatchedDisk, contents
@@ -194,6 +197,38 @@ def test_an_update_does_not_mix_with_an_unfinished_recompute(images: Path, deriv
     sketch(images, derived, recompute=["vae"], trial=1)
     with pytest.raises(ProvenanceError, match="the recompute of vae is unfinished"):
         sketch(images, derived, update=True)
+
+
+def test_a_trial_of_an_update_counts_nothing_as_updated(images: Path, derived: Path) -> None:
+    changed = [str(replace_one(images, number)) for number in (1, 2)]
+    (images / "img003.txt").write_text("another")
+    summary = sketch(images, derived, update=True, trial=1)
+    assert (summary.derived, summary.updated_images, summary.updated_captions) == (1, [], [])
+    assert (summary.changed_images, summary.kept_captions) == (changed, 1)
+    with pytest.raises(UsageError, match="--trial with --prune"):
+        sketch(images, derived, prune=True, trial=1)
+
+
+def test_files_with_a_new_time_are_read_once_also_by_an_update(
+    images: Path, derived: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_one(images)
+    (images / "img002.png").touch()
+    (images / "img003.png").touch()
+    (images / "img003.txt").write_text("another")
+    rename(images, "img000", "renamed")
+    read: list[str] = []
+    hashed = store_facts._xxh3
+    monkeypatch.setattr(store_facts, "_xxh3", lambda path: read.append(path) or hashed(path))
+    for again in (False, True):
+        assert len(sketch(images, derived, update=True).updated_images) == (not again)
+        touched = [path for path in read if Path(path).stem in ("img002", "img003")]
+        assert len(touched) == 2, "img003 has a new text"
+    assert (
+        facts(derived)["img003"]["image"]["mtime_ns"] == (images / "img003.png").stat().st_mtime_ns
+    )
+    new = fresh(images, derived)
+    assert without_first_ids(contents(derived)) == without_first_ids(new)
 
 
 @pytest.mark.parametrize("change", ["none", "back", "again", "text"])

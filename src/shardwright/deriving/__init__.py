@@ -90,7 +90,11 @@ def derive(
             raise UsageError(f"{flag} {value}: unknown", fix=f"choose from {', '.join(known)}")
     if trial is not None:
         integer("--trial", trial, least=1)
-        for flag, given in (("--dry-run", dry_run), ("--drop-failed", drop_failed)):
+        for flag, given in (
+            ("--dry-run", dry_run),
+            ("--drop-failed", drop_failed),
+            ("--prune", prune),
+        ):
             if given:
                 raise UsageError(f"--trial with {flag}", fix="give one of them")
     options = Options(as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"))

@@ -66,7 +66,8 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
             f"{'embedding' if kept == 1 else 'embeddings'}. Use --update to encode the new text"
         )
     if replaced := summary.replaced_captions:
-        progress.warn(f"{_changed(replaced, 'captions')}; encoding the new text")
+        tell = progress.say if settings.request.update else progress.warn
+        tell(f"{_changed(replaced, 'captions')}; encoding the new text")
     if changed := summary.changed_images:
         progress.warn(
             f"{_changed(len(changed), 'images')}, for example {shown(changed[0])}; keeping the "
@@ -103,14 +104,15 @@ def not_renamed(names: dict[str, str], progress: Progress) -> None:
         )
 
 
-def pruning(paths: list[str], progress: Progress) -> None:
+def pruning(paths: list[str], progress: Progress, dry_run: bool) -> None:
     """List what is about to be removed."""
     if paths:
-        progress.say(f"removing the records and arrays of {quantity(len(paths), 'images')}:")
+        verb = "would remove" if dry_run else "removing"
+        progress.say(f"{verb} the records and arrays of {quantity(len(paths), 'images')}:")
         for path in paths[:_LISTED]:
             progress.say(f"  {near(path)}")
         if len(paths) > _LISTED:
-            progress.say(f"  and {len(paths) - _LISTED:,} more")
+            progress.say(f"  and {len(paths) - _LISTED:,} more (--json lists all)")
 
 
 def not_pruned(paths: list[str], progress: Progress) -> None:

@@ -45,7 +45,8 @@ class Inventory:
     ) -> None:
         self.sources, self.store, self.captions = sources, store, captions
         # (reason, detail), by number
-        self.problems = problems(sources, store.recipe, owners(sources, store))
+        begun = store.jsonl.exists()
+        self.problems = problems(sources, store.recipe, owners(sources, store), begun=begun)
         self.other_captions: dict[int, set[str]] = {}  # fields with another text than on record
         self.other_columns: set[int] = set()  # images with other columns than on record
         self.changed: set[int] = set()  # images whose file is not the one that was encoded
@@ -133,6 +134,7 @@ class Inventory:
             if any(texts[field] not in (None, record.get(field)) for field in fields):
                 continue
             self.valid[number] = 1
+            self.touched.pop(number, None)
             self.changed.discard(number)
             self._outdated.pop(number, None)
             if all(text == record.get(field) for field, text in texts.items()):
@@ -179,6 +181,7 @@ class Inventory:
             for component in components:
                 self._there[component][number] = current
             if current:
+                self.touched.pop(number, None)
                 self._settle(number, components)
                 complete = all(field in record for field in self.store.recipe.record_fields)
                 self.valid[number] |= complete

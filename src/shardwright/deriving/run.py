@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -84,8 +83,10 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         found = changes.named(found)
         if request.rearranges and (changes.renamed or (request.prune and changes.gone)):
             rearrange.require_only(store)
+        if request.prune:
+            announce.pruning(sorted(changes.gone.values()), progress, request.dry_run)
         if request.rearranges and journals is not None:
-            _rearrange(request, found, given, changes, progress)
+            _rearrange(request, found, changes)
         inventory = _inventory(request, found, given, changes, progress)
         settings = InForce(request, inventory)
         announce.unused_rows(given, progress)
@@ -175,8 +176,10 @@ def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
                 progress.say(f"merged {count} of a killed run")
             if swapped := generations.finish(store):
                 progress.say(f"finished the interrupted recompute of {' and '.join(swapped)}")
-            if rearrange.finish(store):
-                progress.say("finished the interrupted renaming or pruning")
+            if (counts := rearrange.finish(store)) is not None:
+                renamed, removed = quantity(counts[0], "images"), f"{counts[1]:,}"
+                done = f"{renamed} renamed, {removed} removed"
+                progress.say(f"finished the interrupted run: {done}")
                 naming.require_recorded(request)
             yield Journals(journal, known)
 
@@ -201,22 +204,14 @@ def _inventory(
     )
 
 
-def _rearrange(
-    request: Request,
-    found: list[Source],
-    given: Captions | None,
-    changes: Changes,
-    progress: Progress,
-) -> None:
+def _rearrange(request: Request, found: list[Source], changes: Changes) -> None:
     """Rename in the store what was renamed, and remove what is gone."""
     removed = changes.gone if request.prune else {}
     ids = request.store.recipe.ids if naming.is_changed(request) else None
     if not (changes.renamed or removed or ids):
         return
     # A run that is refused for its settings changes nothing.
-    dry = dataclasses.replace(request, dry_run=True)
-    InForce(dry, _inventory(dry, found, given, changes, Progress())).compare()
-    announce.pruning(sorted(removed.values()), progress)
+    InForce(request, Inventory([], request.store, None, Progress())).compare()
     names = {
         old: rearrange.Name(found[number].image_id, found[number].path)
         for old, number in changes.renamed.items()
@@ -303,12 +298,13 @@ def _work(
     request, generation = settings.request, settings.generation
     if journals.records.recovered is not None:
         summary.recovered_records = journals.records.recovered.records
-    if generation is None:
-        # The new time and place of unchanged files, so that they are not read again.
-        for number in sorted(inventory.touched.keys() - inventory.problems.keys()):
-            check()
-            journals.facts.append(to_builtins(inventory.facts(number)))
-        journals.facts.commit()
+    # The new time and place of unchanged files, so that they are not read again. A generation
+    # replaces the facts of its images before these are merged.
+    touched = inventory.touched.keys() - inventory.problems.keys()
+    for number in sorted(touched.difference(layout.numbers) if generation else touched):
+        check()
+        journals.facts.append(to_builtins(inventory.facts(number)))
+    journals.facts.commit()
     request.store.make_folders()
     settings.begin(layout.work)
     count = min(len(layout.numbers), request.trial or len(layout.numbers))
@@ -362,8 +358,10 @@ def _work(
 
 
 def _count_updated(summary: DeriveSummary, outcomes: Outcomes) -> None:
-    """Count images that failed as changed, and not as updated."""
+    """Count images whose old arrays stay in use as changed, and not as updated."""
     failed = {failure.image_path for failure in outcomes.failures}
+    if summary.unfinished:  # nothing is in use yet
+        failed.update(summary.updated_images, summary.updated_captions)
     changed = [path for path in summary.updated_images if path in failed]
     summary.changed_images = sorted({*summary.changed_images, *changed})
     summary.updated_images = [path for path in summary.updated_images if path not in failed]

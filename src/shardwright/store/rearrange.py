@@ -83,11 +83,11 @@ def apply(
     finish(store)
 
 
-def finish(store: Store) -> bool:
-    """Finish what is listed; give whether there was anything."""
+def finish(store: Store) -> tuple[int, int] | None:
+    """Finish what is listed; give how many images were renamed and removed, if there was any."""
     path = note_of(store)
     if not path.exists():
-        return False
+        return None
     with files.explained(path):
         data = path.read_bytes()
     try:
@@ -95,6 +95,7 @@ def finish(store: Store) -> bool:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         fix = "restore it, or derive into another --derived-dir"
         raise DamageError("is not a list of renamed images", path=path, fix=fix) from None
+    counts = max(len(step.renamed) for step in steps), sum(len(step.removed) for step in steps)
     # As they are on the disk: the recipe that is wanted may be another one.
     used = dataclasses.replace(store, recipe=recorded(store.folder) or store.recipe)
     begun = read_recipe(store.next.folder)
@@ -109,7 +110,7 @@ def finish(store: Store) -> bool:
         if steps:
             _write(store, steps)
     files.withdraw(path)
-    return True
+    return counts
 
 
 def _write(store: Store, steps: list[_Step]) -> None:
@@ -128,7 +129,9 @@ def _rearrange(store: Store, step: _Step) -> None:
                 files.move(array, store.array(component, name.image_id))
         for image_id in step.removed:
             check()
-            files.remove(store.array(component, image_id))
+            array = store.array(component, image_id)
+            for path in (array, array.with_name(array.name + files.TMP_SUFFIX)):
+                files.remove(path)
         files.sync_folder(store.arrays(component))
     _rewrite(store.jsonl, step, _renamed_record)
     if step.ids is not None:
