@@ -262,6 +262,7 @@ def test_an_image_that_the_recipe_leaves_out_for_its_caption_is_a_row(tmp_path: 
     assert (ready["image_id"], ready["state"]) == ("img001", "ready")
     assert (out["image_id"], out["state"]) == ("img000", "above_max_tokens_lost")
     assert out["tokens_lost_t5"] > 9
+    assert out["image_path"] == str(images / "img000.png")
 
 
 def test_stage_1_records_give_rows_without_their_arrays(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.errors import UsageError
 from shardwright.layout import JSONL_NAME
-from shardwright.progress import Lines
+from shardwright.progress import Lines, Progress
 from shardwright.reporting.outlook import outlook
 from shardwright.storage.files import using
 from shardwright.store.store import Store
@@ -83,8 +83,10 @@ def test_images_that_were_not_below_the_folder_given_are_kept_and_counted(
     sketch(tmp_path / "other", derived)
     (tmp_path / "other").rename(tmp_path / "unmounted")
     gone = remove(images, "img001")
-    found = outlook(Store.at(derived), str(images))
-    assert found is not None
+    planned = outlook(Store.at(derived), str(images), Progress())
+    assert planned is not None
+    found, listed = planned
+    assert listed == [gone, str(tmp_path / "other/more.png")]
     assert (found.gone.example, found.elsewhere.count) == (gone, 1)
     for dry_run in (True, False):
         summary = sketch(images, derived, prune=True, dry_run=dry_run, progress=Lines())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ from tests.derive.updates import (
     fresh,
     killed,
     notes,
+    remove,
     rename,
     replace_one,
     stamps,
@@ -219,7 +221,12 @@ def test_files_with_a_new_time_are_read_once_also_by_an_update(
     rename(images, "img000", "renamed")
     read: list[str] = []
     hashed = store_facts._xxh3
-    monkeypatch.setattr(store_facts, "_xxh3", lambda path: read.append(path) or hashed(path))
+
+    def watched(path: str) -> str:
+        read.append(path)
+        return hashed(path)
+
+    monkeypatch.setattr(store_facts, "_xxh3", watched)
     for again in (False, True):
         assert len(sketch(images, derived, update=True).updated_images) == (not again)
         touched = [path for path in read if Path(path).stem in ("img002", "img003")]
@@ -333,6 +340,70 @@ def test_status_says_what_an_update_would_do_and_recommends_it(images: Path, der
     )
     sketch(images, derived, update=True, prune=True)
     assert "would" not in run("status", "--derived-dir", derived).stdout
+
+
+def planned(derived: Path) -> Outlook:
+    found = status(derived_dir=derived, workers=1).update
+    assert found is not None
+    return found
+
+
+def test_what_an_unfinished_update_has_made_is_not_in_the_outlook(
+    images: Path, derived: Path
+) -> None:
+    replace_one(images, 1)
+    left = replace_one(images, 2)
+    (images / "img000.txt").write_text("another, older than its array")
+    os.utime(images / "img000.txt", (1, 1))
+    sketch(images, derived, update=True, trial=2)
+    found = planned(derived)
+    assert (found.changed, found.captions.count) == (Count(1, str(left)), 0)
+    sketch(images, derived, recompute=["none"])
+    found = planned(derived)
+    assert (found.changed.count, found.captions.count) == (2, 1)
+
+
+def test_images_that_failed_are_in_the_outlook_once_they_have_changed(
+    images: Path, derived: Path
+) -> None:
+    (images / "new.txt").write_text("one more")
+    (images / "new.png").write_bytes(b"broken")
+    sketch(images, derived)
+    assert planned(derived).new.count == 0
+    save(images / "new.png", gradient(16, 16, seed=9))
+    assert planned(derived).new == Count(1, str(images / "new.png"))
+
+
+def test_images_left_out_for_their_caption_are_in_the_outlook_once_it_has_changed(
+    images: Path, tmp_path: Path
+) -> None:
+    derived, recipe = tmp_path / "derived", tmp_path / "mine.toml"
+    recipe.write_text('extends = "prx"\n[images]\nmax_tokens_lost = 0\n')
+    (images / "img001.txt").write_text("boat " * 90)
+    assert sketch(images, derived, recipe=recipe).derived == 3
+    assert planned(derived).new.count == 0
+    (images / "img001.txt").write_text("short")
+    assert planned(derived).new.count == 1
+    gone = remove(images, "img001")
+    assert sketch(images, derived, prune=True).pruned == [gone]
+    assert "img001" not in facts(derived)
+
+
+def test_renamed_images_are_not_gone_and_a_folder_that_cannot_be_read_has_no_outlook(
+    images: Path, derived: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename(images, "img001", "renamed")
+    assert status(derived_dir=derived, workers=1).gone_images == []
+    scandir = os.scandir
+
+    def refused(path: Any) -> Any:  # noqa: ANN401 - of the os
+        if str(path) == str(images):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    found = status(derived_dir=derived, workers=1)
+    assert (found.update, found.gone_images) == (None, [str(images / "img001.png")])
 
 
 def test_the_folder_that_status_names_is_the_one_that_paths_begin_at(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
+from shardwright.progress import Progress
 from shardwright.store import facts, records
 from shardwright.store.facts import ImageFile
 from shardwright.store.store import Store
@@ -62,7 +63,14 @@ def first_ids(changes: Changes, sources: list[Source], store: Store) -> dict[int
     return {changes.renamed[old]: before.get(old, old) for old in names}
 
 
-def find(sources: list[Source], folder: str, store: Store, *, by_path: bool = False) -> Changes:
+def find(
+    sources: list[Source],
+    folder: str,
+    store: Store,
+    progress: Progress | None = None,
+    *,
+    by_path: bool = False,
+) -> Changes:
     """Find the images on record that are gone, or that have another name now.
 
     A file was renamed if its old path is gone and its content is that of one new file and of no
@@ -85,7 +93,7 @@ def find(sources: list[Source], folder: str, store: Store, *, by_path: bool = Fa
     if absent:
         new = {image_id: n for image_id, n in numbers.items() if not known[n]}
         nameless = [n for n, source in enumerate(sources) if not (source.image_id or source.fault)]
-        renamed = _same_content(absent, new, nameless, sources, store)
+        renamed = _same_content(absent, new, nameless, sources, store, progress or Progress())
     if by_path or store.recipe.ids == "captions":
         renamed |= _same_path(bad, sources, store)
     taken = set(renamed.values())
@@ -116,6 +124,7 @@ def _same_content(
     nameless: list[int],
     sources: list[Source],
     store: Store,
+    progress: Progress,
 ) -> dict[str, int]:
     """Match images that are gone with files that are new, by content that is unique among all.
 
@@ -127,8 +136,10 @@ def _same_content(
         if isinstance(names.image_id, str):
             new.pop(names.image_id, None)
     found: dict[str, list[int]] = {}
+    progress.phase("look for renamed images", len(new) + len(nameless), "images")
     for number in (*new.values(), *nameless):
         check()
+        progress.advance(1)
         with suppress(OSError):  # reported when it is derived
             path = sources[number].path
             if os.stat(path).st_size in sizes:

@@ -105,9 +105,9 @@ class Committer:
             if not sample.failure:
                 self.summary.quality.add(known)
         if sample.is_left_out:
-            known = replace(
-                known, tokens_lost=sample.tokens_lost, left_out=self.settings.digest(sample.texts)
-            )
+            digest = self.settings.digest(sample.texts)
+            known = replace(known, tokens_lost=sample.tokens_lost, left_out=digest)
+            known = replace(known, image=sample.image)
         elif sample.tokens_lost and not sample.failure:
             known = replace(
                 known, tokens_lost=sample.tokens_lost, cut_at=sample.cut_at, left_out=None

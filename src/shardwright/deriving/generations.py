@@ -23,6 +23,7 @@ from shardwright.recipes import Component
 from shardwright.recipes.compare import bucket_changes, changes
 from shardwright.storage import files
 from shardwright.store import facts, journal, provenance, records
+from shardwright.store.facts import ImageFile
 from shardwright.store.folders import array_ids
 from shardwright.store.journal import Journal
 from shardwright.store.provenance import Entry
@@ -125,6 +126,18 @@ def made_in(new: Store) -> Iterator[Record]:
     for path in (new.jsonl, new.journal):
         for _, record in records.walk(path, records.parse):
             yield record
+
+
+def updated_in(new: Store) -> Iterator[tuple[Record, list[Component]]]:
+    """Read the records of the images that are updated, with the components of their new arrays."""
+    for record in made_in(new):
+        there = [c for c in new.recipe.components if new.array(c, record["image_id"]).exists()]
+        yield record, there
+
+
+def files_in(new: Store) -> dict[str, ImageFile | None]:
+    """Give the files that new arrays were made from, by image id."""
+    return {known.image_id: known.image for _, known in facts.read(new)}
 
 
 def unfinished(store: Store) -> tuple[dict[str, Entry], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from shardwright.deriving.views import look as look_here
 from shardwright.errors import ShardwrightError
 from shardwright.progress import quantity
 from shardwright.recipes import Component
-from shardwright.store.facts import Decoded, Facts, ImageFile
+from shardwright.store.facts import Decoded, Facts, ImageFile, image_file
 from shardwright.store.quality import TOO_LONG
 from shardwright.store.records import Record
 
@@ -94,6 +95,9 @@ def read(
     except (BadImageError, CaptionError) as error:
         sample.failure = (error.args[0], error.args[1])
         sample.inputs.clear()
+        if sample.is_left_out:
+            with suppress(OSError):  # then it is not known which file it was
+                sample.image = image_file(sample.source.path)
     return sample
 
 

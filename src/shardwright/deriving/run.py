@@ -79,7 +79,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         folder = str(request.images)
         other_ids = naming.is_changed(request)
         found = naming.named(found, folder, store, given, keep=not other_ids)
-        changes = find_changes(found, folder, store, by_path=other_ids)
+        changes = find_changes(found, folder, store, progress, by_path=other_ids)
         found = changes.named(found)
         if request.rearranges and (changes.renamed or (request.prune and changes.gone)):
             rearrange.require_only(store)

@@ -17,7 +17,7 @@ from msgspec import json, structs
 
 from shardwright import encoders
 from shardwright.deriving.before import Before, fit_of
-from shardwright.deriving.generations import Generation, made_in
+from shardwright.deriving.generations import Generation, files_in, made_in, updated_in
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.views import View
 from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter, RecipeError
@@ -28,7 +28,7 @@ from shardwright.progress import Progress
 from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile, Side
 from shardwright.recipes.keys import ENCODERS
 from shardwright.storage import files
-from shardwright.store import facts, provenance
+from shardwright.store import provenance
 from shardwright.store.provenance import FAST, FRACTIONS, SRGB, Entry, Settings, complete
 from shardwright.store.store import Store
 
@@ -164,9 +164,7 @@ class InForce:
 
     def digest(self, texts: Mapping[str, str | None]) -> str:
         """Hash texts with what decides into how many tokens they are cut."""
-        recipe, made_by = self.store.recipe, provenance.set_of(self.request.encoders)
-        given = {field: texts[field] for field in recipe.texts}
-        return xxhash.xxh3_64_hexdigest(json.encode([made_by, recipe.captions, given]))
+        return digest(self.store.recipe, provenance.set_of(self.request.encoders), texts)
 
     @property
     def recomputed(self) -> Set[Component]:
@@ -289,8 +287,7 @@ class InForce:
         if entries:
             self.generation = Generation(self.store, entries, kept)
             beside_it = self.generation.store
-            known = {fact.image_id: fact.image for _, fact in facts.read(beside_it)}
-            self.inventory.recompute(entries, made_in(beside_it), known)
+            self.inventory.recompute(entries, made_in(beside_it), files_in(beside_it))
 
     def _update(self) -> None:
         """Begin or continue a generation for what changed; without that there is none."""
@@ -310,13 +307,8 @@ class InForce:
         if entries:
             # The settings are the same, so an image that fails keeps its old arrays.
             self.generation = Generation(self.store, entries, entries.keys())
-            new, components = self.generation.store, self.store.recipe.components
-            known = {fact.image_id: fact.image for _, fact in facts.read(new)}
-            made = (
-                (record, [c for c in components if new.array(c, record["image_id"]).exists()])
-                for record in made_in(new)
-            )
-            self.inventory.update(self.outdated, made, known)
+            new = self.generation.store
+            self.inventory.update(self.outdated, updated_in(new), files_in(new))
 
     def _entry(self, component: Component) -> Entry:
         model = self.request.models.get(component.name)
@@ -356,6 +348,12 @@ class InForce:
         kept = [own] if own else map(self._kept, self.store.recipe.pictures)
         fitted = [each for each in kept if each and each.get("fit") == "bucket"]
         return all(each.get("crop") == FRACTIONS for each in fitted)
+
+
+def digest(recipe: Recipe, encoders: str, texts: Mapping[str, str | None]) -> str:
+    """Hash texts with what decides into how many tokens they are cut."""
+    given = {field: texts[field] for field in recipe.texts}
+    return xxhash.xxh3_64_hexdigest(json.encode([encoders, recipe.captions, given]))
 
 
 def _without_view(settings: Settings) -> Settings:

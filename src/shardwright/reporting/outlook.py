@@ -2,61 +2,87 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from shardwright.deriving import images, naming, sources
+from shardwright.deriving import generations, images, naming, sources
+from shardwright.deriving.captions import CAPTION, CaptionError, beside
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import Inventory
-from shardwright.deriving.outcomes import read_failures
+from shardwright.deriving.outcomes import FAILURES_NAME, read_failures
+from shardwright.deriving.settings import digest
+from shardwright.deriving.sources import Source
 from shardwright.deriving.views import left_out
-from shardwright.errors import InputMissingError
+from shardwright.errors import InputMissingError, StorageError
 from shardwright.progress import Progress
-from shardwright.recipes import Recipe, Selection
+from shardwright.recipes import Selection
 from shardwright.reporting import Outlook
-from shardwright.store.facts import absolute
+from shardwright.store import provenance
+from shardwright.store.facts import Facts, absolute
 from shardwright.store.store import Store
 from shardwright.summary import Count
 
 
-def outlook(store: Store, folder: str) -> Outlook | None:
-    """Compare a store with the folder of its images; None if that has no images any more."""
+class _Quiet(Progress):
+    """Shows how far the work is, without the warnings that derive gives."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.phase, self.advance = progress.phase, progress.advance  # type: ignore[method-assign]
+
+
+def outlook(store: Store, folder: str, progress: Progress) -> tuple[Outlook, list[str]] | None:
+    """Compare a store with the folder of its images, and list the images that are gone.
+
+    None if the folder has no images any more, or cannot be read.
+    """
+    progress = _Quiet(progress)
     try:
-        found = sources.find(Path(folder), Progress())
-    except InputMissingError:
+        found = sources.find(Path(folder), progress)
+    except (InputMissingError, StorageError):
         return None
     found = naming.named(found, folder, store)
-    changes = find_changes(found, folder, store)
+    changes = find_changes(found, folder, store, progress)
     found = changes.named(found)
-    inventory = Inventory(found, store, None, Progress(), renamed=changes.renamed)
-    failed = {failure.image_path for failure in read_failures(store)}
-    new = (
+    inventory = Inventory(found, store, None, progress, update=True, renamed=changes.renamed)
+    outdated = inventory.outdated(store.recipe.components)
+    new = store.next
+    made = generations.updated_in(new) if _is_updated(new) else ()
+    inventory.update(outdated, made, generations.files_in(new))
+    left = _Left(store)
+    fresh = (
         source.path
         for number, source in enumerate(found)
         if not inventory.is_recorded(number)
         and number not in inventory.problems
         and inventory.missing_text(number) is None
-        and absolute(source.path) not in failed
-        and not _is_left_out(source.path, store.recipe)
+        and not left.stays(source, inventory.facts(number))
     )
-    outdated = inventory.outdated(store.recipe.components)
 
     def made_from(source: str) -> Count:
-        of_it = (n for n, these in outdated.items() if any(c.source == source for c in these))
-        return _count(found[number].path for number in of_it)
+        return _count(
+            found[number].path
+            for number, these in outdated.items()
+            if inventory.missing(number, [c for c in these if c.source == source])
+        )
 
     names = changes.names(found).items()
-    return Outlook(
+    planned = Outlook(
         images=folder,
-        new=_count(new),
+        new=_count(fresh),
         changed=made_from("image"),
         captions=made_from("caption"),
         renamed=_count(f"{old} to {now}" for old, now in names),
         gone=_count(changes.gone.values()),
         elsewhere=_count(changes.elsewhere.values()),
     )
+    return planned, sorted((changes.gone | changes.elsewhere).values())
+
+
+def _is_updated(new: Store) -> bool:
+    return provenance.is_update(provenance.readable(new.folder))
 
 
 def _count(paths: Iterable[str]) -> Count:
@@ -64,7 +90,40 @@ def _count(paths: Iterable[str]) -> Count:
     return Count(len(listed), listed[0] if listed else "")
 
 
-def _is_left_out(path: str, recipe: Recipe) -> bool:
-    with suppress(BadImageError):
-        return recipe.selection != Selection() and bool(left_out(images.measure(path), recipe))
-    return False
+class _Left:
+    """The images without a record that an update would not derive either."""
+
+    def __init__(self, store: Store) -> None:
+        self.recipe = store.recipe
+        self.failed = {failure.image_path for failure in read_failures(store)}
+        log = store.state / FAILURES_NAME
+        self.tried = log.stat().st_mtime_ns if self.failed else 0
+        texts = {component.name for component in store.recipe.captions}
+        entries = provenance.readable(store.folder)
+        self.encoders = {str(entries[n].settings.get("encoders")) for n in texts & entries.keys()}
+
+    def stays(self, source: Source, known: Facts | None) -> bool:
+        """Whether an image has failed and not changed since, or is left out by the recipe."""
+        if absolute(source.path) in self.failed and not self._is_newer(source):
+            return True
+        if known is not None and known.left_out is not None:
+            return self._is_same(source, known)
+        with suppress(BadImageError):
+            selects = self.recipe.selection != Selection()
+            return selects and bool(left_out(images.measure(source.path), self.recipe))
+        return False
+
+    def _is_newer(self, source: Source) -> bool:
+        paths = [source.path, *([source.sidecar] if source.has_sidecar else [])]
+        with suppress(OSError):
+            return any(os.stat(path).st_ctime_ns > self.tried for path in paths)
+        return False
+
+    def _is_same(self, source: Source, known: Facts) -> bool:
+        """Whether the caption is the one for which an image was left out."""
+        if known.caption_given is not False or self.recipe.texts != (CAPTION,):
+            return True  # it is in a captions file
+        with suppress(CaptionError):
+            texts = {CAPTION: beside(source)}
+            return known.left_out in {digest(self.recipe, e, texts) for e in self.encoders}
+        return True

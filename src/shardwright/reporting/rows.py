@@ -77,10 +77,13 @@ class Rows:
                     **(_flat(known) if known else {}),
                 }
         for failure in failures.values():
-            names = {"image_id": failure.image_id, "image_path": failure.image_path}
+            names: Row = {"image_id": failure.image_id, "image_path": failure.image_path}
             yield {**names, "state": FAILED, **_failure(failure)}
         for known in self._left_out:
-            yield {"image_id": known.image_id, "state": TOO_LONG, **_flat(known)}
+            names = {"image_id": known.image_id}
+            if known.image is not None:
+                names["image_path"] = known.image.path
+            yield {**names, "state": TOO_LONG, **_flat(known)}
 
     def require_unchanged(self) -> None:
         """Raise if the metadata has changed since it was scanned."""

@@ -64,6 +64,7 @@ def look(
             state.bytes += nbytes
     failures = len({failure.image_path for failure in read_failures(store)})
     known = facts.survey(store, ready | others.keys(), progress)
+    update, gone = _outlook(store, progress) or (None, known.gone)
     packed = Packings(output_dir, ready, found, engine, progress)
     begun, made = generations.unfinished(store)
     status = StoreStatus(
@@ -86,11 +87,11 @@ def look(
         failures=failures,
         failures_file=str(store.state / FAILURES_NAME) if failures else None,
         changed_images=known.changed,
-        gone_images=known.gone,
+        gone_images=gone,
         unknown_images=len(ready) + len(others) - known.known,
         truncated=known.truncated,
         quality=known.quality,
-        update=_outlook(store),
+        update=update,
         seconds=round(time.monotonic() - started, 3),
     )
     status.next_command, status.next_reason = _next(store, status, begun) or packed.next(store)
@@ -199,14 +200,14 @@ def _next(
     return commands.derive(store), why
 
 
-def _outlook(store: Store) -> Outlook | None:
+def _outlook(store: Store, progress: Progress) -> tuple[Outlook, list[str]] | None:
     folder = commands.images_folder(store)
     if folder is None:
         return None
     # Here, because reading pictures needs NumPy, which takes a while to import.
     from shardwright.reporting.outlook import outlook
 
-    return outlook(store, folder)
+    return outlook(store, folder, progress)
 
 
 def _changed(update: Outlook) -> str:
