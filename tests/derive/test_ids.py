@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shardwright import pack, verify
 from shardwright.deriving.naming import _spelt
 from shardwright.errors import ProvenanceError, SourceChangedError, UsageError
+from shardwright.progress import Lines
 from shardwright.storage.files import using
 from shardwright.store.facts import first_ids
 from shardwright.store.records import is_image_id
@@ -164,11 +165,43 @@ def test_the_captions_file_gives_the_ids(images: Path, tmp_path: Path) -> None:
     records = {record["image_id"]: record for record in store_records(derived)}
     assert (records["first"]["rating"], records["first"]["caption"]) == (3, "number 0")
     assert sketch(images, derived).already_complete == 2, "those on record keep their ids"
-    rows[0]["image_id"] = "other"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    summary = sketch(images, derived, captions=file, update=True)
-    assert (summary.renamed, summary.derived) == ({"first": "other"}, 0)
-    assert ids(derived) == {"other", "2"}
+
+
+@pytest.mark.parametrize("update", [False, True])
+def test_an_id_on_record_stays_when_the_captions_file_has_another_one_later(
+    images: Path, tmp_path: Path, update: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    derived, file = tmp_path / "derived", tmp_path / "captions.csv"
+    file.write_text("file_name,image_id\na/1.png,A\nb/1.png,B\n100%.png,C\n")
+    sketch(images, derived, ids="captions", captions=file)
+    before = contents(derived)
+    (images / "a/1.png").unlink()
+    file.write_text("file_name,image_id\nb/1.png,A\n100%.png,C\n")
+    summary = sketch(images, derived, captions=file, update=update, progress=Lines())
+    assert (summary.renamed, summary.derived, summary.failed) == ({}, 0, 0)
+    assert (
+        "1 image with another image_id on record, for example B, now A" in capsys.readouterr().err
+    )
+    assert summary.gone_images == [str(images / "a/1.png")]
+    assert contents(derived) == before
+
+
+def test_other_ids_never_take_that_of_another_image_on_record(images: Path, tmp_path: Path) -> None:
+    derived, file = tmp_path / "derived", tmp_path / "captions.csv"
+    shutil.rmtree(images / "b")
+    sketch(images, derived)
+    assert ids(derived) == {"1", "100%"}
+    (images / "a/1.png").unlink()
+    file.write_text("file_name,image_id\n100%.png,1\n")
+    for prune in (False, True):
+        summary = sketch(images, derived, ids="captions", captions=file, update=True, prune=prune)
+        assert (summary.renamed, summary.derived, summary.failed) == ({}, 0, 0)
+        assert ids(derived) == ({"100%"} if prune else {"1", "100%"})
+
+
+def test_ids_of_a_captions_file_need_one(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--ids captions without --captions"):
+        sketch(images, tmp_path / "derived", ids="captions")
 
 
 @pytest.mark.parametrize("copies", [1, 2])

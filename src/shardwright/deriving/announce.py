@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 from shardwright.deriving import generations, machine
 from shardwright.deriving.captions import Captions
+from shardwright.deriving.naming import given_id
 from shardwright.deriving.plan import Plan
+from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress, quantity, size
-from shardwright.recipes import Component
+from shardwright.recipes import Component, Recipe
 from shardwright.store import commands
 from shardwright.text import near, shown
 
@@ -101,6 +103,23 @@ def not_renamed(names: dict[str, str], progress: Progress) -> None:
         progress.warn(
             f"{quantity(len(names), 'images')} renamed, for example {shown(old)} to {shown(new)}; "
             "deriving as new. Use --update to keep the arrays"
+        )
+
+
+def kept_ids(
+    sources: list[Source], captions: Captions | None, recipe: Recipe, progress: Progress
+) -> None:
+    """Say which images keep the id on record, although the captions file has another one."""
+    others = [
+        (source.image_id, given)
+        for source in (sources if recipe.ids == "captions" else ())
+        if (given := given_id(source, captions)) not in (None, source.image_id)
+    ]
+    if others:
+        old, new = others[0]
+        progress.warn(
+            f"{quantity(len(others), 'images')} with another image_id on record, for example "
+            f"{shown(old)}, now {shown(str(new))}; keeping the one on record"
         )
 
 

@@ -23,6 +23,7 @@ class Changes:
 
     absent: dict[str, str]  # the paths at which there is no file any more
     renamed: dict[str, int]  # the number of the image as it is now
+    kept: dict[int, str]  # ids that stay, because another image has the new one
     folder: str  # of the images, absolute
 
     @property
@@ -41,12 +42,10 @@ class Changes:
         return {i: p for i, p in absent if i not in self.renamed and p.startswith(start) is below}
 
     def named(self, sources: list[Source]) -> list[Source]:
-        """Give images that have no id of their own the one that they have on record."""
-        now = {number: old for old, number in self.renamed.items()}
+        """Give images the id that they have on record, where they get no other."""
+        now = {n: old for old, n in self.renamed.items() if not sources[n].image_id} | self.kept
         return [
-            replace(source, image_id=now[number])
-            if number in now and not source.image_id
-            else source
+            replace(source, image_id=now[number]) if number in now else source
             for number, source in enumerate(sources)
         ]
 
@@ -74,34 +73,40 @@ def find(
     """Find the images on record that are gone, or that have another name now.
 
     A file was renamed if its old path is gone and its content is that of one new file and of no
-    other image, or of a file without an id. Where ids are from the captions file, or are made in
-    another way than before (``by_path``), so was one whose path is on record with another id.
+    other image, or of a file without an id. A file of the same id was moved if its old path is
+    gone. Where ids are made in another way than before (``by_path``), a file whose path is on
+    record with another id was renamed too.
     """
     shared, bad = contested(sources), problems(sources, store.recipe)
     numbers = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
     known = bytearray(len(sources))
     absent: dict[str, ImageFile] = {}
+    moved: dict[str, int] = {}
     for _, entry in facts.read(store):
         number, image = numbers.get(entry.image_id), entry.image
         if number is not None:
             known[number] = 1
         if image is not None and entry.image_id not in shared:
-            there = "" if number is None else os.path.basename(sources[number].path)
-            if there != os.path.basename(image.path) and facts.is_gone(image.path):
+            there = "" if number is None else facts.absolute(sources[number].path)
+            if there == image.path or not facts.is_gone(image.path):
+                continue
+            if number is not None and os.path.basename(there) == os.path.basename(image.path):
+                moved[entry.image_id] = number
+            else:
                 absent[entry.image_id] = image
-    renamed = {}
+    renamed, kept = dict[str, int](), dict[int, str]()
     if absent:
         new = {image_id: n for image_id, n in numbers.items() if not known[n]}
         nameless = [n for n, source in enumerate(sources) if not (source.image_id or source.fault)]
         renamed = _same_content(absent, new, nameless, sources, store, progress or Progress())
-    if by_path or store.recipe.ids == "captions":
-        renamed |= _same_path(bad, sources, store)
+    if by_path:
+        renamed, kept = _same_path(renamed, bad, sources, store)
     taken = set(renamed.values())
     for image_id in absent.keys() - renamed.keys() - shared.keys():
         if image_id in numbers and numbers[image_id] not in taken:
             renamed[image_id] = numbers[image_id]  # replaced by a file of another format
     paths = {image_id: image.path for image_id, image in absent.items()}
-    return Changes(paths, renamed, facts.absolute(folder))
+    return Changes(paths, moved | renamed, kept, facts.absolute(folder))
 
 
 def unknown(sources: list[Source], store: Store) -> list[str]:
@@ -158,11 +163,14 @@ def _same_content(
     return renamed
 
 
-def _same_path(bad: Container[int], sources: list[Source], store: Store) -> dict[str, int]:
-    """Match images on record with files of the same path that have another id now."""
-    moved = {
+def _same_path(
+    renamed: dict[str, int], bad: Container[int], sources: list[Source], store: Store
+) -> tuple[dict[str, int], dict[int, str]]:
+    """Add the images on record whose files have another id now; name those that keep their id."""
+    by_number = {number: old for old, number in on_record(sources, store).items()}
+    moved = renamed | {
         old: number
-        for old, number in on_record(sources, store).items()
+        for number, old in by_number.items()
         if number not in bad and sources[number].image_id != old
     }
     wanted = {sources[number].image_id for number in moved.values()}
@@ -171,11 +179,13 @@ def _same_path(bad: Container[int], sources: list[Source], store: Store) -> dict
         if isinstance(names.image_id, str) and names.image_id in wanted:
             known.add(names.image_id)
     # A name that another image has is free only if that image gets another one.
-    while taken := [
-        old
+    kept: dict[int, str] = {}
+    while taken := {
+        number: old
         for old, number in moved.items()
-        if (name := sources[number].image_id) in known and name not in moved
-    ]:
-        for old in taken:
-            del moved[old]
-    return moved
+        if number not in kept
+        and (name := sources[number].image_id) in known
+        and (name not in moved or moved[name] in kept)
+    }:
+        kept |= taken
+    return moved, kept

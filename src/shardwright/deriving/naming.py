@@ -9,7 +9,7 @@ from shardwright.deriving.captions import CaptionError, Captions
 from shardwright.deriving.recorded import on_record
 from shardwright.deriving.settings import Request
 from shardwright.deriving.sources import Source
-from shardwright.errors import ProvenanceError, SourceChangedError
+from shardwright.errors import ProvenanceError, SourceChangedError, UsageError
 from shardwright.store import facts
 from shardwright.store.store import Store, recorded
 
@@ -24,7 +24,8 @@ def named(
 ) -> list[Source]:
     """Give the images below a folder the ids that the recipe chooses; blank where there is none.
 
-    An image whose path is on record keeps its id if the ids are made as before (``keep``).
+    An image whose path is on record keeps its id if the ids are made as before (``keep``): what
+    is packed already goes by it.
     """
     how = store.recipe.ids
     if how == "name":
@@ -34,9 +35,10 @@ def named(
     del by_id
 
     def chosen(number: int, source: Source) -> str:
+        before = known.get(number, "")
         if how == "path":
-            return known.get(number) or _spelt(source.path, root)
-        return _given(source, captions) or known.get(number, "")
+            return before or _spelt(source.path, root)
+        return (keep and before) or given_id(source, captions) or before
 
     return [
         source if source.fault else replace(source, image_id=chosen(number, source))
@@ -53,6 +55,8 @@ def require_same(request: Request) -> None:
     """Raise if there are records whose ids come from elsewhere, and they are not updated."""
     store = request.store
     there = any(path.is_file() for path in (store.jsonl, store.journal, facts.path_of(store)))
+    if store.recipe.ids == "captions" and not there and request.captions is None:
+        raise UsageError("--ids captions without --captions", fix="give the file with image_id")
     if is_changed(request) and there and not request.update:
         before = request.used.ids if request.used else "name"
         raise ProvenanceError(
@@ -78,7 +82,8 @@ def _spelt(path: str, root: str) -> str:
     return os.path.relpath(path, root).replace("%", "%25").replace("/", "%2F")
 
 
-def _given(source: Source, captions: Captions | None) -> str | None:
+def given_id(source: Source, captions: Captions | None) -> str | None:
+    """Give the id that the captions file has for an image."""
     try:
         return captions.image_id(source) if captions else None
     except CaptionError:  # reported as a failure

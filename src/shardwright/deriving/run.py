@@ -81,6 +81,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         found = naming.named(found, folder, store, given, keep=not other_ids)
         changes = find_changes(found, folder, store, progress, by_path=other_ids)
         found = changes.named(found)
+        announce.kept_ids(found, given, store.recipe, progress)
         if request.rearranges and (changes.renamed or (request.prune and changes.gone)):
             rearrange.require_only(store)
         if request.prune:
