@@ -94,7 +94,7 @@ def test_status_recommends_a_sync_when_packed_samples_are_outdated(odd: Path) ->
     store, shards = odd / "my store", odd / "my shards"
     pack(derived_dir=store, output_dir=shards, shard_size=2)
     jsonl = store / JSONL_NAME
-    jsonl.write_bytes(jsonl.read_bytes().replace(b'"caption":"', b'"caption":"another ', 1))
+    jsonl.write_bytes(jsonl.read_bytes().replace(b"{", b'{"note":"new",', 1))
     where = ("--derived-dir", store, "--output-dir", shards)
     told = run("status", *where).stdout
     assert f"\n  {shards}: 4 samples, of them 4 ready in the store, 1 outdated\n" in told

@@ -231,3 +231,15 @@ def test_a_store_in_the_middle_of_renaming_is_neither_packed_nor_called_valid(
     )
     sketch(images, derived)
     assert contents(derived) == contents(copy)
+
+
+def test_an_image_that_was_moved_to_another_folder_has_its_new_path_in_its_record(
+    images: Path, derived: Path
+) -> None:
+    before = stamps(derived)
+    shutil.move(images, moved := images.with_name("moved"))
+    for dry_run in (True, False):
+        summary = sketch(moved, derived, update=True, prune=True, dry_run=dry_run)
+        assert (summary.already_complete, summary.renamed, summary.pruned) == (4, {}, [])
+    assert {Path(r["image_path"]).parent for r in store_records(derived)} == {moved}
+    assert stamps(derived) == before

@@ -328,7 +328,7 @@ def test_status_says_what_an_update_would_do_and_recommends_it(images: Path, der
     )
     assert contents(derived) == before
     assert found.next_command == f"shardwright derive {images} --update --derived-dir {derived}"
-    assert found.next_reason == "1 changed image, 1 changed caption, 1 renamed image"
+    assert found.next_reason == ("1 new image, 1 changed image, 1 changed caption, 1 renamed image")
     text = run("status", "--derived-dir", derived).stdout
     assert (
         "derive --update would:\n"

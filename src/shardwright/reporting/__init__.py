@@ -137,7 +137,7 @@ def status(
     from shardwright.reporting.export import require_table
     from shardwright.reporting.run import look
     from shardwright.store import commands
-    from shardwright.store.folders import holds_shards
+    from shardwright.store.folders import holds_shards, is_store
     from shardwright.store.places import find_places
 
     if path is not None and derived_dir is not None:
@@ -154,5 +154,8 @@ def status(
     if holds_shards(derived):
         fix = "give the store it was packed from, or run shardwright verify on it"
         raise UsageError("is a shard folder", path=derived, fix=fix)
+    if path is not None and not (is_store(derived) or store.state.is_dir()):
+        fix = "give the folder that derive or migrate wrote"
+        raise UsageError("is not a store", path=derived, fix=fix)
     table = None if export is None else require_table(place("--export", export), store)
     return look(store, shards, engine, progress or Progress(), table)

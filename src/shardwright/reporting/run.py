@@ -186,8 +186,9 @@ def _next(
     elif begun:
         why = f"the {generations.name_of(begun)} is unfinished; --recompute none discards it"
         return commands.derive(store, begun=begun), why
-    elif (update := status.update) and (why := _changed(update)):
-        return commands.derive(store, update=True), why
+    elif (planned := status.update) and (why := _changes(planned)):
+        update = why != _changes(planned, only_new=True)
+        return commands.derive(store, update=update), why
     elif any(elsewhere.values()):
         counts = (quantity(count, f"{name} arrays") for name, count in elsewhere.items() if count)
         return None, f"{' and '.join(counts)} missing, which your own tool makes"
@@ -210,8 +211,10 @@ def _outlook(store: Store, progress: Progress) -> tuple[Outlook, list[str]] | No
     return outlook(store, folder, progress)
 
 
-def _changed(update: Outlook) -> str:
-    """Say what is not as it was when it was encoded; nothing if all is."""
-    counts = {"changed images": update.changed, "changed captions": update.captions}
-    counts["renamed images"] = update.renamed
+def _changes(update: Outlook, *, only_new: bool = False) -> str:
+    """Say what is not in the store as it is in the folder; nothing if all is."""
+    counts = {"new images": update.new}
+    if not only_new:
+        counts |= {"changed images": update.changed, "changed captions": update.captions}
+        counts["renamed images"] = update.renamed
     return ", ".join(quantity(found.count, unit) for unit, found in counts.items() if found.count)
