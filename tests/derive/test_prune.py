@@ -181,9 +181,12 @@ def test_records_in_another_jsonl_of_the_store_keep_their_arrays(
     sketch(images, derived, jsonl=jsonl, update=True)
 
 
-def test_a_run_that_is_refused_for_its_settings_prunes_nothing(images: Path, derived: Path) -> None:
+def test_a_run_that_is_refused_for_its_settings_prunes_nothing(
+    images: Path, derived: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     remove(images, "img001")
     before = contents(derived)
     with pytest.raises(ProvenanceError, match="was made with other"):
-        sketch(images, derived, prune=True, fit="bucket")
+        sketch(images, derived, prune=True, fit="bucket", progress=Lines())
+    assert "removing" not in capsys.readouterr().err
     assert contents(derived) == before
