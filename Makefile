@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK ?= 20
 SOAK_TESTS := tests/durability tests/fuzz tests/shards/test_tarread.py tests/derive/test_tuning.py \
+	tests/derive/test_history.py \
 	tests/derive/encoders/test_packages.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 

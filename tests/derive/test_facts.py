@@ -13,6 +13,8 @@ import pytest
 import xxhash
 
 from shardwright import derive, status
+from shardwright.cli.derive import describe as derived_text
+from shardwright.cli.status import describe
 from shardwright.encoders.base import Options
 from shardwright.encoders.sketch import load
 from shardwright.recipes import SPECIFICATION
@@ -68,7 +70,7 @@ def test_a_replaced_image_is_counted_and_named_by_derive_status_and_verify(
     summary = sketch(images, derived)
     assert (summary.changed_images, summary.already_complete) == ([str(replaced)], 3)
     monkeypatch.chdir(derived)
-    assert status(derived_dir=derived).changed_images == [str(replaced)]
+    assert status(derived_dir=derived, workers=1).changed_images == [str(replaced)]
     assert notes(derived) == {"image_changed": [str(replaced)]}
     assert arrays(derived) == before, "reporting changes nothing"
     done = run("derive", images, "--derived-dir", derived, "--encoders", "sketch")
@@ -121,7 +123,7 @@ def test_an_image_that_is_gone_is_counted_and_named_and_its_arrays_stay(
     gone.unlink()
     summary = sketch(images, derived)
     assert (summary.gone_images, summary.changed_images) == ([str(gone)], [])
-    assert status(derived_dir=derived).gone_images == [str(gone)]
+    assert status(derived_dir=derived, workers=1).gone_images == [str(gone)]
     assert notes(derived) == {"image_gone": [str(gone)]}
     assert contents(derived) == before
 
@@ -171,8 +173,8 @@ def test_without_facts_nothing_is_said_to_have_changed(images: Path, derived: Pa
     summary = sketch(images, derived)
     assert (summary.changed_images, summary.gone_images) == ([], [])
     assert notes(derived) == {}
-    assert status(derived_dir=derived).unknown_images == 3
-    text = run("status", "--derived-dir", derived).stdout
+    assert status(derived_dir=derived, workers=1).unknown_images == 3
+    text = describe(status(derived_dir=derived, workers=1))
     assert "unknown: 3 images encoded by an earlier version, or elsewhere" in text
 
 
@@ -209,10 +211,10 @@ def test_captions_that_are_cut_are_counted_with_an_example_by_derive_and_status(
 ) -> None:
     derived = tmp_path / "long"
     (images / "img001.txt").write_text(LONG)
-    done = run("derive", images, "--derived-dir", derived, "--encoders", "sketch")
+    done = derived_text(sketch(images, derived))
     line = "truncated_captions, t5: 1 (164 tokens lost, for example img001)"
-    assert line in done.stdout
-    assert line in run("status", "--derived-dir", derived).stdout
+    assert line in done
+    assert line in describe(status(derived_dir=derived, workers=1))
     known = facts(derived)
     assert known["img001"]["tokens_lost"] == {"t5": 240 - 76}
     assert LONG[: known["img001"]["cut_at"]["t5"]].count("boat") == 13
@@ -220,7 +222,7 @@ def test_captions_that_are_cut_are_counted_with_an_example_by_derive_and_status(
     assert "cut_at" not in known["img000"]
     (images / "img001.txt").write_text("short")
     assert sketch(images, derived, recompute=["t5"]).truncated["t5"].captions == 0
-    assert status(derived_dir=derived).truncated["t5"].captions == 0
+    assert status(derived_dir=derived, workers=1).truncated["t5"].captions == 0
     assert facts(derived)["img001"]["image"] == known["img001"]["image"]
 
 
@@ -253,7 +255,7 @@ def test_failures_stay_until_the_image_is_derived_or_gone_wherever_derive_runs(
     listed = [str(tmp_path / f"one/img00{number}.png") for number in (1, 2)]
     assert [failure["image_path"] for failure in failures(derived)] == listed
     sketch(tmp_path / "one", derived, components=["dinov3"])
-    found = status(derived_dir=derived)
+    found = status(derived_dir=derived, workers=1)
     assert found.failures == 2, "each image once, though not all was tried again"
     assert "2 images could not be derived" in found.next_reason
     (tmp_path / "one/img002.png").unlink()

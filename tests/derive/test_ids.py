@@ -18,7 +18,6 @@ from shardwright.storage.files import using
 from shardwright.store.facts import first_ids
 from shardwright.store.records import is_image_id
 from shardwright.store.store import Store
-from tests.commands import run
 from tests.derive.pictures import gradient, save, sketch, store_records
 from tests.derive.updates import fresh, notes, replace_one, stamps, without_first_ids, written
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
@@ -41,8 +40,7 @@ def ids(derived: Path) -> set[str]:
 
 def test_two_images_of_one_name_name_the_way_out(images: Path, tmp_path: Path) -> None:
     derived = tmp_path / "derived"
-    done = run("derive", images, "--derived-dir", derived, "--encoders", "sketch")
-    assert done.returncode == 3
+    assert sketch(images, derived).failed == 2
     log = (derived / ".shardwright/failures.jsonl").read_text().splitlines()
     assert json.loads(log[0])["detail"] == (
         f"{images}/b/1.png has the same image_id; use --ids path to tell them apart"
@@ -75,8 +73,8 @@ def test_a_path_is_an_id_that_later_runs_verify_and_pack_go_on_with(
     }
     assert contents(derived) == fresh(images, derived, ids="path")
     assert notes(derived) == {}
-    assert pack(derived_dir=derived, output_dir=tmp_path / "shards").written_samples == 4
-    assert not verify(tmp_path / "shards").findings
+    assert pack(derived_dir=derived, output_dir=tmp_path / "shards", workers=1).written_samples == 4
+    assert not verify(tmp_path / "shards", workers=1).findings
 
 
 def test_an_id_from_a_path_stays_whichever_folder_is_given_later(

@@ -14,6 +14,8 @@ from PIL import Image, ImageCms
 
 import shardwright
 from shardwright import Count, derive, encoders, status, verify
+from shardwright.cli.derive import describe as derived_text
+from shardwright.cli.status import describe
 from shardwright.errors import UsageError
 from shardwright.recipes import Selection
 from shardwright.store.quality import Most
@@ -125,10 +127,10 @@ def test_derive_counts_its_own_pictures_and_status_all_with_the_most_extreme() -
     add("b.png", painted(32, 32).convert("L"))
     sketch(FITTED)
     add("c.png", painted(96, 64))
-    done = run("derive", "images", "--derived-dir", "store", "--encoders", "sketch")
-    assert "cropped_images: 1 (at most 33.3%, for example c)" in done.stdout
-    assert "enlarged_images" not in done.stdout, "not by this run"
-    found = run("status", "store").stdout
+    done = derived_text(sketch())
+    assert "cropped_images: 1 (at most 33.3%, for example c)" in done
+    assert "enlarged_images" not in done, "not by this run"
+    found = describe(status("store", workers=1))
     assert "enlarged_images: 2 (at most 2.00 times, for example b)" in found
     assert "cropped_images: 1 (at most 33.3%, for example c)" in found
     assert "colour_space L: 1 (for example b)" in found
@@ -145,10 +147,11 @@ def test_of_many_colour_spaces_the_most_frequent_are_listed() -> None:
         add(f"{mode}.png", painted(64, 64).convert("L" if mode == "I;16" else mode).convert(mode))
     add("L2.png", painted(64, 64).convert("L"))
     sketch()
-    lines = [line for line in run("status", "store").stdout.splitlines() if "colour_space" in line]
+    found = status("store", workers=1)
+    lines = [line for line in describe(found).splitlines() if "colour_space" in line]
     assert lines[0] == "colour_space L: 2 (for example L)"
-    assert "and 1 more colour space (--json lists all)" in run("status", "store").stdout
-    assert len(status("store").quality.colour_spaces) == 6
+    assert "and 1 more colour space (--json lists all)" in describe(found)
+    assert len(found.quality.colour_spaces) == 6
 
 
 def test_facts_of_an_earlier_version_stay_as_they_are_and_count_as_unknown() -> None:

@@ -222,9 +222,9 @@ def test_a_store_in_the_middle_of_renaming_is_neither_packed_nor_called_valid(
     with using(KillingDisk(moved + 2)), pytest.raises(Killed):
         sketch(images, derived, update=True)
     with pytest.raises(ProvenanceError, match="renaming or pruning images is not finished"):
-        pack(derived_dir=derived, output_dir=tmp_path / "shards")
-    assert "rearrange_unfinished" in {each.kind for each in verify(derived).findings}
-    assert status(derived_dir=derived).next_command is not None
+        pack(derived_dir=derived, output_dir=tmp_path / "shards", workers=1)
+    assert "rearrange_unfinished" in {each.kind for each in verify(derived, workers=1).findings}
+    assert status(derived_dir=derived, workers=1).next_command is not None
     sketch(images, derived, dry_run=True, progress=Lines())
     assert "rearrange.json: left by a killed run; the next run finishes it" in (
         capsys.readouterr().err

@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 
 from shardwright import status
+from shardwright.cli.status import describe
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Lines
 from shardwright.reporting import Outlook
 from shardwright.storage.files import using
-from shardwright.store import commands
 from shardwright.store import facts as store_facts
-from shardwright.store.store import Store
 from shardwright.summary import Count
-from tests.commands import run
 from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
 from tests.derive.updates import (
     TINY,
@@ -184,7 +182,7 @@ def test_an_unfinished_update_is_named_by_its_flag(
     err = capsys.readouterr().err
     assert "unfinished update (1 image); to continue it, run shardwright derive" in err
     assert "--update --derived-dir" in err
-    found = status(derived_dir=unfinished)
+    found = status(derived_dir=unfinished, workers=1)
     assert "--update" in (found.next_command or "")
     assert found.next_reason.startswith("the update is unfinished; --recompute none discards it")
     with pytest.raises(ProvenanceError, match="the update is unfinished") as error:
@@ -307,7 +305,9 @@ def test_of_arrays_of_unknown_origin_only_the_changed_are_made_again(
 
 
 def test_status_says_what_an_update_would_do_and_recommends_it(images: Path, derived: Path) -> None:
-    assert status(derived_dir=derived).next_command != commands.derive(Store.at(derived))
+    assert status(derived_dir=derived, workers=1).next_command == (
+        f"shardwright pack --derived-dir {derived}"
+    )
     replaced = replace_one(images)
     (images / "img002.txt").write_text("quite another caption")
     (images / "img003.png").rename(images / "new.png")
@@ -316,7 +316,7 @@ def test_status_says_what_an_update_would_do_and_recommends_it(images: Path, der
     (images / "more.txt").write_text("one more")
     (images / "broken.png").write_bytes(b"no caption, so no update can derive it")
     before = contents(derived)
-    found = status(derived_dir=derived)
+    found = status(derived_dir=derived, workers=1)
     assert found.update == Outlook(
         images=str(images),
         new=Count(1, str(images / "more.png")),
@@ -328,8 +328,8 @@ def test_status_says_what_an_update_would_do_and_recommends_it(images: Path, der
     )
     assert contents(derived) == before
     assert found.next_command == f"shardwright derive {images} --update --derived-dir {derived}"
-    assert found.next_reason == ("1 new image, 1 changed image, 1 changed caption, 1 renamed image")
-    text = run("status", "--derived-dir", derived).stdout
+    assert found.next_reason == "1 new image, 1 changed image, 1 changed caption, 1 renamed image"
+    text = describe(found)
     assert (
         "derive --update would:\n"
         f"  derive 1 new image (for example {images}/more.png)\n"
@@ -339,7 +339,7 @@ def test_status_says_what_an_update_would_do_and_recommends_it(images: Path, der
         f"  remove 1 gone image with --prune (for example {images}/img000.png)\n" in text
     )
     sketch(images, derived, update=True, prune=True)
-    assert "would" not in run("status", "--derived-dir", derived).stdout
+    assert "would" not in describe(status(derived_dir=derived, workers=1))
 
 
 def planned(derived: Path) -> Outlook:
@@ -411,7 +411,7 @@ def test_the_folder_that_status_names_is_the_one_that_paths_begin_at(tmp_path: P
     make_images(images / "below/it", 2, TINY)
     sketch(images, derived, ids="path")
     replace_one(images / "below/it")
-    found = status(derived_dir=derived)
+    found = status(derived_dir=derived, workers=1)
     assert found.update is not None
     assert (found.update.images, found.update.changed.count) == (str(images), 1)
     assert (found.update.new.count, found.update.renamed.count) == (0, 0)

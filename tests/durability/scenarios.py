@@ -220,13 +220,12 @@ def _recompute(folder: Path, output: Path) -> tuple[Command, Options, Options]:
 
 
 def _update(folder: Path, output: Path) -> tuple[Command, Options, Options]:
-    """Update an image, while another one is renamed and one is gone."""
-    images = make_images(folder / "images", 3, TINY)
+    """Update an image, while the other one is gone."""
+    images = make_images(folder / "images", 2, TINY)
     with using(WatchedDisk()):
         sketch(images, output)
     save(images / "img000.png", gradient(32, 16, seed=9))
-    (images / "img001.png").rename(images / "new.png")
-    (images / "img002.png").unlink()
+    (images / "img001.png").unlink()
     options = {"update": True, "prune": True}
     return partial(sketch, images, output), options, options
 

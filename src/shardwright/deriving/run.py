@@ -82,12 +82,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         changes = find_changes(found, folder, store, progress, by_path=other_ids)
         found = changes.named(found)
         announce.kept_ids(found, given, store.recipe, progress)
-        if request.rearranges and (changes.renamed or (request.prune and changes.gone)):
-            rearrange.require_only(store)
-        if request.prune:
-            announce.pruning(sorted(changes.gone.values()), progress, request.dry_run)
-        if request.rearranges and journals is not None:
-            _rearrange(request, found, changes)
+        if request.rearranges and not new:
+            _rearrange(request, found, changes, progress)
         inventory = _inventory(request, found, given, changes, progress)
         settings = InForce(request, inventory)
         announce.unused_rows(given, progress)
@@ -205,7 +201,7 @@ def _inventory(
     )
 
 
-def _rearrange(request: Request, found: list[Source], changes: Changes) -> None:
+def _rearrange(request: Request, found: list[Source], changes: Changes, progress: Progress) -> None:
     """Rename in the store what was renamed, and remove what is gone."""
     removed = changes.gone if request.prune else {}
     ids = request.store.recipe.ids if naming.is_changed(request) else None
@@ -213,6 +209,11 @@ def _rearrange(request: Request, found: list[Source], changes: Changes) -> None:
         return
     # A run that is refused for its settings changes nothing.
     InForce(request, Inventory([], request.store, None, Progress())).compare()
+    if changes.renamed or removed:
+        rearrange.require_only(request.store)
+    announce.pruning(sorted(removed.values()), progress, request.dry_run)
+    if request.dry_run:
+        return
     names = {
         old: rearrange.Name(found[number].image_id, found[number].path)
         for old, number in changes.renamed.items()
