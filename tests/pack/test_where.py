@@ -250,3 +250,21 @@ def test_lists_and_conditions_hold_in_every_part_of_a_split(store: Store, output
     packed(grown, output, append=True)
     both = [all_ids(output / "train"), all_ids(output / "val")]
     assert sorted(both[0] + both[1]) == sorted(ids(*(n for n in range(30) if n not in (2, 5))))
+
+
+def test_a_list_outside_a_store_that_is_a_link_is_found_by_every_run(
+    store: Store, output: Path, tmp_path: Path
+) -> None:
+    link = tmp_path / "far/away/link"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(store.root)
+    leave = listed(tmp_path / "leave.txt", *ids(2, 5))
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(store.jsonl.read_bytes())
+    linked = Store(link, store.records)
+    packed(linked, output, exclude_ids_file=leave, jsonl=other)
+    assert packed(linked, output, append=True, jsonl=other).written_samples == 0
+    advised = f"--jsonl {other}, or add --other-jsonl"
+    with pytest.raises(UsageError, match=advised):
+        packed(linked, output, append=True)
+    assert sorted(all_ids(output)) == ids(0, 1, 3, 4, 6, 7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,7 @@ from shardwright.shards.format.manifest import IdsFile, PackSettings, relative_n
 from shardwright.storage.files import explained
 from shardwright.store import facts, records, where
 from shardwright.store.records import Record
-from shardwright.store.store import Store
+from shardwright.store.store import Store, joined
 from shardwright.store.where import Condition
 
 FLAGS = {"ids_file": "--ids-file", "exclude_ids_file": "--exclude-ids-file"}
@@ -85,8 +84,7 @@ def read_choice(settings: PackSettings, store: Store) -> Choice:
     found: dict[str, frozenset[str]] = {}
     for name, flag in FLAGS.items():
         if (file := getattr(settings, name)) is not None:
-            path = Path(os.path.normpath(store.folder / file.path))
-            found[name], now = _read_ids(flag, path, store)
+            found[name], now = _read_ids(flag, joined(store.folder, file.path), store)
             settings = msgspec.structs.replace(settings, **{name: now})
     return Choice(settings, found.get("ids_file"), found.get("exclude_ids_file", frozenset()))
 

@@ -21,6 +21,7 @@ from shardwright.recipes import SPECIFICATION, Recipe, require_valid
 from shardwright.recipes.split import Split
 from shardwright.shards.format.empty import empty_members
 from shardwright.storage import files
+from shardwright.store.store import joined
 
 MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
@@ -84,7 +85,7 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             ("--ids-file", self.ids_file),
             ("--exclude-ids-file", self.exclude_ids_file),
         ):
-            words += [flag, os.path.normpath(store / file.path)] if file else []
+            words += [flag, str(joined(store, file.path))] if file else []
         if self.shuffle:
             words += ["--shuffle", *(["--seed", str(self.seed)] if self.seed else [])]
         if self.limit is not None:
