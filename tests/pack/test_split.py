@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import shardwright
 from shardwright import DamageError, PackSummary, ShardExistsError, UsageError, pack, status, verify
 from shardwright.progress import Progress
-from shardwright.recipes.split import Split, read_split
+from shardwright.recipes.split import Split, choose_split, read_split
 from shardwright.shards.format import manifest
 from shardwright.storage.files import using
 from tests import commands
@@ -159,15 +159,16 @@ def test_samples_of_one_group_stay_together_and_others_go_by_their_id(
     given = [{**fields, "scene": number // 4} for number, fields in enumerate(samples(0, 20))]
     given[0]["scene"] = None
     del given[1]["scene"]
+    given[2]["scene"] = " "
     store = made(tmp_path / "derived", given)
     warned = Warned()
     packed(store, output, split=SPLIT, split_by="scene", progress=warned)
     (said,) = warned.warnings
-    assert said.startswith("2 records without scene, for example img00")
+    assert said.startswith("3 records without scene, for example img00")
     for name, ids in parts(output).items():
         for image_id in ids:
             number = int(image_id[3:])
-            text = image_id if number < 2 else str(number // 4)
+            text = image_id if number < 3 else str(number // 4)
             assert (name == "val") == (share_of(text) < 0.3)
 
 
@@ -229,6 +230,11 @@ def test_a_recipe_can_hold_the_split(tmp_path: Path, store: Store, output: Path)
         UsageError, match=r"mine.toml: \[split\] val: 30 is not valid; give a share"
     ):
         packed(store, output, recipe=recipe)
+
+
+def test_other_shares_keep_the_group_column_of_the_recipe() -> None:
+    recipe = read_split({"val": "5%"}, "scene")
+    assert choose_split("val=10%", None, recipe) == Split((("val", 0.1),), "scene")
 
 
 # -- later runs --

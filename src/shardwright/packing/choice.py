@@ -60,7 +60,7 @@ def group_text(record: Record, by: str | None) -> str | None:
     """Give the value of the column that groups samples, as text; None if it has none."""
     value = record.get(by) if by is not None else None
     if value is None or isinstance(value, str):
-        return value
+        return value if value and value.strip() else None  # an empty cell of a CSV is no group
     return msgspec.json.encode(value).decode()
 
 
