@@ -256,7 +256,7 @@ def test_a_packed_sample_that_is_not_ready_is_not_lost(
     reason = "vae_not_npy" if fault == "invalid" else "vae_missing"
     with pytest.raises(OutdatedError) as refused:
         packed(seven, output, sync=True)
-    assert f"1 packed sample ({reason} 1, for example img1) not ready" in str(refused.value)
+    assert f"1 packed sample is not ready ({reason}; for example img1)" in str(refused.value)
     assert "run shardwright derive" in str(refused.value)
     assert contents(output) == before
     bad = output.with_name("bad.txt")
@@ -340,13 +340,20 @@ def test_an_interrupted_sync_is_finished_by_sync_or_resume(
     seven.add("img7", "img8", bucket=NEW)
     bad = tmp_path / "bad.txt"
     bad.write_text("img8\n")
-    packed(seven, tmp_path / "unbroken", sync=True, exclude_ids_file=bad)
+    unbroken = packed(seven, tmp_path / "unbroken", sync=True, exclude_ids_file=bad).synced
     interrupted(seven, output, call, exclude_ids_file=bad)
     assert verify(output, workers=1).counts["unfinished"] == 1
     with pytest.raises(UsageError, match="interrupted; finish it with --sync"):
         packed(seven, output, append=True)
-    packed(seven, output, **{way: True})
+    summary = packed(seven, output, **{way: True})
     assert contents(output) == contents(tmp_path / "unbroken")
+    assert summary.synced is not None
+    assert unbroken is not None
+    assert (summary.synced.changed, summary.synced.removed) == (unbroken.changed, unbroken.removed)
+    assert (
+        summary.packed_before
+        <= summary.ready_records - summary.left_out["--exclude-ids-file"].count
+    )
 
 
 def test_an_interrupted_sync_follows_a_store_that_has_changed_since(

@@ -101,6 +101,8 @@ def summarize(
                 entry.shard_bytes[spelt] = shard.bytes
     new = {job.target.prefix + shard.path for job in jobs for shard in job.todo}
     kept = [shard for job in jobs for shard in job.layout.shards if shard.path in job.kept]
+    again = {sample for job in jobs for shard in job.start.again for sample in shard.samples}
+    finished = sum(sample not in again for shard in kept for sample in shard.samples)
     gone = [prefix + name for prefix, names in old.items() for name in names]
     off_shape = any(entry.off_shape for entry in buckets.values())
     journal = scan.store.journal if scan.store.journal.exists() else None
@@ -128,7 +130,7 @@ def summarize(
         skipped_by_reason=dict(skipped),
         buckets=dict(sorted(buckets.items(), key=lambda item: Bucket.parse(item[0]))),
         left_out=dict(selected.left_out),
-        packed_before=selected.packed_before + sum(len(shard.samples) for shard in kept),
+        packed_before=selected.packed_before + finished,
         over_limit=len(selected.order) - len(checked.chosen) - len(checked.invalid),
         parts=parts,
         synced=_synced(jobs, synced, len(checked.chosen)) if synced else None,

@@ -213,7 +213,7 @@ class _Doubts:
         earlier = self.places.get(name)
         self.places[name] = line.offset
         if earlier != _UNMET:
-            reason = reason or self._missing(image_id)
+            reason = reason or missing_array(found.store, image_id)
             if earlier is not None:
                 reason = self._repeated(earlier, record) or reason
         if reason is not None:
@@ -221,13 +221,6 @@ class _Doubts:
             return False
         found.add(image_id, record["aspect_bucket"], line)
         return True
-
-    def _missing(self, image_id: str) -> str | None:
-        store = self.found.store
-        for component in store.recipe.components:
-            if not os.path.lexists(store.array(component, image_id)):
-                return f"{component.name}_missing"
-        return None
 
     def _repeated(self, earlier: int, record: Record) -> str | None:
         """Decide about two records of one image_id: the later wins, if they are of one image."""
@@ -246,6 +239,14 @@ class _Doubts:
             return _image(records.names(self.file.readline()).image_path)
         except BadRecordError:
             raise changed(self.found.store.jsonl, "written to") from None
+
+
+def missing_array(store: Store, image_id: str) -> str | None:
+    """Say which array of an image is not there."""
+    for component in store.recipe.components:
+        if not os.path.lexists(store.array(component, image_id)):
+            return f"{component.name}_missing"
+    return None
 
 
 def _image(image_path: object) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -121,7 +121,10 @@ def _listed(output: Path, unfinished: Unfinished | None, way: str) -> Manifest:
 
 
 def _synced(output: Path, before: Before, unfinished: Unfinished | None) -> Start:
-    packed = _packed(output, before.manifest, before.ids)
+    packed = [
+        replace(shard, changes=before.changes.get(shard.entry.path, {}))
+        for shard in _packed(output, before.manifest, before.ids)
+    ]
     replaced = unfinished.replaces if unfinished else ()
     return Start(
         before.manifest,

@@ -19,7 +19,7 @@ from shardwright.packing.check import Checked, check
 from shardwright.packing.choice import Choice, read_choice
 from shardwright.packing.jobs import Job
 from shardwright.packing.origin import jsonl_name
-from shardwright.packing.outdated import Compared, Comparison, compare
+from shardwright.packing.outdated import Compared, Comparison, compare, of_jsonl
 from shardwright.packing.plan import Again
 from shardwright.packing.scan import Scan
 from shardwright.packing.select import Selected, select
@@ -51,7 +51,13 @@ def follow(
         asked = set(selected.of_part(selected.order, target.part))
         asked |= _asked_before(target.part, start, found, choice, engine)
         result = compare(
-            *(target.folder, start.packed, found, asked, engine, progress), choice.lists
+            target.folder,
+            start.packed,
+            found,
+            asked.__contains__,
+            engine,
+            progress,
+            lists=choice.lists,
         )
         require_ready(found.store, result.not_ready)
         followed.append(_followed(start, result))
@@ -107,7 +113,12 @@ def _followed(start: Start, result: Comparison) -> Start:
                 again.append(Again(bucket, number, shard.samples, shard.entry.path))
             else:
                 kept.append(shard.entry)
-    return replace(start, base=only(start.base, kept), again=again, first_numbers=counts)
+    packed = [
+        replace(shard, changes=compared.changes)
+        for shard, compared in zip(start.packed, result.shards, strict=True)
+    ]
+    base = only(start.base, kept)
+    return replace(start, base=base, packed=packed, again=again, first_numbers=counts)
 
 
 def _numbered(shards: Sequence[Compared]) -> dict[int, Compared]:
@@ -152,7 +163,9 @@ def check_all(
 def require_ready(store: Store, not_ready: Skipped) -> None:
     """Raise if packed samples have a record, but are not ready to be packed again."""
     if not_ready:
-        what = f"{_counted(not_ready, 'packed samples')} not ready, so nothing was written"
+        count = quantity(not_ready.total, "packed samples")
+        are = "is" if not_ready.total == 1 else "are"
+        what = f"{count} {are} not ready {_reasons(not_ready)}, so nothing was written"
         fix = f"run {commands.derive(store)}, or take them out with --exclude-ids-file"
         raise OutdatedError(what, path=store.jsonl, fix=fix)
 
@@ -160,13 +173,18 @@ def require_ready(store: Store, not_ready: Skipped) -> None:
 def require_current(job: Job, output: Path, engine: Engine, progress: Progress) -> None:
     """Raise if packed samples are outdated, before others are appended to them."""
     scan, runs = job.layout.scan, job.start.base.runs
-    name = jsonl_name(scan.store)  # the samples of other JSONLs are not in this one
-    packed = [shard for shard in job.start.packed if runs[shard.entry.run].jsonl == name]
-    result = compare(job.folder, packed, scan, None, engine, progress)
+    packed = of_jsonl(jsonl_name(scan.store), job.start.packed, runs)
+    result = compare(job.folder, packed, scan, lambda sample: True, engine, progress)
     if result.outdated:
         kinds = {"changed": result.changed, "removed": result.removed}
-        listed = [_counted(counts, f"{kind} samples") for kind, counts in kinds.items() if counts]
-        what = f"is outdated, because of {' and '.join(listed)}, so nothing was written"
+        listed = [
+            f"{counts.total:,} {kind} {_reasons(counts)}"
+            for kind, counts in kinds.items()
+            if counts
+        ]
+        are = "is" if result.outdated == 1 else "are"
+        count = quantity(result.outdated, "packed samples")
+        what = f"{count} {are} outdated: {', '.join(listed)}, so nothing was written"
         sync = commands.pack(scan.store, output, "--sync")
         fix = f"to update the shards and pack what is new, run {sync}"
         raise OutdatedError(what, path=job.folder, fix=fix)
@@ -177,12 +195,17 @@ def note(start: Start) -> Before | UnsetType:
     if start.before is None:
         return UNSET
     stay = {entry.path for entry in start.base.shards}
-    packed = ((shard.entry.path, list(shard.ids)) for shard in start.packed)
-    return Before(start.before, {path: ids for path, ids in packed if path not in stay})
-
-
-def _counted(counts: Skipped, name: str) -> str:
-    reasons = (
-        f"{reason} {count.count:,}, for example {count.example}" for reason, count in counts.items()
+    going = [shard for shard in start.packed if shard.entry.path not in stay]
+    return Before(
+        start.before,
+        {shard.entry.path: list(shard.ids) for shard in going},
+        {shard.entry.path: dict(shard.changes) for shard in going if shard.changes},
     )
-    return f"{quantity(counts.total, name)} ({', '.join(reasons)})"
+
+
+def _reasons(counts: Skipped) -> str:
+    named = [
+        reason if len(counts) == 1 else f"{reason} {count.count:,}"
+        for reason, count in counts.items()
+    ]
+    return f"({', '.join(named)}; for example {next(iter(counts.values())).example})"

@@ -14,7 +14,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.packing.choice import wanted
-from shardwright.packing.outdated import Packed, compare
+from shardwright.packing.outdated import Packed, compare, of_jsonl
 from shardwright.packing.scan import Scan
 from shardwright.packing.start import current_run, packed_ids
 from shardwright.progress import Progress, quantity
@@ -85,7 +85,12 @@ class Packings:
         store = scan.store
         self.output_dir = output_dir
         self._compared = partial(
-            compare, found=scan, selected=None, engine=engine, progress=progress
+            compare,
+            found=scan,
+            stays=lambda sample: True,
+            engine=engine,
+            progress=progress,
+            moved=False,
         )
         self._jsonl = manifest.relative_name(store.jsonl, store.folder)
         self._entries, self._recipe = provenance.readable(store.folder), store.recipe
@@ -195,12 +200,12 @@ class Packings:
                 for shard in listed.shards:
                     check()
                     ids = index.load(folder, shard.path).head.ids
-                    if listed.runs[shard.run].jsonl == self._jsonl:
-                        packed.append(Packed(shard, ids))
+                    packed.append(Packed(shard, ids))
                     found.samples += len(ids)
                     found.ready += sum(image_id in ready for image_id in ids)
                     self._left.difference_update(() if found.other else ids)
                 if not found.other:
+                    packed = of_jsonl(self._jsonl, packed, listed.runs)
                     found.outdated = self._compared(folder, packed).outdated
         except ShardwrightError:  # verify reports it
             found.damaged = True

@@ -144,10 +144,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Before(msgspec.Struct, frozen=True):
-    """What a sync found: the manifest, and the ids of each shard that does not stay."""
+    """What a sync found: the manifest, and of each shard that does not stay its ids."""
 
     manifest: Manifest
     ids: dict[str, list[str]]
+    changes: dict[str, dict[str, str]] = {}  # of these shards: what differed, by sample
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
