@@ -184,7 +184,9 @@ def _compare(task: _Task) -> Iterator[tuple[str, dict[str, str], int]]:
     shard, path = index.load(task.output, task.path), task.output / task.path
     with explained(path):
         written = path.stat()
-    numbers = {name: number for number, name in enumerate(shard.head.ids)}
+    members = len(shard.head.members)
+    places = {name: number * members for number, name in enumerate(shard.head.ids)}
+    sizes, checksums = shard.columns()
     columns = {suffix: column for column, suffix in enumerate(shard.head.members)}
     recipe = task.samples.store.recipe
     if not columns.keys() >= set(recipe.suffixes):  # packed by another recipe
@@ -194,22 +196,21 @@ def _compare(task: _Task) -> Iterator[tuple[str, dict[str, str], int]]:
     with ExitStack() as stack:
         folders = task.samples.folders(stack)
         for name, line in task.samples.lines():
-            number = numbers[name]
+            first = places[name]
             if any(
-                shard.member(number, columns[suffix]).xxh3 != xxhash.xxh3_64_intdigest(data)
+                checksums[first + columns[suffix]] != xxhash.xxh3_64_intdigest(data)
                 for suffix, data in _from_record(line, recipe)
             ):
                 changes[name] = "record"
                 continue
             for component, folder in folders:
-                member = shard.member(number, columns[component.suffix])
-                file = name + component.extension
+                member, file = first + columns[component.suffix], name + component.extension
                 try:
                     there = os.stat(file, dir_fd=folder)
-                    same = there.st_size == member.size
+                    same = there.st_size == sizes[member]
                     if same and newer(there, written, task.moved):
                         read += 1
-                        same = _checksum(file, folder) == member.xxh3
+                        same = _checksum(file, folder) == checksums[member]
                 except (OSError, BadArrayError):  # found out when it is packed
                     same = False
                 if not same:
