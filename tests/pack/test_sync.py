@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from shardwright import OutdatedError, PackSummary, UsageError, pack, verify
 from shardwright.shards.format import consistency, manifest
 from shardwright.storage.files import using
 from tests import commands
+from tests.durability.soak import times
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 from tests.stores import Record, array, make_store, npy, record
 from tests.tars import all_ids, ids_by_shard, listing
@@ -235,15 +237,109 @@ def test_a_list_is_remembered_even_if_no_packed_sample_is_in_it(
     assert "img7" not in all_ids(output)
 
 
-def test_what_an_append_with_another_choice_added_to_stays(seven: Changing, output: Path) -> None:
+@pytest.mark.parametrize("way", ["append", "overwrite"])
+def test_a_run_of_one_bucket_neither_removes_nor_hides_the_others_from_a_sync(
+    way: str, seven: Changing, output: Path
+) -> None:
+    seven.add("img7", bucket=OTHER)
+    packed(seven, output, bucket=[OTHER], **{way: True})
+    seven.add("img8", "img9")
+    seven.caption("img5")
+    for _ in range(2):
+        packed(seven, output, sync=True)
+        assert_follows(seven, output)
+
+
+def test_samples_outside_the_buckets_of_a_folder_are_not_added_but_a_moved_one_stays(
+    seven: Changing, tmp_path: Path
+) -> None:
+    output = tmp_path / "some"
+    packed(seven, output, bucket=[ONE])
     seven.add("img7", bucket=OTHER)
     seven.add("img8")
-    packed(seven, output, append=True, bucket=[OTHER])
-    seven.caption("img0")
+    seven.move("img1", NEW)
     packed(seven, output, sync=True)
-    assert sorted(all_ids(output)) == [f"img{number}" for number in range(8)]
-    packed(seven, output, sync=True, bucket=[ONE])
     assert sorted(all_ids(output)) == [f"img{number}" for number in (0, 1, 2, 3, 4, 8)]
+
+
+def test_a_sync_of_one_bucket_is_refused(seven: Changing, output: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        packed(seven, output, sync=True, bucket=[ONE, OTHER])
+    assert str(refused.value) == (
+        "--sync follows all buckets of a folder, and --bucket names some; to keep only these, give "
+        """--where 'bucket in ("24x16", "32x16")'"""
+    )
+    packed(seven, output, sync=True, where=f'bucket = "{OTHER}"')
+    assert sorted(all_ids(output)) == ["img5", "img6"]
+
+
+@pytest.mark.parametrize("way", ["append", "overwrite", "part"])
+def test_other_conditions_than_those_of_the_shards_that_stay_are_refused(
+    way: str, split: Changing, tmp_path: Path
+) -> None:
+    output, where = tmp_path / "chosen", "height < 9000"
+    split.add("other", bucket=NEW)
+    packed(split, output, where=where, split="val=50%")
+    bad = tmp_path / "bad.txt"
+    bad.write_text("img1\n")
+    options = {"append": True} if way == "append" else {"overwrite": True}
+    options |= {"bucket": [NEW]} if way == "overwrite" else {}
+    target = output / "val" if way == "part" else output
+    sync = f"run shardwright pack --derived-dir {split.root} --output-dir {output} --sync "
+    for other, spelt in (
+        ({"where": "height > 2"}, "--where 'height > 2'"),
+        ({"exclude_ids_file": bad}, f"--where 'height < 9000' --exclude-ids-file {bad}"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            packed(split, target, **options, **other)
+        assert str(refused.value) == (
+            f"{target}: was packed with --where 'height < 9000', so nothing was written; to change "
+            f"that, {sync}{spelt}"
+        )
+    packed(split, target, **options, where=where)
+
+
+def test_what_is_appended_or_resumed_without_conditions_has_those_of_the_folder(
+    seven: Changing, tmp_path: Path
+) -> None:
+    output = tmp_path / "chosen"
+    packed(seven, output, bucket=[ONE], where='image_id !~ "[16]"')
+    packed(seven, output, bucket=[OTHER])
+    packed(seven, output, resume=True, bucket=[OTHER])
+    packed(seven, output, overwrite=True, bucket=[ONE])
+    for _ in range(2):
+        assert sorted(all_ids(output)) == ["img0", "img2", "img3", "img4", "img5"]
+        packed(seven, output, sync=True)
+
+
+def test_a_packed_sample_that_a_list_leaves_out_now_is_outdated(
+    seven: Changing, output: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_text("img7\n")
+    packed(seven, output, sync=True, exclude_ids_file=bad)
+    bad.write_text("img7\nimg2\n")
+    with pytest.raises(OutdatedError, match=r"1 removed \(not_selected; for example img2\)"):
+        packed(seven, output, append=True)
+    packed(seven, output, sync=True)
+    assert packed(seven, output, append=True).written_samples == 0
+
+
+def test_a_sync_that_begins_to_shuffle_does_so_by_a_seed(seven: Changing, output: Path) -> None:
+    def settings() -> tuple[bool, int | None]:
+        listed = manifest.load_manifest(output)
+        assert listed is not None
+        return listed.runs[-1].settings.shuffle, listed.runs[-1].settings.seed
+
+    for options, recorded in (
+        ({"seed": 5}, (False, None)),
+        ({"shuffle": True}, (True, 0)),
+        ({"seed": 7}, (True, 7)),
+        ({"shuffle": True}, (True, 7)),
+        ({}, (True, 7)),
+    ):
+        packed(seven, output, sync=True, **options)
+        assert settings() == recorded
 
 
 @pytest.mark.parametrize("fault", ["missing", "invalid"])
@@ -466,12 +562,13 @@ STEPS = st.lists(
         st.tuples(st.just("add"), st.sampled_from(NAMES)),
         st.tuples(st.just("move"), st.sampled_from(NAMES)),
         st.tuples(st.just("sync"), st.sampled_from(["1", "2", "3"])),
+        st.tuples(st.just("append"), st.sampled_from([ONE, OTHER])),
     ),
     max_size=12,
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=times(8), deadline=None)
 @given(STEPS)
 def test_after_any_history_the_shards_hold_exactly_the_ready_samples(
     steps: list[tuple[str, str]],
@@ -485,6 +582,12 @@ def test_after_any_history_the_shards_hold_exactly_the_ready_samples(
             if step == "sync":
                 packed(changing, output, sync=True, shard_size=int(name))
                 assert_follows(changing, output)
+                before = contents(output)
+                packed(changing, output, sync=True)
+                assert contents(output) == before
+            elif step == "append":
+                with suppress(OutdatedError, UsageError):  # or no sample is in that bucket
+                    packed(changing, output, append=True, bucket=[name])
             elif step == "add" and not there:
                 changing.add(name, bucket=(ONE, OTHER)[number % 2])
             elif step == "move" and there:

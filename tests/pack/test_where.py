@@ -147,7 +147,7 @@ def test_appending_goes_on_with_the_conditions_and_never_adds_what_was_left_out(
     assert not verify(output, against=grown.root, workers=1).findings
     advised = status(derived_dir=grown.root, output_dir=output, workers=1).next_command
     assert advised == f"shardwright verify {output} --against {grown.root}"
-    packed(grown, output, append=True, where="image_id != null")  # another one replaces it
+    packed(grown, output, sync=True, where="image_id != null")  # another one replaces it
     assert len(all_ids(output)) == 12
 
 
@@ -214,11 +214,12 @@ def test_appending_goes_on_with_a_list_as_it_is_now(store: Store, output: Path) 
     with pytest.raises(InputMissingError) as told:
         packed(store, output, append=True)
     assert str(told.value) == (
-        f"{leave}: --exclude-ids-file: no such file; restore it, or give --exclude-ids-file FILE"
+        f"{leave}: --exclude-ids-file: no such file; restore it, or give another "
+        "--exclude-ids-file (with --sync, if there are shards)"
     )
     assert contents(output) == before
     nobody = listed(store.root / "nobody.txt")
-    assert packed(store, output, append=True, exclude_ids_file=nobody).written_samples == 1
+    assert packed(store, output, sync=True, exclude_ids_file=nobody).written_samples == 1
 
 
 def test_a_list_that_changed_is_not_the_run_to_resume(store: Store, output: Path) -> None:

@@ -22,7 +22,7 @@ from shardwright.errors import (
     UsageError,
 )
 from shardwright.packing import empty, publish, start, sync
-from shardwright.packing.choice import Choice, read_choice
+from shardwright.packing.choice import read_choice
 from shardwright.packing.jobs import Job, summarize
 from shardwright.packing.origin import (
     jsonl_name,
@@ -32,18 +32,20 @@ from shardwright.packing.origin import (
 )
 from shardwright.packing.plan import Plan, plan
 from shardwright.packing.scan import Scan, require_inputs, scan
-from shardwright.packing.select import select
+from shardwright.packing.select import Selected, select
 from shardwright.packing.start import Start, existing, mixed, packed_from
 from shardwright.packing.summary import PackSummary
 from shardwright.packing.targets import Target, find_targets
 from shardwright.progress import Progress
+from shardwright.recipes.split import Split
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings, ShardEntry, Unfinished
 from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import parts_of
 from shardwright.storage import locks
 from shardwright.storage.local import LocalStorage, require_space, require_writable
-from shardwright.store import provenance
+from shardwright.store import commands, provenance
+from shardwright.store.commands import quoted
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 
@@ -80,15 +82,16 @@ def run(request: Request, progress: Progress) -> PackSummary:
     require_inputs(store)
     _require_own_folder(request)
     require_writable(request.output_dir)
-    choice, targets = _find(request)
-    settings = choice.settings
+    split, targets = find_targets(request.output_dir, request.settings, request.way)
     for target in targets:
         require_writable(target.folder)
         if not request.dry_run:
             locks.require_unlocked(target.folder)
-    found = scan(store, progress, request.progress_every)
-    _require_samples(request.given.get("buckets", ()), found)
     starts = _starts(request, targets)
+    choice = read_choice(_settings(request, split, targets, starts), store)
+    settings = choice.settings
+    found = scan(store, progress, request.progress_every)
+    _require_samples(request.settings.buckets, found)
     source = _source(store)
     before = [[] if request.other_jsonl else packed_from(target.folder) for target in targets]
     if request.way:
@@ -98,11 +101,12 @@ def run(request: Request, progress: Progress) -> PackSummary:
                 require_one_jsonl(store, names, target.folder)
     known = frozenset().union(*(begin.known for begin in starts), _beside(targets))
     parts = [target.part for target in targets]
-    selected = select(found, choice, parts, known, request.engine, progress)
+    packed = {name for begin in starts if begin.before for one in begin.packed for name in one.ids}
+    selected = select(found, choice, parts, known, packed, request.engine, progress)
     followed, synced = starts, None
     if any(begin.before for begin in starts):
         followed, synced = sync.follow(
-            *(targets, starts, found, choice, selected), request.engine, progress
+            targets, starts, found, choice, selected, request.engine, progress
         )
     checked = sync.check_all(followed, found, selected, settings.limit, request.engine, progress)
     jobs = []
@@ -115,7 +119,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
             begin = replace(begin, replaced=mixed(target.folder, begin, kept))
         jobs.append(Job(target, begin, layout, kept, names))
     active = [job for job in jobs if _has_work(job, jobs)]
-    obstacle = _obstacle(active, source, request, progress)
+    obstacle = _obstacle(active, selected, source, request, progress)
     old: dict[str, list[str]] = {}  # shards that are removed or replaced
     if request.dry_run:
         old = {} if obstacle else {job.target.prefix: job.old for job in active}
@@ -123,13 +127,19 @@ def run(request: Request, progress: Progress) -> PackSummary:
         with ExitStack() as locked:
             for job in active:
                 locked.enter_context(LocalStorage(job.folder).lease())
-            if _starts(request, targets) != starts:
+            now = find_targets(request.output_dir, request.settings, request.way)
+            if now != (split, targets) or _starts(request, targets) != starts:
                 what = "another run has written here"
                 raise SourceChangedError(what, path=request.output_dir, fix="run again")
             old = {job.target.prefix: job.old for job in active}
             _write(active, source, request, progress)
     return summarize(
-        *(jobs, selected, checked, found, old, synced),
+        jobs,
+        selected,
+        checked,
+        found,
+        old,
+        synced,
         output=request.output_dir,
         dry_run=request.dry_run,
         obstacle=obstacle,
@@ -137,18 +147,38 @@ def run(request: Request, progress: Progress) -> PackSummary:
     )
 
 
-def _find(request: Request) -> tuple[Choice, list[Target]]:
-    """Find what to pack, and where; --append and --sync go on with what was chosen before."""
-    split, targets = find_targets(request.output_dir, request.settings, request.way)
-    settings = msgspec.structs.replace(request.settings, split=split)
-    if request.way in ("append", "sync", "resume"):
-        before = start.current_run(target.folder for target in targets)
-        if before and request.way == "append":
-            settings = settings.chosen_as(before.settings)
-        elif before and (request.way == "sync" or before.sync):
-            given = {**request.given, "split": split, "part": None}
-            settings = msgspec.structs.replace(before.settings, **given)
-    return read_choice(settings, request.store), targets
+def _settings(
+    request: Request, split: Split | None, targets: Sequence[Target], starts: Sequence[Start]
+) -> PackSettings:
+    """Complete the settings by those of the last run, which chose the samples that are there.
+
+    All runs of a folder share their conditions, so that a sync can judge every packed sample.
+    """
+    own, top = msgspec.structs.replace(request.settings, split=split), request.output_dir
+    alone = targets[0].part is not None and len(targets) == 1
+    before = start.current_run(target.folder for target in targets)
+    if alone:
+        top = targets[0].folder.absolute().parent
+        before = before or start.current_run(parts_of(top).values())
+    if before is None or (request.way == "overwrite" and not own.buckets and not alone):
+        return own
+    as_before = own.chosen_as(before.settings)
+    stays = alone or (request.way != "sync" and any(begin.base.shards for begin in starts))
+    if stays and request.way != "resume":  # which is refused for any other setting
+        folder = request.store.folder
+        was, now = (one.conditions(folder) for one in (before.settings, as_before))
+        if was != now:
+            listed = f"with {' '.join(map(quoted, was))}" if was else "without conditions"
+            change = commands.pack(request.store, top, "--sync", *now)
+            what = f"was packed {listed}, so nothing was written"
+            raise UsageError(what, path=request.output_dir, fix=f"to change that, run {change}")
+    if request.way == "sync" or (request.way == "resume" and before.sync):
+        scope = {"buckets": start.asked_buckets(starts)}
+        given = {**scope, **request.given, "split": split, "part": None}
+        settings = msgspec.structs.replace(before.settings, **given)
+        seed = (settings.seed or 0) if settings.shuffle else None
+        return msgspec.structs.replace(settings, seed=seed)
+    return as_before
 
 
 def _beside(targets: Sequence[Target]) -> frozenset[str]:
@@ -184,7 +214,11 @@ def _has_work(job: Job, jobs: Sequence[Job]) -> bool:
 
 
 def _obstacle(
-    jobs: Sequence[Job], source: _Source, request: Request, progress: Progress
+    jobs: Sequence[Job],
+    selected: Selected,
+    source: _Source,
+    request: Request,
+    progress: Progress,
 ) -> str | None:
     """Raise if the run cannot write one of its targets; under dry_run, say why."""
     try:
@@ -197,7 +231,8 @@ def _obstacle(
             base = job.start.before or job.start.base
             require_same_kind(request.store, source.made, base, job.folder, progress)
             if job.start.append:
-                sync.require_current(job, request.output_dir, request.engine, progress)
+                output = request.output_dir
+                sync.require_current(job, selected, output, request.engine, progress)
         if jobs and not request.ignore_space:
             needed = sum(shard.bytes for job in jobs for shard in job.todo)
             fewer = "pack fewer with --limit or --bucket, "

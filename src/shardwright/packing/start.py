@@ -175,8 +175,15 @@ def resume_part(output: Path, part: str, current: Unfinished | Run | None) -> St
 
 
 def current_run(outputs: Iterable[Path]) -> Unfinished | Run | None:
-    """Find the last run into the parts of a split: the unfinished one, or the latest."""
-    lasts = {output.name: last for output in outputs if (last := _last(output)) is not None}
+    """Find the last run into the parts of a split: the unfinished one, or the latest.
+
+    A damaged manifest names none; it is reported where it is needed.
+    """
+    lasts: dict[str, Unfinished | Run] = {}
+    for output in outputs:
+        with suppress(DamageError):
+            if (last := _last(output)) is not None:
+                lasts[output.name] = last
     for last in lasts.values():
         if isinstance(last, Unfinished):
             return last
@@ -197,6 +204,15 @@ def _last(output: Path) -> Unfinished | Run | None:
 
 def _plans(run: Unfinished | Run) -> dict[str, str]:
     return run.parts or {}
+
+
+def asked_buckets(starts: Iterable[Start]) -> list[str]:
+    """Give the buckets that any run of a folder that is synced was asked for; none for all."""
+    asked: list[list[str]] = []
+    for start in starts:
+        asked += [run.settings.buckets for run in start.before.runs] if start.before else []
+        asked += [start.resumed.settings.buckets] if start.resumed else []
+    return sorted({name for names in asked for name in names}) if all(asked) else []
 
 
 def packed_ids(output: Path) -> frozenset[str]:

@@ -14,20 +14,20 @@ from pathlib import Path
 from msgspec import UNSET, UnsetType
 
 from shardwright.engine import Engine
-from shardwright.errors import OutdatedError, ShardwrightError, UsageError
+from shardwright.errors import OutdatedError, UsageError
 from shardwright.packing.check import Checked, check
-from shardwright.packing.choice import Choice, read_choice
+from shardwright.packing.choice import Choice
 from shardwright.packing.jobs import Job
 from shardwright.packing.origin import jsonl_name
 from shardwright.packing.outdated import Compared, Comparison, compare, of_jsonl
 from shardwright.packing.plan import Again
 from shardwright.packing.scan import Scan
-from shardwright.packing.select import Selected, select
+from shardwright.packing.select import Selected
 from shardwright.packing.start import Start, only
 from shardwright.packing.summary import Skipped
 from shardwright.packing.targets import Target
 from shardwright.progress import Progress, quantity
-from shardwright.shards.format.manifest import Before, PackSettings
+from shardwright.shards.format.manifest import Before
 from shardwright.shards.format.names import shard_number
 from shardwright.store import commands
 from shardwright.store.store import Store
@@ -49,7 +49,6 @@ def follow(
     followed, total = [], Comparison()
     for target, start in zip(targets, starts, strict=True):
         asked = set(selected.of_part(selected.order, target.part))
-        asked |= _asked_before(target.part, start, found, choice, engine)
         result = compare(
             target.folder,
             start.packed,
@@ -57,7 +56,7 @@ def follow(
             asked.__contains__,
             engine,
             progress,
-            lists=choice.lists,
+            lists=lambda name: choice.fault(name, None) is None,
         )
         require_ready(found.store, result.not_ready)
         followed.append(_followed(start, result))
@@ -70,34 +69,6 @@ def follow(
     selected.order = [sample for sample in selected.order if sample not in staying]
     selected.packed_before = len(staying)
     return followed, total
-
-
-def _asked_before(
-    part: str | None, start: Start, found: Scan, choice: Choice, engine: Engine
-) -> set[int]:
-    """Give the samples that runs since the last sync asked for, unless the choice is another now.
-
-    ``--append --bucket 512x512`` adds to what is there, so the rest is not to go.
-    """
-    runs = start.before.runs if start.before else []
-    first = max((number for number, run in enumerate(runs) if run.sync), default=0)
-    recent = [run.settings for run in runs[first:]]
-    asked: set[int] = set()
-    if recent and _asks(recent[-1]) == _asks(choice.settings):
-        others = {_asks(settings): settings for settings in recent[:-1]}
-        for settings in others.values():
-            try:
-                before = read_choice(settings, found.store)
-                asked.update(select(found, before, [part], (), engine, Progress()).order)
-            except ShardwrightError:  # a list is gone: what it chose stays
-                asked.update(found.ready())
-    return asked
-
-
-def _asks(settings: PackSettings) -> tuple[object, ...]:
-    lists = (settings.ids_file, settings.exclude_ids_file)
-    names = (file.path if file else None for file in lists)
-    return (tuple(settings.buckets), tuple(settings.where), *names)
 
 
 def _followed(start: Start, result: Comparison) -> Start:
@@ -170,11 +141,14 @@ def require_ready(store: Store, not_ready: Skipped) -> None:
         raise OutdatedError(what, path=store.jsonl, fix=fix)
 
 
-def require_current(job: Job, output: Path, engine: Engine, progress: Progress) -> None:
+def require_current(
+    job: Job, selected: Selected, output: Path, engine: Engine, progress: Progress
+) -> None:
     """Raise if packed samples are outdated, before others are appended to them."""
     scan, runs = job.layout.scan, job.start.base.runs
     packed = of_jsonl(jsonl_name(scan.store), job.start.packed, runs)
-    result = compare(job.folder, packed, scan, lambda sample: True, engine, progress)
+    stays = lambda sample: sample not in selected.unselected  # noqa: E731
+    result = compare(job.folder, packed, scan, stays, engine, progress)
     if result.outdated:
         kinds = {"changed": result.changed, "removed": result.removed}
         listed = [

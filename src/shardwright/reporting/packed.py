@@ -179,9 +179,10 @@ class Packings:
         settings = group.settings
         if settings is not None and group.top == self.output_dir:  # all parts are here
             settings = msgspec.structs.replace(settings, part=None)
-        if settings is None or not settings.is_choice:
+        asked = wanted(store, settings) if settings else None
+        if asked is None:
             return len(self._ready) - group.ready
-        asked = wanted(store, settings) & self._ready
+        asked &= self._ready
         for one in group.packings:
             asked -= packed_ids(one.folder)
         return len(asked)

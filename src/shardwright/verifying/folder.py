@@ -285,11 +285,11 @@ def left_out(
     found = {key for shard in seen for key in shard.keys}
     store, longest = source.store, source.store.recipe.longest_key
     settings = packed.runs[-1].settings if packed else None
-    asked = wanted(store, settings) if settings and settings.is_choice else source.lines
+    asked = wanted(store, settings) if settings else None
     absent = []
     for image_id in source.lines:
         check()
-        if image_id in asked and keys.key(image_id, longest) not in found:
+        if (asked is None or image_id in asked) and keys.key(image_id, longest) not in found:
             absent.append(image_id)
     if not absent:
         return
