@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardwright import InputMissingError, PackSummary, UsageError, pack, status, verify
+from shardwright import (
+    InputMissingError,
+    OutdatedError,
+    PackSummary,
+    UsageError,
+    pack,
+    status,
+    verify,
+)
 from shardwright.progress import Progress
+from shardwright.recipes import SPECIFICATION, Selection
 from shardwright.shards.format import manifest
 from shardwright.storage.files import using
+from shardwright.store.store import Store as OurStore
 from shardwright.summary import Count
 from tests import commands
 from tests.faults import Killed, KillingDisk, contents
@@ -269,3 +280,59 @@ def test_a_list_outside_a_store_that_is_a_link_is_found_by_every_run(
     with pytest.raises(UsageError, match=advised):
         packed(linked, output, append=True)
     assert sorted(all_ids(output)) == ids(0, 1, 3, 4, 6, 7)
+
+
+# -- the limits of the recipe --
+
+FACTS = [
+    {"image_id": "img0", "enlarged": 1.2, "cropped": 0.1, "tokens_lost": {"t5": 3, "gone": 9}},
+    {"image_id": "img1", "enlarged": 2.0, "cropped": 0.3, "tokens_lost": {"t5": 0}},
+    {"image_id": "img2", "enlarged": 1.0, "cropped": 0.5},
+    {"image_id": "img3"},
+]
+
+
+def limited(store: Store, **limits: float) -> None:
+    """Record limits in the recipe of a store, as derive does."""
+    (store.root / ".shardwright").mkdir()
+    recipe = replace(SPECIFICATION, selection=Selection(**limits))  # type: ignore[arg-type]
+    OurStore(store.root, store.jsonl, recipe).record(always=True)
+    lines = (json.dumps(known) + "\n" for known in FACTS)
+    (store.root / ".shardwright/facts.jsonl").write_text("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("limits", "left_out"),
+    [
+        ({"max_upscale": 1.5}, {"max_upscale = 1.5": Count(1, "img1")}),
+        ({"max_crop": 0.29996}, {"max_crop = 0.29996": Count(1, "img2")}),  # facts have 4 digits
+        ({"max_tokens_lost": 3}, {}),
+        ({"max_tokens_lost": 2}, {"max_tokens_lost = 2": Count(1, "img0")}),
+        ({"min_side": 24}, {"min_side = 24": Count(8, "img0")}),
+        (
+            {"max_crop": 0.2, "max_upscale": 1.5},
+            {"max_upscale = 1.5": Count(1, "img1"), "max_crop = 0.2": Count(1, "img2")},
+        ),
+    ],
+)
+def test_images_on_record_that_exceed_a_limit_of_the_recipe_are_left_out_and_taken_out(
+    limits: dict[str, float], left_out: dict[str, Count], store: Store, output: Path
+) -> None:
+    packed(store, output)
+    before = contents(output)
+    limited(store, **limits)
+    assert packed(store, output / "new", dry_run=True).left_out == left_out
+    count = sum(left.count for left in left_out.values())
+    if count in (0, 8):
+        return
+    told = status(derived_dir=store.root, output_dir=output, workers=1)
+    assert told.packed[str(output)].outdated == count
+    with pytest.raises(OutdatedError, match=f"{count} removed"):
+        packed(store, output, append=True)
+    assert contents(output) == before
+    pack(derived_dir=store.root, output_dir=output, workers=1, sync=True)
+    assert len(all_ids(output)) == 8 - count
+    assert not verify(output, against=store.root, workers=1).findings
+    told = status(derived_dir=store.root, output_dir=output, workers=1)
+    assert told.next_command == f"shardwright verify {output} --against {store.root}"
+    assert told.packed[str(output)].outdated == 0

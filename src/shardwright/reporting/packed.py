@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -87,14 +87,13 @@ class Packings:
         self._compared = partial(
             compare,
             found=scan,
-            stays=lambda sample: True,
             engine=engine,
             progress=progress,
             moved=False,
         )
         self._jsonl = manifest.relative_name(store.jsonl, store.folder)
         self._entries, self._recipe = provenance.readable(store.folder), store.recipe
-        self._ready = ready
+        self._store, self._scan, self._ready = store, scan, ready
         self._left = set(ready)  # ready samples that are in no folder
         self._packings = [self._read(folder, ready) for folder in _folders(output_dir)]
 
@@ -187,6 +186,11 @@ class Packings:
             asked -= packed_ids(one.folder)
         return len(asked)
 
+    def _stays(self, settings: PackSettings) -> Callable[[int], bool]:
+        """Give whether a sample is asked for, in whichever part."""
+        asked = wanted(self._store, msgspec.structs.replace(settings, part=None))
+        return lambda sample: asked is None or self._scan.ids[sample] in asked
+
     def _read(self, folder: Path, ready: Set[str]) -> _Packing:
         found = _Packing(folder, [])
         try:
@@ -207,7 +211,9 @@ class Packings:
                     self._left.difference_update(() if found.other else ids)
                 if not found.other:
                     packed = of_jsonl(self._jsonl, packed, listed.runs)
-                    found.outdated = self._compared(folder, packed).outdated
+                    found.outdated = self._compared(
+                        folder, packed, stays=self._stays(listed.runs[-1].settings)
+                    ).outdated
         except ShardwrightError:  # verify reports it
             found.damaged = True
         return found
