@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwright
-from shardwright import DamageError, PackSummary, ShardExistsError, UsageError, pack, status, verify
+from shardwright import (
+    DamageError,
+    PackSummary,
+    ShardExistsError,
+    SourceChangedError,
+    UsageError,
+    pack,
+    status,
+    verify,
+)
 from shardwright.progress import Progress
 from shardwright.recipes.split import Split, choose_split, read_split
 from shardwright.shards.format import manifest
@@ -375,6 +384,21 @@ def test_a_split_is_not_packed_over_shards_that_are_not_split(store: Store, outp
     for way in ("append", "overwrite", "resume"):
         with pytest.raises(UsageError, match="holds shards that are not split"):
             packed(store, output, split=SPLIT, **{way: True})
+
+
+@pytest.mark.parametrize(("mine", "other"), [(SPLIT, None), (None, SPLIT)])
+def test_a_folder_that_another_run_splits_or_fills_meanwhile_is_left_to_it(
+    mine: str | None, other: str | None, store: Store, output: Path
+) -> None:
+    class Slow(Progress):
+        def phase(self, name: str, total: int, unit: str) -> None:
+            if name == "check":
+                packed(store, output, split=other)
+
+    with pytest.raises((SourceChangedError, UsageError), match=r"run again|are not split"):
+        packed(store, output, split=mine, progress=Slow())
+    folders = {path.parent.parent.name for path in output.rglob(manifest.MANIFEST_NAME)}
+    assert folders == ({"train", "val"} if other else {output.name})
 
 
 def test_nothing_is_written_anywhere_if_one_part_is_in_the_way(store: Store, output: Path) -> None:

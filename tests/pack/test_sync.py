@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from shardwright import OutdatedError, PackSummary, UsageError, pack, verify
+from shardwright.packing.start import current_run
 from shardwright.shards.format import consistency, manifest
 from shardwright.storage.files import using
 from tests import commands
@@ -188,6 +189,9 @@ def test_a_sync_with_nothing_to_do_says_so_and_changes_nothing(
     assert done.returncode == 0
     assert "nothing to sync: 4 shards up to date" in done.stdout
     assert (contents(output), stamps(output)) == (before, times)
+    flags = ("--derived-dir", seven.root, "--output-dir", output, "--shard-size", 3)
+    done = commands.run("pack", "--sync", *flags)
+    assert "nothing to sync: 4 shards up to date; new settings recorded\n" in done.stdout
 
 
 def test_a_sync_goes_on_with_the_settings_of_the_last_run(tmp_path: Path, output: Path) -> None:
@@ -438,7 +442,8 @@ def test_an_interrupted_sync_is_finished_by_sync_or_resume(
     bad.write_text("img8\n")
     unbroken = packed(seven, tmp_path / "unbroken", sync=True, exclude_ids_file=bad).synced
     interrupted(seven, output, call, exclude_ids_file=bad)
-    assert verify(output, workers=1).counts["unfinished"] == 1
+    (unfinished,) = (f for f in verify(output, workers=1).findings if f.kind == "unfinished")
+    assert unfinished.fix == "if none is active, finish it with pack --sync"
     with pytest.raises(UsageError, match="interrupted; finish it with --sync"):
         packed(seven, output, append=True)
     summary = packed(seven, output, **{way: True})
@@ -533,6 +538,21 @@ def test_a_part_that_becomes_empty_has_a_manifest_without_shards(
     packed(split, output, sync=True)
     assert sorted(all_ids(output / "val")) == sorted(gone)
     assert contents(output / "train") == train
+
+
+def test_a_sync_that_wrote_no_shard_in_a_part_is_not_taken_for_the_last_run(
+    split: Changing, tmp_path: Path
+) -> None:
+    output = tmp_path / "three"
+    packed(split, output, split="val=30%,test=30%")
+    packed(split, output, sync=True, shard_size=2)
+    split.add("a00")
+    packed(split, output, append=True, shard_size=3)
+    (new,) = (path for path in output.iterdir() if "a00" in all_ids(path))
+    assert new.name != "test"
+    last = current_run(output / name for name in ("test", "train", "val"))
+    assert last is not None
+    assert last.settings.shard_size == 3
 
 
 @pytest.mark.parametrize("way", ["sync", "resume"])

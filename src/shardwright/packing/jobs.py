@@ -30,12 +30,23 @@ class Job:
     start: Start
     layout: Plan
     kept: dict[str, ShardEntry]  # of the interrupted run
-    before: list[str]  # the JSONLs that its shards were packed from
+    jsonls: list[str]  # that its shards were packed from
 
     @property
     def folder(self) -> Path:
         """Give its shard folder."""
         return self.target.folder
+
+    @property
+    def has_other_settings(self) -> bool:
+        """Whether a sync has other settings than the run before."""
+        runs = self.start.before.runs if self.start.before else []
+        return bool(runs) and runs[-1].settings != self.layout.settings
+
+    @property
+    def way(self) -> str:
+        """Name the flag that packs again what this run did not finish."""
+        return "--sync" if self.start.before else "--append" if self.start.append else "--overwrite"
 
     @property
     def stay(self) -> set[str]:
@@ -151,4 +162,5 @@ def _synced(jobs: Sequence[Job], found: Comparison, new: int) -> SyncSummary:
         new_samples=new,
         moved_shards=moved,
         untouched_shards=sum(len(job.start.base.shards) for job in jobs),
+        new_settings=any(job.has_other_settings for job in jobs),
     )

@@ -204,9 +204,7 @@ def _has_work(job: Job, jobs: Sequence[Job]) -> bool:
     if job.layout.shards:
         return True
     if job.start.before:
-        runs = job.start.before.runs
-        other = bool(runs) and runs[-1].settings != job.layout.settings
-        return other or bool(job.start.resumed or job.old)
+        return job.has_other_settings or bool(job.start.resumed or job.old)
     if job.start.append:
         return bool(job.start.base.runs or job.start.resumed)
     # With --overwrite, the shards of a part that has no sample now go with those of the others.
@@ -227,7 +225,7 @@ def _obstacle(
             if not request.way:
                 there += existing(job.folder, job.layout.buckets)
             publish.refuse(job.folder, there, request.settings.buckets)
-            require_same_jsonl(request.store, job.before, job.folder)
+            require_same_jsonl(request.store, job.jsonls, job.folder)
             base = job.start.before or job.start.base
             require_same_kind(request.store, source.made, base, job.folder, progress)
             if job.start.append:
@@ -289,7 +287,7 @@ def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Pro
     parts = {
         job.target.part: plans[job.target.part]
         for job in jobs
-        if job.target.part and job.layout.shards
+        if job.target.part and (job.layout.shards or job.start.before)
     }
     for job in jobs:  # a part that the interrupted sync has finished belongs to this run
         if job.start.before and job.start.resumed:
@@ -336,6 +334,7 @@ def _write_target(
         prefix=job.target.prefix,
         replaced=start.replaced,
         keep=job.stay,
+        way=job.way,
         sha256=sha256,
         engine=request.engine,
         progress=progress,
@@ -347,7 +346,7 @@ def _write_target(
     publish.remove_empty_buckets(target)
     stays = bool(layout.shards or start.base.shards)
     checksums = empty.publish(target, start.base, source.empties if stays else {})
-    publish.sync(target)  # before the manifest lists them
+    publish.make_durable(target)  # before the manifest lists them
     entries = [*job.kept.values(), *written]
     publish.finish(target, layout, begun, entries, source.made, checksums, sha256)
 

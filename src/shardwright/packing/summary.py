@@ -62,6 +62,7 @@ class SyncSummary:
     new_samples: int
     moved_shards: dict[str, str]  # by old name: the last ones, where a shard has become empty
     untouched_shards: int
+    new_settings: bool  # other ones are recorded than before
 
 
 @dataclass

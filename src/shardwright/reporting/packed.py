@@ -198,9 +198,7 @@ class Packings:
             listed = manifest.load_manifest(folder)
             if listed is not None:
                 found.runs = listed.runs
-                found.other = consistency.other_recipe(
-                    listed, self._recipe
-                ) or consistency.other_settings(listed, self._entries)
+                found.other = consistency.other_kind(listed, self._recipe, self._entries)
                 packed = []
                 for shard in listed.shards:
                     check()
