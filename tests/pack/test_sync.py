@@ -15,7 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from shardwright import OutdatedError, PackSummary, UsageError, pack, verify
+from shardwright import (
+    OutdatedError,
+    PackSummary,
+    Progress,
+    SourceChangedError,
+    UsageError,
+    pack,
+    verify,
+)
 from shardwright.packing.start import current_run
 from shardwright.shards.format import consistency, manifest
 from shardwright.storage.files import using
@@ -189,7 +197,7 @@ def test_a_sync_with_nothing_to_do_says_so_and_changes_nothing(
     assert done.returncode == 0
     assert "nothing to sync: 4 shards up to date" in done.stdout
     assert (contents(output), stamps(output)) == (before, times)
-    flags = ("--derived-dir", seven.root, "--output-dir", output, "--shard-size", 3)
+    flags = ("--derived-dir", seven.root, "--output-dir", output, "--shard-size", "3")
     done = commands.run("pack", "--sync", *flags)
     assert "nothing to sync: 4 shards up to date; new settings recorded\n" in done.stdout
 
@@ -286,7 +294,7 @@ def test_other_conditions_than_those_of_the_shards_that_stay_are_refused(
     packed(split, output, where=where, split="val=50%")
     bad = tmp_path / "bad.txt"
     bad.write_text("img1\n")
-    options = {"append": True} if way == "append" else {"overwrite": True}
+    options: dict[str, Any] = {"append" if way == "append" else "overwrite": True}
     options |= {"bucket": [NEW]} if way == "overwrite" else {}
     target = output / "val" if way == "part" else output
     sync = f"run shardwright pack --derived-dir {split.root} --output-dir {output} --sync "
@@ -455,6 +463,21 @@ def test_an_interrupted_sync_is_finished_by_sync_or_resume(
         summary.packed_before
         <= summary.ready_records - summary.left_out["--exclude-ids-file"].count
     )
+
+
+def test_an_array_that_changes_during_a_sync_is_followed_by_another_one(
+    seven: Changing, output: Path
+) -> None:
+    class Meddling(Progress):
+        def phase(self, name: str, total: int, unit: str) -> None:
+            if name == "write":
+                seven.recompute("img0", "meanwhile")
+
+    seven.caption("img0")
+    with pytest.raises(SourceChangedError, match=r"--resume, or if that is refused with --sync$"):
+        packed(seven, output, sync=True, progress=Meddling())
+    packed(seven, output, sync=True)
+    assert_follows(seven, output)
 
 
 def test_an_interrupted_sync_follows_a_store_that_has_changed_since(

@@ -119,7 +119,7 @@ def test_a_field_that_no_record_has_is_an_error_that_lists_the_fields(
 
 def test_a_condition_that_is_not_one_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     make_store(tmp_path / "derived", [])
-    with pytest.raises(UsageError, match="--where: a value is missing at its end"):
+    with pytest.raises(UsageError, match="--where: expected a value at its end"):
         pack(derived_dir=tmp_path / "derived", output_dir=tmp_path / "out", where="width >")
 
 
