@@ -20,8 +20,8 @@ import xxhash
 
 from shardwright.engine import Engine
 from shardwright.interrupts import check
-from shardwright.packing.scan import Part, Scan, missing_array
-from shardwright.packing.summary import Skipped
+from shardwright.packing.scan import Excerpt, Scan, missing_array
+from shardwright.packing.summary import Counts
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, Recipe
 from shardwright.shards.format import index
@@ -63,9 +63,9 @@ class Comparison:
     """Packed shards, compared with a store; the counts are of samples, by reason."""
 
     shards: list[Compared] = field(default_factory=list)
-    changed: Skipped = field(default_factory=Skipped)
-    removed: Skipped = field(default_factory=Skipped)
-    not_ready: Skipped = field(default_factory=Skipped)
+    changed: Counts = field(default_factory=Counts)
+    removed: Counts = field(default_factory=Counts)
+    not_ready: Counts = field(default_factory=Counts)
 
     @property
     def outdated(self) -> int:
@@ -120,7 +120,7 @@ def compare(
         _Task(
             output,
             shard.entry.path,
-            found.part([places[i] for i in shard.ids if i in places]),
+            found.excerpt([places[i] for i in shard.ids if i in places]),
             moved,
         )
         for shard in packed
@@ -175,7 +175,7 @@ def _not_ready(store: Store, absent: Collection[str]) -> dict[str, str]:
 class _Task(NamedTuple):
     output: Path
     path: str
-    samples: Part
+    samples: Excerpt
     moved: bool
 
 

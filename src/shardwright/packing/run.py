@@ -22,6 +22,7 @@ from shardwright.errors import (
     UsageError,
 )
 from shardwright.packing import empty, publish, start, sync
+from shardwright.packing.check import check
 from shardwright.packing.choice import read_choice
 from shardwright.packing.jobs import Job, summarize
 from shardwright.packing.origin import (
@@ -108,7 +109,13 @@ def run(request: Request, progress: Progress) -> PackSummary:
         followed, synced = sync.follow(
             targets, starts, found, choice, selected, request.engine, progress
         )
-    checked = sync.check_all(followed, found, selected, settings.limit, request.engine, progress)
+    limit = settings.limit
+    if synced is not None and limit is not None:  # then it bounds the samples of all shards
+        limit = max(0, limit - selected.packed_before)
+    again = [sample for begin in followed for shard in begin.again for sample in shard.samples]
+    checked = check(found, selected.order, limit, request.engine, progress, again)
+    if synced is not None:
+        sync.require_some_left(starts, selected, checked)
     jobs = []
     for target, begin, names in zip(targets, followed, before, strict=True):
         chosen = selected.of_part(checked.chosen, target.part)

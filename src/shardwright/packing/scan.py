@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from shardwright.errors import InputMissingError, ProvenanceError, SourceChangedError
 from shardwright.interrupts import check
-from shardwright.packing.summary import Skipped
+from shardwright.packing.summary import Counts
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files
@@ -42,7 +42,7 @@ class Scan:
 
     store: Store
     jsonl_state: tuple[int, int]  # its size and time, to notice a change before we copy it
-    skipped: Skipped = field(default_factory=Skipped)
+    skipped: Counts = field(default_factory=Counts)
     ids: list[str] = field(default_factory=list)
     buckets: list[str] = field(default_factory=list)
     offsets: array[int] = field(default_factory=lambda: array("Q"))
@@ -82,9 +82,9 @@ class Scan:
         """Count the records that are ready."""
         return len(self.ids) - len(self.dropped)
 
-    def part(self, samples: Sequence[int]) -> Part:
+    def excerpt(self, samples: Sequence[int]) -> Excerpt:
         """Give what a worker needs to read some samples."""
-        return Part(
+        return Excerpt(
             self.store,
             self.jsonl_state,
             [self.ids[sample] for sample in samples],
@@ -101,7 +101,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Part:
+class Excerpt:
     """Some samples of a scan, for a worker to read."""
 
     store: Store

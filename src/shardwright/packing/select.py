@@ -12,8 +12,8 @@ from typing import NamedTuple
 from shardwright.engine import Engine
 from shardwright.errors import UsageError
 from shardwright.packing.choice import Choice, MinSide, group_text
-from shardwright.packing.scan import Part, Scan
-from shardwright.packing.summary import Skipped
+from shardwright.packing.scan import Excerpt, Scan
+from shardwright.packing.summary import Counts
 from shardwright.progress import Progress, quantity
 from shardwright.store import records, where
 from shardwright.store.records import BadRecordError
@@ -29,7 +29,7 @@ class Selected:
 
     order: list[int]
     parts: dict[int, str] = field(default_factory=dict)  # by sample, if there is a split
-    left_out: Skipped = field(default_factory=Skipped)  # the others, by condition
+    left_out: Counts = field(default_factory=Counts)  # the others, by condition
     packed_before: int = 0
     unselected: set[int] = field(default_factory=set)  # of those, what is not asked for now
 
@@ -108,7 +108,7 @@ def _warn_of_lists(scan: Scan, choice: Choice, progress: Progress) -> None:
 
 class _Task(NamedTuple):
     first: int
-    samples: Part
+    samples: Excerpt
     conditions: list[Condition | MinSide]
     group: str | None
 
@@ -127,7 +127,7 @@ def _read(
     found, fields = _Read(), set[str]()
     progress.phase("select", len(samples), "records")
     tasks = (
-        _Task(first, scan.part(samples[first : first + _BATCH]), choice.conditions, choice.group)
+        _Task(first, scan.excerpt(samples[first : first + _BATCH]), choice.conditions, choice.group)
         for first in range(0, len(samples), _BATCH)
     )
     with closing(engine.run(_look, tasks)) as answers:

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from shardwright.engine import Engine
 from shardwright.errors import OutdatedError, UsageError
-from shardwright.packing.check import Checked, check
+from shardwright.packing.check import Checked, reasons, require_ready
 from shardwright.packing.choice import Choice
 from shardwright.packing.jobs import Job
 from shardwright.packing.origin import jsonl_name
@@ -24,13 +24,11 @@ from shardwright.packing.plan import Again
 from shardwright.packing.scan import Scan
 from shardwright.packing.select import Selected
 from shardwright.packing.start import Start, only
-from shardwright.packing.summary import Skipped
 from shardwright.packing.targets import Target
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format.manifest import Before
 from shardwright.shards.format.names import shard_number
 from shardwright.store import commands
-from shardwright.store.store import Store
 
 
 def follow(
@@ -101,44 +99,13 @@ def _numbered(shards: Sequence[Compared]) -> dict[int, Compared]:
     return {moved.get(number, number): shard for number, shard in full.items()}
 
 
-def check_all(
-    starts: Sequence[Start],
-    found: Scan,
-    selected: Selected,
-    limit: int | None,
-    engine: Engine,
-    progress: Progress,
-) -> Checked:
-    """Look closely at all samples to write; those of shards to write again must be ready.
-
-    Where shards follow the store, a limit bounds the samples of all of them.
-    """
-    again = [sample for start in starts for shard in start.again for sample in shard.samples]
-    if limit is not None and any(start.before for start in starts):
-        limit = len(again) + max(0, limit - selected.packed_before)
-    checked = check(found, [*again, *selected.order], limit, engine, progress)
-    invalid = Skipped()
-    for sample in again:
-        if sample in checked.invalid:
-            invalid.add(checked.invalid[sample], found.ids[sample])
-    require_ready(found.store, invalid)
-    checked.chosen = checked.chosen[len(again) :]
-    packed = sum(len(shard.ids) for start in starts if start.before for shard in start.packed)
+def require_some_left(starts: Sequence[Start], selected: Selected, checked: Checked) -> None:
+    """Raise if all packed samples would go, and no new one come."""
+    packed = sum(len(shard.ids) for start in starts for shard in start.packed)
     if packed and not selected.packed_before and not checked.chosen:
         what = f"no sample would be left of {quantity(packed, 'packed samples')}"
         fix = "check the store and what is selected; to remove all shards, delete their folder"
         raise UsageError(what, fix=fix)
-    return checked
-
-
-def require_ready(store: Store, not_ready: Skipped) -> None:
-    """Raise if packed samples have a record, but are not ready to be packed again."""
-    if not_ready:
-        count = quantity(not_ready.total, "packed samples")
-        are = "is" if not_ready.total == 1 else "are"
-        what = f"{count} {are} not ready {_reasons(not_ready)}, so nothing was written"
-        fix = f"run {commands.derive(store)}, or take them out with --exclude-ids-file"
-        raise OutdatedError(what, path=store.jsonl, fix=fix)
 
 
 def require_current(
@@ -152,9 +119,7 @@ def require_current(
     if result.outdated:
         kinds = {"changed": result.changed, "removed": result.removed}
         listed = [
-            f"{counts.total:,} {kind} {_reasons(counts)}"
-            for kind, counts in kinds.items()
-            if counts
+            f"{counts.total:,} {kind} {reasons(counts)}" for kind, counts in kinds.items() if counts
         ]
         are = "is" if result.outdated == 1 else "are"
         count = quantity(result.outdated, "packed samples")
@@ -175,11 +140,3 @@ def note(start: Start) -> Before | UnsetType:
         {shard.entry.path: list(shard.ids) for shard in going},
         {shard.entry.path: dict(shard.changes) for shard in going if shard.changes},
     )
-
-
-def _reasons(counts: Skipped) -> str:
-    named = [
-        reason if len(counts) == 1 else f"{reason} {count.count:,}"
-        for reason, count in counts.items()
-    ]
-    return f"({', '.join(named)}; for example {next(iter(counts.values())).example})"
