@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK ?= 20
 SOAK_TESTS := tests/durability tests/fuzz tests/shards/test_tarread.py tests/derive/test_tuning.py \
-	tests/derive/test_history.py \
-	tests/derive/encoders/test_packages.py
+	tests/derive/test_history.py tests/derive/encoders/test_packages.py tests/pack/test_split.py \
+	tests/pack/test_sync.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: demo test lint soak bench bench-quick clean

@@ -22,6 +22,11 @@ def times(count: int) -> int:
     return count * max(SOAK, 1)
 
 
+def stride(step: int) -> int:
+    """Say how many steps to go at a time, where the normal run goes this many."""
+    return max(1, step // max(SOAK, 1))
+
+
 def properties(counts: dict[str, int]) -> list[tuple[str, int]]:
     """Give counts as properties of a test, which find their way from any process."""
     return [(_PREFIX + name, count) for name, count in counts.items()]

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from shardwright import DamageError, OutdatedError, PackSummary, UsageError, pack, verify
@@ -102,10 +103,10 @@ def test_append_is_refused_while_packed_samples_are_changed_or_removed(
     )
     before = contents(output)
     message = (
-        f"{output}: is outdated, because of 2 changed samples (record 2, for example img01) and 1 "
-        "removed sample (record_gone 1, for example img03), so nothing was written; to update the "
-        "shards and pack what is new, run shardwright pack --derived-dir "
-        f"{small.root} --output-dir {output} --sync"
+        f"{output}: 3 packed samples are outdated: 2 changed (record; for example img01), 1 "
+        "removed (record_gone; for example img03), so nothing was written; to update the shards "
+        f"and pack what is new, run shardwright pack --derived-dir {small.root} --output-dir "
+        f"{output} --sync"
     )
     if dry_run:
         assert packed(small, output, append=True, dry_run=True).obstacle == message
@@ -238,3 +239,23 @@ def test_append_keeps_sha256sums_up(tmp_path: Path, output: Path) -> None:
     )
     assert done.returncode == 0
     assert done.stdout.count(": OK") == len(list(output.glob("bucket_*/*.tar")))
+
+
+@pytest.mark.parametrize("change", ["changed", "removed"])
+def test_shards_that_do_not_name_their_jsonl_are_outdated_only_by_what_has_changed(
+    change: str, tmp_path: Path, output: Path
+) -> None:
+    store = make_store(tmp_path / "derived", records(3))
+    packed(store, output)
+    made = manifest.load_manifest(output)
+    assert made is not None
+    runs = [msgspec.structs.replace(run, jsonl=None) for run in made.runs]
+    manifest.save_manifest(output, msgspec.structs.replace(made, runs=runs))
+    first, *others = store.records
+    kept = [{**first, "caption": "another"}, *others] if change == "changed" else others
+    store.write_lines(line(fields) for fields in kept)
+    if change == "changed":
+        with pytest.raises(OutdatedError, match="1 changed"):
+            packed(store, output, append=True)
+    else:
+        assert packed(store, output, append=True).written_samples == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,12 +34,21 @@ def store(tmp_path: Path, output: Path) -> Store:
     return store
 
 
-def compared(store: Store, output: Path) -> Comparison:
+class Said(Progress):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def compared(store: Store, output: Path, **options: Any) -> Comparison:  # noqa: ANN401
     found = scan(OurStore.at(store.root), Progress(), 500)
     listed = manifest.load_manifest(output)
     assert listed is not None
     packed = [Packed(entry, index.load(output, entry.path).head.ids) for entry in listed.shards]
-    return compare(output, packed, found, set(found.ready()), Local(1), Progress())
+    options = {"progress": Progress(), **options}
+    return compare(output, packed, found, lambda sample: True, Local(1), **options)
 
 
 def counts(result: Comparison) -> dict[str, tuple[str, int, str]]:
@@ -141,5 +151,14 @@ def test_arrays_older_than_their_shard_are_not_read(
         while path.stat().st_ctime_ns <= last:
             path.touch()
     store.array("vae", "img2").touch()
-    compared(store, output)
+    said = Said()
+    compared(store, output, progress=said)
     assert read == ["img2.npy"]
+    why = "because the time of its file is not before the shard's"
+    assert said.lines == [f"{output}: read 1 array, {why}"]
+    # A copy by links, chmod or a move changes only the ctime: status goes by the mtime.
+    store.array("vae", "img3").chmod(0o600)
+    for moved, names in ((False, ["img2.npy"]), (True, ["img2.npy", "img3.npy"])):
+        read.clear()
+        compared(store, output, moved=moved)
+        assert read == names

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardwright import PackSummary, ShardExistsError, pack, verify
+from shardwright import NoSpaceError, PackSummary, ShardExistsError, pack, verify
 from shardwright.shards.format import manifest
 from shardwright.storage.files import using
 from tests.durability.folders import shard_names
-from tests.faults import Call, Killed, KillingDisk, WatchedDisk, contents
-from tests.stores import Store
+from tests.faults import Call, FailingDisk, Killed, KillingDisk, WatchedDisk, contents
+from tests.stores import Store, make_store, records
 from tests.tars import ids_by_shard
 
 ONE, OTHER = "1024x1024", "832x1216"
@@ -201,3 +202,19 @@ def test_a_resumed_overwrite_tells_what_goes_too(store: Store, output: Path) -> 
     after = shard_names(contents(output))
     assert gone(dry) == gone(done)
     assert set(done.removed_shards) == set(before) - set(after)
+
+
+def test_a_full_disk_while_buckets_are_replaced_promises_no_finished_shards(
+    tmp_path: Path, output: Path
+) -> None:
+    store = make_store(tmp_path / "derived", records(4))
+    for folder in (output, tmp_path / "copy"):
+        pack(derived_dir=store.root, output_dir=folder, workers=1)
+    with using(disk := WatchedDisk()):
+        pack(derived_dir=store.root, output_dir=tmp_path / "copy", workers=1, overwrite=True)
+    at = 1 + next(n for n, c in enumerate(disk.calls) if c.name == "write" and ".tar" in c.path)
+    with (
+        using(FailingDisk(at, errno.ENOSPC, once=False)),
+        pytest.raises(NoSpaceError, match=r"make room and pack again with --resume$"),
+    ):
+        pack(derived_dir=store.root, output_dir=output, workers=1, overwrite=True)

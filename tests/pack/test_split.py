@@ -14,12 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwright
-from shardwright import DamageError, PackSummary, ShardExistsError, UsageError, pack, status, verify
+from shardwright import (
+    DamageError,
+    PackSummary,
+    ShardExistsError,
+    SourceChangedError,
+    UsageError,
+    pack,
+    status,
+    verify,
+)
 from shardwright.progress import Progress
-from shardwright.recipes.split import Split, read_split
+from shardwright.recipes.split import Split, choose_split, read_split
 from shardwright.shards.format import manifest
 from shardwright.storage.files import using
 from tests import commands
+from tests.durability.soak import stride
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 from tests.stores import Record, Store, make_store, record
 from tests.tars import all_ids, digests
@@ -101,15 +111,6 @@ def test_the_hash_of_the_id_decides_and_each_part_is_a_shard_folder(
     assert not verify(output, against=store.root, workers=1).findings
 
 
-@given(st.text(), st.integers(1, 499_999))
-def test_a_larger_share_contains_a_smaller_one(image_id: str, millionths: int) -> None:
-    small = read_split({"val": millionths / 10**6}, None)
-    large = read_split(f"val={2 * millionths / 10**6:f}", None)
-    assert small
-    assert large
-    assert small.part_of(image_id) == "train" or large.part_of(image_id) == "val"
-
-
 @given(st.lists(st.floats(0.001, 0.2), min_size=1, max_size=5), st.text())
 def test_parts_lie_one_after_the_other_from_zero(shares: list[float], image_id: str) -> None:
     split = read_split({f"p{n}": share for n, share in enumerate(shares)}, None)
@@ -159,15 +160,16 @@ def test_samples_of_one_group_stay_together_and_others_go_by_their_id(
     given = [{**fields, "scene": number // 4} for number, fields in enumerate(samples(0, 20))]
     given[0]["scene"] = None
     del given[1]["scene"]
+    given[2]["scene"] = " "
     store = made(tmp_path / "derived", given)
     warned = Warned()
     packed(store, output, split=SPLIT, split_by="scene", progress=warned)
     (said,) = warned.warnings
-    assert said.startswith("2 records without scene, for example img00")
+    assert said.startswith("3 records without scene, for example img00")
     for name, ids in parts(output).items():
         for image_id in ids:
             number = int(image_id[3:])
-            text = image_id if number < 2 else str(number // 4)
+            text = image_id if number < 3 else str(number // 4)
             assert (name == "val") == (share_of(text) < 0.3)
 
 
@@ -229,6 +231,11 @@ def test_a_recipe_can_hold_the_split(tmp_path: Path, store: Store, output: Path)
         UsageError, match=r"mine.toml: \[split\] val: 30 is not valid; give a share"
     ):
         packed(store, output, recipe=recipe)
+
+
+def test_other_shares_keep_the_group_column_of_the_recipe() -> None:
+    recipe = read_split({"val": "5%"}, "scene")
+    assert choose_split("val=10%", None, recipe) == Split((("val", 0.1),), "scene")
 
 
 # -- later runs --
@@ -308,7 +315,7 @@ def test_where_all_manifests_are_damaged_the_split_must_be_given(
     assert not verify(output, against=store.root, workers=1).findings
 
 
-@pytest.mark.parametrize("new", ["val=40%", "test=30%", "val=0.0001%"])
+@pytest.mark.parametrize("new", ["test=30%", "val=0.0001%"])
 def test_overwriting_with_another_split_leaves_nothing_of_the_old(
     new: str, store: Store, output: Path, tmp_path: Path
 ) -> None:
@@ -332,7 +339,7 @@ def test_an_interrupted_overwrite_with_another_split_is_finished_or_repeated(
     with using(disk := WatchedDisk()):
         packed(store, tmp_path / "counted", split="test=30%", overwrite=True)
     resumed = 0
-    for at in range(1, len(disk.calls), 9):
+    for at in range(1, len(disk.calls), stride(27)):
         target = tmp_path / str(at)
         shutil.copytree(tmp_path / "start", target)
         with using(KillingDisk(at)), pytest.raises(Killed):
@@ -344,7 +351,7 @@ def test_an_interrupted_overwrite_with_another_split_is_finished_or_repeated(
             packed(store, target, split="test=30%", overwrite=True)
         found = {k: v for k, v in contents(target).items() if v is not None}
         assert found == wanted, at
-    assert resumed > 3
+    assert resumed > 0
 
 
 def test_an_interrupted_append_is_resumed_in_every_part(store: Store, tmp_path: Path) -> None:
@@ -354,7 +361,7 @@ def test_an_interrupted_append_is_resumed_in_every_part(store: Store, tmp_path: 
     with using(disk := WatchedDisk()):
         packed(grown, tmp_path / "unbroken", append=True)
     expected_bytes = contents(tmp_path / "unbroken")
-    for at in range(5, len(disk.calls), 17):
+    for at in range(5, len(disk.calls), stride(51)):
         for way in ("resume", "append"):
             target = tmp_path / f"{way}{at}"
             shutil.copytree(tmp_path / "start", target)
@@ -369,6 +376,21 @@ def test_a_split_is_not_packed_over_shards_that_are_not_split(store: Store, outp
     for way in ("append", "overwrite", "resume"):
         with pytest.raises(UsageError, match="holds shards that are not split"):
             packed(store, output, split=SPLIT, **{way: True})
+
+
+@pytest.mark.parametrize(("mine", "other"), [(SPLIT, None), (None, SPLIT)])
+def test_a_folder_that_another_run_splits_or_fills_meanwhile_is_left_to_it(
+    mine: str | None, other: str | None, store: Store, output: Path
+) -> None:
+    class Slow(Progress):
+        def phase(self, name: str, total: int, unit: str) -> None:
+            if name == "check":
+                packed(store, output, split=other)
+
+    with pytest.raises((SourceChangedError, UsageError), match=r"run again|are not split"):
+        packed(store, output, split=mine, progress=Slow())
+    folders = {path.parent.parent.name for path in output.rglob(manifest.MANIFEST_NAME)}
+    assert folders == ({"train", "val"} if other else {output.name})
 
 
 def test_nothing_is_written_anywhere_if_one_part_is_in_the_way(store: Store, output: Path) -> None:

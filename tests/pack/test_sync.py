@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from shardwright import OutdatedError, PackSummary, UsageError, pack, verify
+from shardwright import (
+    OutdatedError,
+    PackSummary,
+    Progress,
+    SourceChangedError,
+    UsageError,
+    pack,
+    verify,
+)
+from shardwright.packing.start import current_run
 from shardwright.shards.format import consistency, manifest
 from shardwright.storage.files import using
 from tests import commands
+from tests.durability.soak import stride, times
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 from tests.stores import Record, array, make_store, npy, record
 from tests.tars import all_ids, ids_by_shard, listing
@@ -186,6 +197,9 @@ def test_a_sync_with_nothing_to_do_says_so_and_changes_nothing(
     assert done.returncode == 0
     assert "nothing to sync: 4 shards up to date" in done.stdout
     assert (contents(output), stamps(output)) == (before, times)
+    flags = ("--derived-dir", seven.root, "--output-dir", output, "--shard-size", "3")
+    done = commands.run("pack", "--sync", *flags)
+    assert "nothing to sync: 4 shards up to date; new settings recorded\n" in done.stdout
 
 
 def test_a_sync_goes_on_with_the_settings_of_the_last_run(tmp_path: Path, output: Path) -> None:
@@ -235,15 +249,109 @@ def test_a_list_is_remembered_even_if_no_packed_sample_is_in_it(
     assert "img7" not in all_ids(output)
 
 
-def test_what_an_append_with_another_choice_added_to_stays(seven: Changing, output: Path) -> None:
+@pytest.mark.parametrize("way", ["append", "overwrite"])
+def test_a_run_of_one_bucket_neither_removes_nor_hides_the_others_from_a_sync(
+    way: str, seven: Changing, output: Path
+) -> None:
+    seven.add("img7", bucket=OTHER)
+    packed(seven, output, bucket=[OTHER], **{way: True})
+    seven.add("img8", "img9")
+    seven.caption("img5")
+    for _ in range(2):
+        packed(seven, output, sync=True)
+        assert_follows(seven, output)
+
+
+def test_samples_outside_the_buckets_of_a_folder_are_not_added_but_a_moved_one_stays(
+    seven: Changing, tmp_path: Path
+) -> None:
+    output = tmp_path / "some"
+    packed(seven, output, bucket=[ONE])
     seven.add("img7", bucket=OTHER)
     seven.add("img8")
-    packed(seven, output, append=True, bucket=[OTHER])
-    seven.caption("img0")
+    seven.move("img1", NEW)
     packed(seven, output, sync=True)
-    assert sorted(all_ids(output)) == [f"img{number}" for number in range(8)]
-    packed(seven, output, sync=True, bucket=[ONE])
     assert sorted(all_ids(output)) == [f"img{number}" for number in (0, 1, 2, 3, 4, 8)]
+
+
+def test_a_sync_of_one_bucket_is_refused(seven: Changing, output: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        packed(seven, output, sync=True, bucket=[ONE, OTHER])
+    assert str(refused.value) == (
+        "--sync follows all buckets of a folder, and --bucket names some; to keep only these, give "
+        """--where 'bucket in ("24x16", "32x16")'"""
+    )
+    packed(seven, output, sync=True, where=f'bucket = "{OTHER}"')
+    assert sorted(all_ids(output)) == ["img5", "img6"]
+
+
+@pytest.mark.parametrize("way", ["append", "overwrite", "part"])
+def test_other_conditions_than_those_of_the_shards_that_stay_are_refused(
+    way: str, split: Changing, tmp_path: Path
+) -> None:
+    output, where = tmp_path / "chosen", "height < 9000"
+    split.add("other", bucket=NEW)
+    packed(split, output, where=where, split="val=50%")
+    bad = tmp_path / "bad.txt"
+    bad.write_text("img1\n")
+    options: dict[str, Any] = {"append" if way == "append" else "overwrite": True}
+    options |= {"bucket": [NEW]} if way == "overwrite" else {}
+    target = output / "val" if way == "part" else output
+    sync = f"run shardwright pack --derived-dir {split.root} --output-dir {output} --sync "
+    for other, spelt in (
+        ({"where": "height > 2"}, "--where 'height > 2'"),
+        ({"exclude_ids_file": bad}, f"--where 'height < 9000' --exclude-ids-file {bad}"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            packed(split, target, **options, **other)
+        assert str(refused.value) == (
+            f"{target}: was packed with --where 'height < 9000', so nothing was written; to change "
+            f"that, {sync}{spelt}"
+        )
+    packed(split, target, **options, where=where)
+
+
+def test_what_is_appended_or_resumed_without_conditions_has_those_of_the_folder(
+    seven: Changing, tmp_path: Path
+) -> None:
+    output = tmp_path / "chosen"
+    packed(seven, output, bucket=[ONE], where='image_id !~ "[16]"')
+    packed(seven, output, bucket=[OTHER])
+    packed(seven, output, resume=True, bucket=[OTHER])
+    packed(seven, output, overwrite=True, bucket=[ONE])
+    for _ in range(2):
+        assert sorted(all_ids(output)) == ["img0", "img2", "img3", "img4", "img5"]
+        packed(seven, output, sync=True)
+
+
+def test_a_packed_sample_that_a_list_leaves_out_now_is_outdated(
+    seven: Changing, output: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_text("img7\n")
+    packed(seven, output, sync=True, exclude_ids_file=bad)
+    bad.write_text("img7\nimg2\n")
+    with pytest.raises(OutdatedError, match=r"1 removed \(not_selected; for example img2\)"):
+        packed(seven, output, append=True)
+    packed(seven, output, sync=True)
+    assert packed(seven, output, append=True).written_samples == 0
+
+
+def test_a_sync_that_begins_to_shuffle_does_so_by_a_seed(seven: Changing, output: Path) -> None:
+    def settings() -> tuple[bool, int | None]:
+        listed = manifest.load_manifest(output)
+        assert listed is not None
+        return listed.runs[-1].settings.shuffle, listed.runs[-1].settings.seed
+
+    for options, recorded in (
+        ({"seed": 5}, (False, None)),
+        ({"shuffle": True}, (True, 0)),
+        ({"seed": 7}, (True, 7)),
+        ({"shuffle": True}, (True, 7)),
+        ({}, (True, 7)),
+    ):
+        packed(seven, output, sync=True, **options)
+        assert settings() == recorded
 
 
 @pytest.mark.parametrize("fault", ["missing", "invalid"])
@@ -256,7 +364,7 @@ def test_a_packed_sample_that_is_not_ready_is_not_lost(
     reason = "vae_not_npy" if fault == "invalid" else "vae_missing"
     with pytest.raises(OutdatedError) as refused:
         packed(seven, output, sync=True)
-    assert f"1 packed sample ({reason} 1, for example img1) not ready" in str(refused.value)
+    assert f"1 packed sample is not ready ({reason}; for example img1)" in str(refused.value)
     assert "run shardwright derive" in str(refused.value)
     assert contents(output) == before
     bad = output.with_name("bad.txt")
@@ -329,8 +437,7 @@ def interrupted(changing: Changing, output: Path, call: str, **options: Any) -> 
     assert manifest.load_manifest(output) is None
 
 
-@pytest.mark.parametrize("way", ["sync", "resume"])
-@pytest.mark.parametrize("call", ["rename", "unlink"])
+@pytest.mark.parametrize(("way", "call"), [("sync", "unlink"), ("resume", "rename")])
 def test_an_interrupted_sync_is_finished_by_sync_or_resume(
     way: str, call: str, seven: Changing, output: Path, tmp_path: Path
 ) -> None:
@@ -340,13 +447,36 @@ def test_an_interrupted_sync_is_finished_by_sync_or_resume(
     seven.add("img7", "img8", bucket=NEW)
     bad = tmp_path / "bad.txt"
     bad.write_text("img8\n")
-    packed(seven, tmp_path / "unbroken", sync=True, exclude_ids_file=bad)
+    unbroken = packed(seven, tmp_path / "unbroken", sync=True, exclude_ids_file=bad).synced
     interrupted(seven, output, call, exclude_ids_file=bad)
-    assert verify(output, workers=1).counts["unfinished"] == 1
+    (unfinished,) = (f for f in verify(output, workers=1).findings if f.kind == "unfinished")
+    assert unfinished.fix == "if none is active, finish it with pack --sync"
     with pytest.raises(UsageError, match="interrupted; finish it with --sync"):
         packed(seven, output, append=True)
-    packed(seven, output, **{way: True})
+    summary = packed(seven, output, **{way: True})
     assert contents(output) == contents(tmp_path / "unbroken")
+    assert summary.synced is not None
+    assert unbroken is not None
+    assert (summary.synced.changed, summary.synced.removed) == (unbroken.changed, unbroken.removed)
+    assert (
+        summary.packed_before
+        <= summary.ready_records - summary.left_out["--exclude-ids-file"].count
+    )
+
+
+def test_an_array_that_changes_during_a_sync_is_followed_by_another_one(
+    seven: Changing, output: Path
+) -> None:
+    class Meddling(Progress):
+        def phase(self, name: str, total: int, unit: str) -> None:
+            if name == "write":
+                seven.recompute("img0", "meanwhile")
+
+    seven.caption("img0")
+    with pytest.raises(SourceChangedError, match=r"--resume, or if that is refused with --sync$"):
+        packed(seven, output, sync=True, progress=Meddling())
+    packed(seven, output, sync=True)
+    assert_follows(seven, output)
 
 
 def test_an_interrupted_sync_follows_a_store_that_has_changed_since(
@@ -432,6 +562,21 @@ def test_a_part_that_becomes_empty_has_a_manifest_without_shards(
     assert contents(output / "train") == train
 
 
+def test_a_sync_that_wrote_no_shard_in_a_part_is_not_taken_for_the_last_run(
+    split: Changing, tmp_path: Path
+) -> None:
+    output = tmp_path / "three"
+    packed(split, output, split="val=30%,test=30%")
+    packed(split, output, sync=True, shard_size=2)
+    split.add("a00")
+    packed(split, output, append=True, shard_size=3)
+    (new,) = (path for path in output.iterdir() if "a00" in all_ids(path))
+    assert new.name != "test"
+    last = current_run(output / name for name in ("test", "train", "val"))
+    assert last is not None
+    assert last.settings.shard_size == 3
+
+
 @pytest.mark.parametrize("way", ["sync", "resume"])
 def test_an_interrupted_sync_of_a_split_is_finished(
     way: str, split: Changing, output: Path, tmp_path: Path
@@ -440,7 +585,7 @@ def test_an_interrupted_sync_of_a_split_is_finished(
     shutil.copytree(output, tmp_path / "unbroken")
     with using(disk := WatchedDisk()):
         packed(split, tmp_path / "unbroken", sync=True)
-    for at in range(3, len(disk.calls), 8):
+    for at in range(3, len(disk.calls), stride(24)):
         shutil.copytree(output, tmp_path / "copy")
         with using(KillingDisk(at)), pytest.raises(Killed):
             packed(split, tmp_path / "copy", sync=True)
@@ -459,12 +604,13 @@ STEPS = st.lists(
         st.tuples(st.just("add"), st.sampled_from(NAMES)),
         st.tuples(st.just("move"), st.sampled_from(NAMES)),
         st.tuples(st.just("sync"), st.sampled_from(["1", "2", "3"])),
+        st.tuples(st.just("append"), st.sampled_from([ONE, OTHER])),
     ),
     max_size=12,
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=times(8), deadline=None)
 @given(STEPS)
 def test_after_any_history_the_shards_hold_exactly_the_ready_samples(
     steps: list[tuple[str, str]],
@@ -478,6 +624,12 @@ def test_after_any_history_the_shards_hold_exactly_the_ready_samples(
             if step == "sync":
                 packed(changing, output, sync=True, shard_size=int(name))
                 assert_follows(changing, output)
+                before = contents(output)
+                packed(changing, output, sync=True)
+                assert contents(output) == before
+            elif step == "append":
+                with suppress(OutdatedError, UsageError):  # or no sample is in that bucket
+                    packed(changing, output, append=True, bucket=[name])
             elif step == "add" and not there:
                 changing.add(name, bucket=(ONE, OTHER)[number % 2])
             elif step == "move" and there:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardwright import InputMissingError, PackSummary, UsageError, pack, status, verify
+from shardwright import (
+    InputMissingError,
+    OutdatedError,
+    PackSummary,
+    UsageError,
+    pack,
+    status,
+    verify,
+)
 from shardwright.progress import Progress
+from shardwright.recipes import SPECIFICATION, Selection
 from shardwright.shards.format import manifest
 from shardwright.storage.files import using
+from shardwright.store.store import Store as OurStore
 from shardwright.summary import Count
 from tests import commands
 from tests.faults import Killed, KillingDisk, contents
@@ -108,7 +119,7 @@ def test_a_field_that_no_record_has_is_an_error_that_lists_the_fields(
 
 def test_a_condition_that_is_not_one_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     make_store(tmp_path / "derived", [])
-    with pytest.raises(UsageError, match="--where: a value is missing at its end"):
+    with pytest.raises(UsageError, match="--where: expected a value at its end"):
         pack(derived_dir=tmp_path / "derived", output_dir=tmp_path / "out", where="width >")
 
 
@@ -147,7 +158,7 @@ def test_appending_goes_on_with_the_conditions_and_never_adds_what_was_left_out(
     assert not verify(output, against=grown.root, workers=1).findings
     advised = status(derived_dir=grown.root, output_dir=output, workers=1).next_command
     assert advised == f"shardwright verify {output} --against {grown.root}"
-    packed(grown, output, append=True, where="image_id != null")  # another one replaces it
+    packed(grown, output, sync=True, where="image_id != null")  # another one replaces it
     assert len(all_ids(output)) == 12
 
 
@@ -214,11 +225,12 @@ def test_appending_goes_on_with_a_list_as_it_is_now(store: Store, output: Path) 
     with pytest.raises(InputMissingError) as told:
         packed(store, output, append=True)
     assert str(told.value) == (
-        f"{leave}: --exclude-ids-file: no such file; restore it, or give --exclude-ids-file FILE"
+        f"{leave}: --exclude-ids-file: no such file; restore it, or give another "
+        "--exclude-ids-file (with --sync, if there are shards)"
     )
     assert contents(output) == before
     nobody = listed(store.root / "nobody.txt")
-    assert packed(store, output, append=True, exclude_ids_file=nobody).written_samples == 1
+    assert packed(store, output, sync=True, exclude_ids_file=nobody).written_samples == 1
 
 
 def test_a_list_that_changed_is_not_the_run_to_resume(store: Store, output: Path) -> None:
@@ -250,3 +262,77 @@ def test_lists_and_conditions_hold_in_every_part_of_a_split(store: Store, output
     packed(grown, output, append=True)
     both = [all_ids(output / "train"), all_ids(output / "val")]
     assert sorted(both[0] + both[1]) == sorted(ids(*(n for n in range(30) if n not in (2, 5))))
+
+
+def test_a_list_outside_a_store_that_is_a_link_is_found_by_every_run(
+    store: Store, output: Path, tmp_path: Path
+) -> None:
+    link = tmp_path / "far/away/link"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(store.root)
+    leave = listed(tmp_path / "leave.txt", *ids(2, 5))
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(store.jsonl.read_bytes())
+    linked = Store(link, store.records)
+    packed(linked, output, exclude_ids_file=leave, jsonl=other)
+    assert packed(linked, output, append=True, jsonl=other).written_samples == 0
+    advised = f"--jsonl {other}, or add --other-jsonl"
+    with pytest.raises(UsageError, match=advised):
+        packed(linked, output, append=True)
+    assert sorted(all_ids(output)) == ids(0, 1, 3, 4, 6, 7)
+
+
+# -- the limits of the recipe --
+
+FACTS = [
+    {"image_id": "img0", "enlarged": 1.2, "cropped": 0.1, "tokens_lost": {"t5": 3, "gone": 9}},
+    {"image_id": "img1", "enlarged": 2.0, "cropped": 0.3, "tokens_lost": {"t5": 0}},
+    {"image_id": "img2", "enlarged": 1.0, "cropped": 0.5},
+    {"image_id": "img3"},
+]
+
+
+def limited(store: Store, **limits: float) -> None:
+    """Record limits in the recipe of a store, as derive does."""
+    (store.root / ".shardwright").mkdir()
+    recipe = replace(SPECIFICATION, selection=Selection(**limits))  # type: ignore[arg-type]
+    OurStore(store.root, store.jsonl, recipe).record(always=True)
+    lines = (json.dumps(known) + "\n" for known in FACTS)
+    (store.root / ".shardwright/facts.jsonl").write_text("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("limits", "left_out"),
+    [
+        ({"max_upscale": 1.5}, {"max_upscale = 1.5": Count(1, "img1")}),
+        ({"max_crop": 0.29996}, {"max_crop = 0.29996": Count(1, "img2")}),  # facts have 4 digits
+        ({"max_tokens_lost": 3}, {}),
+        ({"max_tokens_lost": 2}, {"max_tokens_lost = 2": Count(1, "img0")}),
+        ({"min_side": 24}, {"min_side = 24": Count(8, "img0")}),
+        (
+            {"max_crop": 0.2, "max_upscale": 1.5},
+            {"max_upscale = 1.5": Count(1, "img1"), "max_crop = 0.2": Count(1, "img2")},
+        ),
+    ],
+)
+def test_images_on_record_that_exceed_a_limit_of_the_recipe_are_left_out_and_taken_out(
+    limits: dict[str, float], left_out: dict[str, Count], store: Store, output: Path
+) -> None:
+    packed(store, output)
+    before = contents(output)
+    limited(store, **limits)
+    assert packed(store, output / "new", dry_run=True).left_out == left_out
+    count = sum(left.count for left in left_out.values())
+    if count in (0, 8):
+        return
+    told = status(derived_dir=store.root, output_dir=output, workers=1)
+    assert told.packed[str(output)].outdated == count
+    with pytest.raises(OutdatedError, match=f"{count} removed"):
+        packed(store, output, append=True)
+    assert contents(output) == before
+    pack(derived_dir=store.root, output_dir=output, workers=1, sync=True)
+    assert len(all_ids(output)) == 8 - count
+    assert not verify(output, against=store.root, workers=1).findings
+    told = status(derived_dir=store.root, output_dir=output, workers=1)
+    assert told.next_command == f"shardwright verify {output} --against {store.root}"
+    assert told.packed[str(output)].outdated == 0

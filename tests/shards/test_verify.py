@@ -21,6 +21,7 @@ import xxhash
 
 import shardwright
 from shardwright import InputMissingError, Progress, UsageError, pack
+from shardwright.cli.verify import describe
 from shardwright.engine.local import Local
 from shardwright.progress import Lines
 from shardwright.storage.files import using
@@ -506,6 +507,9 @@ def test_outdated_samples_are_counted_with_the_reason_and_the_command_and_are_no
     done = commands.run("verify", folder, "--against", store.root)
     assert done.returncode == 3
     assert f"{folder}: OUTDATED: 2 samples; no damage\n" in done.stdout
+    assert done.stdout.count("--sync") == 1
+    assert f"\nto update them, run shardwright {command}\n" in done.stdout
+    assert f"{FIRST} outdated, " in done.stderr
 
 
 def test_a_damaged_shard_is_damage_even_if_the_store_has_changed(
@@ -529,6 +533,9 @@ def test_every_outdated_sample_is_counted_where_only_the_first_hundred_are_liste
     store.write_lines(line({**fields, "caption": "another"}) for fields in many)
     report = shardwright.verify(output, against=store.root, workers=1)
     assert (report.damaged, report.outdated, report.counts) == (False, 120, {"outdated": 100})
+    told = describe(report)
+    assert told.startswith("outdated: 120\n")
+    assert "\n  and 100 more (--json lists 100 in all)\nto update them, run shardwright" in told
 
 
 def test_against_sends_a_worker_only_the_records_of_its_shard(folder: Path, store: Store) -> None:

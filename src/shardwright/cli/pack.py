@@ -35,14 +35,19 @@ and --where, then shuffled, then limited, then grouped by bucket and cut into sh
 only read.
 
 --split val=5% packs into OUTPUT_DIR/train and OUTPUT_DIR/val. A hash of the id decides, so a sample
-stays in its part when others are added. --append goes on with the split, the conditions and the
-lists of the last run.
+stays in its part when others are added. The split, the conditions and the lists are those of all
+shards of a folder: later runs go on with them, and only --sync or a complete --overwrite changes
+the conditions and lists.
 
---sync follows a store that has changed, with all settings of the last run unless given now. Shards
-with changed, removed or no longer selected samples are written again, what is new goes to new
-shards, and the others are not touched. --append refuses while packed samples are outdated. Both
-compare records by checksum, and arrays only where these are newer than the shard: shards copied
-without their times hide a changed array, which verify --against finds.
+--sync follows a store that has changed, with all settings of the last run unless given now: a
+--limit of that run stays in force until a higher one is given, and so does --shuffle. It packs new
+samples of all buckets that were packed before. Shards with changed, removed or no longer selected
+samples are written again, what is new goes to new shards, and the others are not touched. --append
+refuses while packed samples are outdated. Both compare records by checksum, and arrays only where
+the time of a file is not before the shard's: after a copy or chmod of the store, all arrays are
+read. Shards copied without their times hide a changed array, which verify --against finds.
+
+What the recipe's max_upscale, max_crop, min_side or max_tokens_lost leaves out is not packed.
 
 --where compares fields of the record (caption, width, height, bucket, image_id and your columns;
 other names in `backticks`) with numbers, "text", true, false or null: = != < <= > >= in ("a", "b"),
@@ -89,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard-size": number("samples per shard (1000)"),
         "--limit": number("pack at most N samples in all"),
         "--shuffle": switch("shuffle before limiting and grouping"),
-        "--seed": number("of the shuffle (%(default)s)"),
+        "--seed": number("of the shuffle (0)"),
         "--overwrite": switch(
             "remove the old shards, all or those of --bucket, once the new ones are complete"
         ),
@@ -141,7 +146,11 @@ def _headline(summary: PackSummary) -> str:
 
 def _synced(summary: PackSummary, synced: SyncSummary) -> str:
     if not (summary.written_shards or summary.removed_shards):
-        return f"nothing to sync: {quantity(synced.untouched_shards, 'shards')} up to date"
+        shards = quantity(synced.untouched_shards, "shards")
+        return (
+            f"nothing to sync: {shards} up to date"
+            + synced.new_settings * "; new settings recorded"
+        )
     new = quantity(synced.new_samples, "new samples")
     return (
         f"{'would sync' if summary.dry_run else 'synced'} {shown(summary.output_dir)} with the "

@@ -76,7 +76,10 @@ def describe(report: VerifyReport) -> str:
     kinds: dict[str, list[Finding]] = {}
     for finding in sorted(report.findings, key=lambda finding: finding.damage):
         kinds.setdefault(finding.kind, []).append(finding)
-    parts = [_kind(kind, findings) for kind, findings in kinds.items()]
+    parts = [
+        _outdated(report.outdated, findings) if kind == OUTDATED else _kind(kind, findings)
+        for kind, findings in kinds.items()
+    ]
     if report.loaders is not None:
         parts.append("\n".join(["loaders:", *_loaders(report)]))
     parts.append(_verdict(report))
@@ -84,8 +87,17 @@ def describe(report: VerifyReport) -> str:
 
 
 def _kind(kind: str, findings: list[Finding]) -> str:
-    warning = "" if findings[0].damage or kind == OUTDATED else " (warning)"
+    warning = "" if findings[0].damage else " (warning)"
     return "\n".join([f"{kind}: {len(findings):,}{warning}", *listed(findings, _LISTED)])
+
+
+def _outdated(count: int, findings: list[Finding]) -> str:
+    """List some outdated samples, and once how to update them."""
+    lines = [f"  {str(one).removesuffix(f'; {shown(one.fix)}')}" for one in findings[:_LISTED]]
+    if more := count - len(lines):
+        lines.append(f"  and {more:,} more (--json lists {len(findings):,} in all)")
+    fixes = (f"to update them, {shown(fix)}" for fix in dict.fromkeys(one.fix for one in findings))
+    return "\n".join([f"{OUTDATED}: {count:,}", *lines, *fixes])
 
 
 def _loaders(report: VerifyReport) -> Iterator[str]:

@@ -34,7 +34,7 @@ def pack(
     shard_size: int | None = None,
     limit: int | None = None,
     shuffle: bool = False,
-    seed: int = 0,
+    seed: int | None = None,
     overwrite: bool = False,
     resume: bool = False,
     append: bool = False,
@@ -72,14 +72,19 @@ def pack(
     way = [name for name, given in ways.items() if given]
     if len(way) > 1:
         raise UsageError("use only one of --overwrite, --resume, --append and --sync")
+    if sync and bucket:
+        listed = ", ".join(f'"{name}"' for name in _bucket_names(bucket))
+        fix = f"to keep only these, give --where 'bucket in ({listed})'"
+        raise UsageError("--sync follows all buckets of a folder, and --bucket names some", fix=fix)
     places = find_places(recipe, derived_dir, jsonl, output_dir)
     conditions = names("--where", where)
     for text in conditions:
         parse(text)
+    drawn = 0 if seed is None else integer("--seed", seed, least=-(1 << 63))
     settings = PackSettings(
         buckets=_bucket_names(bucket),
         shuffle=shuffle,
-        seed=integer("--seed", seed, least=-(1 << 63)) if shuffle else None,
+        seed=drawn if shuffle else None,
         limit=None if limit is None else integer("--limit", limit),
         shard_size=1000 if shard_size is None else integer("--shard-size", shard_size, least=1),
         split=choose_split(split, split_by, places.split),
@@ -92,6 +97,8 @@ def pack(
     given = {name: value for name, value in asdict(settings).items() if value}
     if limit is not None:
         given["limit"] = settings.limit
+    if seed is not None:
+        given["seed"] = drawn
     if shard_size is None:
         del given["shard_size"]
     request = Request(

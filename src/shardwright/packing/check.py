@@ -17,15 +17,17 @@ import xxhash
 
 from shardwright.buckets import Bucket
 from shardwright.engine import Engine
-from shardwright.packing.scan import Part, Scan
-from shardwright.packing.summary import Skipped
-from shardwright.progress import Progress
+from shardwright.errors import OutdatedError
+from shardwright.packing.scan import Excerpt, Scan
+from shardwright.packing.summary import Counts
+from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component, Recipe
 from shardwright.shards.format import tar
 from shardwright.shards.format.record_members import json_member, mask_fault
-from shardwright.store import records
+from shardwright.store import commands, records
 from shardwright.store.array_faults import look
 from shardwright.store.records import BadRecordError
+from shardwright.store.store import Store
 
 _BATCH = 1000  # samples a worker checks at a time
 
@@ -69,7 +71,7 @@ class Checked:
         self.json_sizes[sample] = found.json_size
         self.line_hashes[sample] = found.line_hash
 
-    def skipped(self, scan: Scan) -> Skipped:
+    def skipped(self, scan: Scan) -> Counts:
         """Count the records that are not ready, by reason."""
         skipped = deepcopy(scan.skipped)
         for sample, reason in self.invalid.items():
@@ -81,11 +83,20 @@ class Checked:
 
 
 def check(
-    scan: Scan, order: Sequence[int], limit: int | None, engine: Engine, progress: Progress
+    scan: Scan,
+    order: Sequence[int],
+    limit: int | None,
+    engine: Engine,
+    progress: Progress,
+    again: Sequence[int] = (),
 ) -> Checked:
-    """Take samples in order until the limit is reached; invalid ones do not count."""
+    """Take samples in order until the limit is reached; invalid ones do not count.
+
+    Those that are packed ``again``, into their shard, are beside the limit and must be valid.
+    """
     checked = Checked(len(scan.ids), len(scan.store.recipe.components))
-    wanted = len(order) if limit is None else min(limit, len(order))
+    order = [*again, *order]
+    wanted = len(order) if limit is None else min(len(again) + limit, len(order))
     progress.phase("check", wanted, "samples")
     position = 0
     while len(checked.chosen) < wanted and position < len(order):
@@ -102,19 +113,44 @@ def check(
                 progress.advance(len(found))
         checked.invalid |= sorted(invalid.items())  # so that the report is the same for any workers
         checked.chosen += [sample for sample in drawn if sample not in invalid]
+    faults = Counts()
+    for sample in again:
+        if sample in checked.invalid:
+            faults.add(checked.invalid[sample], scan.ids[sample])
+    require_ready(scan.store, faults)
+    checked.chosen = checked.chosen[len(again) :]
     return checked
+
+
+def require_ready(store: Store, faults: Counts) -> None:
+    """Raise if packed samples have a record, but are not ready to be packed again."""
+    if faults:
+        are = "is" if faults.total == 1 else "are"
+        count = quantity(faults.total, "packed samples")
+        what = f"{count} {are} not ready {reasons(faults)}, so nothing was written"
+        fix = f"run {commands.derive(store)}, or take them out with --exclude-ids-file"
+        raise OutdatedError(what, path=store.jsonl, fix=fix)
+
+
+def reasons(counts: Counts) -> str:
+    """List reasons in parentheses, with an example."""
+    named = [
+        reason if len(counts) == 1 else f"{reason} {count.count:,}"
+        for reason, count in counts.items()
+    ]
+    return f"({', '.join(named)}; for example {next(iter(counts.values())).example})"
 
 
 class _Task(NamedTuple):
     first: int
-    samples: Part
+    samples: Excerpt
     buckets: list[str]
 
 
 def _tasks(scan: Scan, samples: Sequence[int]) -> Iterator[_Task]:
     for first in range(0, len(samples), _BATCH):
         batch = samples[first : first + _BATCH]
-        yield _Task(first, scan.part(batch), [scan.buckets[sample] for sample in batch])
+        yield _Task(first, scan.excerpt(batch), [scan.buckets[sample] for sample in batch])
 
 
 def _check(task: _Task) -> Iterator[tuple[int, list[_Found | str]]]:

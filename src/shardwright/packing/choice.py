@@ -1,10 +1,9 @@
-"""Which samples a run asks for: by conditions, lists of ids, and the part of a split."""
+"""Which samples a run asks for: by lists of ids, conditions, limits, and the part of a split."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -12,83 +11,141 @@ import msgspec
 import xxhash
 
 from shardwright.errors import InputMissingError, ShardwrightError, UsageError
+from shardwright.recipes import Recipe, Selection
 from shardwright.shards.format.manifest import IdsFile, PackSettings, relative_name
 from shardwright.storage.files import explained
 from shardwright.store import facts, records, where
+from shardwright.store.facts import Facts
 from shardwright.store.records import Record
-from shardwright.store.store import Store
+from shardwright.store.store import Store, joined
 from shardwright.store.where import Condition
 
 FLAGS = {"ids_file": "--ids-file", "exclude_ids_file": "--exclude-ids-file"}
+_DIGITS = 4  # of a fact
+
+
+@dataclass(frozen=True)
+class MinSide:
+    """The recipe's least length of a picture's shorter side."""
+
+    pixels: int
+
+    def holds(self, record: Record) -> bool:
+        """Whether it holds for a record."""
+        return bool(min(record["width"], record["height"]) >= self.pixels)
+
+    def __str__(self) -> str:
+        return f"min_side = {self.pixels}"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The settings, and the lists that they name."""
+    """The settings, the lists that they name, and what is known of the images."""
 
     settings: PackSettings
+    limits: Selection  # of the recipe
     ids: frozenset[str] | None = None  # None: all
     excluded: frozenset[str] = frozenset()
+    first_ids: Mapping[str, str] = field(default_factory=dict)  # of renamed images
+    beyond: Mapping[str, str] = field(default_factory=dict)  # by image: the limit that it exceeds
 
     @cached_property
-    def conditions(self) -> list[Condition]:
-        """Give the conditions on records, each of which must hold."""
+    def where(self) -> list[Condition]:
+        """Give the conditions of ``--where``."""
         return where.conditions(self.settings.where)
+
+    @cached_property
+    def conditions(self) -> list[Condition | MinSide]:
+        """Give the conditions on records, each of which must hold."""
+        least = self.limits.min_side
+        return [*self.where, *([] if least is None else [MinSide(least)])]
 
     @property
     def group(self) -> str | None:
         """Name the column that groups samples of a split."""
         return self.settings.split.by if self.settings.split else None
 
-    def lists(self, image_id: str) -> bool:
-        """Whether the lists of ids allow one."""
-        return image_id not in self.excluded and (self.ids is None or image_id in self.ids)
+    def fault(self, image_id: str, fails: str | None) -> str | None:
+        """Name what leaves a sample out; ``fails`` is the first condition that does not hold."""
+        if self.ids is not None and image_id not in self.ids:
+            return FLAGS["ids_file"]
+        if image_id in self.excluded:
+            return FLAGS["exclude_ids_file"]
+        return fails or self.beyond.get(image_id)
 
-    def takes(self, image_id: str, record: Record, first_ids: Mapping[str, str]) -> bool:
-        """Whether a record is asked for; in a part of a split, only if it belongs there."""
-        split, part = self.settings.split, self.settings.part
-        if not self.lists(image_id):
-            return False
-        if not all(condition.holds(record) for condition in self.conditions):
-            return False
-        if split is None or part is None:
-            return True
-        group = group_text(record, split.by)
-        return split.part_of(first_ids.get(image_id, image_id) if group is None else group) == part
+    def part_of(self, image_id: str, group: str | None) -> str | None:
+        """Give the part of the split that a sample belongs to."""
+        split, own = self.settings.split, self.first_ids.get(image_id, image_id)
+        return split.part_of(own if group is None else group) if split else None
 
 
 def group_text(record: Record, by: str | None) -> str | None:
     """Give the value of the column that groups samples, as text; None if it has none."""
     value = record.get(by) if by is not None else None
     if value is None or isinstance(value, str):
-        return value
+        return value if value and value.strip() else None  # an empty cell of a CSV is no group
     return msgspec.json.encode(value).decode()
 
 
-def wanted(store: Store, settings: PackSettings) -> set[str]:
-    """Give the ids of a store that a run with these settings would pack, if they are ready."""
-    first_ids = facts.first_ids(store)
+def wanted(store: Store, settings: PackSettings) -> set[str] | None:
+    """Give the ids of a store that a run with these settings would pack, if they are ready.
+
+    None for all of them.
+    """
+    if not settings.is_choice and store.recipe.selection == Selection():
+        return None
     try:
         choice = read_choice(settings, store)
     except ShardwrightError:  # pack reports it; without the lists, what they leave out is unknown
-        choice = Choice(settings)
+        choice = Choice(settings, store.recipe.selection)
     found: set[str] = set()
     for _, record in records.walk(store.jsonl, records.parse):
         if records.is_image_id(image_id := record.get("image_id")):
-            taken = choice.takes(image_id, record, first_ids)
+            group = group_text(record, choice.group)
+            taken = not any(not one.holds(record) for one in choice.conditions)
+            taken &= choice.fault(image_id, None) is None
+            taken &= settings.part in (None, choice.part_of(image_id, group))
             (found.add if taken else found.discard)(image_id)  # the later of two records wins
     return found
 
 
 def read_choice(settings: PackSettings, store: Store) -> Choice:
-    """Read the lists that settings name, as they are now."""
+    """Read the lists that settings name, as they are now, and the facts that matter."""
     found: dict[str, frozenset[str]] = {}
     for name, flag in FLAGS.items():
         if (file := getattr(settings, name)) is not None:
-            path = Path(os.path.normpath(store.folder / file.path))
-            found[name], now = _read_ids(flag, path, store)
+            found[name], now = _read_ids(flag, joined(store.folder, file.path), store)
             settings = msgspec.structs.replace(settings, **{name: now})
-    return Choice(settings, found.get("ids_file"), found.get("exclude_ids_file", frozenset()))
+    limits, first_ids, beyond = store.recipe.selection, dict[str, str](), dict[str, str]()
+    if settings.split or limits != Selection():
+        for _, known in facts.read(store):
+            if known.first_id:
+                first_ids[known.image_id] = known.first_id
+            if limit := _exceeded(known, store.recipe):
+                beyond[known.image_id] = limit
+    return Choice(
+        settings,
+        limits,
+        found.get("ids_file"),
+        found.get("exclude_ids_file", frozenset()),
+        first_ids,
+        beyond,
+    )
+
+
+def _exceeded(known: Facts, recipe: Recipe) -> str | None:
+    """Name the limit of the recipe that an image exceeds; what is unknown does not."""
+    lost = [count for name, count in known.tokens_lost.items() if name in recipe.by_name]
+    values = {
+        "max_upscale": known.enlarged,
+        "max_crop": known.cropped,
+        "max_tokens_lost": max(lost, default=None),
+    }
+    for name, value in values.items():
+        limit = getattr(recipe.selection, name)
+        if limit is not None and value is not None and value > round(limit, _DIGITS):
+            return f"{name} = {limit}"
+    return None
 
 
 def ids_file(path: Path | None, store: Store) -> IdsFile | None:
@@ -99,7 +156,7 @@ def ids_file(path: Path | None, store: Store) -> IdsFile | None:
 def _read_ids(flag: str, path: Path, store: Store) -> tuple[frozenset[str], IdsFile]:
     """Read a list of ids, one to a line."""
     if not path.is_file():
-        fix = f"restore it, or give {flag} FILE"
+        fix = f"restore it, or give another {flag} (with --sync, if there are shards)"
         raise InputMissingError(f"{flag}: no such file", path=path, fix=fix)
     with explained(path):
         data = path.read_bytes()

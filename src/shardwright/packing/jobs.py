@@ -30,12 +30,23 @@ class Job:
     start: Start
     layout: Plan
     kept: dict[str, ShardEntry]  # of the interrupted run
-    before: list[str]  # the JSONLs that its shards were packed from
+    jsonls: list[str]  # that its shards were packed from
 
     @property
     def folder(self) -> Path:
         """Give its shard folder."""
         return self.target.folder
+
+    @property
+    def has_other_settings(self) -> bool:
+        """Whether a sync has other settings than the run before."""
+        runs = self.start.before.runs if self.start.before else []
+        return bool(runs) and runs[-1].settings != self.layout.settings
+
+    @property
+    def way(self) -> str:
+        """Name the flag that packs again what this run did not finish."""
+        return "--sync" if self.start.before else "--append" if self.start.append else "--overwrite"
 
     @property
     def stay(self) -> set[str]:
@@ -101,6 +112,8 @@ def summarize(
                 entry.shard_bytes[spelt] = shard.bytes
     new = {job.target.prefix + shard.path for job in jobs for shard in job.todo}
     kept = [shard for job in jobs for shard in job.layout.shards if shard.path in job.kept]
+    again = {sample for job in jobs for shard in job.start.again for sample in shard.samples}
+    finished = sum(sample not in again for shard in kept for sample in shard.samples)
     gone = [prefix + name for prefix, names in old.items() for name in names]
     off_shape = any(entry.off_shape for entry in buckets.values())
     journal = scan.store.journal if scan.store.journal.exists() else None
@@ -128,7 +141,7 @@ def summarize(
         skipped_by_reason=dict(skipped),
         buckets=dict(sorted(buckets.items(), key=lambda item: Bucket.parse(item[0]))),
         left_out=dict(selected.left_out),
-        packed_before=selected.packed_before + sum(len(shard.samples) for shard in kept),
+        packed_before=selected.packed_before + finished,
         over_limit=len(selected.order) - len(checked.chosen) - len(checked.invalid),
         parts=parts,
         synced=_synced(jobs, synced, len(checked.chosen)) if synced else None,
@@ -149,4 +162,5 @@ def _synced(jobs: Sequence[Job], found: Comparison, new: int) -> SyncSummary:
         new_samples=new,
         moved_shards=moved,
         untouched_shards=sum(len(job.start.base.shards) for job in jobs),
+        new_settings=any(job.has_other_settings for job in jobs),
     )

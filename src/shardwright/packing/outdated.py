@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,13 +20,12 @@ import xxhash
 
 from shardwright.engine import Engine
 from shardwright.interrupts import check
-from shardwright.packing.scan import Part, Scan
-from shardwright.packing.summary import Skipped
-from shardwright.progress import Progress
-from shardwright.recipes import JSON_SUFFIX, Component, Recipe
+from shardwright.packing.scan import Excerpt, Scan, missing_array
+from shardwright.packing.summary import Counts
+from shardwright.progress import Progress, quantity
+from shardwright.recipes import JSON_SUFFIX, Recipe
 from shardwright.shards.format import index
-from shardwright.shards.format.index import Member
-from shardwright.shards.format.manifest import ShardEntry
+from shardwright.shards.format.manifest import Run, ShardEntry
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.storage.files import explained
 from shardwright.store import npy, records
@@ -40,11 +39,13 @@ _CHUNK = 1 << 20  # bytes hashed at a time
 
 @dataclass(frozen=True)
 class Packed:
-    """A packed shard; ``replaced`` if an interrupted run may have replaced it already."""
+    """A packed shard."""
 
     entry: ShardEntry
     ids: Sequence[str]
-    replaced: bool = False
+    replaced: bool = False  # an interrupted run may have replaced it already
+    changes: Mapping[str, str] = field(default_factory=dict)  # what that had found, by sample
+    named: bool = True  # its JSONL is known; if not, what is not in this one may be in another
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Compared:
     entry: ShardEntry
     samples: array[int]
     outdated: bool  # a sample has changed or does not stay
+    changes: Mapping[str, str]  # what differs, by sample
 
 
 @dataclass
@@ -61,9 +63,9 @@ class Comparison:
     """Packed shards, compared with a store; the counts are of samples, by reason."""
 
     shards: list[Compared] = field(default_factory=list)
-    changed: Skipped = field(default_factory=Skipped)
-    removed: Skipped = field(default_factory=Skipped)
-    not_ready: Skipped = field(default_factory=Skipped)
+    changed: Counts = field(default_factory=Counts)
+    removed: Counts = field(default_factory=Counts)
+    not_ready: Counts = field(default_factory=Counts)
 
     @property
     def outdated(self) -> int:
@@ -71,53 +73,82 @@ class Comparison:
         return self.changed.total + self.removed.total
 
 
-def newer(source: os.stat_result, shard: os.stat_result) -> bool:
-    """Whether a file may have been written after a shard; times of one tick may be equal."""
-    return source.st_mtime_ns >= shard.st_mtime_ns or source.st_ctime_ns >= shard.st_ctime_ns
+def newer(source: os.stat_result, shard: os.stat_result, moved: bool = True) -> bool:
+    """Whether a file may have been written, or moved there, after a shard.
+
+    Times of one tick may be equal. An update that was begun before the shard was packed is moved
+    into the store after it, which only the ctime shows; a copy or chmod changes that too.
+    """
+    if source.st_mtime_ns >= shard.st_mtime_ns:
+        return True
+    return moved and source.st_ctime_ns >= shard.st_ctime_ns
+
+
+def of_jsonl(name: str, packed: Iterable[Packed], runs: Sequence[Run]) -> list[Packed]:
+    """Give the shards that were packed from a JSONL, or may be: earlier versions did not say."""
+    found = []
+    for shard in packed:
+        jsonl = runs[shard.entry.run].jsonl
+        if jsonl in (name, None):
+            found.append(replace(shard, named=jsonl is not None))
+    return found
 
 
 def compare(
     output: Path,
     packed: Sequence[Packed],
     found: Scan,
-    selected: Collection[int] | None,
+    stays: Callable[[int], bool],
     engine: Engine,
     progress: Progress,
+    *,
     lists: Callable[[str], bool] = lambda name: True,
+    moved: bool = True,
 ) -> Comparison:
-    """Compare every packed sample with the store; ``selected`` are asked for, if not all are.
+    """Compare every packed sample with the store; one that is not asked for does not stay.
 
     Of those that are not ready, only the id is known: whether it is in the ``lists`` asked for.
+    Arrays are read that are newer than their shard, or, if ``moved``, were moved there later.
     """
     places = {found.ids[sample]: sample for sample in found.ready()}
     absent = {name for shard in packed for name in shard.ids if name not in places}
     reasons = _not_ready(found.store, absent) if absent else {}
     progress.phase("compare", len(packed), "shards")
     differing: dict[str, Mapping[str, str]] = {}
+    read = 0
     tasks = (
-        _Task(output, shard.entry.path, found.part([places[i] for i in shard.ids if i in places]))
+        _Task(
+            output,
+            shard.entry.path,
+            found.excerpt([places[i] for i in shard.ids if i in places]),
+            moved,
+        )
         for shard in packed
         if not shard.replaced and not absent.issuperset(shard.ids)
     )
     with closing(engine.run(_compare, tasks)) as results:
-        for path, changed in results:
+        for path, changed, arrays in results:
             differing[path] = changed
+            read += arrays
+            progress.aside(f"{quantity(read, 'arrays')} read")
             progress.advance(1)
+    if read:
+        times = "times of their files are" if read > 1 else "time of its file is"
+        what = quantity(read, "arrays")
+        progress.say(f"{output}: read {what}, because the {times} not before the shard's")
     result = Comparison()
     for shard in packed:
         check()
-        bucket, changes = shard.entry.bucket, differing.get(shard.entry.path, {})
+        bucket, changes = shard.entry.bucket, differing.get(shard.entry.path, shard.changes)
         stay = array("Q")
         for name in shard.ids:
             sample = places.get(name)
             if sample is None:
-                if name not in reasons:
-                    result.removed.add("record_gone", name)
-                elif lists(name):
+                if name in reasons and lists(name):
                     result.not_ready.add(reasons[name], name)
-                else:
-                    result.removed.add("not_selected", name)
-            elif selected is not None and sample not in selected:
+                elif shard.named:
+                    result.removed.add("not_selected" if name in reasons else "record_gone", name)
+            elif not stays(sample):
                 result.removed.add("not_selected", name)
             elif found.buckets[sample] != bucket:
                 result.changed.add("aspect_bucket", name)
@@ -126,7 +157,7 @@ def compare(
                 if name in changes:
                     result.changed.add(changes[name], name)
         outdated = shard.replaced or bool(changes) or len(stay) < len(shard.ids)
-        result.shards.append(Compared(shard.entry, stay, outdated))
+        result.shards.append(Compared(shard.entry, stay, outdated, changes))
     return result
 
 
@@ -137,74 +168,66 @@ def _not_ready(store: Store, absent: Collection[str]) -> dict[str, str]:
         image_id = record.get("image_id")
         if not is_image_id(image_id) or image_id not in absent:
             continue
-        missing = (
-            f"{row.name}_missing"
-            for row in store.recipe.components
-            if not os.path.lexists(store.array(row, image_id))
-        )
-        found[image_id] = rules.problem(record) or next(missing, "duplicate_id")
+        found[image_id] = rules.problem(record) or missing_array(store, image_id) or "duplicate_id"
     return found
 
 
 class _Task(NamedTuple):
     output: Path
     path: str
-    samples: Part
+    samples: Excerpt
+    moved: bool
 
 
-def _compare(task: _Task) -> Iterator[tuple[str, dict[str, str]]]:
-    """Compare one shard; give what differs, by sample."""
+def _compare(task: _Task) -> Iterator[tuple[str, dict[str, str], int]]:
+    """Compare one shard; give what differs, by sample, and how many arrays were read."""
     shard, path = index.load(task.output, task.path), task.output / task.path
     with explained(path):
         written = path.stat()
-    numbers = {name: number for number, name in enumerate(shard.head.ids)}
-    recipe, changes = task.samples.store.recipe, {}
+    members = len(shard.head.members)
+    places = {name: number * members for number, name in enumerate(shard.head.ids)}
+    sizes, checksums = shard.columns()
+    columns = {suffix: column for column, suffix in enumerate(shard.head.members)}
+    recipe = task.samples.store.recipe
+    if not columns.keys() >= set(recipe.suffixes):  # packed by another recipe
+        yield task.path, dict.fromkeys(task.samples.ids, "recipe"), 0
+        return
+    changes, read = {}, 0
     with ExitStack() as stack:
         folders = task.samples.folders(stack)
         for name, line in task.samples.lines():
-            members = {
-                suffix: shard.member(numbers[name], column)
-                for column, suffix in enumerate(shard.head.members)
-            }
-            change = _other_record(line, members, recipe) or next(
-                _other_arrays(name, members, folders, written), None
-            )
-            if change is not None:
-                changes[name] = change
-    yield task.path, changes
+            first = places[name]
+            if any(
+                checksums[first + columns[suffix]] != xxhash.xxh3_64_intdigest(data)
+                for suffix, data in _from_record(line, recipe)
+            ):
+                changes[name] = "record"
+                continue
+            for component, folder in folders:
+                member, file = first + columns[component.suffix], name + component.extension
+                try:
+                    there = os.stat(file, dir_fd=folder)
+                    same = there.st_size == sizes[member]
+                    if same and newer(there, written, task.moved):
+                        read += 1
+                        same = _checksum(file, folder) == checksums[member]
+                except (OSError, BadArrayError):  # found out when it is packed
+                    same = False
+                if not same:
+                    changes[name] = component.name
+                    break
+    yield task.path, changes, read
 
 
-def _other_record(line: bytes, members: Mapping[str, Member], recipe: Recipe) -> str | None:
+def _from_record(line: bytes, recipe: Recipe) -> Iterator[tuple[str, bytes]]:
+    """Give the members that are made from a record, as they would be written now."""
     try:
         record = records.parse(line)
-        now = {mask.suffix: mask_member(record, mask) for mask in recipe.masks}
-        now[JSON_SUFFIX] = json_member(record, recipe)
+        for mask in recipe.masks:
+            yield mask.suffix, mask_member(record, mask)
+        yield JSON_SUFFIX, json_member(record, recipe)
     except BadRecordError:  # found out when it is packed
-        return "record"
-    same = all(
-        suffix in members and members[suffix].xxh3 == xxhash.xxh3_64_intdigest(data)
-        for suffix, data in now.items()
-    )
-    return None if same else "record"
-
-
-def _other_arrays(
-    image_id: str,
-    members: Mapping[str, Member],
-    folders: Sequence[tuple[Component, int]],
-    written: os.stat_result,
-) -> Iterator[str]:
-    for component, folder in folders:
-        member, name = members.get(component.suffix), image_id + component.extension
-        try:
-            there = os.stat(name, dir_fd=folder)
-            same = member is not None and there.st_size == member.size
-            if same and newer(there, written):
-                same = member is not None and _checksum(name, folder) == member.xxh3
-        except (OSError, BadArrayError):  # found out when it is packed
-            same = False
-        if not same:
-            yield component.name
+        yield JSON_SUFFIX, b""
 
 
 def _checksum(name: str, folder: int) -> int:

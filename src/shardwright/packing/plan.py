@@ -18,7 +18,7 @@ from shardwright.buckets import Bucket
 from shardwright.interrupts import check
 from shardwright.packing.check import Checked
 from shardwright.packing.scan import Scan
-from shardwright.packing.summary import Skipped
+from shardwright.packing.summary import Counts
 from shardwright.recipes import SPECIFICATION
 from shardwright.recipes.compare import differences
 from shardwright.shards.format import tar
@@ -76,7 +76,7 @@ class Plan:
         return self.scan.ready_records - len(self.checked.invalid)
 
     @cached_property
-    def skipped(self) -> Skipped:
+    def skipped(self) -> Counts:
         """Count the records that are not ready, by reason."""
         return self.checked.skipped(self.scan)
 

@@ -91,11 +91,14 @@ def write(
     prefix: str,
     replaced: Collection[str],
     keep: Collection[str],
+    way: str,
     sha256: bool,
     engine: Engine,
     progress: Progress,
 ) -> list[ShardEntry]:
     """Write and publish some shards of a plan; ``prefix`` is before their names in reports.
+
+    ``way`` is the flag that packs them again if the store has changed.
 
     A new bucket's shards appear one by one. In a bucket whose old shards are ``replaced``, the new
     ones keep their temporary names until all are complete. Then the manifest, which lists the old
@@ -137,10 +140,11 @@ def write(
             done = sum(entry.bytes for entry in entries)
             needed = size(sum(shard.bytes for shard in shards) - done)
             what = f"{error.what}, and the remaining shards need {needed}"
-            fix = "make room and pack again with --resume, which keeps the finished shards"
+            kept = "" if replaced else ", which keeps the finished shards"
+            fix = f"make room and pack again with --resume{kept}"
             raise NoSpaceError(what, path=error.path, fix=fix) from error
         if isinstance(error, SourceChangedError):
-            fix = "pack again with --resume, or if that is refused with --overwrite"
+            fix = f"pack again with --resume, or if that is refused with {way}"
             raise SourceChangedError(error.what, path=error.path, fix=fix) from error
         raise
     return entries
@@ -176,7 +180,7 @@ def remove_empty_buckets(output: Path) -> None:
                 files.remove_empty_folders(folder)
 
 
-def sync(output: Path) -> None:
+def make_durable(output: Path) -> None:
     """Make every name in the folder durable, also those that a killed run did not sync."""
     for folder in (output, output / STATE_FOLDER / index.INDEX_FOLDER):
         files.sync_folder(folder)

@@ -22,7 +22,8 @@ from shardwright.errors import (
     UsageError,
 )
 from shardwright.packing import empty, publish, start, sync
-from shardwright.packing.choice import Choice, read_choice
+from shardwright.packing.check import check
+from shardwright.packing.choice import read_choice
 from shardwright.packing.jobs import Job, summarize
 from shardwright.packing.origin import (
     jsonl_name,
@@ -32,18 +33,20 @@ from shardwright.packing.origin import (
 )
 from shardwright.packing.plan import Plan, plan
 from shardwright.packing.scan import Scan, require_inputs, scan
-from shardwright.packing.select import select
+from shardwright.packing.select import Selected, select
 from shardwright.packing.start import Start, existing, mixed, packed_from
 from shardwright.packing.summary import PackSummary
 from shardwright.packing.targets import Target, find_targets
 from shardwright.progress import Progress
+from shardwright.recipes.split import Split
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings, ShardEntry, Unfinished
 from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import parts_of
 from shardwright.storage import locks
 from shardwright.storage.local import LocalStorage, require_space, require_writable
-from shardwright.store import provenance
+from shardwright.store import commands, provenance
+from shardwright.store.commands import quoted
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 
@@ -80,15 +83,16 @@ def run(request: Request, progress: Progress) -> PackSummary:
     require_inputs(store)
     _require_own_folder(request)
     require_writable(request.output_dir)
-    choice, targets = _find(request)
-    settings = choice.settings
+    split, targets = find_targets(request.output_dir, request.settings, request.way)
     for target in targets:
         require_writable(target.folder)
         if not request.dry_run:
             locks.require_unlocked(target.folder)
-    found = scan(store, progress, request.progress_every)
-    _require_samples(request.given.get("buckets", ()), found)
     starts = _starts(request, targets)
+    choice = read_choice(_settings(request, split, targets, starts), store)
+    settings = choice.settings
+    found = scan(store, progress, request.progress_every)
+    _require_samples(request.settings.buckets, found)
     source = _source(store)
     before = [[] if request.other_jsonl else packed_from(target.folder) for target in targets]
     if request.way:
@@ -98,13 +102,20 @@ def run(request: Request, progress: Progress) -> PackSummary:
                 require_one_jsonl(store, names, target.folder)
     known = frozenset().union(*(begin.known for begin in starts), _beside(targets))
     parts = [target.part for target in targets]
-    selected = select(found, choice, parts, known, request.engine, progress)
+    packed = {name for begin in starts if begin.before for one in begin.packed for name in one.ids}
+    selected = select(found, choice, parts, known, packed, request.engine, progress)
     followed, synced = starts, None
     if any(begin.before for begin in starts):
         followed, synced = sync.follow(
-            *(targets, starts, found, choice, selected), request.engine, progress
+            targets, starts, found, choice, selected, request.engine, progress
         )
-    checked = sync.check_all(followed, found, selected, settings.limit, request.engine, progress)
+    limit = settings.limit
+    if synced is not None and limit is not None:  # then it bounds the samples of all shards
+        limit = max(0, limit - selected.packed_before)
+    again = [sample for begin in followed for shard in begin.again for sample in shard.samples]
+    checked = check(found, selected.order, limit, request.engine, progress, again)
+    if synced is not None:
+        sync.require_some_left(starts, selected, checked)
     jobs = []
     for target, begin, names in zip(targets, followed, before, strict=True):
         chosen = selected.of_part(checked.chosen, target.part)
@@ -115,7 +126,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
             begin = replace(begin, replaced=mixed(target.folder, begin, kept))
         jobs.append(Job(target, begin, layout, kept, names))
     active = [job for job in jobs if _has_work(job, jobs)]
-    obstacle = _obstacle(active, source, request, progress)
+    obstacle = _obstacle(active, selected, source, request, progress)
     old: dict[str, list[str]] = {}  # shards that are removed or replaced
     if request.dry_run:
         old = {} if obstacle else {job.target.prefix: job.old for job in active}
@@ -123,13 +134,19 @@ def run(request: Request, progress: Progress) -> PackSummary:
         with ExitStack() as locked:
             for job in active:
                 locked.enter_context(LocalStorage(job.folder).lease())
-            if _starts(request, targets) != starts:
+            now = find_targets(request.output_dir, request.settings, request.way)
+            if now != (split, targets) or _starts(request, targets) != starts:
                 what = "another run has written here"
                 raise SourceChangedError(what, path=request.output_dir, fix="run again")
             old = {job.target.prefix: job.old for job in active}
             _write(active, source, request, progress)
     return summarize(
-        *(jobs, selected, checked, found, old, synced),
+        jobs,
+        selected,
+        checked,
+        found,
+        old,
+        synced,
         output=request.output_dir,
         dry_run=request.dry_run,
         obstacle=obstacle,
@@ -137,18 +154,38 @@ def run(request: Request, progress: Progress) -> PackSummary:
     )
 
 
-def _find(request: Request) -> tuple[Choice, list[Target]]:
-    """Find what to pack, and where; --append and --sync go on with what was chosen before."""
-    split, targets = find_targets(request.output_dir, request.settings, request.way)
-    settings = msgspec.structs.replace(request.settings, split=split)
-    if request.way in ("append", "sync", "resume"):
-        before = start.current_run(target.folder for target in targets)
-        if before and request.way == "append":
-            settings = settings.chosen_as(before.settings)
-        elif before and (request.way == "sync" or before.sync):
-            given = {**request.given, "split": split, "part": None}
-            settings = msgspec.structs.replace(before.settings, **given)
-    return read_choice(settings, request.store), targets
+def _settings(
+    request: Request, split: Split | None, targets: Sequence[Target], starts: Sequence[Start]
+) -> PackSettings:
+    """Complete the settings by those of the last run, which chose the samples that are there.
+
+    All runs of a folder share their conditions, so that a sync can judge every packed sample.
+    """
+    own, top = msgspec.structs.replace(request.settings, split=split), request.output_dir
+    alone = targets[0].part is not None and len(targets) == 1
+    before = start.current_run(target.folder for target in targets)
+    if alone:
+        top = targets[0].folder.absolute().parent
+        before = before or start.current_run(parts_of(top).values())
+    if before is None or (request.way == "overwrite" and not own.buckets and not alone):
+        return own
+    as_before = own.chosen_as(before.settings)
+    stays = alone or (request.way != "sync" and any(begin.base.shards for begin in starts))
+    if stays and request.way != "resume":  # which is refused for any other setting
+        folder = request.store.folder
+        was, now = (one.conditions(folder) for one in (before.settings, as_before))
+        if was != now:
+            listed = f"with {' '.join(map(quoted, was))}" if was else "without conditions"
+            change = commands.pack(request.store, top, "--sync", *now)
+            what = f"was packed {listed}, so nothing was written"
+            raise UsageError(what, path=request.output_dir, fix=f"to change that, run {change}")
+    if request.way == "sync" or (request.way == "resume" and before.sync):
+        scope = {"buckets": start.asked_buckets(starts)}
+        given = {**scope, **request.given, "split": split, "part": None}
+        settings = msgspec.structs.replace(before.settings, **given)
+        seed = (settings.seed or 0) if settings.shuffle else None
+        return msgspec.structs.replace(settings, seed=seed)
+    return as_before
 
 
 def _beside(targets: Sequence[Target]) -> frozenset[str]:
@@ -174,9 +211,7 @@ def _has_work(job: Job, jobs: Sequence[Job]) -> bool:
     if job.layout.shards:
         return True
     if job.start.before:
-        runs = job.start.before.runs
-        other = bool(runs) and runs[-1].settings != job.layout.settings
-        return other or bool(job.start.resumed or job.old)
+        return job.has_other_settings or bool(job.start.resumed or job.old)
     if job.start.append:
         return bool(job.start.base.runs or job.start.resumed)
     # With --overwrite, the shards of a part that has no sample now go with those of the others.
@@ -184,7 +219,11 @@ def _has_work(job: Job, jobs: Sequence[Job]) -> bool:
 
 
 def _obstacle(
-    jobs: Sequence[Job], source: _Source, request: Request, progress: Progress
+    jobs: Sequence[Job],
+    selected: Selected,
+    source: _Source,
+    request: Request,
+    progress: Progress,
 ) -> str | None:
     """Raise if the run cannot write one of its targets; under dry_run, say why."""
     try:
@@ -193,11 +232,12 @@ def _obstacle(
             if not request.way:
                 there += existing(job.folder, job.layout.buckets)
             publish.refuse(job.folder, there, request.settings.buckets)
-            require_same_jsonl(request.store, job.before, job.folder)
+            require_same_jsonl(request.store, job.jsonls, job.folder)
             base = job.start.before or job.start.base
             require_same_kind(request.store, source.made, base, job.folder, progress)
             if job.start.append:
-                sync.require_current(job, request.output_dir, request.engine, progress)
+                output = request.output_dir
+                sync.require_current(job, selected, output, request.engine, progress)
         if jobs and not request.ignore_space:
             needed = sum(shard.bytes for job in jobs for shard in job.todo)
             fewer = "pack fewer with --limit or --bucket, "
@@ -254,7 +294,7 @@ def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Pro
     parts = {
         job.target.part: plans[job.target.part]
         for job in jobs
-        if job.target.part and job.layout.shards
+        if job.target.part and (job.layout.shards or job.start.before)
     }
     for job in jobs:  # a part that the interrupted sync has finished belongs to this run
         if job.start.before and job.start.resumed:
@@ -301,6 +341,7 @@ def _write_target(
         prefix=job.target.prefix,
         replaced=start.replaced,
         keep=job.stay,
+        way=job.way,
         sha256=sha256,
         engine=request.engine,
         progress=progress,
@@ -312,7 +353,7 @@ def _write_target(
     publish.remove_empty_buckets(target)
     stays = bool(layout.shards or start.base.shards)
     checksums = empty.publish(target, start.base, source.empties if stays else {})
-    publish.sync(target)  # before the manifest lists them
+    publish.make_durable(target)  # before the manifest lists them
     entries = [*job.kept.values(), *written]
     publish.finish(target, layout, begun, entries, source.made, checksums, sha256)
 

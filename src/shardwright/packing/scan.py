@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from shardwright.errors import InputMissingError, ProvenanceError, SourceChangedError
 from shardwright.interrupts import check
-from shardwright.packing.summary import Skipped
+from shardwright.packing.summary import Counts
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files
@@ -42,7 +42,7 @@ class Scan:
 
     store: Store
     jsonl_state: tuple[int, int]  # its size and time, to notice a change before we copy it
-    skipped: Skipped = field(default_factory=Skipped)
+    skipped: Counts = field(default_factory=Counts)
     ids: list[str] = field(default_factory=list)
     buckets: list[str] = field(default_factory=list)
     offsets: array[int] = field(default_factory=lambda: array("Q"))
@@ -82,9 +82,9 @@ class Scan:
         """Count the records that are ready."""
         return len(self.ids) - len(self.dropped)
 
-    def part(self, samples: Sequence[int]) -> Part:
+    def excerpt(self, samples: Sequence[int]) -> Excerpt:
         """Give what a worker needs to read some samples."""
-        return Part(
+        return Excerpt(
             self.store,
             self.jsonl_state,
             [self.ids[sample] for sample in samples],
@@ -101,7 +101,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Part:
+class Excerpt:
     """Some samples of a scan, for a worker to read."""
 
     store: Store
@@ -213,7 +213,7 @@ class _Doubts:
         earlier = self.places.get(name)
         self.places[name] = line.offset
         if earlier != _UNMET:
-            reason = reason or self._missing(image_id)
+            reason = reason or missing_array(found.store, image_id)
             if earlier is not None:
                 reason = self._repeated(earlier, record) or reason
         if reason is not None:
@@ -221,13 +221,6 @@ class _Doubts:
             return False
         found.add(image_id, record["aspect_bucket"], line)
         return True
-
-    def _missing(self, image_id: str) -> str | None:
-        store = self.found.store
-        for component in store.recipe.components:
-            if not os.path.lexists(store.array(component, image_id)):
-                return f"{component.name}_missing"
-        return None
 
     def _repeated(self, earlier: int, record: Record) -> str | None:
         """Decide about two records of one image_id: the later wins, if they are of one image."""
@@ -246,6 +239,14 @@ class _Doubts:
             return _image(records.names(self.file.readline()).image_path)
         except BadRecordError:
             raise changed(self.found.store.jsonl, "written to") from None
+
+
+def missing_array(store: Store, image_id: str) -> str | None:
+    """Say which array of an image is not there."""
+    for component in store.recipe.components:
+        if not os.path.lexists(store.array(component, image_id)):
+            return f"{component.name}_missing"
+    return None
 
 
 def _image(image_path: object) -> object:

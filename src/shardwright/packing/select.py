@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import compress
 from typing import NamedTuple
 
 from shardwright.engine import Engine
 from shardwright.errors import UsageError
-from shardwright.packing.choice import Choice, group_text
-from shardwright.packing.scan import Part, Scan
-from shardwright.packing.summary import Skipped
+from shardwright.packing.choice import Choice, MinSide, group_text
+from shardwright.packing.scan import Excerpt, Scan
+from shardwright.packing.summary import Counts
 from shardwright.progress import Progress, quantity
-from shardwright.store import facts, records, where
+from shardwright.store import records, where
 from shardwright.store.records import BadRecordError
 from shardwright.store.where import Condition
 
@@ -31,8 +29,9 @@ class Selected:
 
     order: list[int]
     parts: dict[int, str] = field(default_factory=dict)  # by sample, if there is a split
-    left_out: Skipped = field(default_factory=Skipped)  # the others, by condition
+    left_out: Counts = field(default_factory=Counts)  # the others, by condition
     packed_before: int = 0
+    unselected: set[int] = field(default_factory=set)  # of those, what is not asked for now
 
     def of_part(self, samples: list[int], part: str | None) -> list[int]:
         """Give those of some samples that belong to a part."""
@@ -44,30 +43,46 @@ def select(
     choice: Choice,
     parts: Collection[str | None],
     known: Collection[str],
+    packed: Collection[str],
     engine: Engine,
     progress: Progress,
 ) -> Selected:
     """Choose samples for some parts of a split; without one, for the part None.
 
-    ``known`` are the ids that are packed already, when shards are appended.
+    ``known`` are the ids that are packed already, when shards are appended. ``--bucket`` is for new
+    samples, and not for those that are ``packed`` in shards that follow the store.
     """
-    found, read = Selected(list(scan.ready())), _Read()
+    samples, read = list(scan.ready()), _Read()
     if choice.conditions or choice.group:
-        read = _read(scan, found.order, choice, engine, progress)
+        read = _read(scan, samples, choice, engine, progress)
     _warn_of_lists(scan, choice, progress)
-    if known:
-        ready = len(found.order)
-        found.order = [sample for sample in found.order if scan.ids[sample] not in known]
-        found.packed_before = ready - len(found.order)
-    for condition, holds in _tests(scan, choice, parts, found, read, progress):
-        marks = [holds(sample) for sample in found.order]
-        if not all(marks):
-            example = scan.ids[found.order[marks.index(False)]]
-            found.left_out.add(condition, example, marks.count(False))
-            found.order = list(compress(found.order, marks))
-    if choice.settings.shuffle:
+    settings, found, alone = choice.settings, Selected([]), list[int]()
+    for sample in samples:
+        image_id = scan.ids[sample]
+        fault = choice.fault(image_id, read.fails.get(sample))
+        if image_id in known:
+            found.packed_before += 1
+            found.unselected.update([sample] if fault else [])
+            continue
+        if settings.buckets and scan.buckets[sample] not in settings.buckets:
+            fault = fault if image_id in packed else "--bucket"
+        if settings.split is not None and fault is None:
+            group = read.groups.get(sample)
+            part = found.parts[sample] = str(choice.part_of(image_id, group))
+            fault = None if part in parts else "--split"
+            alone += [sample] if choice.group and group is None else []
+        if fault is None:
+            found.order.append(sample)
+        else:
+            found.left_out.add(fault, image_id)
+    if alone:
+        progress.warn(
+            f"{quantity(len(alone), 'records')} without {choice.group}, for example "
+            f"{scan.ids[alone[0]]}: the part of each is chosen by its own id"
+        )
+    if settings.shuffle:
         # By sort key, because random() is the one method whose sequence Python guarantees.
-        draw = random.Random(choice.settings.seed)
+        draw = random.Random(settings.seed)
         found.order.sort(key=lambda _: draw.random())
     return found
 
@@ -76,45 +91,8 @@ def select(
 class _Read:
     """What the records say, by sample."""
 
-    fails: dict[int, int] = field(default_factory=dict)  # the first condition that does not hold
+    fails: dict[int, str] = field(default_factory=dict)  # the first condition that does not hold
     groups: dict[int, str] = field(default_factory=dict)  # the group, if there is one
-
-
-def _tests(
-    scan: Scan,
-    choice: Choice,
-    parts: Collection[str | None],
-    found: Selected,
-    read: _Read,
-    progress: Progress,
-) -> Iterator[tuple[str, Callable[[int], bool]]]:
-    """Give what must hold for a sample; the first that does not leaves it out."""
-    settings, ids = choice.settings, choice.ids
-    if settings.buckets:
-        yield "--bucket", lambda sample: scan.buckets[sample] in settings.buckets
-    if ids is not None:
-        yield "--ids-file", lambda sample: scan.ids[sample] in ids
-    if choice.excluded:
-        yield "--exclude-ids-file", lambda sample: scan.ids[sample] not in choice.excluded
-    for number, condition in enumerate(choice.conditions):
-        yield str(condition), partial(_passes, read, number)
-    if settings.split is not None:
-        first_ids, part_of = facts.first_ids(scan.store), settings.split.part_of
-        alone = [s for s in found.order if s not in read.groups] if choice.group else []
-        if alone:
-            progress.warn(
-                f"{quantity(len(alone), 'records')} without {choice.group}, for example "
-                f"{scan.ids[alone[0]]}: the part of each is chosen by its own id"
-            )
-        for sample in found.order:
-            image_id = scan.ids[sample]
-            group = read.groups.get(sample, first_ids.get(image_id, image_id))
-            found.parts[sample] = part_of(group)
-        yield "--split", lambda sample: found.parts[sample] in parts
-
-
-def _passes(read: _Read, number: int, sample: int) -> bool:
-    return read.fails.get(sample) != number
 
 
 def _warn_of_lists(scan: Scan, choice: Choice, progress: Progress) -> None:
@@ -130,8 +108,8 @@ def _warn_of_lists(scan: Scan, choice: Choice, progress: Progress) -> None:
 
 class _Task(NamedTuple):
     first: int
-    samples: Part
-    conditions: list[Condition]
+    samples: Excerpt
+    conditions: list[Condition | MinSide]
     group: str | None
 
 
@@ -149,19 +127,20 @@ def _read(
     found, fields = _Read(), set[str]()
     progress.phase("select", len(samples), "records")
     tasks = (
-        _Task(first, scan.part(samples[first : first + _BATCH]), choice.conditions, choice.group)
+        _Task(first, scan.excerpt(samples[first : first + _BATCH]), choice.conditions, choice.group)
         for first in range(0, len(samples), _BATCH)
     )
     with closing(engine.run(_look, tasks)) as answers:
         for answer in answers:
             batch = samples[answer.first : answer.first + _BATCH]
-            found.fails |= {s: n for s, n in zip(batch, answer.fails, strict=True) if n != _NONE}
+            fails = zip(batch, answer.fails, strict=True)
+            found.fails |= {s: str(choice.conditions[n]) for s, n in fails if n != _NONE}
             found.groups |= {
                 s: g for s, g in zip(batch, answer.groups, strict=True) if g is not None
             }
             fields |= answer.fields
             progress.advance(len(batch))
-    asked = {name: "--where" for one in choice.conditions for name in where.fields(one)}
+    asked = {name: "--where" for one in choice.where for name in where.fields(one)}
     asked |= {choice.group: "--split-by"} if choice.group else {}
     for name, flag in asked.items():
         if samples and name not in fields:

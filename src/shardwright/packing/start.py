@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -121,7 +121,10 @@ def _listed(output: Path, unfinished: Unfinished | None, way: str) -> Manifest:
 
 
 def _synced(output: Path, before: Before, unfinished: Unfinished | None) -> Start:
-    packed = _packed(output, before.manifest, before.ids)
+    packed = [
+        replace(shard, changes=before.changes.get(shard.entry.path, {}))
+        for shard in _packed(output, before.manifest, before.ids)
+    ]
     replaced = unfinished.replaces if unfinished else ()
     return Start(
         before.manifest,
@@ -172,8 +175,15 @@ def resume_part(output: Path, part: str, current: Unfinished | Run | None) -> St
 
 
 def current_run(outputs: Iterable[Path]) -> Unfinished | Run | None:
-    """Find the last run into the parts of a split: the unfinished one, or the latest."""
-    lasts = {output.name: last for output in outputs if (last := _last(output)) is not None}
+    """Find the last run into the parts of a split: the unfinished one, or the latest.
+
+    A damaged manifest names none; it is reported where it is needed.
+    """
+    lasts: dict[str, Unfinished | Run] = {}
+    for output in outputs:
+        with suppress(DamageError):
+            if (last := _last(output)) is not None:
+                lasts[output.name] = last
     for last in lasts.values():
         if isinstance(last, Unfinished):
             return last
@@ -194,6 +204,15 @@ def _last(output: Path) -> Unfinished | Run | None:
 
 def _plans(run: Unfinished | Run) -> dict[str, str]:
     return run.parts or {}
+
+
+def asked_buckets(starts: Iterable[Start]) -> list[str]:
+    """Give the buckets that any run of a folder that is synced was asked for; none for all."""
+    asked: list[list[str]] = []
+    for start in starts:
+        asked += [run.settings.buckets for run in start.before.runs] if start.before else []
+        asked += [start.resumed.settings.buckets] if start.resumed else []
+    return sorted({name for names in asked for name in names}) if all(asked) else []
 
 
 def packed_ids(output: Path) -> frozenset[str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from shardwright.summary import Count, Summary
 
 
-class Skipped(dict[str, Count]):
-    """The skipped records by reason, the reasons in the order they were met."""
+class Counts(dict[str, Count]):
+    """Records or samples by reason, the reasons in the order they were met."""
 
     def add(self, reason: str, example: str, count: int = 1) -> None:
         """Count one record, or several."""
@@ -19,7 +19,7 @@ class Skipped(dict[str, Count]):
 
     @property
     def total(self) -> int:
-        """Count all skipped records."""
+        """Count all of them."""
         return sum(reason.count for reason in self.values())
 
 
@@ -62,6 +62,7 @@ class SyncSummary:
     new_samples: int
     moved_shards: dict[str, str]  # by old name: the last ones, where a shard has become empty
     untouched_shards: int
+    new_settings: bool  # other ones are recorded than before
 
 
 @dataclass

@@ -14,23 +14,21 @@ from pathlib import Path
 from msgspec import UNSET, UnsetType
 
 from shardwright.engine import Engine
-from shardwright.errors import OutdatedError, ShardwrightError, UsageError
-from shardwright.packing.check import Checked, check
-from shardwright.packing.choice import Choice, read_choice
+from shardwright.errors import OutdatedError, UsageError
+from shardwright.packing.check import Checked, reasons, require_ready
+from shardwright.packing.choice import Choice
 from shardwright.packing.jobs import Job
 from shardwright.packing.origin import jsonl_name
-from shardwright.packing.outdated import Compared, Comparison, compare
+from shardwright.packing.outdated import Compared, Comparison, compare, of_jsonl
 from shardwright.packing.plan import Again
 from shardwright.packing.scan import Scan
-from shardwright.packing.select import Selected, select
+from shardwright.packing.select import Selected
 from shardwright.packing.start import Start, only
-from shardwright.packing.summary import Skipped
 from shardwright.packing.targets import Target
 from shardwright.progress import Progress, quantity
-from shardwright.shards.format.manifest import Before, PackSettings
+from shardwright.shards.format.manifest import Before
 from shardwright.shards.format.names import shard_number
 from shardwright.store import commands
-from shardwright.store.store import Store
 
 
 def follow(
@@ -49,9 +47,14 @@ def follow(
     followed, total = [], Comparison()
     for target, start in zip(targets, starts, strict=True):
         asked = set(selected.of_part(selected.order, target.part))
-        asked |= _asked_before(target.part, start, found, choice, engine)
         result = compare(
-            *(target.folder, start.packed, found, asked, engine, progress), choice.lists
+            target.folder,
+            start.packed,
+            found,
+            asked.__contains__,
+            engine,
+            progress,
+            lists=lambda name: choice.fault(name, None) is None,
         )
         require_ready(found.store, result.not_ready)
         followed.append(_followed(start, result))
@@ -64,34 +67,6 @@ def follow(
     selected.order = [sample for sample in selected.order if sample not in staying]
     selected.packed_before = len(staying)
     return followed, total
-
-
-def _asked_before(
-    part: str | None, start: Start, found: Scan, choice: Choice, engine: Engine
-) -> set[int]:
-    """Give the samples that runs since the last sync asked for, unless the choice is another now.
-
-    ``--append --bucket 512x512`` adds to what is there, so the rest is not to go.
-    """
-    runs = start.before.runs if start.before else []
-    first = max((number for number, run in enumerate(runs) if run.sync), default=0)
-    recent = [run.settings for run in runs[first:]]
-    asked: set[int] = set()
-    if recent and _asks(recent[-1]) == _asks(choice.settings):
-        others = {_asks(settings): settings for settings in recent[:-1]}
-        for settings in others.values():
-            try:
-                before = read_choice(settings, found.store)
-                asked.update(select(found, before, [part], (), engine, Progress()).order)
-            except ShardwrightError:  # a list is gone: what it chose stays
-                asked.update(found.ready())
-    return asked
-
-
-def _asks(settings: PackSettings) -> tuple[object, ...]:
-    lists = (settings.ids_file, settings.exclude_ids_file)
-    names = (file.path if file else None for file in lists)
-    return (tuple(settings.buckets), tuple(settings.where), *names)
 
 
 def _followed(start: Start, result: Comparison) -> Start:
@@ -107,7 +82,12 @@ def _followed(start: Start, result: Comparison) -> Start:
                 again.append(Again(bucket, number, shard.samples, shard.entry.path))
             else:
                 kept.append(shard.entry)
-    return replace(start, base=only(start.base, kept), again=again, first_numbers=counts)
+    packed = [
+        replace(shard, changes=compared.changes)
+        for shard, compared in zip(start.packed, result.shards, strict=True)
+    ]
+    base = only(start.base, kept)
+    return replace(start, base=base, packed=packed, again=again, first_numbers=counts)
 
 
 def _numbered(shards: Sequence[Compared]) -> dict[int, Compared]:
@@ -119,54 +99,31 @@ def _numbered(shards: Sequence[Compared]) -> dict[int, Compared]:
     return {moved.get(number, number): shard for number, shard in full.items()}
 
 
-def check_all(
-    starts: Sequence[Start],
-    found: Scan,
-    selected: Selected,
-    limit: int | None,
-    engine: Engine,
-    progress: Progress,
-) -> Checked:
-    """Look closely at all samples to write; those of shards to write again must be ready.
-
-    Where shards follow the store, a limit bounds the samples of all of them.
-    """
-    again = [sample for start in starts for shard in start.again for sample in shard.samples]
-    if limit is not None and any(start.before for start in starts):
-        limit = len(again) + max(0, limit - selected.packed_before)
-    checked = check(found, [*again, *selected.order], limit, engine, progress)
-    invalid = Skipped()
-    for sample in again:
-        if sample in checked.invalid:
-            invalid.add(checked.invalid[sample], found.ids[sample])
-    require_ready(found.store, invalid)
-    checked.chosen = checked.chosen[len(again) :]
-    packed = sum(len(shard.ids) for start in starts if start.before for shard in start.packed)
+def require_some_left(starts: Sequence[Start], selected: Selected, checked: Checked) -> None:
+    """Raise if all packed samples would go, and no new one come."""
+    packed = sum(len(shard.ids) for start in starts for shard in start.packed)
     if packed and not selected.packed_before and not checked.chosen:
         what = f"no sample would be left of {quantity(packed, 'packed samples')}"
         fix = "check the store and what is selected; to remove all shards, delete their folder"
         raise UsageError(what, fix=fix)
-    return checked
 
 
-def require_ready(store: Store, not_ready: Skipped) -> None:
-    """Raise if packed samples have a record, but are not ready to be packed again."""
-    if not_ready:
-        what = f"{_counted(not_ready, 'packed samples')} not ready, so nothing was written"
-        fix = f"run {commands.derive(store)}, or take them out with --exclude-ids-file"
-        raise OutdatedError(what, path=store.jsonl, fix=fix)
-
-
-def require_current(job: Job, output: Path, engine: Engine, progress: Progress) -> None:
+def require_current(
+    job: Job, selected: Selected, output: Path, engine: Engine, progress: Progress
+) -> None:
     """Raise if packed samples are outdated, before others are appended to them."""
     scan, runs = job.layout.scan, job.start.base.runs
-    name = jsonl_name(scan.store)  # the samples of other JSONLs are not in this one
-    packed = [shard for shard in job.start.packed if runs[shard.entry.run].jsonl == name]
-    result = compare(job.folder, packed, scan, None, engine, progress)
+    packed = of_jsonl(jsonl_name(scan.store), job.start.packed, runs)
+    stays = lambda sample: sample not in selected.unselected  # noqa: E731
+    result = compare(job.folder, packed, scan, stays, engine, progress)
     if result.outdated:
         kinds = {"changed": result.changed, "removed": result.removed}
-        listed = [_counted(counts, f"{kind} samples") for kind, counts in kinds.items() if counts]
-        what = f"is outdated, because of {' and '.join(listed)}, so nothing was written"
+        listed = [
+            f"{counts.total:,} {kind} {reasons(counts)}" for kind, counts in kinds.items() if counts
+        ]
+        are = "is" if result.outdated == 1 else "are"
+        count = quantity(result.outdated, "packed samples")
+        what = f"{count} {are} outdated: {', '.join(listed)}, so nothing was written"
         sync = commands.pack(scan.store, output, "--sync")
         fix = f"to update the shards and pack what is new, run {sync}"
         raise OutdatedError(what, path=job.folder, fix=fix)
@@ -177,12 +134,9 @@ def note(start: Start) -> Before | UnsetType:
     if start.before is None:
         return UNSET
     stay = {entry.path for entry in start.base.shards}
-    packed = ((shard.entry.path, list(shard.ids)) for shard in start.packed)
-    return Before(start.before, {path: ids for path, ids in packed if path not in stay})
-
-
-def _counted(counts: Skipped, name: str) -> str:
-    reasons = (
-        f"{reason} {count.count:,}, for example {count.example}" for reason, count in counts.items()
+    going = [shard for shard in start.packed if shard.entry.path not in stay]
+    return Before(
+        start.before,
+        {shard.entry.path: list(shard.ids) for shard in going},
+        {shard.entry.path: dict(shard.changes) for shard in going if shard.changes},
     )
-    return f"{quantity(counts.total, name)} ({', '.join(reasons)})"

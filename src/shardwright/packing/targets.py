@@ -39,7 +39,7 @@ def find_targets(
     with suppress(DamageError):  # reported when the run starts; --overwrite is the way out
         own = parts.last_settings(output)
     part, recorded = (own.part, own.split) if own else _named_beside(output)
-    if part is not None:
+    if part is not None and recorded is not None:
         _require_same(output, settings.split, recorded)
         return recorded, [Target(output, part)]
     if own is not None or existing(output, existing_buckets(output)):
@@ -80,10 +80,10 @@ def _require_readable(output: Path) -> None:
             raise DamageError(error.what, path=error.path, fix=fix) from None
 
 
-def _require_same(output: Path, split: Split | None, before: Split | None) -> None:
+def _require_same(output: Path, split: Split | None, before: Split) -> None:
     if split is None or split == before:
         return
-    was = " ".join(map(quoted, before.flags())) if before else "no --split"
+    was = " ".join(map(quoted, before.flags()))
     raise UsageError(
         f"was packed with {was}, so nothing was written: another split would move samples "
         "between its parts",

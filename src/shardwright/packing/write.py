@@ -14,7 +14,7 @@ import xxhash
 
 from shardwright.errors import StorageError
 from shardwright.packing.plan import Plan, Shard
-from shardwright.packing.scan import Part, changed
+from shardwright.packing.scan import Excerpt, changed
 from shardwright.recipes import JSON_SUFFIX, Component
 from shardwright.shards.format import index, tar
 from shardwright.shards.format.index import ShardIndex
@@ -37,7 +37,7 @@ class ShardToWrite:
 
     output: LocalStorage
     shard: Shard
-    samples: Part
+    samples: Excerpt
     sizes: array[int]
     times: array[int]
     sha256: bool
@@ -49,7 +49,7 @@ def make_task(plan: Plan, shard: Shard, output: LocalStorage, sha256: bool) -> S
     for sample in shard.samples:
         sizes += plan.checked.sizes(sample)
         times += plan.checked.times(sample)
-    return ShardToWrite(output, shard, plan.scan.part(shard.samples), sizes, times, sha256)
+    return ShardToWrite(output, shard, plan.scan.excerpt(shard.samples), sizes, times, sha256)
 
 
 def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:

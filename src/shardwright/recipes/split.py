@@ -56,7 +56,7 @@ class Split:
 
 def choose_split(given: object, by: object, recipe: Split | None) -> Split | None:
     """Give the split that ``--split`` and ``--split-by`` ask for, else that of the recipe."""
-    found = recipe if given is None else read_split(given, None)
+    found = recipe if given is None else read_split(given, recipe.by if recipe else None)
     if by is None:
         return found
     column = as_text("--split-by", by, "the name of a column")

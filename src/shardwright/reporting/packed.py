@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.packing.choice import wanted
-from shardwright.packing.outdated import Packed, compare
+from shardwright.packing.outdated import Packed, compare, of_jsonl
 from shardwright.packing.scan import Scan
 from shardwright.packing.start import current_run, packed_ids
 from shardwright.progress import Progress, quantity
@@ -85,11 +85,15 @@ class Packings:
         store = scan.store
         self.output_dir = output_dir
         self._compared = partial(
-            compare, found=scan, selected=None, engine=engine, progress=progress
+            compare,
+            found=scan,
+            engine=engine,
+            progress=progress,
+            moved=False,
         )
         self._jsonl = manifest.relative_name(store.jsonl, store.folder)
         self._entries, self._recipe = provenance.readable(store.folder), store.recipe
-        self._ready = ready
+        self._store, self._scan, self._ready = store, scan, ready
         self._left = set(ready)  # ready samples that are in no folder
         self._packings = [self._read(folder, ready) for folder in _folders(output_dir)]
 
@@ -174,12 +178,18 @@ class Packings:
         settings = group.settings
         if settings is not None and group.top == self.output_dir:  # all parts are here
             settings = msgspec.structs.replace(settings, part=None)
-        if settings is None or not settings.is_choice:
+        asked = wanted(store, settings) if settings else None
+        if asked is None:
             return len(self._ready) - group.ready
-        asked = wanted(store, settings) & self._ready
+        asked &= self._ready
         for one in group.packings:
             asked -= packed_ids(one.folder)
         return len(asked)
+
+    def _stays(self, settings: PackSettings) -> Callable[[int], bool]:
+        """Give whether a sample is asked for, in whichever part."""
+        asked = wanted(self._store, msgspec.structs.replace(settings, part=None))
+        return lambda sample: asked is None or self._scan.ids[sample] in asked
 
     def _read(self, folder: Path, ready: Set[str]) -> _Packing:
         found = _Packing(folder, [])
@@ -188,20 +198,20 @@ class Packings:
             listed = manifest.load_manifest(folder)
             if listed is not None:
                 found.runs = listed.runs
-                found.other = consistency.other_recipe(
-                    listed, self._recipe
-                ) or consistency.other_settings(listed, self._entries)
+                found.other = consistency.other_kind(listed, self._recipe, self._entries)
                 packed = []
                 for shard in listed.shards:
                     check()
                     ids = index.load(folder, shard.path).head.ids
-                    if listed.runs[shard.run].jsonl == self._jsonl:
-                        packed.append(Packed(shard, ids))
+                    packed.append(Packed(shard, ids))
                     found.samples += len(ids)
                     found.ready += sum(image_id in ready for image_id in ids)
                     self._left.difference_update(() if found.other else ids)
                 if not found.other:
-                    found.outdated = self._compared(folder, packed).outdated
+                    packed = of_jsonl(self._jsonl, packed, listed.runs)
+                    found.outdated = self._compared(
+                        folder, packed, stays=self._stays(listed.runs[-1].settings)
+                    ).outdated
         except ShardwrightError:  # verify reports it
             found.damaged = True
         return found

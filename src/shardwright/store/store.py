@@ -54,7 +54,7 @@ class Store:
 
     def of(self, jsonl: str) -> Store:
         """Give the store with another JSONL, whose path is relative to the folder."""
-        return replace(self, jsonl=Path(os.path.normpath(self.folder / jsonl)))
+        return replace(self, jsonl=joined(self.folder, jsonl))
 
     @property
     def state(self) -> Path:
@@ -109,6 +109,13 @@ class Store:
             files.withdraw(path)
         elif read_recipe(self.folder) != self.recipe:
             files.write(path, msgspec.json.encode(self.recipe) + b"\n")
+
+
+def joined(folder: Path, name: str) -> Path:
+    """Find a file by its path relative to a folder, which was made with links resolved."""
+    plain = Path(os.path.normpath(folder / name))
+    real = Path(os.path.normpath(folder.resolve() / name))
+    return plain if plain.resolve() == real.resolve() else real
 
 
 def _next(folder: Path) -> Path:

@@ -172,7 +172,7 @@ class _Parser:
         """Read all of the text."""
         found = self._some()
         if self._token.kind != "end":
-            raise self._error("and, or is missing", "join conditions with and, or with or")
+            raise self._error("expected and/or", "join conditions with and/or")
         return found
 
     def _some(self) -> Condition:
@@ -190,7 +190,7 @@ class _Parser:
     def _one(self) -> Condition:
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise self._error("it is nested too deep", f"use at most {_DEEPEST} levels")
+            raise self._error("is nested too deep", f"use at most {_DEEPEST} levels")
         if self._take("not"):
             found: Condition = Not(self._one())
         elif self._take("("):
@@ -212,7 +212,7 @@ class _Parser:
             return In(field, tuple(values))
         sign = self._token.text
         if self._token.kind != "sign" or sign not in _SIGNS:
-            raise self._error("a comparison is missing", f"write one of {' '.join(_SIGNS)} in")
+            raise self._error("expected a comparison", f"write one of {' '.join(_SIGNS)} in")
         self._token = self._read(self._token.next)
         there = self._token
         value = self._value()
@@ -220,7 +220,7 @@ class _Parser:
             fix = 'give a regular expression, for example "cat|dog"'
             raise self._error(fault, fix, there)
         if sign in _ORDERS and (value is None or isinstance(value, bool)):
-            raise self._error(f"{there.text} is neither more nor less", "use = or !=", there)
+            raise self._error(f"{there.text} has no order", "use = or !=", there)
         return Compare(field, "=" if sign == "==" else sign, value)
 
     def _field(self) -> str:
@@ -230,7 +230,7 @@ class _Parser:
         elif kind == "word" and text.lower() not in _KEYWORDS:
             name = _ALIASES.get(text, text)
         else:
-            raise self._error("the name of a field is missing", "write for example width >= 512")
+            raise self._error("expected the name of a field", "write for example width >= 512")
         self._token = self._read(self._token.next)
         return name
 
@@ -244,7 +244,7 @@ class _Parser:
             value = re.sub(rf"\\([\\{text[0]}])", r"\1", text[1:-1])
         else:
             fix = 'write a number, "text", true, false or null'
-            raise self._error("a value is missing", fix)
+            raise self._error("expected a value", fix)
         self._token = self._read(self._token.next)
         return value
 
@@ -257,16 +257,17 @@ class _Parser:
 
     def _need(self, text: str) -> None:
         if not self._take(text):
-            raise self._error(f"{text} is missing", f"write {text} here")
+            raise self._error(f"expected {text}", f"write {text} here")
 
     def _read(self, at: int) -> _Token:
         match = _TOKEN.match(self._text, at)
         if match is None:
             at += len(self._text[at:]) - len(self._text[at:].lstrip())
             odd = self._text[at]
-            fix = "end the text with the quote that it begins with" if odd in "\"'`" else None
-            fix = fix or "put text into quotes, and a column of any name into backticks"
-            raise self._error("this has no meaning here", fix, _Token("", odd, at, at))
+            what, fix = "expected text in quotes", "put odd names of columns into backticks"
+            if odd in "\"'`":
+                what, fix = "the quote is not closed", "end it with the quote that it begins with"
+            raise self._error(what, fix, _Token("", odd, at, at))
         kind = str(match.lastgroup)
         return _Token(kind, match[kind], match.start(kind), match.end())
 
@@ -279,13 +280,13 @@ class _Parser:
 
 def _pattern_fault(value: Value) -> str | None:
     if not isinstance(value, str):
-        return "this is no text"
+        return "expected text in quotes"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a pattern that may mean something else one day
             re.compile(value)
     except (re.error, RecursionError, OverflowError, Warning) as error:
-        return f"this is not a regular expression ({error})"
+        return f"expected a regular expression ({error})"
     return None
 
 

@@ -26,7 +26,7 @@ from shardwright.shards.format import consistency, keys, manifest
 from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.manifest import MANIFEST_NAME, SHA256_NAME, UNFINISHED_NAME, Manifest
 from shardwright.shards.format.names import bucket_folder, existing_buckets, is_shard_path
-from shardwright.shards.format.parts import top_folder
+from shardwright.shards.format.parts import is_packed, top_folder
 from shardwright.storage.files import TMP_SUFFIX, explained
 from shardwright.storage.local import LocalStorage
 from shardwright.store import commands, provenance
@@ -43,9 +43,7 @@ _RESUME = "run the same pack with --resume"
 
 def is_shard_folder(path: Path) -> bool:
     """Whether a folder holds shards, ours or another tool's."""
-    state = path / STATE_FOLDER
-    ours = any((state / name).exists() for name in (MANIFEST_NAME, UNFINISHED_NAME))
-    return ours or any(LocalStorage(path).list(_TAR))
+    return is_packed(path) or any(LocalStorage(path).list(_TAR))
 
 
 def verify_shards(
@@ -118,6 +116,8 @@ def _documents(folder: Path) -> tuple[Manifest | None, manifest.Unfinished | Non
     if unfinished is not None:
         what = "a run was interrupted, or is still active"
         fix = "if none is active, finish it with the same pack and --resume, or use --overwrite"
+        if unfinished.sync:
+            fix = "if none is active, finish it with pack --sync"
         findings.append(_finding("unfinished", UNFINISHED_NAME, what, fix))
     elif packed is not None:
         findings += _contradictions(folder, packed)
@@ -236,7 +236,8 @@ def _check(
                 continue
             seen.append(message)
             progress.advance(0 if checker.read_data else 1)
-            state = "damaged" if any(f.damage for f in message.findings) else "OK"
+            state = "outdated" if message.outdated else "OK"
+            state = "damaged" if any(f.damage for f in message.findings) else state
             progress.note(f"{message.path} {state}, {len(seen)}/{quantity(len(tasks), 'shards')}")
     return sorted(seen, key=lambda shard: shard.path)  # the same report for any workers
 
@@ -269,10 +270,7 @@ def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
 
 def _update(store: Store, folder: Path, packed: Manifest) -> str:
     """Say how shards follow a store that has changed."""
-    entries = provenance.readable(store.folder)
-    if consistency.other_recipe(packed, store.recipe) or consistency.other_settings(
-        packed, entries
-    ):
+    if consistency.other_kind(packed, store.recipe, provenance.readable(store.folder)):
         return _PACK_AGAIN
     top = top_folder(folder, packed.runs[-1].settings)
     return f"run {commands.pack(store, top, '--sync')}"
@@ -285,11 +283,11 @@ def left_out(
     found = {key for shard in seen for key in shard.keys}
     store, longest = source.store, source.store.recipe.longest_key
     settings = packed.runs[-1].settings if packed else None
-    asked = wanted(store, settings) if settings and settings.is_choice else source.lines
+    asked = wanted(store, settings) if settings else None
     absent = []
     for image_id in source.lines:
         check()
-        if image_id in asked and keys.key(image_id, longest) not in found:
+        if (asked is None or image_id in asked) and keys.key(image_id, longest) not in found:
             absent.append(image_id)
     if not absent:
         return

@@ -81,6 +81,11 @@ def other_settings(manifest: Manifest, entries: Mapping[str, provenance.Entry]) 
     return next(filter(None, listed), "")
 
 
+def other_kind(manifest: Manifest, recipe: Recipe, entries: Mapping[str, provenance.Entry]) -> str:
+    """List why samples of a store must not be beside those of the shards; "" if they may be."""
+    return other_recipe(manifest, recipe) or other_settings(manifest, entries)
+
+
 def unknown_settings(manifest: Manifest, entries: Mapping[str, provenance.Entry]) -> list[str]:
     """Name the components whose settings only the shards or only a store records."""
     runs = (manifest.runs[number] for number in manifest.by_run())

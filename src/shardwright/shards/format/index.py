@@ -61,6 +61,10 @@ class ShardIndex(msgspec.Struct, frozen=True):
         start = (sample * len(self.head.members) + column) * len(Member._fields)
         return Member(*self.table[start : start + len(Member._fields)])
 
+    def columns(self) -> tuple[array[int], array[int]]:
+        """Give the size and the checksum of every member, in shard order."""
+        return self.table[1 :: len(Member._fields)], self.table[2 :: len(Member._fields)]
+
     def spots(self) -> Iterator[tuple[int, int]]:
         """List the offset and size of every member, in shard order."""
         columns = len(Member._fields)

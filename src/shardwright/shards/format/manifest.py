@@ -21,6 +21,7 @@ from shardwright.recipes import SPECIFICATION, Recipe, require_valid
 from shardwright.recipes.split import Split
 from shardwright.shards.format.empty import empty_members
 from shardwright.storage import files
+from shardwright.store.store import joined
 
 MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
@@ -75,16 +76,21 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         kept = {name: getattr(self, name) or getattr(before, name) for name in names}
         return msgspec.structs.replace(self, **kept)
 
-    def flags(self, store: Path) -> list[str]:
-        """Spell these settings as flags of pack from this store, leaving out defaults."""
-        words = ["--bucket", ",".join(self.buckets)] if self.buckets else []
-        words += self.split.flags() if self.split else []
-        words += [word for text in self.where for word in ("--where", text)]
+    def conditions(self, store: Path) -> list[str]:
+        """Spell the conditions and lists, which all runs of a folder share."""
+        words = [word for text in self.where for word in ("--where", text)]
         for flag, file in (
             ("--ids-file", self.ids_file),
             ("--exclude-ids-file", self.exclude_ids_file),
         ):
-            words += [flag, os.path.normpath(store / file.path)] if file else []
+            words += [flag, str(joined(store, file.path))] if file else []
+        return words
+
+    def flags(self, store: Path) -> list[str]:
+        """Spell these settings as flags of pack from this store, leaving out defaults."""
+        words = ["--bucket", ",".join(self.buckets)] if self.buckets else []
+        words += self.split.flags() if self.split else []
+        words += self.conditions(store)
         if self.shuffle:
             words += ["--shuffle", *(["--seed", str(self.seed)] if self.seed else [])]
         if self.limit is not None:
@@ -143,10 +149,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Before(msgspec.Struct, frozen=True):
-    """What a sync found: the manifest, and the ids of each shard that does not stay."""
+    """What a sync found: the manifest, and of each shard that does not stay its ids."""
 
     manifest: Manifest
     ids: dict[str, list[str]]
+    changes: dict[str, dict[str, str]] = {}  # of these shards: what differed, by sample
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
