@@ -11,6 +11,8 @@ from shardwright.cli.options import (
     STORE,
     WORKERS,
     declare,
+    ids,
+    joined,
     names,
     number,
     path,
@@ -80,9 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--where": several(
             "EXPRESSION", "pack records for which this holds, for example 'width >= 512'"
         ),
-        "--ids-file": path("FILE", "pack only the ids in this list, one to a line"),
-        "--exclude-ids-file": path("FILE", "leave out the ids in this list"),
-        "--split": text(
+        "--ids-file": ids("pack only the ids in this list, one image_id on a line"),
+        "--exclude-ids-file": ids("leave out the ids in this list"),
+        "--split": joined(
             "NAME=SHARE,...", "hold out parts, for example val=5%%; OUTPUT_DIR/train is the rest"
         ),
         "--split-by": text("COLUMN", "samples with one value in this column stay together"),
