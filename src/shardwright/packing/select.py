@@ -162,7 +162,7 @@ def _read(
             fields |= answer.fields
             progress.advance(len(batch))
     asked = {name: "--where" for one in choice.conditions for name in where.fields(one)}
-    asked |= {choice.group: "--split-by"} if choice.group else {}
+    asked |= {choice.group: "the column of the split"} if choice.group else {}
     for name, flag in asked.items():
         if samples and name not in fields:
             fix = f"there are {', '.join(sorted(fields))}"

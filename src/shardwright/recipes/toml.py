@@ -55,7 +55,8 @@ def starting(tables: Tables, origin: str) -> str:
     head = f"# A recipe: what a sample consists of. It begins as {shown(origin)}."
     parts = [[head], [*_explained(tables[""], keys.TOP)]]
     for name, known in keys.TABLES.items():
-        parts.append([f"[{name}]", *_explained(tables[name], known)])
+        head = f"[{name}]" if tables[name] else f"# [{name}]"  # an empty [split] is an error
+        parts.append([head, *_explained(tables[name], known)])
     for name, table in tables.items():
         if name.startswith("component."):
             lines = (line for key, value in table.items() for line in _assigned(key, value))
