@@ -190,7 +190,9 @@ def test_a_renamed_image_keeps_its_part(store: Store, output: Path) -> None:
 
 
 def test_a_group_column_that_no_record_has_is_an_error(store: Store, output: Path) -> None:
-    with pytest.raises(UsageError, match="the column of the split: no record has a field sceen; there"):
+    with pytest.raises(
+        UsageError, match="the column of the split: no record has a field sceen; there"
+    ):
         packed(store, output, split=SPLIT, split_by="sceen")
     with pytest.raises(UsageError, match="--split-by caption: there is no split"):
         packed(store, output, split_by="caption")

@@ -181,7 +181,7 @@ def listed(path: Path, *given: str) -> Path:
 
 def test_a_list_takes_its_ids_and_another_leaves_out_its_ids(store: Store, output: Path) -> None:
     take, leave = store.root / "take.txt", store.root / "leave.txt"
-    listed(take, *ids(1, 2, 3), "nobody", "no one")
+    listed(take, *ids(1, 2, 3), "nobody", "img4 ")
     listed(leave, *ids(2, 5))
     warned = Warned()
     options = {"ids_file": take, "exclude_ids_file": leave}
@@ -191,7 +191,10 @@ def test_a_list_takes_its_ids_and_another_leaves_out_its_ids(store: Store, outpu
         "--ids-file": Count(5, "img0"),
         "--exclude-ids-file": Count(1, "img2"),
     }
-    assert warned.warnings == ["--ids-file: 2 ids without a ready record, for example no one"]
+    assert warned.warnings == [
+        "--ids-file: 2 ids without a ready record, for example 'img4 '; "
+        "write one image_id on a line"
+    ]
     made_by = manifest.load_manifest(output)
     assert made_by
     settings = made_by.runs[0].settings

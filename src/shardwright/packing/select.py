@@ -124,8 +124,11 @@ def _warn_of_lists(scan: Scan, choice: Choice, progress: Progress) -> None:
         ready = set(scan.ids)
         for flag, ids in lists.items():
             if unknown := sorted(set(ids) - ready):
-                count = quantity(len(unknown), "ids")
-                progress.warn(f"{flag}: {count} without a ready record, for example {unknown[0]}")
+                # Quoted, so that a blank or an extension can be seen.
+                progress.warn(
+                    f"{flag}: {quantity(len(unknown), 'ids')} without a ready record, for example "
+                    f"{unknown[0]!r}; write one image_id on a line"
+                )
 
 
 class _Task(NamedTuple):
