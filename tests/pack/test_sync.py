@@ -297,9 +297,10 @@ def test_a_dry_run_of_a_sync_lists_what_it_would_do_and_does_nothing(
     assert_follows(seven, output)
 
 
-def test_a_sync_into_an_empty_folder_packs_everything(seven: Changing, tmp_path: Path) -> None:
-    packed(seven, tmp_path / "new", sync=True)
-    assert_follows(seven, tmp_path / "new")
+def test_a_sync_of_a_folder_without_shards_is_refused(seven: Changing, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="new: no shards to sync; leave out --sync"):
+        packed(seven, tmp_path / "new", sync=True)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_sync_after_an_interrupted_append_removes_what_that_left(
