@@ -205,6 +205,23 @@ def test_a_list_takes_its_ids_and_another_leaves_out_its_ids(store: Store, outpu
     ]
 
 
+def test_a_renamed_image_is_in_a_list_by_its_first_id(store: Store, output: Path) -> None:
+    facts = store.root / ".shardwright/facts.jsonl"
+    facts.parent.mkdir()
+    names = {"img2": "old2", "img5": "old5", "img6": "old6"}
+    lines = [{"image_id": now, "first_id": first} for now, first in names.items()]
+    facts.write_bytes(b"".join(line(one) + b"\n" for one in lines))
+    warned = Warned()
+    leave = listed(store.root / "leave.txt", "old2", "img3", "img5")
+    take = listed(store.root / "take.txt", *ids(1, 2, 3, 5), "old6")
+    packed(store, output, exclude_ids_file=leave, ids_file=take, progress=warned)
+    assert sorted(all_ids(output)) == ids(1, 6)
+    assert warned.warnings == []
+    assert verify(output, against=store.root, workers=1).findings == []
+    packed(store, output, sync=True)
+    assert sorted(all_ids(output)) == ids(1, 6)
+
+
 def test_appending_goes_on_with_a_list_as_it_is_now(store: Store, output: Path) -> None:
     leave = listed(store.root / "leave.txt", *ids(2, 5))
     packed(store, output, exclude_ids_file=leave)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -28,6 +28,7 @@ class Choice:
     settings: PackSettings
     ids: frozenset[str] | None = None  # None: all
     excluded: frozenset[str] = frozenset()
+    first_ids: Mapping[str, str] = field(default_factory=dict)  # read where there is a list
 
     @cached_property
     def conditions(self) -> list[Condition]:
@@ -80,13 +81,20 @@ def wanted(store: Store, settings: PackSettings) -> set[str]:
 
 
 def read_choice(settings: PackSettings, store: Store) -> Choice:
-    """Read the lists that settings name, as they are now."""
+    """Read the lists that settings name, as they are now.
+
+    A renamed image is in a list by its first id too: what was taken out must not come back.
+    """
     found: dict[str, frozenset[str]] = {}
     for name, flag in FLAGS.items():
         if (file := getattr(settings, name)) is not None:
             found[name], now = _read_ids(flag, joined(store.folder, file.path), store)
             settings = msgspec.structs.replace(settings, **{name: now})
-    return Choice(settings, found.get("ids_file"), found.get("exclude_ids_file", frozenset()))
+    first_ids = facts.first_ids(store) if found else {}
+    for name, ids in found.items():
+        found[name] = ids.union(now for now, first in first_ids.items() if first in ids)
+    excluded = found.get("exclude_ids_file", frozenset())
+    return Choice(settings, found.get("ids_file"), excluded, first_ids)
 
 
 def ids_file(path: Path | None, store: Store) -> IdsFile | None:

@@ -122,6 +122,7 @@ def _warn_of_lists(scan: Scan, choice: Choice, progress: Progress) -> None:
     lists = {"--ids-file": choice.ids or (), "--exclude-ids-file": choice.excluded}
     if any(lists.values()):
         ready = set(scan.ids)
+        ready |= {first for now, first in choice.first_ids.items() if now in ready}
         for flag, ids in lists.items():
             if unknown := sorted(set(ids) - ready):
                 # Quoted, so that a blank or an extension can be seen.
