@@ -490,6 +490,27 @@ def test_damage_in_a_part_and_a_part_that_is_gone_are_found(store: Store, output
     assert (found.kind, found.file, found.damage) == ("part_missing", "val", True)
 
 
+def test_tars_outside_the_parts_are_damage(store: Store, output: Path) -> None:
+    packed(store, output, split=SPLIT)
+    shard = next((output / "val").glob("bucket_*/*.tar"))
+    shutil.copytree(output / "val", output / "val_copy")
+    shutil.copytree(shard.parent, output / shard.parent.name)
+    shutil.copy(shard, output / "one.tar")
+    (output / "notes.txt").write_text("mine")
+    found = verify(output, workers=1).findings
+    bucket, copied = (list((output / n).rglob("*.tar")) for n in (shard.parent.name, "val_copy"))
+    mixed = "loaders that read every tar would mix the parts"
+    assert all(one.kind == "outside_parts" and one.damage for one in found)
+    assert [str(one) for one in found] == [
+        f"{name}: is outside the parts, with {count}: {mixed}; move it out of the folder"
+        for name, count in (
+            (shard.parent.name, f"{len(bucket)} tar file{'s' * (len(bucket) > 1)}"),
+            ("one.tar", "1 tar file"),
+            ("val_copy", f"{len(copied)} tar files"),
+        )
+    ]
+
+
 def test_commands_that_take_one_part_name_the_parts(store: Store, output: Path) -> None:
     packed(store, output, split=SPLIT)
     match = f"is split into train, val; give {output}/train or {output}/val"

@@ -36,7 +36,7 @@ from shardwright.verifying.against import Source, read_source
 from shardwright.verifying.empty import check_empty
 from shardwright.verifying.shard import Checker, Outlines, Seen, ShardToCheck
 
-_TAR = ".tar"
+TAR = ".tar"
 _PACK_AGAIN = "pack again with --overwrite"
 _RESUME = "run the same pack with --resume"
 
@@ -45,7 +45,7 @@ def is_shard_folder(path: Path) -> bool:
     """Whether a folder holds shards, ours or another tool's."""
     state = path / STATE_FOLDER
     ours = any((state / name).exists() for name in (MANIFEST_NAME, UNFINISHED_NAME))
-    return ours or any(LocalStorage(path).list(_TAR))
+    return ours or any(LocalStorage(path).list(TAR))
 
 
 def verify_shards(
@@ -63,7 +63,7 @@ def check_folder(
     started = time.monotonic()
     read_data = read_data or source is not None
     shards = LocalStorage(folder)
-    sizes = dict(sorted(shards.list(_TAR)))
+    sizes = dict(sorted(shards.list(TAR)))
     packed, unfinished, findings = _documents(folder)
     listed = packed or (unfinished.base if unfinished else None)
     recipe = listed.samples_of() if listed else SPECIFICATION
@@ -87,7 +87,7 @@ def check_folder(
             findings.append(Finding("other_recipe", path, None, what, fix, damage=False))
             against_store = None
         findings += check_empty(folder, packed, against_store, read_data=read_data)
-    for path, _ in sorted(shards.list(_TAR + TMP_SUFFIX)):
+    for path, _ in sorted(shards.list(TAR + TMP_SUFFIX)):
         what, fix = "partly written by an interrupted run", "the next pack removes it"
         findings.append(Finding("leftover", path, None, what, fix, damage=False))
     if source is not None:
