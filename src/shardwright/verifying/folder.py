@@ -30,7 +30,7 @@ from shardwright.shards.format.parts import top_folder
 from shardwright.storage.files import TMP_SUFFIX, explained
 from shardwright.storage.local import LocalStorage
 from shardwright.store import commands, provenance
-from shardwright.store.findings import Finding, VerifyReport
+from shardwright.store.findings import NOT_COMPARED, Finding, VerifyReport
 from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
 from shardwright.verifying.empty import check_empty
@@ -91,6 +91,7 @@ def check_folder(
         what, fix = "partly written by an interrupted run", "the next pack removes it"
         findings.append(Finding("leftover", path, None, what, fix, damage=False))
     if source is not None:
+        findings += _not_compared(source.store, seen)
         findings += left_out(source, seen, folder, None if unfinished else packed)
     report = VerifyReport(
         path=str(folder),
@@ -100,6 +101,7 @@ def check_folder(
         findings=findings,
         seconds=round(time.monotonic() - started, 3),
         outdated=sum(shard.outdated for shard in seen),
+        not_compared=sum(shard.not_compared for shard in seen),
     )
     return report, seen
 
@@ -254,6 +256,15 @@ def _own_sizes(seen: list[Seen], source: Source | None) -> Iterator[Finding]:
         count = quantity(shard.own_sizes, "such arrays")
         what = f"{fault.what} ({count} in this shard), so they do not stack in a batch"
         yield fault._replace(what=what, fix=None).finding(shard.path, f"to make them stack: {fix}")
+
+
+def _not_compared(store: Store, seen: list[Seen]) -> Iterator[Finding]:
+    """Report the arrays of packed samples that the store lacks, once."""
+    if found := [shard for shard in seen if shard.missing]:
+        count = quantity(sum(shard.not_compared for shard in found), "arrays")
+        what = f"lacks {count} of packed samples, for example {found[0].missing}"
+        fix = f"restore them, or make them again with {commands.derive(store)}"
+        yield Finding(NOT_COMPARED, str(store.folder), None, what, fix, damage=False)
 
 
 def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:

@@ -16,14 +16,15 @@ from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest
-from shardwright.store.findings import Finding, VerifyReport
+from shardwright.store.findings import NOT_COMPARED, Finding, VerifyReport
 from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
 from shardwright.verifying.folder import TAR, check_folder, left_out
 from shardwright.verifying.shard import Seen
 
 _AGAIN = "pack all of it again with --overwrite"
-_ABSOLUTE = ("left_out", "empty_left_out", "other_recipe", "no_manifest")  # not below the folder
+# Kinds of findings whose file is not below the folder.
+_ABSOLUTE = (NOT_COMPARED, "left_out", "empty_left_out", "other_recipe", "no_manifest")
 
 
 def verify_parts(
@@ -61,6 +62,7 @@ def verify_parts(
         findings=findings,
         seconds=round(sum(one.seconds for one in every), 3),
         outdated=sum(one.outdated for one in every),
+        not_compared=sum(one.not_compared for one in every),
     )
 
 
