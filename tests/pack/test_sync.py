@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from shardwright import OutdatedError, PackSummary, UsageError, pack, verify
+from shardwright import OutdatedError, PackSummary, UsageError, index, pack, verify
 from shardwright.shards.format import consistency, manifest
 from shardwright.storage.files import using
 from tests import commands
@@ -295,6 +295,43 @@ def test_a_dry_run_of_a_sync_lists_what_it_would_do_and_does_nothing(
     assert lines[at + 1] == "bucket_24x16/shard-000002.tar"
     packed(seven, output, sync=True)
     assert_follows(seven, output)
+
+
+def test_index_files_of_the_shards_before_are_noted_with_the_command(
+    seven: Changing, output: Path
+) -> None:
+    update = f"shardwright index {output} --for energon,hf"
+    index(output, for_=["energon", "hf"])
+    assert packed(seven, output, sync=True).index_commands == []
+    seven.caption("img0")
+    done = commands.run(
+        *("pack", "--derived-dir", seven.root, "--output-dir", output, "--sync", "--dry-run")
+    )
+    assert done.stdout.endswith(
+        "\n\nnote: files that shardwright index wrote for other loaders would be of the shards "
+        f"before; to update them, run:\n  {update}\n"
+    )
+    assert packed(seven, output, sync=True).index_commands == [update]
+    seven.add("z9")
+    assert packed(seven, output, append=True).index_commands == [update]
+    assert packed(seven, output, overwrite=True).index_commands == [update]
+    assert commands.run(*update.split()[1:]).returncode == 0
+    assert packed(seven, output, append=True).index_commands == []
+    index(output, for_=["energon", "hf"], remove=True)
+    assert packed(seven, output, overwrite=True).index_commands == []
+
+
+def test_a_part_that_loses_its_shards_has_no_use_for_index_files(
+    tmp_path: Path, output: Path
+) -> None:
+    names = [f"a{n}" for n in range(8)]
+    changing = Changing(tmp_path / "derived", [record(name, ONE) for name in names])
+    packed(changing, output, split="val=30%")
+    index(output / "val", for_="wids")
+    changing.remove(*all_ids(output / "val"))
+    (remove,) = packed(changing, output, sync=True).index_commands
+    assert remove == f"shardwright index {output / 'val'} --for wids --remove"
+    assert commands.run(*remove.split()[1:]).returncode == 0
 
 
 def test_a_sync_of_a_folder_without_shards_is_refused(seven: Changing, tmp_path: Path) -> None:

@@ -242,6 +242,13 @@ def _advice(summary: PackSummary) -> list[str]:
     advice += _gone("remove", summary.removed_shards, "", summary.dry_run)
     same = " with new ones of the same name"
     advice += _gone("replace", summary.replaced_shards, same, summary.dry_run)
+    if summary.index_commands:
+        are = "would be" if summary.dry_run else "are"
+        head = (
+            f"note: files that shardwright index wrote for other loaders {are} of the shards "
+            "before; to update them, run:"
+        )
+        advice.append("\n  ".join([head, *summary.index_commands]))
     return advice
 
 
