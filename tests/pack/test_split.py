@@ -273,6 +273,13 @@ def test_a_recipe_may_add_the_column_to_the_parts_of_another(tmp_path: Path) -> 
     assert found.split == Split((("val", 0.05),), "scene")
 
 
+def test_a_file_to_start_from_keeps_every_part(tmp_path: Path) -> None:
+    mine, start = tmp_path / "mine.toml", tmp_path / "start.toml"
+    mine.write_text('extends = "prx"\n[split]\ntest = "5%"\n"b.c" = 0.1\nby = "scene"\n')
+    assert commands.run("recipe", mine, "--init", start).returncode == 0
+    assert recipes.find(start).split == Split((("test", 0.05), ("b.c", 0.1)), "scene")
+
+
 def test_other_shares_keep_the_group_column_of_the_recipe() -> None:
     recipe = read_split({"val": "5%"}, "scene")
     assert choose_split("val=10%", None, recipe) == Split((("val", 0.1),), "scene")
