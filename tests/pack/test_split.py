@@ -21,6 +21,7 @@ from shardwright import (
     SourceChangedError,
     UsageError,
     pack,
+    recipes,
     status,
     verify,
 )
@@ -128,6 +129,7 @@ def test_parts_lie_one_after_the_other_from_zero(shares: list[float], image_id: 
     ("given", "what"),
     [
         ("train=5%", "train: is no name for a part"),
+        ("Bucket_24x16=5%", "Bucket_24x16: is no name for a part; give another name"),
         ("val", "is not a share"),
         ("val=0%", "is not a share"),
         ("val=-1%", "is not a share"),
@@ -181,7 +183,9 @@ def test_a_renamed_image_keeps_its_part(store: Store, output: Path) -> None:
 
 
 def test_a_group_column_that_no_record_has_is_an_error(store: Store, output: Path) -> None:
-    with pytest.raises(UsageError, match=r"--split-by: no record has a field sceen; there are .*c"):
+    with pytest.raises(
+        UsageError, match="the column of the split: no record has a field sceen; there"
+    ):
         packed(store, output, split=SPLIT, split_by="sceen")
     with pytest.raises(UsageError, match="--split-by caption: there is no split"):
         packed(store, output, split_by="caption")
@@ -224,13 +228,49 @@ def test_a_recipe_can_hold_the_split(tmp_path: Path, store: Store, output: Path)
     packed(store, output, recipe=recipe)
     assert parts(output) == expected(20)
     recipe.write_text('extends = "prx"\n[split]\ntrain = "30%"\n')
-    with pytest.raises(UsageError, match=r"mine.toml: \[split\]: .*train: is no name for a part"):
+    with pytest.raises(UsageError, match=r"mine.toml: \[split\] train: is no name for a part"):
         packed(store, output, recipe=recipe)
     recipe.write_text('extends = "prx"\n[split]\nval = 30\n')
     with pytest.raises(
         UsageError, match=r"mine.toml: \[split\] val: 30 is not valid; give a share"
     ):
         packed(store, output, recipe=recipe)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("", "[split] is empty; add a part, or remove it"),
+        ('by = "scene"', '[split] has no part; write it like val = "5%"'),
+        ('val = "0%"', "[split] val: '0%' is not a share above 0% and up to 100%; write it like"),
+        ('val = "60%"\ntest = "50%"', "[split]: the parts are more than 100% in all; give less"),
+        ('bucket_a = "5%"', "[split] bucket_a: is no name for a part; give another name"),
+    ],
+)
+def test_a_table_of_a_recipe_that_makes_no_split_is_an_error_in_its_own_words(
+    table: str, said: str, tmp_path: Path, store: Store, output: Path
+) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(f'extends = "prx"\n[split]\n{table}\n')
+    with pytest.raises(UsageError) as error:
+        packed(store, output, recipe=recipe)
+    assert str(error.value).startswith(f"{recipe}: {said}")
+    assert "--split" not in str(error.value)
+    assert not output.exists()
+
+
+def test_a_recipe_may_add_the_column_to_the_parts_of_another(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text('extends = "prx"\n[split]\nval = "5%"\n')
+    (tmp_path / "mine.toml").write_text('extends = "base.toml"\n[split]\nby = "scene"\n')
+    found = recipes.find(tmp_path / "mine.toml")
+    assert found.split == Split((("val", 0.05),), "scene")
+
+
+def test_a_file_to_start_from_keeps_every_part(tmp_path: Path) -> None:
+    mine, start = tmp_path / "mine.toml", tmp_path / "start.toml"
+    mine.write_text('extends = "prx"\n[split]\ntest = "5%"\n"b.c" = 0.1\nby = "scene"\n')
+    assert commands.run("recipe", mine, "--init", start).returncode == 0
+    assert recipes.find(start).split == Split((("test", 0.05), ("b.c", 0.1)), "scene")
 
 
 def test_other_shares_keep_the_group_column_of_the_recipe() -> None:
@@ -463,6 +503,27 @@ def test_damage_in_a_part_and_a_part_that_is_gone_are_found(store: Store, output
     shutil.rmtree(output / "val")
     (found,) = verify(output, workers=1).findings
     assert (found.kind, found.file, found.damage) == ("part_missing", "val", True)
+
+
+def test_tars_outside_the_parts_are_damage(store: Store, output: Path) -> None:
+    packed(store, output, split=SPLIT)
+    shard = next((output / "val").glob("bucket_*/*.tar"))
+    shutil.copytree(output / "val", output / "val_copy")
+    shutil.copytree(shard.parent, output / shard.parent.name)
+    shutil.copy(shard, output / "one.tar")
+    (output / "notes.txt").write_text("mine")
+    found = verify(output, workers=1).findings
+    bucket, copied = (list((output / n).rglob("*.tar")) for n in (shard.parent.name, "val_copy"))
+    mixed = "loaders that read every tar would mix the parts"
+    assert all(one.kind == "outside_parts" and one.damage for one in found)
+    assert [str(one) for one in found] == [
+        f"{name}: is outside the parts, with {count}: {mixed}; move it out of the folder"
+        for name, count in (
+            (shard.parent.name, f"{len(bucket)} tar file{'s' * (len(bucket) > 1)}"),
+            ("one.tar", "1 tar file"),
+            ("val_copy", f"{len(copied)} tar files"),
+        )
+    ]
 
 
 def test_commands_that_take_one_part_name_the_parts(store: Store, output: Path) -> None:

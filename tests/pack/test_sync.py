@@ -21,6 +21,7 @@ from shardwright import (
     Progress,
     SourceChangedError,
     UsageError,
+    index,
     pack,
     verify,
 )
@@ -405,9 +406,47 @@ def test_a_dry_run_of_a_sync_lists_what_it_would_do_and_does_nothing(
     assert_follows(seven, output)
 
 
-def test_a_sync_into_an_empty_folder_packs_everything(seven: Changing, tmp_path: Path) -> None:
-    packed(seven, tmp_path / "new", sync=True)
-    assert_follows(seven, tmp_path / "new")
+def test_index_files_of_the_shards_before_are_noted_with_the_command(
+    seven: Changing, output: Path
+) -> None:
+    update = f"shardwright index {output} --for energon,hf"
+    index(output, for_=["energon", "hf"])
+    assert packed(seven, output, sync=True).index_commands == []
+    seven.caption("img0")
+    done = commands.run(
+        *("pack", "--derived-dir", seven.root, "--output-dir", output, "--sync", "--dry-run")
+    )
+    assert done.stdout.endswith(
+        "\n\nnote: files that shardwright index wrote for other loaders would be of the shards "
+        f"before; to update them, run:\n  {update}\n"
+    )
+    assert packed(seven, output, sync=True).index_commands == [update]
+    seven.add("z9")
+    assert packed(seven, output, append=True).index_commands == [update]
+    assert packed(seven, output, overwrite=True).index_commands == [update]
+    assert commands.run(*update.split()[1:]).returncode == 0
+    assert packed(seven, output, append=True).index_commands == []
+    index(output, for_=["energon", "hf"], remove=True)
+    assert packed(seven, output, overwrite=True).index_commands == []
+
+
+def test_a_part_that_loses_its_shards_has_no_use_for_index_files(
+    tmp_path: Path, output: Path
+) -> None:
+    names = [f"a{n}" for n in range(8)]
+    changing = Changing(tmp_path / "derived", [record(name, ONE) for name in names])
+    packed(changing, output, split="val=30%")
+    index(output / "val", for_="wids")
+    changing.remove(*all_ids(output / "val"))
+    (remove,) = packed(changing, output, sync=True).index_commands
+    assert remove == f"shardwright index {output / 'val'} --for wids --remove"
+    assert commands.run(*remove.split()[1:]).returncode == 0
+
+
+def test_a_sync_of_a_folder_without_shards_is_refused(seven: Changing, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="new: no shards to sync; leave out --sync"):
+        packed(seven, tmp_path / "new", sync=True)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_sync_after_an_interrupted_append_removes_what_that_left(

@@ -192,7 +192,7 @@ def listed(path: Path, *given: str) -> Path:
 
 def test_a_list_takes_its_ids_and_another_leaves_out_its_ids(store: Store, output: Path) -> None:
     take, leave = store.root / "take.txt", store.root / "leave.txt"
-    listed(take, *ids(1, 2, 3), "nobody", "no one")
+    listed(take, *ids(1, 2, 3), "nobody", "img4 ")
     listed(leave, *ids(2, 5))
     warned = Warned()
     options = {"ids_file": take, "exclude_ids_file": leave}
@@ -202,7 +202,10 @@ def test_a_list_takes_its_ids_and_another_leaves_out_its_ids(store: Store, outpu
         "--ids-file": Count(5, "img0"),
         "--exclude-ids-file": Count(1, "img2"),
     }
-    assert warned.warnings == ["--ids-file: 2 ids without a ready record, for example no one"]
+    assert warned.warnings == [
+        "--ids-file: 2 ids without a ready record, for example 'img4 '; "
+        "write one image_id on a line"
+    ]
     made_by = manifest.load_manifest(output)
     assert made_by
     settings = made_by.runs[0].settings
@@ -211,6 +214,23 @@ def test_a_list_takes_its_ids_and_another_leaves_out_its_ids(store: Store, outpu
     assert settings.flags(store.root) == [
         *("--ids-file", str(take), "--exclude-ids-file", str(leave)),
     ]
+
+
+def test_a_renamed_image_is_in_a_list_by_its_first_id(store: Store, output: Path) -> None:
+    facts = store.root / ".shardwright/facts.jsonl"
+    facts.parent.mkdir()
+    names = {"img2": "old2", "img5": "old5", "img6": "old6"}
+    lines = [{"image_id": now, "first_id": first} for now, first in names.items()]
+    facts.write_bytes(b"".join(line(one) + b"\n" for one in lines))
+    warned = Warned()
+    leave = listed(store.root / "leave.txt", "old2", "img3", "img5")
+    take = listed(store.root / "take.txt", *ids(1, 2, 3, 5), "old6")
+    packed(store, output, exclude_ids_file=leave, ids_file=take, progress=warned)
+    assert sorted(all_ids(output)) == ids(1, 6)
+    assert warned.warnings == []
+    assert verify(output, against=store.root, workers=1).findings == []
+    packed(store, output, sync=True)
+    assert sorted(all_ids(output)) == ids(1, 6)
 
 
 def test_appending_goes_on_with_a_list_as_it_is_now(store: Store, output: Path) -> None:

@@ -458,7 +458,6 @@ def later_record(store: Store) -> None:
     [
         (changed_array, ("outdated", FIRST, "img0")),
         (longer_array, ("source_differs", FIRST, "img0", "t5h.npy")),
-        (array_gone, ("source_differs", FIRST, "img0", "dinov3.npy")),
         (changed_caption, ("outdated", FIRST, "img0")),
         (changed_mask, ("outdated", FIRST, "img0")),
         (record_gone, ("outdated", FIRST, "img0")),
@@ -472,6 +471,28 @@ def test_what_differs_from_its_source_is_named(
     change(store)
     assert places(folder, read_data=True) == []
     assert places(folder, against=store.root) == [found]
+
+
+def test_arrays_that_are_missing_in_the_store_are_no_damage_of_the_shards(
+    folder: Path, store: Store
+) -> None:
+    array_gone(store)
+    store.array("vae", "img5").unlink()
+    report = shardwright.verify(folder, against=store.root, workers=1)
+    (found,) = report.findings
+    assert (found.kind, found.damage, report.not_compared) == ("not_compared", False, 2)
+    assert str(found).startswith(
+        f"{store.root}: lacks 2 arrays of packed samples, for example "
+        f"{store.array('dinov3', 'img0')}; restore them, or make them again with "
+        "shardwright derive "
+    )
+    done = commands.run("verify", folder, "--against", store.root)
+    assert (done.returncode, "NOT COMPARED: 2 arrays; no damage\n" in done.stdout) == (3, True)
+    changed_caption(store)
+    done = commands.run("verify", folder, "--against", store.root)
+    assert "OUTDATED: 1 sample; no damage, 2 arrays NOT COMPARED\n" in done.stdout
+    flip(folder / FIRST, 700)
+    assert commands.run("verify", folder, "--against", store.root).returncode == 12
 
 
 def test_an_array_that_rotted_is_damage_and_not_outdated(folder: Path, store: Store) -> None:

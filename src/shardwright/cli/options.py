@@ -66,6 +66,33 @@ def several(metavar: str, help_: str) -> Flag:
     return {"action": "append", "metavar": metavar, "help": f"{help_}; may be given several times"}
 
 
+class _Once(argparse.Action):
+    """Takes a value once: the last of several would quietly count alone."""
+
+    def __call__(self, parser: object, found: argparse.Namespace, value: Any, *_: object) -> None:  # noqa: ANN401
+        if getattr(found, self.dest) is not None:
+            raise argparse.ArgumentError(self, "given twice; put all ids into one list")
+        setattr(found, self.dest, value)
+
+
+class _Joined(argparse.Action):
+    """Joins the texts of a flag that is given several times with commas."""
+
+    def __call__(self, parser: object, found: argparse.Namespace, value: Any, *_: object) -> None:  # noqa: ANN401
+        before = getattr(found, self.dest)
+        setattr(found, self.dest, value if before is None else f"{before},{value}")
+
+
+def ids(help_: str) -> Flag:
+    """Take the path of a list of ids, once."""
+    return {**path("FILE", help_), "action": _Once}
+
+
+def joined(metavar: str, help_: str) -> Flag:
+    """Take a text with commas, and more of it when given again."""
+    return {**text(metavar, f"{help_}; may be given several times"), "action": _Joined}
+
+
 def switch(help_: str, action: str = "store_true") -> Flag:
     """Take no value."""
     return {"action": action, "help": help_}

@@ -11,6 +11,8 @@ from shardwright.cli.options import (
     STORE,
     WORKERS,
     declare,
+    ids,
+    joined,
     names,
     number,
     path,
@@ -85,9 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--where": several(
             "EXPRESSION", "pack records for which this holds, for example 'width >= 512'"
         ),
-        "--ids-file": path("FILE", "pack only the ids in this list, one to a line"),
-        "--exclude-ids-file": path("FILE", "leave out the ids in this list"),
-        "--split": text(
+        "--ids-file": ids("pack only the ids in this list, one image_id on a line"),
+        "--exclude-ids-file": ids("leave out the ids in this list"),
+        "--split": joined(
             "NAME=SHARE,...", "hold out parts, for example val=5%%; OUTPUT_DIR/train is the rest"
         ),
         "--split-by": text("COLUMN", "samples with one value in this column stay together"),
@@ -249,6 +251,13 @@ def _advice(summary: PackSummary) -> list[str]:
     advice += _gone("remove", summary.removed_shards, "", summary.dry_run)
     same = " with new ones of the same name"
     advice += _gone("replace", summary.replaced_shards, same, summary.dry_run)
+    if summary.index_commands:
+        are = "would be" if summary.dry_run else "are"
+        head = (
+            f"note: files that shardwright index wrote for other loaders {are} of the shards "
+            "before; to update them, run:"
+        )
+        advice.append("\n  ".join([head, *summary.index_commands]))
     return advice
 
 

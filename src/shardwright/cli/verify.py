@@ -9,7 +9,7 @@ import shardwright
 from shardwright.cli.options import RECIPE, WORKERS, declare, path, switch
 from shardwright.cli.printing import call, listed
 from shardwright.progress import quantity, size
-from shardwright.store.findings import FAIL, NEEDS_INDEX, OUTDATED
+from shardwright.store.findings import FAIL, NEEDS_INDEX, NOT_COMPARED, OUTDATED
 from shardwright.text import shown
 from shardwright.verifying import Finding, VerifyReport
 
@@ -25,9 +25,11 @@ A shard folder: every shard of the manifest exists with its name, size and index
 first and last header of each are read. With --read-data every byte is compared with its checksum,
 and damage is located down to the member. --against also compares each member with the store, byte
 for byte. A sample whose shard is undamaged, but whose record or arrays the store has changed or
-removed since, is outdated: pack --sync updates it. Shards without a manifest, for example another
+removed since, is outdated: pack --sync updates it. A member whose array is missing in the store is
+not compared, which is no damage of the shard. Shards without a manifest, for example another
 tool's, are checked as loaders would read them. --loaders lists the loaders that can read the
-folder, by applying their own splitting and grouping rules to all headers and JSON members.
+folder, by applying their own splitting and grouping rules to all headers and JSON members. In a
+split folder no sample is in two parts, and no tar file is outside the parts.
 
 Each finding names the file and the fix. Nothing is changed."""
 EXAMPLE = """\
@@ -41,12 +43,13 @@ exit status:
   0    no damage; there may be warnings
   1    failed
   2    wrong usage, or there is neither a store nor a shard
-  3    no damage, but the store has changed since samples were packed
+  3    no damage, but the store has changed since samples were packed, or lacks their arrays
   12   damaged
   130  interrupted (terminated: 143, hung up: 129)
 """
 _LISTED = 20  # findings of each kind
 DAMAGED, SOURCE_CHANGED = 12, 3  # the exit codes
+_CHANGED = (OUTDATED, NOT_COMPARED)  # of the store: neither damage nor a warning
 _UNPROVEN = {"no_manifest", "part"}  # warnings that the expected contents are unknown
 
 
@@ -68,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     report = call(shardwright.verify, options, describe)
     if report.damaged:
         return DAMAGED
-    return SOURCE_CHANGED if report.outdated else 0
+    return SOURCE_CHANGED if report.outdated or report.not_compared else 0
 
 
 def describe(report: VerifyReport) -> str:
@@ -87,7 +90,7 @@ def describe(report: VerifyReport) -> str:
 
 
 def _kind(kind: str, findings: list[Finding]) -> str:
-    warning = "" if findings[0].damage else " (warning)"
+    warning = "" if findings[0].damage or kind in _CHANGED else " (warning)"
     return "\n".join([f"{kind}: {len(findings):,}{warning}", *listed(findings, _LISTED)])
 
 
@@ -111,14 +114,20 @@ def _loaders(report: VerifyReport) -> Iterator[str]:
 
 def _verdict(report: VerifyReport) -> str:
     damage = sum(finding.damage for finding in report.findings)
-    others = sum(not (finding.damage or finding.kind == OUTDATED) for finding in report.findings)
+    others = sum(not (finding.damage or finding.kind in _CHANGED) for finding in report.findings)
     warnings = f", {quantity(others, 'warnings')}" if others else ""
     verdict = f"DAMAGED: {quantity(damage, 'findings')}" if damage else "OK: no damage"
     if report.outdated:
         count = quantity(report.outdated, "samples")
         verdict = f"{verdict}, {count} OUTDATED" if damage else f"OUTDATED: {count}; no damage"
+    if report.not_compared:
+        count = quantity(report.not_compared, "arrays")
+        alone = not (damage or report.outdated)
+        verdict = (
+            f"NOT COMPARED: {count}; no damage" if alone else f"{verdict}, {count} NOT COMPARED"
+        )
     unproven = _UNPROVEN & report.counts.keys()
-    if unproven and not damage and not report.outdated:
+    if unproven and not (damage or report.outdated or report.not_compared):
         verdict = "OK, as far as can be checked without a manifest"
     checked = ", ".join(quantity(count, what) for what, count in report.checked.items())
     read = "every byte read" if report.read_data else "only headers and sizes read"

@@ -110,19 +110,24 @@ def wanted(store: Store, settings: PackSettings) -> set[str] | None:
 
 
 def read_choice(settings: PackSettings, store: Store) -> Choice:
-    """Read the lists that settings name, as they are now, and the facts that matter."""
+    """Read the lists that settings name, as they are now, and the facts that matter.
+
+    A renamed image is in a list by its first id too: what was taken out must not come back.
+    """
     found: dict[str, frozenset[str]] = {}
     for name, flag in FLAGS.items():
         if (file := getattr(settings, name)) is not None:
             found[name], now = _read_ids(flag, joined(store.folder, file.path), store)
             settings = msgspec.structs.replace(settings, **{name: now})
     limits, first_ids, beyond = store.recipe.selection, dict[str, str](), dict[str, str]()
-    if settings.split or limits != Selection():
+    if found or settings.split or limits != Selection():
         for _, known in facts.read(store):
             if known.first_id:
                 first_ids[known.image_id] = known.first_id
             if limit := _exceeded(known, store.recipe):
                 beyond[known.image_id] = limit
+    for name, ids in found.items():
+        found[name] = ids.union(now for now, first in first_ids.items() if first in ids)
     return Choice(
         settings,
         limits,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from shardwright.packing.summary import BucketSummary, PackSummary, PartSummary,
 from shardwright.packing.targets import Target
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets
+from shardwright.shards.loaders.indexes import read_record
 from shardwright.storage.local import free_bytes
 from shardwright.store import commands
 
@@ -145,7 +146,17 @@ def summarize(
         over_limit=len(selected.order) - len(checked.chosen) - len(checked.invalid),
         parts=parts,
         synced=_synced(jobs, synced, len(checked.chosen)) if synced else None,
+        index_commands=[] if obstacle else list(_index_commands(jobs, old)),
     )
+
+
+def _index_commands(jobs: Sequence[Job], old: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Write a command for each target whose shards change under the files of other loaders."""
+    for job in jobs:
+        changes = job.todo or old.get(job.target.prefix)
+        if changes and (loaders := read_record(job.folder)):
+            empty = not (job.layout.shards or job.start.base.shards)
+            yield commands.index(job.folder, loaders, *["--remove"] * empty)
 
 
 def _synced(jobs: Sequence[Job], found: Comparison, new: int) -> SyncSummary:

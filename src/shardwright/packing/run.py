@@ -42,7 +42,7 @@ from shardwright.recipes.split import Split
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings, ShardEntry, Unfinished
 from shardwright.shards.format.names import existing_buckets
-from shardwright.shards.format.parts import parts_of
+from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.storage import locks
 from shardwright.storage.local import LocalStorage, require_space, require_writable
 from shardwright.store import commands, provenance
@@ -262,7 +262,11 @@ def _starts(request: Request, targets: Sequence[Target]) -> list[Start]:
     if request.way == "append":
         return [start.append(target.folder) for target in targets]
     if request.way == "sync":
-        return [start.sync(target.folder) for target in targets]
+        starts = [start.sync(target.folder) for target in targets]
+        if not any(is_packed(target.folder) for target in targets):  # perhaps a typing mistake
+            what, fix = "no shards to sync", "leave out --sync"
+            raise UsageError(what, path=request.output_dir, fix=fix)
+        return starts
     if request.way == "resume":
         current = start.current_run(target.folder for target in targets if target.part)
         return [

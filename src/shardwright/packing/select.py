@@ -100,10 +100,14 @@ def _warn_of_lists(scan: Scan, choice: Choice, progress: Progress) -> None:
     lists = {"--ids-file": choice.ids or (), "--exclude-ids-file": choice.excluded}
     if any(lists.values()):
         ready = set(scan.ids)
+        ready |= {first for now, first in choice.first_ids.items() if now in ready}
         for flag, ids in lists.items():
             if unknown := sorted(set(ids) - ready):
-                count = quantity(len(unknown), "ids")
-                progress.warn(f"{flag}: {count} without a ready record, for example {unknown[0]}")
+                # Quoted, so that a blank or an extension can be seen.
+                progress.warn(
+                    f"{flag}: {quantity(len(unknown), 'ids')} without a ready record, for example "
+                    f"{unknown[0]!r}; write one image_id on a line"
+                )
 
 
 class _Task(NamedTuple):
@@ -141,7 +145,7 @@ def _read(
             fields |= answer.fields
             progress.advance(len(batch))
     asked = {name: "--where" for one in choice.where for name in where.fields(one)}
-    asked |= {choice.group: "--split-by"} if choice.group else {}
+    asked |= {choice.group: "the column of the split"} if choice.group else {}
     for name, flag in asked.items():
         if samples and name not in fields:
             fix = f"there are {', '.join(sorted(fields))}"

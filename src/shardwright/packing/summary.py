@@ -93,3 +93,4 @@ class PackSummary(Summary):
     over_limit: int  # ready records that the limit leaves out
     parts: dict[str, PartSummary]  # of a split
     synced: SyncSummary | None  # of a sync
+    index_commands: list[str]  # update files of other loaders, which are of the shards before

@@ -18,7 +18,7 @@ from shardwright.recipes import keys, rules
 from shardwright.recipes.build import Invalid, Table, Tables, build, place
 from shardwright.recipes.keys import Key
 from shardwright.recipes.rules import Fault
-from shardwright.recipes.split import BY, Split, read_split
+from shardwright.recipes.split import BY, TABLE, Split, read_split
 from shardwright.recipes.values import Recipe
 
 NAME = "shardwright.toml"
@@ -141,6 +141,8 @@ def _tables(document: Table, label: str) -> Tables:
     for name, known in keys.TABLES.items():
         tables[name] = document.get(name, {})
         if name == "split":  # besides, a part may have any name
+            if document.get(name) == {}:
+                raise UsageError(f"{TABLE} is empty", path=label, fix="add a part, or remove it")
             known = {**dict.fromkeys(tables[name], keys.SHARE), BY: keys.SPLIT[BY]}
         _check(tables[name], known, f"[{name}] ", label)
     for name, table in document.get("component", {}).items():
@@ -207,10 +209,10 @@ def _built(tables: Tables, origins: Mapping[str, str], origin: str | None) -> Re
     paths = {name: Path(path) for name, path in {**keys.DEFAULT_PATHS, **tables["paths"]}.items()}
     shares = {name: share for name, share in tables["split"].items() if name != BY}
     try:
-        split = read_split(shares or None, tables["split"].get(BY))
+        split = read_split(shares if tables["split"] else None, tables["split"].get(BY), TABLE)
     except UsageError as error:
-        path = next((origins[place("split", name)] for name in shares), origin)
-        raise UsageError(f"[split]: {error.what}", path=path, fix=error.fix) from None
+        path = next((origins[place("split", name)] for name in tables["split"]), origin)
+        raise UsageError(error.what, path=path, fix=error.fix) from None
     return RecipeFile(recipe, paths, origin, origins, tables, split)
 
 

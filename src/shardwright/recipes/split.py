@@ -18,6 +18,7 @@ from itertools import accumulate
 import xxhash
 
 from shardwright.errors import UsageError
+from shardwright.layout import BUCKET_PREFIX
 from shardwright.validate import as_text
 
 TRAIN = "train"  # the rest
@@ -25,7 +26,8 @@ BY = "by"  # the key of a recipe that names the group column
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _SHARE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?|\.\d{1,20})\s*(%?)", re.ASCII)
 _RESERVED = (TRAIN, BY)
-_EXAMPLE = "write it like val=5%, or val=0.05"
+FLAG, TABLE = "--split", "[split]"  # where a split is written
+_EXAMPLES = {FLAG: "write it like val=5%, or val=0.05", TABLE: 'write it like val = "5%"'}
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def choose_split(given: object, by: object, recipe: Split | None) -> Split | Non
     return replace(found, by=column)
 
 
-def read_split(given: object, by: str | None) -> Split | None:
+def read_split(given: object, by: str | None, place: str = FLAG) -> Split | None:
     """Read what ``--split`` or a recipe says: ``val=5%,test=1%``, or a mapping."""
     if given is None:
         return None
@@ -75,33 +77,36 @@ def read_split(given: object, by: str | None) -> Split | None:
     elif isinstance(given, Mapping):
         pairs = list(given.items())
     else:
-        raise UsageError(f"--split is {given!r}", fix=_EXAMPLE)
-    parts = tuple((_name(name), _share(name, share)) for name, share in pairs)
+        raise UsageError(f"{place} is {given!r}", fix=_EXAMPLES[place])
+    parts = tuple((_name(name, place), _share(name, share, place)) for name, share in pairs)
     names = [name for name, _ in parts]
     if not parts or len(set(map(str.casefold, names))) < len(names):
         what = "names a part twice" if parts else "has no part"
-        raise UsageError(f"--split {what}", fix=_EXAMPLE)
+        raise UsageError(f"{place} {what}", fix=_EXAMPLES[place])
     if sum(_exact(share) for _, share in parts) > 1:
-        raise UsageError("the parts of --split are more than 100% in all", fix="give less")
+        raise UsageError(f"{place}: the parts are more than 100% in all", fix="give less")
     return Split(parts, by)
 
 
-def _name(name: object) -> str:
+def _name(name: object, place: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith("."):
-        what = f"--split {name}: is not the name of a part"
-        raise UsageError(what, fix=f"use letters, digits, '-', '_' and '.'; {_EXAMPLE}")
-    if name.casefold() in _RESERVED:
-        fix = "give the other parts; the rest is train" if name != BY else "give another name"
-        raise UsageError(f"--split {name}: is no name for a part", fix=fix)
+        what = f"{place} {name}: is not the name of a part"
+        fix = f"use letters, digits, '-', '_' and '.'; {_EXAMPLES[place]}"
+        raise UsageError(what, fix=fix)
+    # Below a shard folder, such a folder would be a bucket.
+    if name.casefold() in _RESERVED or name.casefold().startswith(BUCKET_PREFIX):
+        train = name.casefold() == TRAIN
+        fix = "give the other parts; the rest is train" if train else "give another name"
+        raise UsageError(f"{place} {name}: is no name for a part", fix=fix)
     return name
 
 
-def _share(name: object, given: object) -> float:
+def _share(name: object, given: object, place: str) -> float:
     match = None if isinstance(given, bool) else _SHARE.fullmatch(_spelt(given))
     share = float(_exact(match[1]) / (100 if match[2] else 1)) if match else 0.0
     if not 0 < share <= 1:
-        what = f"--split {name}: {given!r} is not a share above 0% and up to 100%"
-        raise UsageError(what, fix=_EXAMPLE)
+        what = f"{place} {name}: {given!r} is not a share above 0% and up to 100%"
+        raise UsageError(what, fix=_EXAMPLES[place])
     return share
 
 

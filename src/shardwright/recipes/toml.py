@@ -55,7 +55,10 @@ def starting(tables: Tables, origin: str) -> str:
     head = f"# A recipe: what a sample consists of. It begins as {shown(origin)}."
     parts = [[head], [*_explained(tables[""], keys.TOP)]]
     for name, known in keys.TABLES.items():
-        parts.append([f"[{name}]", *_explained(tables[name], known)])
+        if name == "split":  # besides, a part may have any name
+            known = {**dict.fromkeys(tables[name], keys.SHARE), **known}
+        head = f"[{name}]" if tables[name] else f"# [{name}]"  # an empty [split] is an error
+        parts.append([head, *_explained(tables[name], known)])
     for name, table in tables.items():
         if name.startswith("component."):
             lines = (line for key, value in table.items() for line in _assigned(key, value))
@@ -93,10 +96,10 @@ def _commented(rows: Iterable[tuple[list[str], str]]) -> Iterator[str]:
 
 def _assigned(key: str, value: Any) -> list[str]:  # noqa: ANN401 - anything TOML can hold
     """Write a key and its value: on one line, or a long list on several."""
-    line = f"{key} = {text(value)}"
+    line = f"{_key(key)} = {text(value)}"
     if len(line) <= _LONGEST_LIST or not isinstance(value, list):
         return [line]
-    lines = [f"{key} = ["]
+    lines = [f"{_key(key)} = ["]
     room = 0
     for item in map(text, value):
         if len(item) + 2 > room:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -72,6 +72,11 @@ def pack(store: Store, output_dir: Path, *flags: str) -> str:
     """Write the pack command from this store into this folder."""
     where = [] if output_dir == Path(_SHARDS) else ["--output-dir", _spelt(output_dir)]
     return command("pack", *store_flags(store), *where, *flags)
+
+
+def index(shards: Path, loaders: Iterable[str], *flags: str) -> str:
+    """Write the command that makes the files of other loaders."""
+    return command("index", _spelt(shards), "--for", ",".join(loaders), *flags)
 
 
 class Commands:

@@ -10,6 +10,7 @@ from shardwright.summary import Summary
 from shardwright.text import shown
 
 OUTDATED = "outdated"  # the kind of a finding: the store has changed since
+NOT_COMPARED = "not_compared"  # another: the store has no array to compare with
 PASS, NEEDS_INDEX, FAIL = "pass", "needs index", "fail"  # the verdicts on a loader
 
 
@@ -46,6 +47,7 @@ class VerifyReport(Summary):
     findings: list[Finding]
     seconds: float
     outdated: int = 0  # samples that the store has changed since they were packed
+    not_compared: int = 0  # members whose array is missing in the store
     loaders: dict[str, str] | None = None  # pass, needs index or fail, by loader, if asked for
 
     @property

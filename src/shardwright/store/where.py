@@ -60,10 +60,10 @@ class Compare:
         if self.sign.endswith("~"):
             found = isinstance(have, str) and re.search(str(self.value), have) is not None
             return found is (self.sign == "~")
+        alike = _alike(have, self.value)
         if self.sign in _ORDERS:
-            like = _like(have, self.value)
-            return like is not None and _ORDERS[self.sign](like, self.value)
-        equal = have is None if self.value is None else _like(have, self.value) == self.value
+            return alike is not None and _ORDERS[self.sign](*alike)
+        equal = have is None if self.value is None else alike is not None and operator.eq(*alike)
         return equal is (self.sign == "=")
 
     def __str__(self) -> str:
@@ -290,19 +290,29 @@ def _pattern_fault(value: Value) -> str | None:
     return None
 
 
-def _like(have: object, value: Value) -> object:
-    """Give what a record has as the type of a value, or None: a CSV has only texts."""
-    if isinstance(value, bool):
-        if isinstance(have, str):
-            return _CONSTANTS.get(have.strip().lower())
-        return have if isinstance(have, bool) else None
-    if isinstance(value, str):
-        return have if isinstance(have, str) else None
-    if isinstance(have, str):
-        text = have.strip()
-        short = len(text) <= _LONGEST_NUMBER
-        return _number(text) if short and _IS_NUMBER.fullmatch(text) else None
-    return have if isinstance(have, int | float) and not isinstance(have, bool) else None
+def _alike(have: object, value: Value) -> tuple[Any, Any] | None:
+    """Give what a record has and a value as one type, or None: a CSV has only texts."""
+    pair = _as(have, value), _as(value, have)
+    kinds = set(map(_kind, pair))
+    return pair if len(kinds) == 1 and None not in kinds else None
+
+
+def _kind(one: object) -> type | None:
+    """Give the type that a value is compared as; a bool is no number."""
+    kinds = (bool, float, str)
+    number = isinstance(one, int) and not isinstance(one, bool)
+    return float if number else next((kind for kind in kinds if isinstance(one, kind)), None)
+
+
+def _as(one: object, other: object) -> object:
+    """Read a text as the type of another value, or give None; others stay as they are."""
+    if not isinstance(one, str) or isinstance(other, str):
+        return one
+    text = one.strip()
+    if isinstance(other, bool):
+        return _CONSTANTS.get(text.lower())
+    short = len(text) <= _LONGEST_NUMBER
+    return _number(text) if short and _IS_NUMBER.fullmatch(text) else None
 
 
 def _number(text: str) -> int | float:

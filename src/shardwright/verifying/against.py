@@ -18,7 +18,7 @@ from shardwright.recipes import JSON_SUFFIX, Component
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.shards.format.tarread import Fault
 from shardwright.store import content, npy, records
-from shardwright.store.findings import OUTDATED
+from shardwright.store.findings import NOT_COMPARED, OUTDATED
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 from shardwright.store.store import Store
@@ -78,8 +78,10 @@ class Source:
             path = self.store.array(component, image_id)
             place = places.get(component.suffix)
             if place and not _equal(place, path):
-                what = f"differs from {path}" if path.exists() else f"its source {path} is missing"
-                yield Fault("source_differs", what, component.suffix), (path, component)
+                fault = Fault("source_differs", f"differs from {path}", component.suffix)
+                if not path.exists():
+                    fault = Fault(NOT_COMPARED, str(path), damage=False)
+                yield fault, (path, component)
 
 
 def read_source(store: Store, progress: Progress) -> Source:

@@ -30,20 +30,20 @@ from shardwright.shards.format.parts import is_packed, top_folder
 from shardwright.storage.files import TMP_SUFFIX, explained
 from shardwright.storage.local import LocalStorage
 from shardwright.store import commands, provenance
-from shardwright.store.findings import Finding, VerifyReport
+from shardwright.store.findings import NOT_COMPARED, Finding, VerifyReport
 from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
 from shardwright.verifying.empty import check_empty
 from shardwright.verifying.shard import Checker, Outlines, Seen, ShardToCheck
 
-_TAR = ".tar"
+TAR = ".tar"
 _PACK_AGAIN = "pack again with --overwrite"
 _RESUME = "run the same pack with --resume"
 
 
 def is_shard_folder(path: Path) -> bool:
     """Whether a folder holds shards, ours or another tool's."""
-    return is_packed(path) or any(LocalStorage(path).list(_TAR))
+    return is_packed(path) or any(LocalStorage(path).list(TAR))
 
 
 def verify_shards(
@@ -61,7 +61,7 @@ def check_folder(
     started = time.monotonic()
     read_data = read_data or source is not None
     shards = LocalStorage(folder)
-    sizes = dict(sorted(shards.list(_TAR)))
+    sizes = dict(sorted(shards.list(TAR)))
     packed, unfinished, findings = _documents(folder)
     listed = packed or (unfinished.base if unfinished else None)
     recipe = listed.samples_of() if listed else SPECIFICATION
@@ -85,10 +85,11 @@ def check_folder(
             findings.append(Finding("other_recipe", path, None, what, fix, damage=False))
             against_store = None
         findings += check_empty(folder, packed, against_store, read_data=read_data)
-    for path, _ in sorted(shards.list(_TAR + TMP_SUFFIX)):
+    for path, _ in sorted(shards.list(TAR + TMP_SUFFIX)):
         what, fix = "partly written by an interrupted run", "the next pack removes it"
         findings.append(Finding("leftover", path, None, what, fix, damage=False))
     if source is not None:
+        findings += _not_compared(source.store, seen)
         findings += left_out(source, seen, folder, None if unfinished else packed)
     report = VerifyReport(
         path=str(folder),
@@ -98,6 +99,7 @@ def check_folder(
         findings=findings,
         seconds=round(time.monotonic() - started, 3),
         outdated=sum(shard.outdated for shard in seen),
+        not_compared=sum(shard.not_compared for shard in seen),
     )
     return report, seen
 
@@ -255,6 +257,15 @@ def _own_sizes(seen: list[Seen], source: Source | None) -> Iterator[Finding]:
         count = quantity(shard.own_sizes, "such arrays")
         what = f"{fault.what} ({count} in this shard), so they do not stack in a batch"
         yield fault._replace(what=what, fix=None).finding(shard.path, f"to make them stack: {fix}")
+
+
+def _not_compared(store: Store, seen: list[Seen]) -> Iterator[Finding]:
+    """Report the arrays of packed samples that the store lacks, once."""
+    if found := [shard for shard in seen if shard.missing]:
+        count = quantity(sum(shard.not_compared for shard in found), "arrays")
+        what = f"lacks {count} of packed samples, for example {found[0].missing}"
+        fix = f"restore them, or make them again with {commands.derive(store)}"
+        yield Finding(NOT_COMPARED, str(store.folder), None, what, fix, damage=False)
 
 
 def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
-"""Checks a split folder: each part as a shard folder, and that no sample is in two of them."""
+"""Checks a split folder: each part as a shard folder, and that nothing mixes them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -11,17 +12,19 @@ import msgspec
 
 from shardwright.engine import Engine
 from shardwright.errors import DamageError
-from shardwright.progress import Progress
+from shardwright.interrupts import check
+from shardwright.progress import Progress, quantity
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest
-from shardwright.store.findings import Finding, VerifyReport
+from shardwright.store.findings import NOT_COMPARED, Finding, VerifyReport
 from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
-from shardwright.verifying.folder import check_folder, left_out
+from shardwright.verifying.folder import TAR, check_folder, left_out
 from shardwright.verifying.shard import Seen
 
 _AGAIN = "pack all of it again with --overwrite"
-_ABSOLUTE = ("left_out", "empty_left_out", "other_recipe", "no_manifest")  # not below the folder
+# Kinds of findings whose file is not below the folder.
+_ABSOLUTE = (NOT_COMPARED, "left_out", "empty_left_out", "other_recipe", "no_manifest")
 
 
 def verify_parts(
@@ -46,6 +49,7 @@ def verify_parts(
         for one in report.findings
     ]
     findings += _missing(parts)
+    findings += _outside(folder, parts)
     if source is not None:
         findings += _not_begun(folder, parts, source)
     findings += _in_two_parts({name: seen for name, (_, seen) in found.items()})
@@ -58,6 +62,7 @@ def verify_parts(
         findings=findings,
         seconds=round(sum(one.seconds for one in every), 3),
         outdated=sum(one.outdated for one in every),
+        not_compared=sum(one.not_compared for one in every),
     )
 
 
@@ -71,6 +76,28 @@ def _missing(parts: Mapping[str, Path]) -> Iterator[Finding]:
         what = f"is missing, but it was packed together with {packed[name]}"
         fix = f"restore it from a copy, or {_AGAIN}"
         yield Finding("part_missing", name, None, what, fix)
+
+
+def _outside(folder: Path, parts: Mapping[str, Path]) -> Iterator[Finding]:
+    """Find tar files beside the parts, for example in a copy of one."""
+    for name in sorted(os.listdir(folder)):
+        if name in parts or name.startswith("."):
+            continue
+        if tars := _tars(folder / name):
+            what = f"is outside the parts, with {quantity(tars, 'tar files')}"
+            why = "loaders that read every tar would mix the parts"
+            fix = "move it out of the folder"
+            yield Finding("outside_parts", name, None, f"{what}: {why}", fix)
+
+
+def _tars(path: Path) -> int:
+    """Count the tar files that a path is, or holds; those of an own packing too."""
+    count = int(path.name.endswith(TAR) and not path.is_dir())
+    for _, folders, names in os.walk(path, followlinks=True):
+        check()
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        count += sum(name.endswith(TAR) and not name.startswith(".") for name in names)
+    return count
 
 
 def _not_begun(folder: Path, parts: Mapping[str, Path], source: Source) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.tarread import Fault
 from shardwright.storage.files import Hasher
 from shardwright.storage.local import LocalStorage, Readable
-from shardwright.store.findings import OUTDATED, Finding
+from shardwright.store.findings import NOT_COMPARED, OUTDATED, Finding
 from shardwright.verifying.against import Source
 from shardwright.verifying.sample import OWN_SIZE, check_sample, header, indexed, walked
 
@@ -59,6 +59,8 @@ class Seen:
     own_size: Fault | None = None  # the first array of its picture's size, not its bucket's
     own_sizes: int = 0
     outdated: int = 0  # samples that the store has changed since
+    not_compared: int = 0  # members whose array is missing in the store
+    missing: str | None = None  # the first of these arrays
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -81,6 +83,9 @@ class Checker:
                     elif fault.kind == OWN_SIZE:
                         seen.own_size = seen.own_size or fault
                         seen.own_sizes += 1
+                    elif fault.kind == NOT_COMPARED:
+                        seen.not_compared += 1
+                        seen.missing = seen.missing or fault.what
                     elif fault.kind == OUTDATED:
                         seen.outdated += 1
                         if seen.outdated <= _MOST:

@@ -7,16 +7,16 @@ import re
 from pathlib import Path
 
 from shardwright.buckets import is_bucket
+from shardwright.layout import BUCKET_PREFIX
 from shardwright.storage.files import TMP_SUFFIX
 
-_BUCKET_PREFIX = "bucket_"
 _SHARD = re.compile(r"shard-([0-9]{6,})\.tar", re.ASCII)
 _LEFTOVER = re.compile(r"shard-[0-9]{6,}\.(tar|idx)" + re.escape(TMP_SUFFIX), re.ASCII)
 
 
 def bucket_folder(bucket: str) -> str:
     """Name the folder of a bucket."""
-    return _BUCKET_PREFIX + bucket
+    return BUCKET_PREFIX + bucket
 
 
 def shard_name(number: int) -> str:
@@ -35,13 +35,13 @@ def shard_number(path: str) -> int:
 def is_shard_path(path: str) -> bool:
     """Whether a path is that of a shard below an output folder, and leads nowhere else."""
     folder, _, name = path.partition("/")
-    bucket = folder.removeprefix(_BUCKET_PREFIX)
+    bucket = folder.removeprefix(BUCKET_PREFIX)
     return folder != bucket and is_bucket(bucket) and _SHARD.fullmatch(name) is not None
 
 
 def existing_buckets(output_dir: Path) -> list[str]:
     """List the buckets that have a folder here."""
-    split = (name.partition(_BUCKET_PREFIX) for name in _names(output_dir))
+    split = (name.partition(BUCKET_PREFIX) for name in _names(output_dir))
     return [bucket for before, _, bucket in split if not before and is_bucket(bucket)]
 
 
