@@ -55,7 +55,7 @@ def test_commands_and_python_of_a_page_print_what_it_shows(page: str, project: P
             if words[0] != "shardwright":
                 subprocess.run(command, shell=True, cwd=project, check=True, timeout=10)
                 continue
-            done = run(*words[1:], cwd=project)
+            done = run(*words[1:], cwd=project, COLUMNS="120")
             shown = session.partition(f"$ {command}\n")[2].partition("\n\n$ ")[0]
             printed = done.stderr[done.stderr.find("error: ") :] if done.returncode else done.stdout
             assert without_times(printed) == without_times(shown), done.stderr

@@ -288,7 +288,7 @@ def test_a_store_without_records_gives_a_table_of_its_failures(tmp_path: Path) -
 
 
 def test_an_empty_store_gives_a_table_with_the_usual_columns(tmp_path: Path) -> None:
-    (tmp_path / "derived").mkdir()
+    (tmp_path / "derived/.shardwright").mkdir(parents=True)
     assert all(exported(tmp_path / "derived", kind) == [] for kind in READ)
     assert (tmp_path / "table.csv").read_text().startswith("image_id,state,reason,detail,")
     schema = pyarrow.parquet.read_schema(tmp_path / "table.parquet")

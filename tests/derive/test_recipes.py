@@ -601,7 +601,7 @@ def test_the_selection_leaves_images_out_and_counts_the_reason() -> None:
     assert checked().buckets == {"64x64": 1, "64x96": 1, "96x64": 2}
 
 
-def test_a_stricter_selection_leaves_what_is_there_and_does_not_hold_up_a_recompute() -> None:
+def test_a_stricter_selection_keeps_what_is_in_the_store_but_shards_follow_it() -> None:
     write(SMALL)
     sketch()
     stricter = SMALL.replace("[component.vae]", "min_side = 70\n[component.vae]", 1)
@@ -610,7 +610,8 @@ def test_a_stricter_selection_leaves_what_is_there_and_does_not_hold_up_a_recomp
     Path("images/new.txt").write_text("new")
     done = derive(recompute=["t5", "vae"])
     assert (done.swapped, done.left_out["below_min_side"].count) == (["vae", "t5"], 1)
-    assert len(checked()) == 4
+    assert (done.derived, done.failed) == (4, 0)
+    assert [sample["json"]["width"] for sample in checked()] == [80]
 
 
 def test_a_selection_that_can_have_no_effect_is_refused() -> None:

@@ -19,7 +19,7 @@ from shardwright import (
     status,
     verify,
 )
-from shardwright.progress import Progress
+from shardwright.progress import Lines, Progress
 from shardwright.recipes import SPECIFICATION, Selection
 from shardwright.shards.format import manifest
 from shardwright.storage.files import using
@@ -160,6 +160,17 @@ def test_appending_goes_on_with_the_conditions_and_never_adds_what_was_left_out(
     assert advised == f"shardwright verify {output} --against {grown.root}"
     packed(grown, output, sync=True, where="image_id != null")  # another one replaces it
     assert len(all_ids(output)) == 12
+
+
+def test_overwriting_says_which_conditions_no_longer_apply(
+    store: Store, output: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packed(store, output, where="rating > 1")
+    packed(store, output, where="rating > 1", overwrite=True, progress=Lines())
+    assert "no longer applies" not in capsys.readouterr().err
+    packed(store, output, overwrite=True, progress=Lines())
+    told = capsys.readouterr().err
+    assert f"{output}: was packed with --where 'rating > 1', which no longer applies" in told
 
 
 def test_a_resumed_run_must_have_the_same_conditions(store: Store, output: Path) -> None:

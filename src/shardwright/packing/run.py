@@ -89,7 +89,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
         if not request.dry_run:
             locks.require_unlocked(target.folder)
     starts = _starts(request, targets)
-    choice = read_choice(_settings(request, split, targets, starts), store)
+    choice = read_choice(_settings(request, split, targets, starts, progress), store)
     settings = choice.settings
     found = scan(store, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
@@ -155,7 +155,11 @@ def run(request: Request, progress: Progress) -> PackSummary:
 
 
 def _settings(
-    request: Request, split: Split | None, targets: Sequence[Target], starts: Sequence[Start]
+    request: Request,
+    split: Split | None,
+    targets: Sequence[Target],
+    starts: Sequence[Start],
+    progress: Progress,
 ) -> PackSettings:
     """Complete the settings by those of the last run, which chose the samples that are there.
 
@@ -167,13 +171,19 @@ def _settings(
     if alone:
         top = targets[0].folder.absolute().parent
         before = before or start.current_run(parts_of(top).values())
-    if before is None or (request.way == "overwrite" and not own.buckets and not alone):
+    if before is None:
+        return own
+    folder = request.store.folder
+    was = before.settings.conditions(folder)
+    if request.way == "overwrite" and not own.buckets and not alone:
+        if was and was != own.conditions(folder):
+            listed = " ".join(map(quoted, was))
+            progress.warn(f"{top}: was packed with {listed}, which no longer applies")
         return own
     as_before = own.chosen_as(before.settings)
     stays = alone or (request.way != "sync" and any(begin.base.shards for begin in starts))
     if stays and request.way != "resume":  # which is refused for any other setting
-        folder = request.store.folder
-        was, now = (one.conditions(folder) for one in (before.settings, as_before))
+        now = as_before.conditions(folder)
         if was != now:
             listed = f"with {' '.join(map(quoted, was))}" if was else "without conditions"
             change = commands.pack(request.store, top, "--sync", *now)
