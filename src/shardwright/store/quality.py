@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shardwright.store.facts import Facts
 
 TOO_LONG = "above_max_tokens_lost"  # the reason of an image that is left out
-_PLAIN = "RGB"
+_PLAIN, _SRGB = "RGB", "RGB, sRGB"  # without a profile, and the start of its usual names
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Quality:
     enlarged: Most = field(default_factory=Most)  # times
     cropped: Most = field(default_factory=Most)  # the share that is cut away
     decoded_smaller: Most = field(default_factory=Most)  # times, by which its sides are
-    colour_spaces: dict[str, Count] = field(default_factory=dict)  # other than plain RGB
+    colour_spaces: dict[str, Count] = field(default_factory=dict)  # other than sRGB
 
     def add(self, facts: Facts) -> None:
         """Count one image; what is unknown of it is not counted."""
@@ -46,5 +46,6 @@ class Quality:
             self.cropped.add(facts.image_id, facts.cropped)
         if facts.decoded is not None and facts.decoded.scale > 1:
             self.decoded_smaller.add(facts.image_id, facts.decoded.scale)
-        if facts.colour_space not in (None, _PLAIN):
-            self.colour_spaces.setdefault(facts.colour_space, Count(0, facts.image_id)).count += 1
+        space = facts.colour_space
+        if space is not None and space != _PLAIN and not space.startswith(_SRGB):
+            self.colour_spaces.setdefault(space, Count(0, facts.image_id)).count += 1
