@@ -139,6 +139,24 @@ def test_columns_of_the_captions_file_arrive_in_the_records_too(
     assert [r["caption"] for r in store_records(derived)[1:3]] == ["another", "edited"]
 
 
+@pytest.mark.parametrize("edited", [False, True])
+def test_null_in_the_captions_file_removes_a_column(
+    images: Path, tmp_path: Path, edited: bool
+) -> None:
+    derived, file = tmp_path / "store", tmp_path / "captions.jsonl"
+    row = {"file_name": "img001.png", "text": "one", "scene": "x", "rating": None}
+    file.write_text(json.dumps(row))
+    sketch(images, derived, captions=file)
+    assert [r.get("scene") for r in store_records(derived)] == [None, "x", None, None]
+    assert "rating" not in store_records(derived)[1]
+    text = "another" if edited else "one"
+    file.write_text(json.dumps(row | {"scene": None, "text": text}))
+    sketch(images, derived, captions=file, update=True)
+    record = store_records(derived)[1]
+    assert (record["caption"], "scene" in record) == (text, False)
+    assert contents(derived) == fresh(images, derived, captions=file)
+
+
 def test_an_image_in_another_format_is_a_changed_image(images: Path, derived: Path) -> None:
     (images / "img001.png").unlink()
     save(images / "img001.webp", gradient(32, 16, seed=8), lossless=True)

@@ -591,6 +591,7 @@ def test_a_part_that_becomes_empty_has_a_manifest_without_shards(
     listed = manifest.load_manifest(output / "val")
     assert listed is not None
     assert (listed.shards, [run.samples for run in listed.runs]) == ([], [0])
+    assert not (output / "val/.shardwright/SHA256SUMS").exists()
     assert contents(output / "train") == train
     assert packed(split, output, sync=True).written_shards == 0
     assert verify(output, against=split.root, workers=1).findings == []

@@ -116,7 +116,7 @@ def read(path: Path, root: Path, recipe: Recipe) -> Captions:
         if not named and recipe.texts and usable.keys().isdisjoint(recipe.texts):
             captions.useless.setdefault(_fault(texts[recipe.texts[0]]), []).append(image)
             continue
-        others = {n: v for n, v in row.items() if n not in ours and v is not None}
+        others = {n: v for n, v in row.items() if n not in ours}  # null clears a column
         found = msgspec.json.encode(usable | others | named)
         same_name = captions.by_name.setdefault(os.path.basename(image), {})
         if same_name.get(image, found) != found:

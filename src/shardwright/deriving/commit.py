@@ -94,7 +94,8 @@ class Committer:
         if sample.record is None:
             return record
         given = own_fields(self.store.recipe) | sample.columns.keys()
-        return {name: value for name, value in record.items() if name in given}
+        cleared = {name: None for name, value in sample.columns.items() if value is None}
+        return {name: value for name, value in record.items() if name in given} | cleared
 
     def _note(self, sample: Sample, arrays: Collection[Component]) -> None:
         """Journal what is newly known of an image's file and caption, and count what was cut."""
@@ -186,6 +187,9 @@ class Committer:
         source, size = sample.source, _known(sample.size)
         record: Record = {"image_id": source.image_id, "image_path": source.path}
         record |= (sample.record or {}) | sample.columns
+        for name, value in sample.columns.items():
+            if value is None:
+                del record[name]
         record["height"], record["width"] = size.height, size.width
         record["aspect_bucket"] = str(self.store.recipe.bucket_for(*size))
         record["format_version"] = FORMAT_VERSION

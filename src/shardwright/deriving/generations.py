@@ -221,7 +221,7 @@ def _combined(new: Store, old: bytes | None, line: bytes) -> bytes | None:
     fields = {field for component in made for field in _fields(component)}
     fields |= record.keys() - records.own_fields(new.recipe)
     both = {name: value for name, value in used.items() if name not in fields}
-    both |= {name: value for name, value in record.items() if name in fields}
+    both |= {name: value for name, value in record.items() if name in fields and value is not None}
     return records.line(records.ordered(both, new.recipe)) if both != used else None
 
 

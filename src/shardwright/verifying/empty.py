@@ -37,7 +37,7 @@ def check_empty(
     for suffix, what in empty_faults(valid, packed.samples_of(), read_data=read_data):
         fix = "delete it in the store, derive, and pack with --overwrite"
         yield Finding("empty_invalid", empty_name(suffix), None, what, fix)
-    if store is None:
+    if store is None or not packed.shards:
         return
     source = read_existing({s: store.empty(s) for s in empty_members(store.recipe)})
     for suffix, data in source.items():

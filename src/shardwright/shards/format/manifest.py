@@ -240,8 +240,8 @@ def save_sha256(output_dir: Path, manifest: Manifest) -> None:
 
 
 def sha256_sums(manifest: Manifest) -> bytes | None:
-    """List the digests as ``sha256sum -c`` reads them; None if one is unknown."""
-    if any(entry.sha256 is None for entry in manifest.shards):
+    """List the digests as ``sha256sum -c`` reads them; None if one is unknown, or none is there."""
+    if not manifest.shards or any(entry.sha256 is None for entry in manifest.shards):
         return None
     return "".join(f"{entry.sha256}  {entry.path}\n" for entry in manifest.shards).encode()
 
