@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOAK ?= 20
 SOAK_TESTS := tests/durability tests/fuzz tests/shards/test_tarread.py tests/derive/test_tuning.py \
 	tests/derive/test_history.py tests/derive/encoders/test_packages.py tests/pack/test_split.py \
-	tests/pack/test_sync.py
+	tests/pack/test_sync.py tests/derive/test_recompute.py tests/derive/test_edited_captions.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: demo test lint soak bench bench-quick clean

@@ -22,7 +22,7 @@ from tests.durability.folders import (
     shard_names,
 )
 from tests.durability.scenarios import LARGE, NAMES, PACKING, Scenario, scenario
-from tests.durability.soak import SOAK, Tally
+from tests.durability.soak import SOAK, Tally, stride
 from tests.faults import Call, FailingDisk, Killed, KillingDisk, WatchedDisk, contents
 
 pytestmark = pytest.mark.usefixtures("one_order")
@@ -33,6 +33,7 @@ COMMANDS = ("pack", "append", "overwrite", "resume", "migrate")
 LIKELIEST = {"derive": [("EIO", True), ("ENOSPC", False)]}
 LIKELIEST |= {name: [("ENOSPC", True)] for name in PACKING}
 EVERY = NAMES + LARGE if SOAK else NAMES
+_MANY = 80  # calls
 TRIALS = [
     (name, error, once)
     for name in EVERY
@@ -83,8 +84,10 @@ def test_a_kill_at_any_call_is_made_good_by_the_next_run(
     name: str, folder: Path, tally: Tally
 ) -> None:
     case = scenario(name, folder)
-    tally(kills_at_a_call=case.calls)
-    for at in range(1, case.calls + 1):
+    # Every third call of a long run, and all of them in make soak.
+    kills = range(1, case.calls + 1, stride(3) if case.calls > _MANY else 1)
+    tally(kills_at_a_call=len(kills))
+    for at in kills:
         case.reset()
         with using(disk := KillingDisk(at)), pytest.raises(Killed):
             case.run(case.first)
