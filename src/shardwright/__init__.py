@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         TooManyFailuresError,
         UsageError,
     )
+    from shardwright.looking import LookSummary, look
     from shardwright.migrating import MigrateSummary, migrate
     from shardwright.packing import BucketSummary, PackSummary, pack
     from shardwright.progress import Progress
@@ -66,6 +67,7 @@ __all__ = [
     "IndexSummary",
     "InputMissingError",
     "LockedError",
+    "LookSummary",
     "MigrateSummary",
     "MissingExtraError",
     "NoSpaceError",
@@ -92,6 +94,7 @@ __all__ = [
     "__version__",
     "derive",
     "index",
+    "look",
     "migrate",
     "open",
     "pack",
@@ -111,6 +114,7 @@ _MODULES = {
         "ProvenanceError ShardExistsError ShardwrightError SourceChangedError StorageError "
         "TooManyFailuresError UsageError"
     ),
+    "looking": "LookSummary look",
     "migrating": "MigrateSummary migrate",
     "packing": "BucketSummary PackSummary pack",
     "progress": "Progress",

@@ -212,9 +212,10 @@ def test_captions_that_are_cut_are_counted_with_an_example_by_derive_and_status(
     derived = tmp_path / "long"
     (images / "img001.txt").write_text(LONG)
     done = derived_text(sketch(images, derived))
-    line = "truncated_captions, t5: 1 (164 tokens lost, for example img001)"
-    assert line in done
-    assert line in describe(status(derived_dir=derived, workers=1))
+    assert "truncated_captions, t5: 1 (164 tokens lost, for example img001)" in done
+    line = "  1 caption is cut off: longer than t5 reads (for example img001)\n"
+    see = f"  to see them, run shardwright look {derived}\n"
+    assert line + see in describe(status(derived_dir=derived, workers=1))
     known = facts(derived)
     assert known["img001"]["tokens_lost"] == {"t5": 240 - 76}
     assert LONG[: known["img001"]["cut_at"]["t5"]].count("boat") == 13

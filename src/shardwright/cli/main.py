@@ -11,11 +11,22 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import shardwright
-from shardwright.cli import completion, demo, derive, index, migrate, pack, recipe, status, verify
+from shardwright.cli import (
+    completion,
+    demo,
+    derive,
+    index,
+    look,
+    migrate,
+    pack,
+    recipe,
+    status,
+    verify,
+)
 from shardwright.cli.printing import print_json, say, shown_lines
 from shardwright.errors import ShardwrightError, UsageError
 
-COMMANDS = (demo, recipe, derive, migrate, status, pack, verify, index, completion)
+COMMANDS = (demo, recipe, derive, migrate, status, pack, verify, look, index, completion)
 
 EPILOG = """\
 exit status:

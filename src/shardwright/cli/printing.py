@@ -15,7 +15,7 @@ from shardwright.text import near, shown
 if TYPE_CHECKING:
     from shardwright.deriving import DeriveSummary
     from shardwright.reporting import StoreStatus
-    from shardwright.store.quality import Quality
+    from shardwright.store.quality import Most, Quality
 
 _SPACES_LISTED = 5
 
@@ -96,7 +96,7 @@ def change_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
     ]
 
 
-def facts_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
+def facts_lines(summary: DeriveSummary) -> list[str]:
     """Count what arrays do not show of images and captions."""
     lines = []
     for component, cut in summary.truncated.items():
@@ -105,19 +105,22 @@ def facts_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
                 f"truncated_captions, {component}: {cut.captions:,} "
                 f"({quantity(cut.tokens_lost, 'tokens')} lost, for example {shown(cut.example)})"
             )
-    return lines + _quality_lines(summary.quality)
+    quality = summary.quality
+    lines += _most("enlarged_images", quality.enlarged, f"{quality.enlarged.most:.2f} times")
+    lines += _most("cropped_images", quality.cropped, f"{quality.cropped.most:.1%}")
+    return lines + decoding_lines(quality)
 
 
-def _quality_lines(quality: Quality) -> list[str]:
-    lines = [
-        f"{name}: {found.images:,} (at most {words}, for example {shown(found.example)})"
-        for name, found, words in (
-            ("enlarged_images", quality.enlarged, f"{quality.enlarged.most:.2f} times"),
-            ("cropped_images", quality.cropped, f"{quality.cropped.most:.1%}"),
-            ("decoded_smaller", quality.decoded_smaller, f"{quality.decoded_smaller.most} times"),
-        )
-        if found.images
-    ]
+def _most(name: str, found: Most, words: str) -> list[str]:
+    example = shown(found.example)
+    line = f"{name}: {found.images:,} (at most {words}, for example {example})"
+    return [line] if found.images else []
+
+
+def decoding_lines(quality: Quality) -> list[str]:
+    """Count what was read in another size or colour space than usual."""
+    smaller = quality.decoded_smaller
+    lines = _most("decoded_smaller", smaller, f"{smaller.most} times")
     spaces = sorted(quality.colour_spaces.items(), key=lambda item: -item[1].count)
     for space, found in spaces[:_SPACES_LISTED]:
         lines.append(f"colour_space {space}: {found.count:,} (for example {shown(found.example)})")

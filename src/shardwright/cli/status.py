@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from collections.abc import Iterator
 from itertools import starmap
 
 import shardwright
 from shardwright.cli.options import STORE, WORKERS, declare, path
-from shardwright.cli.printing import call, change_lines, facts_lines, listed, table
+from shardwright.cli.printing import call, change_lines, decoding_lines, listed, table
 from shardwright.progress import quantity, size
 from shardwright.reporting import Outlook, PackedStatus, StoreStatus
 from shardwright.text import near, shown
@@ -76,7 +77,9 @@ def describe(status: StoreStatus) -> str:
     if status.failures_file is not None:
         failed = quantity(status.failures, "images")
         parts.append([f"could not be derived: {failed}, listed in {shown(status.failures_file)}"])
-    parts.append(facts_lines(status))
+    if status.attention:
+        parts.append(["deserves attention:", *_attention(status)])
+    parts.append(decoding_lines(status.quality))
     if status.unknown_images:
         images = quantity(status.unknown_images, "images")
         parts[-1].append(f"unknown: {images} encoded by an earlier version, or elsewhere")
@@ -100,6 +103,14 @@ def _headline(status: StoreStatus) -> str:
         f"{status.ready_records:,} ready, {status.skipped_incomplete:,} not ready "
         f"[{status.seconds:.1f} s]"
     )
+
+
+def _attention(status: StoreStatus) -> Iterator[str]:
+    from shardwright.store.commands import command  # here, for a quick --help
+
+    for each in status.attention:
+        yield f"  {each.text} (for example {shown(each.example)})"
+    yield f"  to see them, run {shown(command('look', status.derived_dir))}"
 
 
 def _update(update: Outlook) -> list[str]:

@@ -14,6 +14,7 @@ from shardwright.summary import Count, Summary
 from shardwright.validate import place
 
 if TYPE_CHECKING:
+    from shardwright.store.attention import Attention
     from shardwright.store.facts import Truncated
     from shardwright.store.quality import Quality
 
@@ -107,6 +108,7 @@ class StoreStatus(Summary):
     unknown_images: int  # whose file is not on record, so that changes go unnoticed
     truncated: dict[str, Truncated]  # captions that were cut, by component
     quality: Quality  # what is known of it
+    attention: list[Attention]  # what of these two somebody should look at
     update: Outlook | None  # None if the folder of the images is not known
     seconds: float
     next_command: str | None = None  # None where it is the user's choice

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
 from shardwright.deriving.outcomes import Failure, read_failures
-from shardwright.packing.check import Checked
 from shardwright.packing.scan import Scan, changed
 from shardwright.storage import files
 from shardwright.store import facts, records
@@ -34,9 +33,13 @@ class Rows:
     """The rows of a store that was scanned and checked; they can be read several times."""
 
     def __init__(
-        self, found: Scan, checked: Checked, ready: Collection[str], others: Collection[str]
+        self,
+        found: Scan,
+        invalid: Mapping[int, str],
+        ready: Collection[str],
+        others: Collection[str],
     ) -> None:
-        self.found, self.checked, self.ready = found, checked, ready
+        self.found, self.invalid, self.ready = found, invalid, ready
         self.store, self.rules = found.store, Rules(found.store.recipe)
         self._masks = {
             c.mask.field: c.name for c in self.store.recipe.captions if c.mask is not None
@@ -59,6 +62,10 @@ class Rows:
         return len(self.ready) + len(self._last)
 
     def __iter__(self) -> Iterator[Row]:
+        return (row for _, row in self.with_lines())
+
+    def with_lines(self) -> Iterator[tuple[int | None, Row]]:
+        """Give each row with the place of its record in the metadata, if it has one."""
         failures = {failure.image_path: failure for failure in read_failures(self.store)}
         known: Facts | None
         with ExitStack() as stack:
@@ -70,20 +77,27 @@ class Rows:
                     continue
                 known = self._known(file, record.get("image_id"))
                 failure = failures.pop(known.image.path, None) if known and known.image else None
-                yield {
+                row = {
                     **self._fields(record),
                     "state": state,
                     **(_failure(failure) if failure else {}),
                     **(_flat(known) if known else {}),
                 }
+                yield line.offset, row
         for failure in failures.values():
             names: Row = {"image_id": failure.image_id, "image_path": failure.image_path}
-            yield {**names, "state": FAILED, **_failure(failure)}
+            yield None, {**names, "state": FAILED, **_failure(failure)}
         for known in self._left_out:
             names = {"image_id": known.image_id}
             if known.image is not None:
                 names["image_path"] = known.image.path
-            yield {**names, "state": TOO_LONG, **_flat(known)}
+            yield None, {**names, "state": TOO_LONG, **_flat(known)}
+
+    def facts_of(self, image_id: str) -> Facts | None:
+        """Read what is known of an image."""
+        path = facts.path_of(self.store)
+        with files.explained(path), path.open("rb") if self._facts else nullcontext() as file:
+            return self._known(file, image_id)
 
     def require_unchanged(self) -> None:
         """Raise if the metadata has changed since it was scanned."""
@@ -133,7 +147,7 @@ class Rows:
         """Say whether a record is ready, or why not; None if a later one of the image counts."""
         sample, image_id = self.found.at(line.offset), record.get("image_id")
         if sample is not None:
-            return self.checked.invalid.get(sample, READY)
+            return self.invalid.get(sample, READY)
         if is_image_id(image_id):
             if image_id in self._shared:
                 return "duplicate_id"

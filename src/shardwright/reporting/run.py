@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -25,8 +25,10 @@ from shardwright.reporting.export import Table
 from shardwright.reporting.packed import Packings
 from shardwright.reporting.rows import Rows
 from shardwright.shards.format.manifest import PackSettings
-from shardwright.store import commands, facts, folders, provenance, rearrange, records
+from shardwright.store import attention, commands, facts, folders, provenance, rearrange, records
 from shardwright.store.array_faults import ANYTHING, check_all
+from shardwright.store.attention import Attention
+from shardwright.store.facts import Survey
 from shardwright.store.provenance import Entry
 from shardwright.store.rules import is_stage1
 from shardwright.store.store import Store
@@ -53,7 +55,7 @@ def look(
     checked = check(found, list(found.ready()), None, engine, progress)
     layout = plan(found, checked, checked.chosen, settings, {})
     ready = {found.ids[sample] for sample in checked.chosen}
-    others, stage1 = _others(store, ready) if layout.skipped else ({}, 0)
+    others, stage1 = not_ready(store, ready) if layout.skipped else ({}, 0)
     components = {
         component.name: _component(row, store, ready, others, engine, progress)
         for row, component in enumerate(store.recipe.components)
@@ -91,12 +93,13 @@ def look(
         unknown_images=len(ready) + len(others) - known.known,
         truncated=known.truncated,
         quality=known.quality,
+        attention=list(_attention(known)),
         update=update,
         seconds=round(time.monotonic() - started, 3),
     )
     status.next_command, status.next_reason = _next(store, status, begun) or packed.next(store)
     if table is not None:
-        rows = table.write(Rows(found, checked, ready, others.keys()), progress)
+        rows = table.write(Rows(found, checked.invalid, ready, others.keys()), progress)
         status.exported = Exported(str(table.path), rows)
         status.seconds = round(time.monotonic() - started, 3)
     if failures:
@@ -104,7 +107,7 @@ def look(
     return status
 
 
-def _others(store: Store, ready: Container[str]) -> tuple[dict[str, str], int]:
+def not_ready(store: Store, ready: Container[str]) -> tuple[dict[str, str], int]:
     """Give the ids that are not ready, with their buckets if valid, and count Stage 1 records."""
     others: dict[str, str] = {}
     stage1 = 0
@@ -158,6 +161,17 @@ def _component(
     state.complete = len(ready) + len(there) - state.invalid
     state.missing = len(others) - len(there)
     return state
+
+
+def _attention(known: Survey) -> Iterator[Attention]:
+    """List what deserves attention, besides what is not ready."""
+    quality = known.quality
+    for name, cut in known.truncated.items():
+        yield from attention.truncated(name, cut.captions, cut.example)
+    much, found = quality.much_enlarged, quality.enlarged
+    yield from attention.enlarged(much, found.most, found.example)
+    much, found = quality.much_cropped, quality.cropped
+    yield from attention.cropped(much, found.most, found.example)
 
 
 def _next(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shardwright.store.attention import MUCH_CROPPED, MUCH_ENLARGED
 from shardwright.summary import Count
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Quality:
 
     enlarged: Most = field(default_factory=Most)  # times
     cropped: Most = field(default_factory=Most)  # the share that is cut away
+    much_enlarged: int = 0  # images of these that deserve attention
+    much_cropped: int = 0
     decoded_smaller: Most = field(default_factory=Most)  # times, by which its sides are
     colour_spaces: dict[str, Count] = field(default_factory=dict)  # other than sRGB
 
@@ -42,8 +45,10 @@ class Quality:
         """Count one image; what is unknown of it is not counted."""
         if facts.enlarged is not None and facts.enlarged > 1:
             self.enlarged.add(facts.image_id, facts.enlarged)
+            self.much_enlarged += facts.enlarged > MUCH_ENLARGED
         if facts.cropped:
             self.cropped.add(facts.image_id, facts.cropped)
+            self.much_cropped += facts.cropped > MUCH_CROPPED
         if facts.decoded is not None and facts.decoded.scale > 1:
             self.decoded_smaller.add(facts.image_id, facts.decoded.scale)
         space = facts.colour_space

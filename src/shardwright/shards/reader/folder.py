@@ -31,6 +31,7 @@ class Shard:
     bytes: int
     index_xxh3: str | None = None  # None where it has no index
     stamp: Stamp | None = None  # changes when it is replaced or written to; None if unknown
+    records_xxh3: str | None = None  # None where its records are in no file of their own
 
 
 class Piece(NamedTuple):

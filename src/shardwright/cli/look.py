@@ -1,0 +1,147 @@
+"""``shardwright look``: see what is in a store or in shards."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+import shardwright
+from shardwright.cli.options import RECIPE, declare, number, path, switch, text
+from shardwright.cli.printing import call, table
+from shardwright.looking import LookSummary
+from shardwright.progress import quantity
+from shardwright.text import shown
+
+HELP = "see what is in a store or a shard folder, in a browser"
+DESCRIPTION = """\
+Opens a page in the browser that shows what a store, a shard folder or shards at a URL hold: counts
+and histograms, what deserves attention, a grid of samples to filter and sort, each sample with its
+crop, its latent as a picture and what was cut off its caption, near-duplicates and outliers, and a
+map. The page is served on this machine only (127.0.0.1), until Ctrl-C. Nothing is written to the
+data, and nothing is loaded from elsewhere.
+
+--report writes one self-contained page instead, --id prints one sample, and --duplicates lists
+near-duplicates, all but the first of each group, for pack --exclude-ids-file."""
+EXAMPLE = """\
+  shardwright look data/shards
+  shardwright look data/derived --images /mnt/moved/approved
+  shardwright look data/shards --compare data/shards-other-vae
+  shardwright look data/shards --report report.html --samples 100
+  shardwright look data/shards --id abc123xyz --save abc123xyz.png
+  shardwright look data/derived --duplicates duplicates.jsonl --threshold 0.97
+"""
+EXIT_STATUS = """\
+exit status:
+  0    done
+  1    failed
+  2    wrong usage, or there is neither a store nor a shard, or no such sample
+  12   the shards are damaged; shardwright verify lists how
+  130  interrupted, which is how the page ends (terminated: 143, hung up: 129)
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    flags = {
+        "path": path("PATH", "a store, a shard folder or a URL (data/derived)"),
+        **RECIPE,
+        "--images": path("DIR", "where the images are, if they have moved"),
+        "--compare": path("PATH", "another store or shard folder, side by side by id"),
+        "--decode": switch("show latents by the real decoder; needs torch and the model"),
+        "--id": text("ID", "print one sample, and open no page"),
+        "--save": path("FILE.png", "with --id: save its picture"),
+        "--report": path("FILE.html", "write one self-contained page, and open none"),
+        "--samples": number("pictures in the report (%(default)s)"),
+        "--duplicates": path("FILE.jsonl", "list near-duplicates, and open no page"),
+        "--threshold": {
+            "type": float,
+            "metavar": "COSINE",
+            "help": "with --duplicates: how alike they are at least (0.95)",
+        },
+        "--no-browser": switch("only print the address of the page", "store_false"),
+        "--port": number("of the page (8417, or any free one)"),
+    }
+    declare(parser, shardwright.look, flags)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the page, or what was asked for instead."""
+    call(shardwright.look, options, describe)
+    return 0
+
+
+def describe(summary: LookSummary) -> str:
+    """Say what was written, or show the sample."""
+    parts = [] if summary.sample is None else [_sample(summary.sample)]
+    if summary.saved is not None:
+        parts.append(f"saved its picture in {shown(summary.saved)}")
+    if summary.duplicates is not None:
+        listed, groups = quantity(summary.listed, "samples"), quantity(summary.groups, "groups")
+        about = ", compared approximately" if summary.approximate else ""
+        parts.append(
+            f"listed {listed} of {groups} in {shown(summary.duplicates)}{about}\n"
+            "to leave them out, give it to shardwright pack --exclude-ids-file"
+        )
+    if summary.report is not None:
+        count = quantity(summary.samples, "samples")
+        parts.append(f"wrote a report of {count} to {shown(summary.report)}")
+        parts += ["deserves attention:", *(f"  {line}" for line in summary.attention)] * bool(
+            summary.attention
+        )
+    return "\n".join(parts)
+
+
+def _sample(sample: dict[str, Any]) -> str:
+    bucket = "" if sample["bucket"] is None else f", bucket {sample['bucket']}"
+    state = "" if sample["state"] == "ready" else f", {sample['state']}"
+    parts = [
+        f"{shown(sample['id'])}{shown(bucket)}{shown(state)}\n  {shown(sample['place'])}",
+        "\n".join(_caption(sample)),
+        _members(sample),
+        "\n".join(["record:", *(f"  {name}: {value}" for name, value in _fields(sample))]),
+    ]
+    if sample["flags"]:
+        parts.insert(1, f"flags: {', '.join(sample['flags'])}")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _caption(sample: dict[str, Any]) -> Iterator[str]:
+    """Write the caption; what a component did not read stands between marks."""
+    for name, count in sample["tokens"].items():
+        yield f"{name} reads {quantity(count, 'tokens')}"
+    caption = sample["text"]
+    yield f"caption: {shown(caption)}"
+    for cut in sample["cuts"]:
+        lost = quantity(cut["lost"], "tokens")
+        if cut["at"] is None:
+            yield f"  {cut['component']} cuts off {lost}"
+        else:
+            kept, rest = shown(caption[: cut["at"]]), shown(caption[cut["at"] :])
+            yield f"  {cut['component']} cuts off {lost}: {kept}[cut]{rest}[/cut]"
+
+
+def _members(sample: dict[str, Any]) -> str:
+    rows = [["member", "dtype", "shape", "bytes", "min", "max", "mean", "std", "NaN"]]
+    faults = []
+    for member in sample["members"]:
+        shape = "" if member["shape"] is None else "x".join(map(str, member["shape"]))
+        numbers = [f"{member[name]:.4g}" if name in member else "" for name in _STATISTICS]
+        bad = f"{member['nan'] + member['inf']:,}" if "nan" in member else ""
+        row = [member["name"], member["dtype"] or "", shape, f"{member['bytes']:,}", *numbers, bad]
+        rows.append(row)
+        if member["fault"] is not None:
+            faults.append(f"{member['name']}: {shown(member['fault'])}")
+    return "\n".join([table(rows), *faults])
+
+
+_STATISTICS = ("min", "max", "mean", "std")
+
+
+def _fields(sample: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    import msgspec  # here, to keep --help fast
+
+    for name, value in sample["record"].items():
+        if name != "caption":
+            spelt = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            yield shown(name), shown(spelt)

@@ -1,0 +1,171 @@
+"""See what is in a store or in shards: ``look``. The last step, for people.
+
+A source (a store, or shards) becomes a table; a viewer answers what the page asks; a server passes
+it on. The report and the terminal show the same values.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwright import interrupts
+from shardwright.entry import entry
+from shardwright.errors import InputMissingError, UsageError
+from shardwright.progress import Progress
+from shardwright.summary import Summary
+from shardwright.validate import as_text, integer, place, place_or_none, require_switches
+
+if TYPE_CHECKING:
+    from shardwright.looking.sources import Source
+    from shardwright.looking.viewer import Viewer
+
+__all__ = ["LookSummary", "look"]
+
+StrPath = str | os.PathLike[str]
+
+
+@dataclass
+class LookSummary(Summary):
+    """What ``look`` found, wrote or showed."""
+
+    path: str
+    kind: str  # "store" or "shards"
+    samples: int
+    attention: list[str] = field(default_factory=list)
+    report: str | None = None  # the file that was written
+    duplicates: str | None = None  # the file that was written,
+    groups: int = 0  # of samples that are nearly alike,
+    listed: int = 0  # samples in the file: all but the first of each group
+    approximate: bool = False  # whether some may be missing in it
+    sample: dict[str, Any] | None = None  # the one that --id names
+    saved: str | None = None  # its picture
+    seconds: float = 0.0
+
+
+@entry
+def look(
+    path: StrPath | None = None,
+    *,
+    recipe: StrPath | None = None,
+    images: StrPath | None = None,
+    compare: StrPath | None = None,
+    decode: bool = False,
+    id: str | None = None,  # noqa: A002 - named like its flag
+    save: StrPath | None = None,
+    report: StrPath | None = None,
+    samples: int = 48,
+    duplicates: StrPath | None = None,
+    threshold: float | None = None,
+    browser: bool = True,
+    port: int | None = None,
+    progress: Progress | None = None,
+) -> LookSummary:
+    """Show a store or shards in a browser, until it is interrupted.
+
+    Arguments are named like the flags of ``shardwright look``. ``id``, ``report`` and
+    ``duplicates`` show or write one thing instead, and return. The data is only read.
+    """
+    # Here, so that importing the package and printing --help are quick.
+    from shardwright.deriving.images import strict
+    from shardwright.looking.pictures import Previews
+    from shardwright.looking.viewer import Viewer
+
+    started = time.monotonic()
+    require_switches(decode=decode, browser=browser)
+    given = [name for name, value in _tasks(id, report, duplicates).items() if value is not None]
+    if save is not None and id is None:
+        raise UsageError("--save without --id", fix="name the sample with --id")
+    if threshold is not None and duplicates is None:
+        raise UsageError("--threshold without --duplicates", fix="on the page, move the slider")
+    if compare is not None and given:
+        raise UsageError(f"--compare with {given[0]}", fix="compare on the page, without it")
+    folder, reporter = place_or_none("--images", images), progress or Progress()
+    if folder is not None and not folder.is_dir():
+        raise InputMissingError("--images: no such folder", path=folder)
+    with strict():
+        source = _open("path", path, recipe, reporter)
+        pictures = Previews(source, folder, decode=decode)
+        if decode:
+            for component in pictures.latents:  # now, when an error can still be seen
+                pictures.label(component)
+        summary = LookSummary(source.name, source.kind, len(source.table.ready))
+        if id is not None:
+            from shardwright.looking.terminal import show
+
+            show(pictures, id, place_or_none("--save", save), summary)
+        if duplicates is not None:
+            from shardwright.looking.duplicates import write_groups
+
+            write_groups(source, place("--duplicates", duplicates), threshold, summary, reporter)
+        if report is not None:
+            from shardwright.looking.report import write_report
+
+            count = integer("--samples", samples)
+            write_report(pictures, place("--report", report), count, summary, reporter)
+        if not given:
+            other = None
+            if compare is not None:
+                other = Previews(_open("--compare", compare, None, reporter), folder, decode=decode)
+            _serve(Viewer(pictures, other), port, browser, reporter)
+    summary.seconds = round(time.monotonic() - started, 3)
+    return summary
+
+
+def _tasks(id_: object, report: object, duplicates: object) -> dict[str, object]:
+    return {"--id": id_, "--report": report, "--duplicates": duplicates}
+
+
+def _open(flag: str, path: object, recipe: object, progress: Progress) -> Source:
+    """Open a store, a shard folder, a split folder or a URL."""
+    from shardwright.layout import JSONL_NAME
+    from shardwright.looking.shards import open_shards
+    from shardwright.looking.stores import StoreSource
+    from shardwright.shards.format.parts import is_packed, parts_of
+    from shardwright.store.folders import is_store
+    from shardwright.store.places import find_recipe
+    from shardwright.store.store import Store
+    from shardwright.verifying.folder import is_shard_folder
+
+    file = find_recipe(recipe)
+    location = str(file.paths["store"]) if path is None else as_text(flag, path)
+    if "://" in location:
+        return open_shards(location, progress)
+    folder = Path(location)
+    if not folder.exists():
+        raise InputMissingError("no such folder", path=folder, fix="give a store or a shard folder")
+    if not folder.is_dir():
+        fix = "give the store or the shard folder that it is in"
+        raise UsageError("is a file", path=folder, fix=fix)
+    if is_store(folder):
+        return StoreSource(Store.at(folder, given=file), progress)
+    if is_packed(folder) or parts_of(folder) or is_shard_folder(folder):
+        return open_shards(location, progress)
+    what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
+    fix = "give the folder that derive, migrate or pack wrote"
+    raise UsageError(what, path=folder, fix=fix)
+
+
+def _serve(viewer: Viewer, port: int | None, browser: bool, progress: Progress) -> None:
+    """Serve until a signal comes."""
+    import threading
+    import webbrowser
+
+    from shardwright.looking.server import open_server
+
+    with open_server(viewer, None if port is None else integer("--port", port)) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        progress.close()
+        progress.say(f"look at {server.url} (Ctrl-C ends it)")
+        if browser:
+            webbrowser.open(server.url)
+        try:
+            while True:
+                interrupts.check()
+                time.sleep(interrupts.POLL)
+        finally:
+            server.shutdown()

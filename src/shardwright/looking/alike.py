@@ -1,0 +1,100 @@
+"""Which samples of a source are alike, found in the background while the page is open."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.errors import ShardwrightError
+from shardwright.looking import similar, vectors
+from shardwright.looking.similar import Similar
+from shardwright.looking.sources import Source, vector_component
+from shardwright.progress import Progress
+from shardwright.store.attention import NEAR_DUPLICATE, OUTLIER
+
+SIMILARITY = "similarity"  # the column
+
+
+@dataclass(frozen=True)
+class Alike:
+    """What the vectors of a source tell."""
+
+    found: Similar
+    places: NDArray[np.float32]  # by sample: on a map
+
+
+def compare(source: Source, progress: Progress) -> Alike:
+    """Read all vectors and compare them; the table gets the similarity and the flags."""
+    component = vector_component(source.recipe)
+    if component is None:
+        raise ShardwrightError("no component of the recipe has one vector for each image")
+    width, total = component.shape_for(0, 0)[0], len(source.table)
+    read = vectors.read(source.vectors(component), total, width, progress)
+    found = similar.find(read, progress)
+    places = vectors.principal(read)
+    flags = {
+        NEAR_DUPLICATE: np.nan_to_num(found.similarity) >= similar.DEFAULT,
+        OUTLIER: found.outliers(),
+    }
+    source.table.put(SIMILARITY, found.similarity.astype(np.float64), flags)
+    return Alike(found, places)
+
+
+@dataclass
+class Search(Progress):
+    """Compares in a thread of its own; reports how far it is."""
+
+    source: Source
+    state: str = "none"
+    message: str = ""
+    alike: Alike | None = None
+    _phase: str = ""
+    _total: int = 0
+    _done: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self) -> None:
+        """Begin, unless it has begun."""
+        with self._lock:
+            if self.state == "none":
+                self.state = "working"
+                threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self.alike = compare(self.source, self)
+            self.state, self.message = "ready", ""
+        except ShardwrightError as error:
+            self.state, self.message = "failed", str(error)
+        except Exception as error:  # it must not look as if it were still at work
+            self.state, self.message = "failed", f"{type(error).__name__}: {error}"
+
+    def phase(self, name: str, total: int, unit: str) -> None:
+        self._phase, self._total, self._done = name, total, 0
+
+    def advance(self, count: int) -> None:
+        self._done += count
+
+    def report(self) -> dict[str, Any]:
+        """Say how far it is, and what it found."""
+        said: dict[str, Any] = {
+            "state": self.state,
+            "done": self._done / self._total if self._total else 0.0,
+            "message": self.message or self._phase,
+            "default": similar.DEFAULT,
+            "floor": similar.FLOOR,
+        }
+        if self.alike is not None:
+            found = self.alike.found
+            edges = np.linspace(similar.FLOOR, 1, len(found.pairs) + 1).round(4).tolist()
+            bins = zip(edges, edges[1:], found.pairs.tolist(), strict=False)
+            said |= {
+                "approximate": found.approximate,
+                "samples": int((found.nearest >= 0).sum()),
+                "histogram": [list(each) for each in bins],
+            }
+        return said

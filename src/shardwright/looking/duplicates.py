@@ -1,0 +1,57 @@
+"""A list of near-duplicates, for ``pack --exclude-ids-file``. Nothing is removed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shardwright.errors import UsageError
+from shardwright.looking import similar
+from shardwright.looking.alike import Alike, compare
+from shardwright.looking.sources import Source
+from shardwright.progress import Progress
+from shardwright.storage import files
+
+if TYPE_CHECKING:
+    from shardwright.looking import LookSummary
+
+
+def write_groups(
+    source: Source, path: Path, threshold: float | None, summary: LookSummary, progress: Progress
+) -> None:
+    """Write a line for each sample that is nearly the same as an earlier one.
+
+    The first sample of each group is not listed: to exclude all that are keeps one of each group.
+    """
+    least = similar.DEFAULT if threshold is None else _fraction(threshold)
+    if path.suffix != ".jsonl":
+        raise UsageError("--duplicates: not a .jsonl file", path=path, fix="name it FILE.jsonl")
+    alike = compare(source, progress)
+    groups = alike.found.groups(least)
+    lines = [msgspec.json.encode(line) for group in groups for line in _lines(source, alike, group)]
+    files.write(path, b"".join(line + b"\n" for line in lines))
+    summary.duplicates, summary.groups, summary.listed = str(path), len(groups), len(lines)
+    summary.approximate = alike.found.approximate
+
+
+def _lines(source: Source, alike: Alike, group: similar.Numbers) -> Iterator[dict[str, object]]:
+    first, *others = group.tolist()
+    for number in others:
+        yield {
+            "image_id": source.table.ids[number],
+            "same_as": source.table.ids[first],
+            "similarity": round(float(alike.found.similarity[number]), 4),
+            "group_size": len(group),
+        }
+
+
+def _fraction(threshold: object) -> float:
+    if isinstance(threshold, int | float) and similar.FLOOR <= threshold <= 1:
+        return float(threshold)
+    shown = "NaN" if isinstance(threshold, float) and math.isnan(threshold) else threshold
+    fix = f"give a cosine from {similar.FLOOR} to 1"
+    raise UsageError(f"--threshold is {shown}", fix=fix)

@@ -1,0 +1,131 @@
+"""What a source holds as a whole: counts, histograms, and what deserves attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from shardwright.looking.sources import Source, vector_component
+from shardwright.looking.table import LOST, READY, TOKENS, Table
+from shardwright.recipes.compare import dtype_text, shape_text
+from shardwright.store import attention
+from shardwright.store.attention import CROPPED, ENLARGED, Attention
+
+_BINS = 20
+_TITLES = {
+    "width": "Width (pixels)",
+    "height": "Height (pixels)",
+    "bytes": "Bytes",
+    ENLARGED: "Enlarged (times)",
+    CROPPED: "Cropped (share of the picture)",
+    "similarity": "Similarity to the nearest sample",
+}
+
+
+def title(column: str) -> str:
+    """Write the name of a column for people."""
+    if column.startswith(LOST):
+        return f"Tokens cut off, {column.removeprefix(LOST)}"
+    if column.startswith(TOKENS):
+        return f"Tokens, {column.removeprefix(TOKENS)}"
+    return _TITLES.get(column, column)
+
+
+def describe(source: Source) -> dict[str, Any]:
+    """Give what the overview shows; what needs the pictures or the vectors comes later."""
+    table, recipe = source.table, source.recipe
+    vectors = vector_component(recipe)
+    return {
+        "path": source.name,
+        "kind": source.kind,
+        "samples": len(table.ready),
+        "bytes": sum(bucket.bytes for bucket in source.buckets),
+        "about": source.is_about,
+        "shards": sum(b.shards or 0 for b in source.buckets) if source.kind == "shards" else None,
+        "parts": list(table.parts.counts()),
+        "buckets": [
+            {
+                "bucket": each.bucket,
+                "part": each.part,
+                "samples": each.samples,
+                "bytes": each.bytes,
+                "shards": each.shards,
+            }
+            for each in source.buckets
+        ],
+        "not_ready": [
+            {"reason": reason, "count": count} for reason, count in not_ready(table).items()
+        ],
+        "histograms": list(histograms(table)),
+        "components": [
+            {
+                "name": component.name,
+                "suffix": component.suffix,
+                "dtype": dtype_text(component),
+                "shape": shape_text(component),
+                "source": component.source,
+                "model": source.settings.get(component.name, {}).get("model"),
+                "settings": source.settings.get(component.name, {}),
+            }
+            for component in recipe.components
+        ],
+        "recipe": {
+            "fit": recipe.fit,
+            "buckets": [str(bucket) for bucket in recipe.buckets],
+            "selection": {
+                name: value for name, value in vars(recipe.selection).items() if value is not None
+            },
+        },
+        "columns": [{"name": name, "title": title(name)} for name in table.columns],
+        "flags": list(table.flags),
+        "latents": [c.name for c in recipe.components if c.is_array and c.map is not None],
+        "vectors": vectors.name if vectors else None,
+    }
+
+
+def not_ready(table: Table) -> dict[str, int]:
+    """Count what is missing or has failed, by reason."""
+    return {name: count for name, count in table.states.counts().items() if name != READY}
+
+
+def deserving(table: Table) -> Iterator[Attention]:
+    """List what deserves attention, as far as the table tells."""
+    yield from attention.not_ready(not_ready(table))
+    for name, column in table.numbers.items():
+        if name.startswith(LOST):
+            yield from attention.truncated(name.removeprefix(LOST), int((column > 0).sum()))
+    for flag, lines in ((ENLARGED, attention.enlarged), (CROPPED, attention.cropped)):
+        if flag in table.flags:
+            count = int(table.flags[flag].sum())
+            yield from lines(count, float(np.nanmax(table.numbers[flag])))
+
+
+def histograms(table: Table) -> Iterator[dict[str, Any]]:
+    """Count samples by how much was enlarged, cropped and cut off."""
+    for name in (ENLARGED, CROPPED, *(n for n in table.columns if n.startswith(TOKENS))):
+        if name in table.numbers:
+            yield histogram(name, table)
+
+
+def histogram(name: str, table: Table) -> dict[str, Any]:
+    """Count samples by one of their numbers."""
+    column = table.numbers[name]
+    known = column[np.isfinite(column)]
+    least, most = float(known.min()), float(known.max())
+    bins = _BINS
+    if (known == known.round()).all():  # whole numbers: as many in each bin
+        width = max(1, -(-int(most - least + 1) // _BINS))
+        bins = -(-int(most - least + 1) // width)
+        most = least + bins * width
+    elif least == most:
+        bins, most = 1, least + 1
+    counts, edges = np.histogram(known, bins, (least, most))
+    found = zip(edges.tolist(), edges[1:].tolist(), counts.tolist(), strict=False)
+    return {
+        "column": name,
+        "title": title(name),
+        "bins": [[round(low, 4), round(high, 4), count] for low, high, count in found],
+        "unknown": int(len(column) - len(known)),
+    }

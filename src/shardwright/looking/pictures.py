@@ -1,0 +1,261 @@
+"""Pictures of samples, made on demand: images, what arrays show of them, latents, heat maps."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from threading import Lock
+
+import numpy as np
+from PIL import Image
+
+from shardwright.deriving import images
+from shardwright.deriving.images import BadImageError, Pictures, Size
+from shardwright.encoders.preparing import pixels
+from shardwright.errors import ShardwrightError
+from shardwright.looking import latents
+from shardwright.looking.latents import Pair, Preview
+from shardwright.looking.sources import Source
+from shardwright.recipes import Component
+from shardwright.store.provenance import SRGB
+from shardwright.store.records import CROP, Record
+
+THUMBNAIL, LARGE = 256, 1024  # pixels of the longer side
+_SCALES = (8, 4, 2)  # that a JPEG can be decoded at
+_CACHE = 1 << 26  # bytes of finished pictures
+_PAIRS = 48  # pictures that a preview is fitted to, or compared with
+_CHECKED = 16
+_PAIR_SIDE = 512
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An image as it is shown, and which part of it the arrays show."""
+
+    image: Image.Image
+    size: Size  # of the picture in its file
+    crop: Box | None
+    path: str
+    note: str | None  # what is odd about the file
+
+
+class Previews:
+    """The pictures of one source; safe to use from several threads."""
+
+    def __init__(self, source: Source, folder: Path | None, *, decode: bool) -> None:
+        self.source, self._folder, self._decode = source, folder, decode
+        self._trusted = "://" not in source.name  # a stranger's record may name any file
+        self._previews: dict[str, Preview | None] = {}
+        self._agreements: dict[str, float | None] = {}
+        self._cache: OrderedDict[object, bytes | None] = OrderedDict()
+        self._held = 0
+        self._lock, self._choosing = Lock(), Lock()
+        self.latents = [c for c in source.recipe.components if c.is_array and c.map is not None]
+        self._pictures = [c for c in source.recipe.components if not c.is_array]
+
+    def thumbnail(self, number: int, *, latent: bool = False) -> bytes | None:
+        """Give a small JPEG of what the arrays show; None if nothing shows it."""
+        return self._kept(("thumbnail", number, latent), lambda: self._thumbnail(number, latent))
+
+    def image(self, number: int) -> bytes | None:
+        """Give a JPEG of the complete image, or else of the picture among the members."""
+        return self._kept(("image", number), lambda: self._image(number))
+
+    def latent(self, number: int, name: str) -> bytes | None:
+        """Give a PNG of a latent."""
+        return self._kept(("latent", number, name), lambda: self._latent_png(number, name))
+
+    def heat(self, number: int, name: str) -> bytes | None:
+        """Give a PNG of the numbers of a member."""
+        return self._kept(("heat", number, name), lambda: self._heat(number, name))
+
+    def label(self, component: Component) -> str | None:
+        """Say how the picture of a latent is made; None if there is none."""
+        preview = self._preview(component)
+        return preview.label if preview else None
+
+    def agreement(self, component: Component) -> float | None:
+        """Compare latents with their images, by the correlation of luminance; None if unknown."""
+        with self._choosing:
+            if component.name in self._agreements:
+                return self._agreements[component.name]
+        preview = self._preview(component)
+        found = None
+        if preview is not None and (pairs := list(self._pairs(component, _CHECKED))):
+            found = latents.agreement(preview, pairs)
+        self._agreements[component.name] = found
+        return found
+
+    def file(self, number: int) -> str | None:
+        """Find the image file of a sample."""
+        for path in self.source.image_paths(number):
+            for place in self._places(path):
+                if os.path.isfile(place):
+                    return place
+        return None
+
+    def shown(self, number: int, side: int) -> Shown | None:
+        """Read the image of a sample, not much larger than this side, upright."""
+        path = self.file(number)
+        if path is None:
+            return None
+        record = self.source.record(number)
+        with suppress(BadImageError):
+            head = images.head(path)
+            fit = (s for s in _SCALES if head.scalable and max(head.size) >= 2 * side * s)
+            found = images.read(path, {SRGB}, next(fit, 1))
+            note = None
+            recorded = (record.get("width"), record.get("height"))
+            if None not in recorded and recorded != tuple(found.size):
+                width, height = found.size
+                note = f"the file has {width}x{height} pixels, the record says otherwise"
+            crop = None if note else _crop(record, found.size)
+            return Shown(_upright(found), found.size, crop, path, note)
+        return None
+
+    def _places(self, path: str) -> Iterator[str]:
+        if self._folder is None:
+            if self._trusted:
+                yield path
+            return
+        names = [name for name in PurePosixPath(path).parts if name not in ("/", "..", ".")]
+        for start in range(len(names)):  # the longest path that is there is the most certain
+            yield str(self._folder.joinpath(*names[start:]))
+
+    def _thumbnail(self, number: int, latent: bool) -> bytes | None:
+        found = None if latent else self._framed(number, THUMBNAIL)
+        if found is None and self.latents:
+            found = self._latent(number, self.latents[0])
+        return None if found is None else _jpeg(found, THUMBNAIL)
+
+    def _framed(self, number: int, side: int) -> Image.Image | None:
+        """Show what the arrays show: the picture among the members, else a part of the image."""
+        if (picture := self._member_picture(number, side)) is not None:
+            return picture
+        shown = self.shown(number, side)
+        if shown is None or shown.crop is None:
+            return shown and shown.image
+        across, down = (
+            shown.image.width / shown.size.width,
+            shown.image.height / shown.size.height,
+        )
+        left, top, right, bottom = shown.crop
+        box = (left * across, top * down, right * across, bottom * down)
+        size = max(1, round(box[2] - box[0])), max(1, round(box[3] - box[1]))
+        return shown.image.resize(size, Image.Resampling.BOX, box)
+
+    def _image(self, number: int) -> bytes | None:
+        shown = self.shown(number, LARGE)
+        found = shown.image if shown else self._member_picture(number, LARGE)
+        return None if found is None else _jpeg(found, LARGE)
+
+    def _member_picture(self, number: int, side: int) -> Image.Image | None:
+        for component in self._pictures:
+            member = self.source.member(number, component.suffix)
+            if isinstance(member.value, bytes):
+                with suppress(Exception):  # decoders may raise anything
+                    image = Image.open(io.BytesIO(member.value), formats=("JPEG", "PNG", "WEBP"))
+                    image.draft("RGB", (side, side))
+                    return image.convert("RGB")
+        return None
+
+    def _latent(self, number: int, component: Component) -> Image.Image | None:
+        preview = self._preview(component)
+        member = self.source.member(number, component.suffix) if preview else None
+        if preview is None or member is None or not isinstance(member.value, np.ndarray):
+            return None
+        return Image.fromarray(preview.picture(member.value))
+
+    def _latent_png(self, number: int, name: str) -> bytes | None:
+        component = next((c for c in self.latents if c.name == name), None)
+        found = self._latent(number, component) if component else None
+        if found is not None:
+            found.thumbnail((LARGE, LARGE))
+        return None if found is None else _png(found)
+
+    def _heat(self, number: int, name: str) -> bytes | None:
+        if name not in self.source.members(number):
+            return None
+        value = self.source.member(number, name).value
+        found = Image.fromarray(latents.heat(value)) if isinstance(value, np.ndarray) else None
+        return None if found is None else _png(found)
+
+    def _preview(self, component: Component) -> Preview | None:
+        with self._choosing:
+            if component.name not in self._previews:
+                settings = self.source.settings.get(component.name, {})
+                self._previews[component.name] = latents.choose(
+                    component,
+                    settings,
+                    lambda: self._pairs(component, _PAIRS),
+                    decode=self._decode,
+                )
+            return self._previews[component.name]
+
+    def _pairs(self, component: Component, most: int) -> Iterator[Pair]:
+        """Give latents with the pixels that they show, of samples all over the source."""
+        ready = self.source.table.ready
+        step = max(1, len(ready) // most)
+        for number in ready[::step][:most].tolist():
+            framed = self._framed(number, _PAIR_SIDE)
+            member = self.source.member(number, component.suffix) if framed else None
+            if framed is not None and member and isinstance(member.value, np.ndarray):
+                yield member.value, pixels(framed)
+
+    def _kept(self, key: object, make: Callable[[], bytes | None]) -> bytes | None:
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        try:
+            made = make()
+        except ShardwrightError:  # of a damaged member; the sample's own page says what it is
+            made = None
+        with self._lock:
+            self._held += len(made or b"") - len(self._cache.pop(key, None) or b"")
+            self._cache[key] = made
+            while self._held > _CACHE:
+                self._held -= len(self._cache.popitem(last=False)[1] or b"")
+        return made
+
+
+def _crop(record: Record, size: Size) -> Box | None:
+    """Read the crop of a record, if it lies within the picture."""
+    crop = record.get(CROP)
+    if not isinstance(crop, list) or len(crop) != 4:
+        return None
+    if not all(type(side) in (int, float) for side in crop):
+        return None
+    left, top, right, bottom = map(float, crop)
+    inside = 0 <= left < right <= size.width and 0 <= top < bottom <= size.height
+    return (left, top, right, bottom) if inside else None
+
+
+def _upright(found: Pictures) -> Image.Image:
+    """Give the picture without what pads it when it is decoded at a smaller scale."""
+    image = found.by_colour[SRGB]
+    box = found.place((0, 0, *found.size))
+    whole = tuple(
+        max(0, min(round(side), most)) for side, most in zip(box, image.size * 2, strict=True)
+    )
+    return image if whole == (0, 0, *image.size) else image.crop(whole)
+
+
+def _jpeg(image: Image.Image, side: int) -> bytes:
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    image.convert("RGB").save(out, "jpeg", quality=85)
+    return out.getvalue()
+
+
+def _png(image: Image.Image) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "png")
+    return out.getvalue()

@@ -1,0 +1,152 @@
+"""One sample in full: its record, its caption with the cut, its members and their statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.looking.sources import Cut, Member, Source
+from shardwright.looking.table import CUT_AT, LOST
+from shardwright.recipes import Recipe
+from shardwright.store.records import Record
+
+_SHORT = 300  # characters of a caption in a list
+
+
+def brief(source: Source, number: int) -> dict[str, Any]:
+    """Give what a list shows of a sample."""
+    table = source.table
+    numbers = {name: _finite(table.numbers[name].item(number)) for name in table.columns}
+    caption = source.record(number).get("caption")
+    return {
+        "n": number,
+        "id": table.ids[number],
+        "caption": caption[:_SHORT] if isinstance(caption, str) else "",
+        "bucket": table.buckets[number],
+        "part": table.parts[number],
+        "state": table.states[number],
+        "flags": table.flags_of(number),
+        "numbers": {name: value for name, value in numbers.items() if value is not None},
+        "other": None,
+    }
+
+
+def full(source: Source, number: int) -> dict[str, Any]:
+    """Give all that is known of a sample, without its pictures."""
+    record = source.record(number)
+    masks = dict(_masks(source, number))
+    caption = record.get("caption")
+    return {
+        **brief(source, number),
+        "text": caption if isinstance(caption, str) else "",
+        "cuts": [
+            {"component": cut.component, "at": cut.at, "lost": cut.lost}
+            for cut in cuts(source, number)
+        ],
+        "tokens": {name: mask.count("1") for name, mask in masks.items()},
+        "masks": masks,
+        "members": [
+            statistics(source.member(number, name), source.recipe)
+            for name in source.members(number)
+        ],
+        "record": shown_record(record, source.recipe),
+        "place": source.place(number),
+    }
+
+
+def cuts(source: Source, number: int) -> Iterator[Cut]:
+    """Say where the caption of a sample was cut off."""
+    numbers = source.table.numbers
+    for column, values in numbers.items():
+        if column.startswith(LOST) and values[number] > 0:
+            name = column.removeprefix(LOST)
+            at = _finite(numbers[CUT_AT + name].item(number)) if CUT_AT + name in numbers else None
+            yield Cut(name, int(values[number]), None if at is None else int(at))
+
+
+def shown_record(record: Record, recipe: Recipe) -> Record:
+    """Give a record without its masks, which are shown by themselves."""
+    masks = {mask.field for mask in recipe.masks}
+    return {name: value for name, value in record.items() if name not in masks}
+
+
+def statistics(member: Member, recipe: Recipe) -> dict[str, Any]:
+    """Describe a member; of an array also its values."""
+    owner = next((c.name for c in recipe.components if member.name in c.members), None)
+    found: dict[str, Any] = {
+        "name": member.name,
+        "component": owner,
+        "dtype": None,
+        "shape": None,
+        "bytes": member.bytes,
+        "heat": isinstance(member.value, np.ndarray),
+        "xxh3": member.xxh3,
+        "at": member.place,
+        "fault": member.fault,
+    }
+    if isinstance(member.value, np.ndarray):
+        dtype = str(member.value.dtype)
+        found |= {"dtype": dtype, "shape": list(member.value.shape), **_values(member.value)}
+    return found
+
+
+def differences(here: Source, number: int, there: Source, other: int) -> Iterator[dict[str, Any]]:
+    """Compare the members that both have."""
+    names = set(there.members(other))
+    for name in here.members(number):
+        one = here.member(number, name).value
+        two = there.member(other, name).value if name in names else None
+        if one is None or two is None:
+            continue
+        if isinstance(one, bytes) or isinstance(two, bytes):
+            yield {"name": name, "same": one == two, "largest": None, "cosine": None}
+        elif one.shape != two.shape:
+            yield {"name": name, "same": False, "largest": None, "cosine": None}
+        else:
+            left, right = (each.astype(np.float64).ravel() for each in (one, two))
+            with np.errstate(all="ignore"):
+                length = np.linalg.norm(left) * np.linalg.norm(right)
+                cosine = float(left @ right / length) if length else math.nan
+                largest = float(np.abs(left - right).max(initial=0))
+            yield {
+                "name": name,
+                "same": bool(np.array_equal(one, two, equal_nan=one.dtype.kind == "f")),
+                "largest": _finite(largest),
+                "cosine": _finite(cosine),
+            }
+
+
+def _masks(source: Source, number: int) -> Iterator[tuple[str, str]]:
+    there = set(source.members(number))
+    for component in source.recipe.captions:
+        if component.mask is not None and component.mask.suffix in there:
+            value = source.member(number, component.mask.suffix).value
+            if isinstance(value, np.ndarray):
+                yield component.name, "".join("1" if each else "0" for each in value.ravel())
+
+
+def _values(array: NDArray[Any]) -> dict[str, Any]:
+    if array.dtype.kind not in "fiub" or not array.size:
+        return {}
+    floats = array.astype(np.float64)
+    finite = floats[np.isfinite(floats)]
+    found: dict[str, Any] = {
+        "nan": int(np.isnan(floats).sum()),
+        "inf": int(np.isinf(floats).sum()),
+    }
+    if finite.size:
+        found |= {
+            "min": float(finite.min()),
+            "max": float(finite.max()),
+            "mean": float(finite.mean()),
+            "std": float(finite.std()),
+        }
+    return found
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

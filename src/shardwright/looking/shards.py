@@ -1,0 +1,250 @@
+"""Shards to look at: a shard folder, a split folder with its parts, or a URL."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.buckets import Bucket as Shape
+from shardwright.deriving.images import Size
+from shardwright.deriving.views import Frame
+from shardwright.errors import DamageError, ShardwrightError
+from shardwright.interrupts import check
+from shardwright.looking.sources import Bucket, Member
+from shardwright.looking.table import CUT_AT, LOST, READY, TOKENS, Builder, Table
+from shardwright.progress import Progress
+from shardwright.recipes import JSON_SUFFIX, SPECIFICATION, Component, Recipe
+from shardwright.shards.format import index, records
+from shardwright.shards.format.index import ShardIndex
+from shardwright.shards.format.parts import is_packed, parts_of
+from shardwright.shards.format.records import SampleFacts
+from shardwright.shards.reader.catalog import Catalog, open_catalog
+from shardwright.shards.reader.folder import Folder, LocalFolder, Shard
+from shardwright.shards.reader.remote import RemoteFolder
+from shardwright.shards.reader.view import View
+from shardwright.store.arrays import widened
+from shardwright.store.attention import CROPPED, ENLARGED
+from shardwright.store.provenance import Settings
+from shardwright.store.records import CROP, Record
+
+_GROUP = 256  # samples that are read together
+_INDEXES = 64  # that are kept in memory
+_UNKNOWN = Recipe(components=(), buckets=())
+
+
+class Part:
+    """One shard folder, and where its samples begin in the table."""
+
+    def __init__(self, name: str | None, folder: Folder, catalog: Catalog, first: int) -> None:
+        self.name, self.folder, self.catalog, self.first = name, folder, catalog, first
+        self.view = View(folder, catalog)
+        # Maps of shards are kept in order of use, which two threads must not change at once.
+        self.lock = Lock() if isinstance(folder, LocalFolder) else None
+        self.index = lru_cache(_INDEXES)(self._index)
+
+    def read(self, number: int, field: str) -> Any:  # noqa: ANN401 - dict, array or bytes
+        """Read one member of one sample."""
+        view = self.view.narrowed(field)
+        if self.lock is None:
+            return next(view.samples([number]))[field]
+        with self.lock:
+            return next(view.samples([number]))[field]
+
+    def _index(self, shard: Shard) -> ShardIndex | None:
+        if shard.index_xxh3 is None:
+            return None
+        name = index.index_name(shard.path)
+        (data,) = self.folder.read_files([name])
+        return index.decode(data or b"", f"{self.folder.name}/{name}")
+
+
+class ShardSource:
+    """The samples of shards, in the order of their files."""
+
+    kind = "shards"
+    is_about = False
+
+    def __init__(self, name: str, folders: Mapping[str | None, Folder], progress: Progress) -> None:
+        self.name = name
+        self.parts: list[Part] = []
+        first = 0
+        for part, folder in folders.items():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that there is no manifest
+                catalog = open_catalog(folder)
+            self.parts.append(Part(part, folder, catalog, first))
+            first += len(catalog.places)
+        self._firsts = [part.first for part in self.parts]
+        self.recipe = _recipe(self.parts[0].catalog)
+        described = self.parts[0].catalog.components
+        self.settings: dict[str, Settings] = {n: dict(c.settings) for n, c in described.items()}
+        self.table = self._read(first, progress)
+        self.buckets = [bucket for part in self.parts for bucket in _buckets(part)]
+
+    def _read(self, total: int, progress: Progress) -> Table:
+        builder = Builder()
+        progress.phase("read", total, "records")
+        for part in self.parts:
+            for rows in _rows(part, self.recipe):
+                check()
+                builder.add(rows)
+                progress.advance(len(rows))
+        return builder.table()
+
+    def _at(self, number: int) -> tuple[Part, int]:
+        part = self.parts[bisect_right(self._firsts, number) - 1]
+        return part, number - part.first
+
+    def record(self, number: int) -> Record:
+        part, place = self._at(number)
+        if JSON_SUFFIX not in part.catalog.members:
+            return {}
+        record: Record = part.read(place, JSON_SUFFIX)
+        return record
+
+    def image_paths(self, number: int) -> list[str]:
+        path = self.record(number).get("image_path")
+        return [path] if isinstance(path, str) else []
+
+    def place(self, number: int) -> str:
+        part, place = self._at(number)
+        shard = part.catalog.shard_of(place)
+        first = part.catalog.firsts[part.catalog.shards.index(shard)]
+        return f"{part.folder.name}/{shard.path}, sample {place - first}"
+
+    def members(self, number: int) -> list[str]:
+        return [name for name in self._at(number)[0].catalog.members if name != JSON_SUFFIX]
+
+    def member(self, number: int, name: str) -> Member:
+        part, place = self._at(number)
+        catalog, column = part.catalog, part.catalog.members.index(name)
+        component = self.recipe.arrays.get(name)
+        offset, size = catalog.places[place, column].tolist()
+        shard = catalog.shard_of(place)
+        fault, value, xxh3 = None, None, None
+        try:
+            first = catalog.firsts[catalog.shards.index(shard)]
+            if found := part.index(shard):
+                xxh3 = f"{found.member(place - first, column).xxh3:016x}"
+            value = part.read(place, name)
+            if name in part.view.halves:
+                part.view.require_bits(name, value)
+                value = widened(value)
+        except ShardwrightError as error:
+            fault = error.what
+        return Member(name, component, value, size, f"byte {offset:,}", xxh3, fault)
+
+    def vectors(self, component: Component) -> Iterator[NDArray[Any]]:
+        width = component.shape_for(0, 0)[0]
+        for part in self.parts:
+            view = View(part.folder, part.catalog, fields=(component.suffix,))
+            samples = view.in_order(_GROUP)
+            while some := list(islice(samples, _GROUP)):
+                vectors = [sample[component.suffix] for sample in some]
+                if any(vector.shape != (width,) for vector in vectors):
+                    what = f"{component.suffix}: vectors are not of {width} numbers"
+                    raise DamageError(what, path=part.folder.name, fix="run shardwright verify")
+                block = np.stack(vectors)
+                yield widened(block) if view.halves else block
+
+
+def open_shards(location: str, progress: Progress) -> ShardSource:
+    """Open what is at a path or a URL."""
+    if "://" in location:
+        return ShardSource(location, {None: RemoteFolder(location, {})}, progress)
+    path = Path(location)
+    parts = {} if is_packed(path) else parts_of(path)
+    folders = {name: LocalFolder(folder) for name, folder in parts.items()}
+    return ShardSource(location, folders or {None: LocalFolder(path)}, progress)
+
+
+def _recipe(catalog: Catalog) -> Recipe:
+    """Give the recipe of shards; without a manifest it is a guess by their members."""
+    if catalog.recipe is not None:
+        return catalog.recipe
+    return SPECIFICATION if set(SPECIFICATION.suffixes) == set(catalog.members) else _UNKNOWN
+
+
+def _buckets(part: Part) -> Iterator[Bucket]:
+    counts: dict[str, list[int]] = {}
+    for shard in part.catalog.shards:
+        count = counts.setdefault(shard.bucket, [0, 0, 0])
+        for place, more in enumerate((shard.samples, shard.bytes, 1)):
+            count[place] += more
+    for name, count in counts.items():
+        yield Bucket(name, part.name, *count)
+
+
+def _rows(part: Part, recipe: Recipe) -> Iterator[list[dict[str, Any]]]:
+    """Read a row for each sample, a shard at a time."""
+    sizes = part.catalog.places[:, :, 1].sum(axis=1).tolist()
+    for shard, first, found in _records(part):
+        yield [
+            {
+                **record,
+                **(_lost(record, recipe, shard) if known is None else _flat(known)),
+                "aspect_bucket": shard.bucket,
+                "bytes": size,
+                "state": READY,
+                "part": part.name,
+            }
+            for (record, known), size in zip(found, sizes[first:], strict=False)
+        ]
+
+
+def _records(part: Part) -> Iterator[tuple[Shard, int, list[tuple[Record, SampleFacts | None]]]]:
+    """Read the records of each shard: from their file, else from the JSON members."""
+    shards = part.catalog.shards
+    names = [records.records_name(shard.path) for shard in shards if shard.records_xxh3]
+    files = part.folder.read_files(names)
+    for shard, first in zip(shards, part.catalog.firsts, strict=True):
+        found: list[tuple[Record, SampleFacts | None]] = []
+        if shard.records_xxh3 and (data := next(files)) is not None:
+            with suppress(DamageError):  # verify reports it
+                path = f"{part.folder.name}/{records.records_name(shard.path)}"
+                found += records.decode(data, path, shard.records_xxh3)
+        if len(found) != shard.samples:
+            found = [(record, None) for record in _members(part, first, shard.samples)]
+        yield shard, first, found
+
+
+def _members(part: Part, first: int, count: int) -> Iterator[Record]:
+    """Read the JSON members of some samples; without one, the key is the id."""
+    has = JSON_SUFFIX in part.catalog.members
+    field = JSON_SUFFIX if has else part.catalog.members[0]
+    view = View(part.folder, part.catalog, np.arange(first, first + count), (field,))
+    for sample in view.in_order(_GROUP):
+        check()
+        yield {"image_id": sample["__key__"], **(sample[field] if has else {})}
+
+
+def _flat(known: SampleFacts) -> dict[str, Any]:
+    return {
+        **{TOKENS + name: count for name, count in known.tokens.items()},
+        **{LOST + name: count for name, count in known.tokens_lost.items()},
+        **{CUT_AT + name: count for name, count in known.cut_at.items()},
+        ENLARGED: known.enlarged,
+        CROPPED: known.cropped,
+    }
+
+
+def _lost(record: Record, recipe: Recipe, shard: Shard) -> dict[str, float]:
+    """Compute what a fitted array does not show of its picture, by the crop in the record."""
+    sides = [record.get(name) for name in ("width", "height")]
+    crop = record.get(CROP)
+    try:
+        frame = Frame(tuple(crop), Size(*dataclasses.astuple(Shape.parse(shard.bucket))))
+        return {ENLARGED: frame.enlarged, CROPPED: frame.cropped(Size(*sides))}
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):  # it has none, or anything
+        return {}

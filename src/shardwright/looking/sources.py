@@ -1,0 +1,108 @@
+"""What a viewer can be opened on: something with samples, each with a record and members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from shardwright.looking.table import Table
+from shardwright.recipes import Component, Recipe
+from shardwright.store.provenance import Settings
+from shardwright.store.records import Record
+
+Value = NDArray[Any] | bytes
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The samples of a bucket, in a part of a split."""
+
+    bucket: str
+    part: str | None
+    samples: int
+    bytes: int
+    shards: int | None  # None in a store
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of a sample: an array or a picture."""
+
+    name: str  # the suffix that it has in a shard
+    component: Component | None  # None for a mask, and if the recipe is not known
+    value: Value | None  # the numbers of an array, the bytes of a picture; None if it is damaged
+    bytes: int
+    place: str
+    xxh3: str | None = None  # that is on record
+    fault: str | None = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A caption that was longer than a component reads."""
+
+    component: str
+    lost: int  # tokens
+    at: int | None  # characters that were kept
+
+
+class Source(Protocol):
+    """A store, or shards; samples are numbered from 0 in the order of its table."""
+
+    name: str  # as the user gave it
+    kind: str
+    recipe: Recipe
+    settings: Mapping[str, Settings]  # how each component was made, as far as that is recorded
+    table: Table
+    buckets: list[Bucket]
+    is_about: bool  # whether the bytes of the buckets are an estimate
+
+    def record(self, number: int) -> Record:
+        """Read the record of a sample."""
+        ...
+
+    def image_paths(self, number: int) -> list[str]:
+        """Name where the image of a sample may be, most likely first."""
+        ...
+
+    def place(self, number: int) -> str:
+        """Say where a sample is."""
+        ...
+
+    def members(self, number: int) -> list[str]:
+        """Name the members of a sample."""
+        ...
+
+    def member(self, number: int, name: str) -> Member:
+        """Read a member of a sample."""
+        ...
+
+    def vectors(self, component: Component) -> Iterator[NDArray[Any]]:
+        """Read a vector of every sample in blocks, NaN where there is none."""
+        ...
+
+
+def vector_component(recipe: Recipe) -> Component | None:
+    """Find the component that describes an image by one vector."""
+    return next(
+        (
+            c
+            for c in recipe.components
+            if c.source != "caption" and c.is_array and c.is_float and len(c.shape) == 1
+        ),
+        None,
+    )
+
+
+def mask_member(name: str, mask: object, place: str) -> Member:
+    """Give the mask in a record as the member that it is in a shard."""
+    import numpy as np
+
+    try:
+        value = np.array(mask, np.uint8)
+    except (TypeError, ValueError, OverflowError):
+        return Member(name, None, None, 0, place, fault="invalid mask")
+    return Member(name, None, value, value.nbytes, place)

@@ -1,0 +1,162 @@
+"""A store to look at."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.buckets import Bucket as Size
+from shardwright.buckets import is_bucket
+from shardwright.errors import InputMissingError, SourceChangedError
+from shardwright.interrupts import check
+from shardwright.looking.sources import Bucket, Member, mask_member
+from shardwright.looking.table import READY, Builder, Table
+from shardwright.packing.scan import Scan, scan
+from shardwright.progress import Progress
+from shardwright.recipes import Component
+from shardwright.reporting.rows import FAILED, Rows
+from shardwright.reporting.run import not_ready
+from shardwright.storage.files import explained
+from shardwright.store import arrays, npy, provenance, records
+from shardwright.store.npy import BadArrayError
+from shardwright.store.records import Record
+from shardwright.store.store import Store
+
+_CHUNK = 4096  # rows at a time
+_MEASURED = 200  # samples of a bucket whose files are measured
+_BLOCK = 256  # vectors at a time
+_NOTE_EVERY = 100_000  # ready records between two lines of a log
+_NO_LINE = -1
+
+
+class StoreSource:
+    """The images on record in a store, ready or not, and those that failed."""
+
+    kind = "store"
+
+    def __init__(self, store: Store, progress: Progress) -> None:
+        self.name = str(store.folder)
+        self.store, self.recipe = store, store.recipe
+        self.settings = {
+            name: entry.settings for name, entry in provenance.readable(store.folder).items()
+        }
+        found = scan(store, progress, _NOTE_EVERY)
+        ready = {found.ids[sample] for sample in found.ready()}
+        others = not_ready(store, ready)[0] if found.skipped else {}
+        self._rows = Rows(found, {}, ready, others.keys())
+        self._lines = array("q")  # where each record is
+        self.table = self._read(found, progress)
+        if not len(self.table):
+            fix = "derive images first, or give another path"
+            raise InputMissingError("has no records", path=store.folder, fix=fix)
+        self.buckets = list(self._measure())
+        self.is_about = any(bucket.samples > _MEASURED for bucket in self.buckets)
+
+    def _read(self, found: Scan, progress: Progress) -> Table:
+        builder = Builder()
+        progress.phase("read", len(self._rows), "records")
+        rows = self._rows.with_lines()
+        while some := list(islice(rows, _CHUNK)):
+            check()
+            self._lines.extend(_NO_LINE if line is None else line for line, _ in some)
+            builder.add([_named(row) for _, row in some])
+            progress.advance(len(some))
+        self._rows.require_unchanged()
+        return builder.table()
+
+    def _measure(self) -> Iterator[Bucket]:
+        """Count the samples of each bucket, and their bytes by some of them."""
+        table = self.table
+        ready = table.states.having(READY)
+        for name in sorted(table.buckets.counts(), key=_by_size):
+            numbers = np.flatnonzero(table.buckets.having(name) & ready)
+            if len(numbers):
+                some = numbers[np.linspace(0, len(numbers) - 1, _MEASURED, dtype=int)]
+                some = some if len(numbers) > _MEASURED else numbers
+                measured = sum(self._bytes(table.ids[number]) for number in some)
+                total = round(measured * len(numbers) / len(some))
+                yield Bucket(name, None, len(numbers), total, None)
+
+    def _bytes(self, image_id: str) -> int:
+        total = 0
+        for component in self.recipe.components:
+            with explained(path := self.store.array(component, image_id)):
+                total += os.stat(path).st_size
+        return total
+
+    def record(self, number: int) -> Record:
+        line, image_id = self._lines[number], self.table.ids[number]
+        if line == _NO_LINE:
+            return {"image_id": image_id}
+        path = self.store.jsonl
+        with explained(path), path.open("rb") as file:
+            file.seek(line)
+            try:
+                record = records.parse(file.readline(records.LONGEST_LINE).rstrip(b"\r\n"))
+            except records.BadRecordError:
+                record = {}
+        if record.get("image_id") != image_id:
+            fix = "stop shardwright look and start it again"
+            raise SourceChangedError("changed since it was opened", path=path, fix=fix)
+        return record
+
+    def image_paths(self, number: int) -> list[str]:
+        known = self._rows.facts_of(self.table.ids[number])
+        recorded = self.record(number).get("image_path")
+        paths = [known.image.path if known and known.image else None, recorded]
+        return [path for path in paths if isinstance(path, str)]
+
+    def place(self, number: int) -> str:
+        if self._lines[number] == _NO_LINE:
+            return "not in the metadata"
+        return f"{self.store.jsonl}, byte {self._lines[number]:,}"
+
+    def members(self, number: int) -> list[str]:
+        return list(self.recipe.suffixes[1:])
+
+    def member(self, number: int, name: str) -> Member:
+        component = self.recipe.arrays[name]
+        for mask in self.recipe.masks:
+            if mask.suffix == name:
+                return mask_member(name, self.record(number).get(mask.field), mask.field)
+        path = self.store.array(component, self.table.ids[number])
+        try:
+            value: Any
+            if component.is_array:
+                value = arrays.values(arrays.read_array(path, component), component)
+            else:
+                with open(npy.open_array(path), "rb") as file:
+                    value = file.read()
+            return Member(name, component, value, path.stat().st_size, str(path))
+        except BadArrayError as error:
+            fault = error.reason.replace("_", " ")
+        except OSError as error:
+            fault = str(error.strerror)
+        return Member(name, component, None, 0, str(path), fault=fault)
+
+    def vectors(self, component: Component) -> Iterator[NDArray[Any]]:
+        width, total = component.shape_for(0, 0)[0], len(self.table)
+        for start in range(0, total, _BLOCK):
+            block = np.full((min(_BLOCK, total - start), width), np.nan, np.float32)
+            for row, image_id in enumerate(self.table.ids[start : start + _BLOCK]):
+                try:
+                    path = self.store.array(component, image_id)
+                    block[row] = arrays.values(arrays.read_array(path, component), component)
+                except (BadArrayError, ValueError):  # missing, or of another width
+                    continue
+            yield block
+
+
+def _named(row: dict[str, Any]) -> dict[str, Any]:
+    """Name a failed image by the reason."""
+    return {**row, "state": row["reason"]} if row["state"] == FAILED else row
+
+
+def _by_size(bucket: str) -> tuple[bool, Any]:
+    return (True, bucket) if not is_bucket(bucket) else (False, Size.parse(bucket))

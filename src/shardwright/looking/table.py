@@ -1,0 +1,252 @@
+"""All samples in columns, and the questions that a viewer asks: which ones, and in which order.
+
+A million samples take a few hundred megabytes: ids as text, captions as one piece of bytes in lower
+case, everything else as numbers.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.store.attention import (
+    CROPPED,
+    ENLARGED,
+    MUCH_CROPPED,
+    MUCH_ENLARGED,
+    TRUNCATED,
+)
+
+Row = Mapping[str, Any]
+Numbers = NDArray[np.int64]  # of samples
+Chosen = NDArray[np.bool_]
+
+READY = "ready"
+TOKENS, LOST, CUT_AT = "tokens_", "tokens_lost_", "cut_at_"  # before the name of a component
+_NAMES = ("image_id", "caption", "aspect_bucket", "part", "state")  # columns that are texts
+_HIDDEN = (CUT_AT, "crop_", "decoded_", "format_version")  # nobody sorts by these
+_MOST_COLUMNS = 64  # of numbers: the records may be anybody's
+_MOST_ORDERS = 8  # that are kept
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which samples to show, and in which order; empty means all, as they are stored."""
+
+    bucket: str = ""
+    part: str = ""
+    state: str = ""
+    flag: str = ""
+    text: str = ""  # words that the caption must have
+    id: str = ""  # a part of the id
+    other: str = ""  # how it compares with the other path: both, missing or caption
+    sort: str = ""
+    order: str = "asc"
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Query:
+        """Read a query from the parameters of a request; others are ignored."""
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in given.items() if name in known})
+
+
+class Texts:
+    """Texts to search in, as one piece of bytes; case does not count."""
+
+    def __init__(self, parts: Sequence[bytes]) -> None:
+        self._bytes = np.frombuffer(b"".join(parts), np.uint8)
+        self._ends = np.flatnonzero(self._bytes == ord("\n"))
+
+    @staticmethod
+    def part(texts: Iterable[object]) -> bytes:
+        """Join texts, a line each; what is not a text is empty."""
+        lines = (t.lower().replace("\n", " ") if isinstance(t, str) else "" for t in texts)
+        joined = "\n".join(lines) + "\n"
+        return joined.encode(errors="replace")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: int) -> bytes:
+        start = self._ends[number - 1] + 1 if number else 0
+        return self._bytes[start : self._ends[number]].tobytes()
+
+    def having(self, word: str) -> Chosen:
+        """Mark the texts that have a word, or a part of one."""
+        chosen = np.zeros(len(self), np.bool_)
+        wanted = word.lower().replace("\n", " ").encode(errors="replace")
+        places = np.flatnonzero(self._bytes[: len(self._bytes) - len(wanted)] == wanted[0])
+        for step, byte in enumerate(wanted[1:], 1):
+            places = places[self._bytes[places + step] == byte]
+        chosen[np.searchsorted(self._ends, places)] = True
+        return chosen
+
+
+class Names:
+    """A column of few different texts."""
+
+    def __init__(self, codes: Sequence[NDArray[np.int32]], names: Sequence[str]) -> None:
+        self.codes = np.concatenate(codes) if codes else np.zeros(0, np.int32)
+        self.names = list(names)
+
+    def __getitem__(self, number: int) -> str | None:
+        return self.names[self.codes[number]] or None
+
+    def counts(self) -> dict[str, int]:
+        """Count the samples of each name."""
+        counted = np.bincount(self.codes, minlength=len(self.names)).tolist()
+        return {n: count for n, count in zip(self.names, counted, strict=True) if n and count}
+
+    def having(self, name: str) -> Chosen:
+        """Mark the samples of a name."""
+        return self.codes == (self.names.index(name) if name in self.names else -1)
+
+
+class Builder:
+    """Makes a table from rows, some at a time."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self._captions: list[bytes] = []
+        self._id_texts: list[bytes] = []
+        self._codes: dict[str, list[NDArray[np.int32]]] = {name: [] for name in _NAMES[2:]}
+        self._names: dict[str, dict[str, int]] = {name: {} for name in _NAMES[2:]}
+        self._numbers: dict[str, list[tuple[int, NDArray[np.float64]]]] = {}
+        self._others: set[str] = set(_NAMES)  # columns that are not numbers
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Add rows: fields of a record and facts, by name."""
+        first = len(self.ids)
+        ids = [_text(row.get("image_id")) for row in rows]
+        self.ids += ids
+        self._id_texts.append(Texts.part(ids))
+        self._captions.append(Texts.part(row.get("caption") for row in rows))
+        for name, codes in self._codes.items():
+            known = self._names[name]
+            found = (_text(row.get(name)) for row in rows)
+            coded = (known.setdefault(text, len(known)) for text in found)
+            codes.append(np.fromiter(coded, np.int32, len(rows)))
+        for name in dict.fromkeys(name for row in rows for name in row):
+            if name in self._others:
+                continue
+            column = _numbers([row.get(name) for row in rows])
+            if column is None or (
+                name not in self._numbers and len(self._numbers) >= _MOST_COLUMNS
+            ):
+                self._others.add(name)
+                self._numbers.pop(name, None)
+            else:
+                self._numbers.setdefault(name, []).append((first, column))
+
+    def table(self) -> Table:
+        """Give the table of all rows."""
+        numbers = {}
+        for name, parts in self._numbers.items():
+            column = numbers[name] = np.full(len(self.ids), np.nan)
+            for first, part in parts:
+                column[first : first + len(part)] = part
+        numbers = {name: column for name, column in numbers.items() if not np.isnan(column).all()}
+        names = (Names(codes, list(self._names[name])) for name, codes in self._codes.items())
+        return Table(self.ids, Texts(self._id_texts), Texts(self._captions), *names, numbers)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _numbers(values: list[Any]) -> NDArray[np.float64] | None:
+    """Give values as numbers, NaN where there is none; None if some are something else."""
+    if any(isinstance(value, str | bool | list | dict) for value in values):
+        return None
+    try:
+        return np.array(values, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+@dataclass
+class Table:
+    """All samples, by their numbers."""
+
+    ids: list[str]
+    id_texts: Texts
+    captions: Texts
+    buckets: Names
+    parts: Names
+    states: Names
+    numbers: dict[str, NDArray[np.float64]]  # by column; NaN where it is not known
+    flags: dict[str, Chosen] = field(default_factory=dict)
+    _orders: OrderedDict[Query, Numbers] = field(default_factory=OrderedDict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        """Mark what follows from the numbers."""
+        lost = [column > 0 for name, column in self.numbers.items() if name.startswith(LOST)]
+        if lost:
+            self.flags[TRUNCATED] = np.logical_or.reduce(lost)
+        for flag, limit in ((ENLARGED, MUCH_ENLARGED), (CROPPED, MUCH_CROPPED)):
+            if flag in self.numbers:
+                self.flags[flag] = self.numbers[flag] > limit
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def columns(self) -> list[str]:
+        """Name the numbers to sort by."""
+        return [name for name in self.numbers if not name.startswith(_HIDDEN)]
+
+    @property
+    def ready(self) -> Numbers:
+        """Give the samples that have all their arrays."""
+        return np.flatnonzero(self.states.having(READY))
+
+    def flags_of(self, number: int) -> list[str]:
+        """Name the flags of a sample."""
+        return [flag for flag, marked in self.flags.items() if marked[number]]
+
+    def put(self, name: str, column: NDArray[np.float64], flags: Mapping[str, Chosen]) -> None:
+        """Add a column, and flags that follow from it."""
+        with self._lock:
+            self.numbers[name] = column
+            self.flags |= flags
+            self._orders.clear()
+
+    def select(self, query: Query, compared: Mapping[str, Chosen] | None = None) -> Numbers:
+        """Find samples, in order; ``compared`` marks them by how they compare with others."""
+        with self._lock:
+            found = self._orders.get(query)
+            if found is None:
+                found = self._orders[query] = self._select(query, compared or {})
+                if len(self._orders) > _MOST_ORDERS:
+                    self._orders.popitem(last=False)
+        return found
+
+    def _select(self, query: Query, compared: Mapping[str, Chosen]) -> Numbers:
+        chosen = np.ones(len(self), np.bool_)
+        for column, name in (
+            (self.buckets, query.bucket),
+            (self.parts, query.part),
+            (self.states, query.state),
+        ):
+            if name:
+                chosen &= column.having(name)
+        for marks, name in ((self.flags, query.flag), (compared, query.other)):
+            if name:
+                chosen &= marks.get(name, np.zeros(len(self), np.bool_))
+        for word in query.text.split():
+            chosen &= self.captions.having(word)
+        if query.id:
+            chosen &= self.id_texts.having(query.id)
+        found: Numbers = np.flatnonzero(chosen)
+        if query.sort not in self.numbers:
+            return found[::-1] if query.sort == "" and query.order == "desc" else found
+        values = self.numbers[query.sort][found]
+        order = np.argsort(-values if query.order == "desc" else values, kind="stable")
+        return found[order]  # NaN is last in both orders

@@ -1,0 +1,306 @@
+"""What the page asks for, as plain values: one method for each of its questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.errors import UsageError
+from shardwright.looking import overview, samples, similar
+from shardwright.looking.alike import Alike, Search
+from shardwright.looking.pictures import Previews
+from shardwright.looking.sources import Source
+from shardwright.looking.table import Chosen, Numbers, Query
+from shardwright.progress import quantity
+from shardwright.store.attention import NEAR_DUPLICATE, OUTLIER, Attention
+
+_PAGE, _MOST = 60, 240  # samples
+_GROUPS, _SIDE_BY_SIDE = 10, 12
+_POINTS = 100_000  # of a map
+_GRID = 65535  # steps of a map's sides
+_UNLIKE = 0.5  # the correlation below which a latent does not look like its image
+_LISTED = 20  # ids
+
+Parameters = Mapping[str, str]
+Answer = dict[str, Any]
+
+
+class Viewer:
+    """A source, perhaps another one to compare it with, and their pictures."""
+
+    def __init__(self, pictures: Previews, other: Previews | None = None) -> None:
+        self.pictures, self.others = pictures, other
+        self.source: Source = pictures.source
+        self.table = self.source.table
+        self.search = Search(self.source)
+
+    def overview(self, given: Parameters) -> Answer:
+        """Give the overview."""
+        described = overview.describe(self.source)
+        found = [
+            {
+                "flag": each.flag,
+                "state": each.state,
+                "count": each.count,
+                "text": each.text,
+                "query": f"flag={each.flag}" if each.flag else f"state={each.state}",
+            }
+            for each in self.attention()
+        ]
+        return {**described, "attention": found, "other": self._other()}
+
+    def attention(self) -> Iterator[Attention]:
+        """List what deserves attention, as far as it is known by now."""
+        yield from overview.deserving(self.table)
+        if (alike := self.search.alike) is not None:
+            yield from similar_lines(self.source, alike)
+
+    def latents(self, given: Parameters) -> Answer:
+        """Say how latents become pictures, and whether they look like their images."""
+        found = []
+        for component in self.pictures.latents:
+            agreement = self.pictures.agreement(component)
+            found.append(
+                {
+                    "component": component.name,
+                    "label": self.pictures.label(component),
+                    "agreement": None if agreement is None else round(agreement, 3),
+                    "warning": unlike(component.name, agreement),
+                }
+            )
+        return {"latents": found}
+
+    def samples(self, given: Parameters) -> Answer:
+        """Give a page of the samples that a query finds."""
+        found = self._found(given)
+        size = min(integer(given, "size", _PAGE, least=1), _MOST)
+        page = integer(given, "page", 0)
+        some = found[page * size : (page + 1) * size].tolist()
+        return {
+            "total": len(found),
+            "page": page,
+            "size": size,
+            "samples": [self._brief(number) for number in some],
+        }
+
+    def sample(self, number: int, given: Parameters) -> Answer:
+        """Give one sample in full, and its neighbours in what a query finds."""
+        answer = self._full(self.source, self.pictures, number)
+        answer |= self._beside(number, given)
+        answer["similar"] = self._similar(number)
+        answer["other"], answer["differences"] = None, []
+        other = self.number_there(number)
+        if self.others is not None and other is not None:
+            there = self.others.source
+            answer["other"] = self._full(there, self.others, other)
+            answer["differences"] = list(samples.differences(self.source, number, there, other))
+        return answer
+
+    def number_there(self, number: int) -> int | None:
+        """Find a sample in the other source."""
+        found = int(self._numbers_there[number]) if self.others else -1
+        return found if found >= 0 else None
+
+    def similar(self, given: Parameters) -> Answer:
+        """Say how far the search for similar samples is; start it if asked to."""
+        if given.get("start"):
+            self.search.start()
+        return self.search.report()
+
+    def groups(self, given: Parameters) -> Answer:
+        """Give groups of samples that are alike."""
+        alike = self._alike()
+        threshold, page = fraction(given, "threshold", similar.DEFAULT), integer(given, "page", 0)
+        threshold = max(threshold, similar.FLOOR)
+        found = alike.found.groups(threshold)
+        first = np.ceil((threshold - similar.FLOOR) / (1 - similar.FLOOR) * len(alike.found.pairs))
+        return {
+            "groups": len(found),
+            "samples": sum(map(len, found)),
+            "pairs": int(alike.found.pairs[int(first) :].sum()),
+            "page": page,
+            "items": [
+                {
+                    "size": len(group),
+                    "similarity": _weakest(alike.found, group),
+                    "samples": [self._brief(n) for n in group[:_SIDE_BY_SIDE].tolist()],
+                }
+                for group in found[page * _GROUPS : (page + 1) * _GROUPS]
+            ],
+        }
+
+    def map(self, given: Parameters) -> Answer:
+        """Give points: the first two principal components of the vectors."""
+        points, places = self._points, self._alike().places
+        shown = places[points].astype(np.float64)
+        least, most = shown.min(axis=0), shown.max(axis=0)
+        scaled = ((shown - least) / np.where(most > least, most - least, 1) * _GRID).round()
+        x, y = scaled.astype(np.int64).T
+        total = int(np.isfinite(places).all(axis=1).sum())
+        return {"n": points.tolist(), "x": x.tolist(), "y": y.tolist(), "of": total}
+
+    def colours(self, given: Parameters) -> Answer:
+        """Give a colour for each point of the map."""
+        points, by = self._points, given.get("by", "bucket")
+        if by == "text":
+            words = given.get("text", "").split()
+            hits = [self.table.captions.having(word)[points] for word in words]
+            share = np.mean(hits, axis=0) * 100 if hits else np.zeros(len(points))
+            return {"legend": [], "codes": share.round().astype(int).tolist()}
+        if by == "flag":
+            codes = np.zeros(len(points), np.int64)
+            for code, marked in enumerate(self.table.flags.values(), 1):
+                codes[marked[points]] = code
+            return {"legend": ["no flag", *self.table.flags], "codes": codes.tolist()}
+        column = self.table.parts if by == "part" else self.table.buckets
+        legend = [name or "none" for name in column.names]
+        return {"legend": legend, "codes": column.codes[points].tolist()}
+
+    def _found(self, given: Parameters) -> Numbers:
+        return self.table.select(Query.of(given), self._compared)
+
+    def _brief(self, number: int) -> Answer:
+        answer = samples.brief(self.source, number)
+        return {**answer, "other": self.number_there(number)}
+
+    def _full(self, source: Source, pictures: Previews, number: int) -> Answer:
+        shown = pictures.shown(number, 1)
+        crop = list(shown.crop) if shown and shown.crop else None
+        image = shown and {
+            "width": shown.size.width,
+            "height": shown.size.height,
+            "crop": crop,
+            "path": shown.path,
+            "note": shown.note,
+        }
+        labels = [
+            {"component": component.name, "label": pictures.label(component)}
+            for component in pictures.latents
+        ]
+        return {**samples.full(source, number), "image": image, "latents": labels}
+
+    def _beside(self, number: int, given: Parameters) -> Answer:
+        found = self._found(given)
+        (places,) = np.nonzero(found == number)
+        if not len(places):
+            return {"previous": None, "next": None}
+        place = int(places[0])
+        return {
+            "previous": int(found[place - 1]) if place else None,
+            "next": int(found[place + 1]) if place + 1 < len(found) else None,
+        }
+
+    def _similar(self, number: int) -> list[Answer]:
+        """List the nearest sample, and those of its group."""
+        if (alike := self.search.alike) is None:
+            return []
+        found = alike.found
+        near = {int(found.nearest[number]): float(found.similarity[number])}
+        joined = (found.first == number) | (found.second == number)
+        for one, two, strength in zip(
+            found.first[joined], found.second[joined], found.strength[joined], strict=True
+        ):
+            near.setdefault(int(two if one == number else one), float(strength))
+        ordered = sorted(near.items(), key=lambda item: (-item[1], item[0]))[:_SIDE_BY_SIDE]
+        return [
+            {"n": n, "id": self.table.ids[n], "similarity": round(strength, 4)}
+            for n, strength in ordered
+            if n >= 0
+        ]
+
+    def _alike(self) -> Alike:
+        if self.search.alike is None:
+            raise UsageError("similar samples are not known yet", fix="start the search first")
+        return self.search.alike
+
+    @property
+    def _points(self) -> Numbers:
+        places = np.flatnonzero(np.isfinite(self._alike().places).all(axis=1))
+        step = max(1, -(-len(places) // _POINTS))
+        return places[::step]
+
+    @cached_property
+    def _numbers_there(self) -> NDArray[np.int64]:
+        """Give the number of each sample in the other source, -1 if it is not there."""
+        assert self.others is not None
+        there = {image_id: n for n, image_id in enumerate(self.others.source.table.ids)}
+        return np.array([there.get(image_id, -1) for image_id in self.table.ids], np.int64)
+
+    @cached_property
+    def _compared(self) -> dict[str, Chosen]:
+        if self.others is None:
+            return {}
+        there, captions = self._numbers_there, self.others.source.table.captions
+        both = there >= 0
+        changed = [
+            bool(both[n]) and self.table.captions[n] != captions[int(there[n])]
+            for n in range(len(self.table))
+        ]
+        return {"both": both, "missing": ~both, "caption": np.array(changed, np.bool_)}
+
+    def _other(self) -> Answer | None:
+        if self.others is None:
+            return None
+        here, there = set(self.table.ids), self.others.source.table.ids
+        only = [image_id for image_id in there if image_id not in here]
+        return {
+            "path": self.others.source.name,
+            "both": int((self._numbers_there >= 0).sum()),
+            "only_here": int((self._numbers_there < 0).sum()),
+            "captions": int(self._compared["caption"].sum()),
+            "only_there": only[:_LISTED],
+            "only_there_count": len(only),
+        }
+
+
+def similar_lines(source: Source, alike: Alike) -> Iterator[Attention]:
+    """List what the vectors tell."""
+    groups = alike.found.groups(similar.DEFAULT)
+    if groups:
+        count = sum(map(len, groups))
+        text = f"{quantity(count, 'samples')} in {quantity(len(groups), 'groups')} are nearly alike"
+        text += f" (cosine {similar.DEFAULT} or more)"
+        yield Attention(text, count, NEAR_DUPLICATE)
+    if count := int(source.table.flags[OUTLIER].sum()):
+        verb = "resembles" if count == 1 else "resemble"
+        yield Attention(f"{quantity(count, 'samples')} {verb} no other", count, OUTLIER)
+
+
+def unlike(name: str, agreement: float | None) -> str | None:
+    """Warn of latents that do not look like their images."""
+    if agreement is None or agreement >= _UNLIKE:
+        return None
+    return (
+        f"the {name} latents do not look like their images (correlation {agreement:.2f}): "
+        "were they made by another model, or from other images?"
+    )
+
+
+def integer(given: Parameters, name: str, default: int, least: int = 0) -> int:
+    """Read a whole number of a request."""
+    text = given.get(name) or str(default)
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
+        raise UsageError(f"{name} is {text!r}", fix=f"give a whole number from {least}")
+    return int(text)
+
+
+def fraction(given: Parameters, name: str, default: float) -> float:
+    """Read a number from 0 to 1 of a request."""
+    text = given.get(name) or str(default)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise UsageError(f"{name} is {text!r}", fix="give a number from 0 to 1")
+    return value
+
+
+def _weakest(found: similar.Similar, group: Numbers) -> float:
+    """Give the weakest link that holds a group together."""
+    inside = np.isin(found.first, group) & np.isin(found.second, group)
+    return round(float(found.strength[inside].min()), 4)
