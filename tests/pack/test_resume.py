@@ -22,7 +22,7 @@ def packed(store: Store, output: Path, **options: Any) -> PackSummary:  # noqa: 
     return pack(derived_dir=store.root, output_dir=output, **{**OPTIONS, **options})
 
 
-def interrupted(store: Store, output: Path, calls: int = 45, **options: Any) -> None:  # noqa: ANN401
+def interrupted(store: Store, output: Path, calls: int = 55, **options: Any) -> None:  # noqa: ANN401
     """Pack, and be killed after some shards."""
     with using(KillingDisk(calls)), pytest.raises(Killed):
         packed(store, output, **options)
@@ -98,7 +98,9 @@ def test_resume_from_a_store_that_has_changed_is_refused(store: Store, output: P
         packed(store, output, resume=True)
 
 
-@pytest.mark.parametrize("damage", ["short", "no index", "damaged index", "gone"])
+@pytest.mark.parametrize(
+    "damage", ["short", "no index", "damaged index", "gone", "no records", "damaged records"]
+)
 def test_resume_rewrites_a_damaged_shard(
     damage: str, store: Store, output: Path, tmp_path: Path
 ) -> None:
@@ -112,6 +114,11 @@ def test_resume_rewrites_a_damaged_shard(
         index.unlink()
     elif damage == "damaged index":
         index.write_bytes(index.read_bytes()[:-1] + b"x")
+    elif damage == "no records":
+        index.with_suffix(".jsonl").unlink()
+    elif damage == "damaged records":
+        lines = index.with_suffix(".jsonl")
+        lines.write_bytes(lines.read_bytes().replace(b"a picture", b"a drawing"))
     else:
         shard.unlink()
     assert packed(store, output, resume=True).kept_shards == 1

@@ -157,6 +157,19 @@ def index_of_another_shard(folder: Path) -> None:
     shutil.copy(index / "shard-000001.idx", index / "shard-000000.idx")
 
 
+def no_records(folder: Path) -> None:
+    (folder / ".shardwright/index/bucket_24x16/shard-000000.jsonl").unlink()
+
+
+def flipped_records(folder: Path) -> None:
+    flip(folder / ".shardwright/index/bucket_24x16/shard-000000.jsonl", 100)
+
+
+def records_of_another_shard(folder: Path) -> None:
+    index = folder / ".shardwright/index/bucket_24x16"
+    shutil.copy(index / "shard-000001.jsonl", index / "shard-000000.jsonl")
+
+
 def flipped_manifest(folder: Path) -> None:
     flip(folder / ".shardwright/manifest.json", 100)
 
@@ -185,6 +198,9 @@ WITHOUT_READING: list[tuple[Callable[[Path], None], list[tuple[str, ...]]]] = [
     (no_index, [("index_damaged", FIRST)]),
     (flipped_index, [("index_damaged", FIRST)]),
     (index_of_another_shard, [("index_damaged", FIRST)]),
+    (no_records, [("records_damaged", FIRST)]),
+    (flipped_records, [("records_damaged", FIRST)]),
+    (records_of_another_shard, [("records_damaged", FIRST)]),
     (flipped_manifest, [("manifest_damaged", ".shardwright/manifest.json")]),
     (flipped_sums, [("sha256_differs", ".shardwright/SHA256SUMS")]),
     (no_sums, [("sha256_differs", ".shardwright/SHA256SUMS")]),
@@ -222,6 +238,25 @@ def test_a_damaged_index_is_reported_with_one_fix(folder: Path) -> None:
     index = f"{folder}/.shardwright/index/bucket_24x16/shard-000000.idx"
     assert finding.what == f"its index cannot be used ({index}: is damaged)"
     assert finding.fix.startswith("restore it from a copy, or delete it and run the same pack")
+
+
+@pytest.mark.parametrize(
+    ("damage", "how"), [(no_records, "No such file or directory"), (flipped_records, "is damaged")]
+)
+def test_damaged_records_are_reported_with_one_fix_which_helps(
+    damage: Callable[[Path], None], how: str, folder: Path, store: Store
+) -> None:
+    damage(folder)
+    (finding,) = shardwright.verify(folder, workers=1).findings
+    records = f"{folder}/.shardwright/index/bucket_24x16/shard-000000.jsonl"
+    assert str(finding) == (
+        f"{FIRST}: its records cannot be used ({records}: {how}); restore it from a copy, or "
+        "delete it and run the same pack with --resume"
+    )
+    assert finding.damage
+    (folder / FIRST).unlink()
+    pack(derived_dir=store.root, output_dir=folder, shard_size=2, workers=1, resume=True)
+    assert places(folder, read_data=True) == []
 
 
 def test_a_missing_shard_says_how_many_samples_went_and_how_to_get_them_back(
@@ -369,7 +404,7 @@ def test_a_shard_all_of_which_is_damaged_does_not_flood_the_report(
 
 
 def test_an_interrupted_run_is_reported_with_resume(store: Store, output: Path) -> None:
-    with using(KillingDisk(33)), pytest.raises(Killed):
+    with using(KillingDisk(37)), pytest.raises(Killed):
         pack(derived_dir=store.root, output_dir=output, shard_size=2, workers=1)
     report = shardwright.verify(output, read_data=True, workers=1)
     assert [finding.kind for finding in report.findings] == ["unfinished", "leftover"]

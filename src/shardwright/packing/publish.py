@@ -23,12 +23,13 @@ from shardwright.errors import (
 )
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
+from shardwright.packing import known
 from shardwright.packing.plan import Plan, Shard
 from shardwright.packing.start import existing
 from shardwright.packing.write import entry_of, make_task, write_shard
 from shardwright.progress import Progress, quantity, size
 from shardwright.recipes import SPECIFICATION
-from shardwright.shards.format import index, manifest
+from shardwright.shards.format import index, manifest, records
 from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
 from shardwright.shards.format.names import bucket_folder, existing_buckets, leftovers
 from shardwright.storage import files
@@ -71,6 +72,8 @@ def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
     try:
         data = path.read_bytes()
         head = index.decode(data, path).head
+        # An earlier version wrote no such file, and then the shard has none.
+        beside = records.checksum(output, shard.path) if head.records_xxh3 else None
         there = (output / shard.path).stat()
         store, ids = plan.scan.store, [plan.scan.ids[sample] for sample in shard.samples]
         paths = (store.array(row, image_id) for image_id in ids for row in store.recipe.components)
@@ -78,7 +81,9 @@ def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
     except (OSError, ShardwrightError):
         return None
     planned = (ids, shard.path, shard.bytes, shard.bytes)
-    if recomputed or (head.ids, head.shard, head.bytes, there.st_size) != planned:
+    if recomputed or beside != head.records_xxh3:
+        return None
+    if (head.ids, head.shard, head.bytes, there.st_size) != planned:
         return None
     return entry_of(shard.bucket, head, data)
 
@@ -113,7 +118,8 @@ def write(
     progress.phase("write", sum(shard.bytes for shard in shards), "B")
     entries: list[ShardEntry] = []
     held: dict[str, list[ShardEntry]] = {bucket: [] for bucket in remaining}
-    tasks = (make_task(plan, shard, LocalStorage(output), sha256) for shard in shards)
+    facts = known.Places(plan.scan, (sample for shard in shards for sample in shard.samples))
+    tasks = (make_task(plan, shard, facts, LocalStorage(output), sha256) for shard in shards)
     try:
         with closing(engine.run(write_shard, tasks)) as messages:
             for message in messages:
@@ -155,8 +161,8 @@ def _publish(
 ) -> None:
     """Give sealed shards their names; remove the others of the bucket, if it has some to keep."""
     for entry in sealed:
-        LocalStorage(output).publish(index.index_name(entry.path))
-        LocalStorage(output).publish(entry.path)
+        for name in (*_beside(entry.path), entry.path):
+            LocalStorage(output).publish(name)
     if keep is not None:
         remove_shards(output, bucket, keep={*keep, *(entry.path for entry in sealed)})
     for folder in _folders(output, bucket):
@@ -164,12 +170,18 @@ def _publish(
 
 
 def remove_shards(output: Path, bucket: str, keep: Iterable[str] = ()) -> None:
-    """Remove the shards of a bucket, and their indexes."""
+    """Remove the shards of a bucket, with their indexes and records."""
     kept = {output / path for path in keep}
     for path in existing(output, [bucket]):
         if path not in kept:
             files.remove(path)
-            files.remove(output / index.index_name(f"{path.parent.name}/{path.name}"))
+            for name in _beside(f"{path.parent.name}/{path.name}"):
+                files.remove(output / name)
+
+
+def _beside(shard: str) -> tuple[str, str]:
+    """Name the files that a shard has in the state folder."""
+    return records.records_name(shard), index.index_name(shard)
 
 
 def remove_empty_buckets(output: Path) -> None:
@@ -192,18 +204,19 @@ def make_durable(output: Path) -> None:
 
 
 def remove_leftovers(output: Path) -> None:
-    """Remove what a killed run left half written, and indexes without their shard."""
+    """Remove what a killed run left half written, and indexes and records without their shard."""
     for bucket in existing_buckets(output):
         indexes, shards = _folders(output, bucket)
         complete = {path.stem for path in existing(output, [bucket])}
-        found = sorted(indexes.glob("*" + index.INDEX_SUFFIX))
+        suffixes = (index.INDEX_SUFFIX, records.RECORDS_SUFFIX)
+        found = sorted(path for suffix in suffixes for path in indexes.glob("*" + suffix))
         lone = [path for path in found if path.stem not in complete]
         for path in (*leftovers(indexes), *leftovers(shards), *lone):
             files.remove(path)
 
 
 def _folders(output: Path, bucket: str) -> tuple[Path, Path]:
-    """Give the folders of a bucket's indexes and shards."""
+    """Give the folders of a bucket's indexes and records, and of its shards."""
     name = bucket_folder(bucket)
     return output / STATE_FOLDER / index.INDEX_FOLDER / name, output / name
 

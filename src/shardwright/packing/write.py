@@ -11,12 +11,15 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 
 import xxhash
+from msgspec import UNSET
 
 from shardwright.errors import StorageError
+from shardwright.packing import known
 from shardwright.packing.plan import Plan, Shard
 from shardwright.packing.scan import Excerpt, changed
 from shardwright.recipes import JSON_SUFFIX, Component
 from shardwright.shards.format import index, tar
+from shardwright.shards.format import records as shard_records
 from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.keys import key
 from shardwright.shards.format.manifest import ShardEntry
@@ -40,25 +43,31 @@ class ShardToWrite:
     samples: Excerpt
     sizes: array[int]
     times: array[int]
+    facts: array[int]  # their places
     sha256: bool
 
 
-def make_task(plan: Plan, shard: Shard, output: LocalStorage, sha256: bool) -> ShardToWrite:
+def make_task(
+    plan: Plan, shard: Shard, facts: known.Places, output: LocalStorage, sha256: bool
+) -> ShardToWrite:
     """Gather what a worker needs for one shard."""
     sizes, times = array("Q"), array("q")
     for sample in shard.samples:
         sizes += plan.checked.sizes(sample)
         times += plan.checked.times(sample)
-    return ShardToWrite(output, shard, plan.scan.excerpt(shard.samples), sizes, times, sha256)
+    samples = plan.scan.excerpt(shard.samples)
+    return ShardToWrite(output, shard, samples, sizes, times, facts.of(shard.samples), sha256)
 
 
 def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
-    """Write one shard and its index; yield bytes written now and then, and at last its entry."""
+    """Write one shard, its records and its index; yield bytes now and then, then its entry."""
     path, size, ids = task.shard.path, task.shard.bytes, task.samples.ids
     store, recipe = task.samples.store, task.samples.store.recipe
     fast, secure = xxhash.xxh3_128(), hashlib.sha256() if task.sha256 else None
+    beside, beside_size = xxhash.xxh3_64(), 0
     with (
         task.output.create(path, [fast, secure] if secure else [fast]) as file,
+        task.output.create(shard_records.records_name(path), [beside]) as lines,
         ExitStack() as stack,
     ):
         shard = _Members(file)
@@ -66,13 +75,18 @@ def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
         planned = zip(task.sizes, task.times, strict=True)
         reported = 0
         opened = stack.enter_context(closing(_open_ahead(ids, folders)))
-        for (image_id, line), arrays in zip(task.samples.lines(), opened, strict=True):
+        facts = stack.enter_context(closing(known.read(store, ids, task.facts)))
+        samples = zip(task.samples.lines(), facts, opened, strict=True)
+        for (image_id, line), fact, arrays in samples:
             try:
                 record = records.parse(line)
             except BadRecordError:
                 raise changed(store.jsonl, "written to") from None
             name = key(image_id, recipe.longest_key)
             shard.add(f"{name}.{JSON_SUFFIX}", json_member(record, recipe))
+            text = shard_records.line(record, recipe, fact)
+            lines.put(text)
+            beside_size += len(text)
             for (component, _), fd in zip(folders, arrays, strict=True):
                 try:
                     if isinstance(fd, BadArrayError):
@@ -89,6 +103,7 @@ def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
                 reported = file.written
         file.put(tar.END)
         file.seal(size)
+        lines.seal(beside_size)
     yield size - reported
     head = index.Head(
         version=index.VERSION,
@@ -96,6 +111,7 @@ def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
         bytes=size,
         xxh3=fast.hexdigest(),
         sha256=secure.hexdigest() if secure else None,
+        records_xxh3=beside.hexdigest(),
         members=recipe.suffixes,
         longest_key=recipe.longest_key,
         ids=ids,
@@ -117,6 +133,7 @@ def entry_of(bucket: str, head: index.Head, data: bytes) -> ShardEntry:
         xxh3=head.xxh3,
         sha256=head.sha256,
         index_xxh3=xxhash.xxh3_64_hexdigest(data),
+        records_xxh3=head.records_xxh3 or UNSET,
     )
 
 

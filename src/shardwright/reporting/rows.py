@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
 from shardwright.deriving.outcomes import Failure, read_failures
+from shardwright.packing.known import read_one
 from shardwright.packing.scan import Scan, changed
 from shardwright.storage import files
 from shardwright.store import facts, records
@@ -162,14 +163,9 @@ class Rows:
         raise changed(self.store.folder, "arrays were added")
 
     def _known(self, file: BinaryIO | None, image_id: object) -> Facts | None:
-        offset = self._facts.get(image_id) if isinstance(image_id, str) else None
-        if file is None or offset is None:
+        if file is None or not isinstance(image_id, str) or image_id not in self._facts:
             return None
-        with suppress(*records.NOT_JSON):
-            known = facts.read_line(file, offset)
-            if known.image_id == image_id:
-                return known
-        raise changed(facts.path_of(self.store), "written to")
+        return read_one(self.store, file, image_id, self._facts[image_id])
 
     def _fields(self, record: Record) -> Row:
         """Give the fields of a record: a mask as its number of tokens, a crop as four numbers."""

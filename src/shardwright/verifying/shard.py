@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import xxhash
+from msgspec import UnsetType
 
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import check
 from shardwright.recipes import Recipe
-from shardwright.shards.format import index, tar
+from shardwright.shards.format import index, records, tar
 from shardwright.shards.format.index import Head, ShardIndex
 from shardwright.shards.format.keys import key, keys
 from shardwright.shards.format.manifest import ShardEntry
@@ -111,6 +112,8 @@ class Checker:
             what = f"its index cannot be used ({error.path}: {error.what})"
             yield Fault("index_damaged", what)
         stated = shard.head if shard else entry
+        if stated is not None and (fault := self._records(task.path, stated.records_xxh3)):
+            yield fault
         size = stated.bytes if stated else seen.bytes
         if shard is not None:
             for what in _differences(entry, shard.head):
@@ -153,6 +156,19 @@ class Checker:
                 for fault in task.source.faults(image_id, places, written):
                     yield fault._replace(sample=name, fix=fault.fix or _PACK_AGAIN)
 
+    def _records(self, path: str, xxh3: str | UnsetType | None) -> Fault | None:
+        """Compare the records of a shard with their checksum, if it has them."""
+        if not xxh3:
+            return None
+        try:
+            if records.checksum(self.shards.folder, path) == xxh3:
+                return None
+            what = "is damaged"
+        except OSError as error:
+            what = str(error.strerror)
+        file = self.shards.folder / records.records_name(path)
+        return Fault("records_damaged", f"its records cannot be used ({file}: {what})")
+
     def index(self, task: ShardToCheck) -> ShardIndex | None:
         """Read the index of a shard, if it must have one or has one; raise if it is unusable."""
         path, entry = self.shards.folder / index.index_name(task.path), task.entry
@@ -193,7 +209,7 @@ class Outlines:
 
 
 def _differences(entry: ShardEntry | None, head: Head) -> Iterator[str]:
-    """Compare a manifest with an index; an older index may have no sha256."""
+    """Compare a manifest with an index; earlier versions left out what they did not know."""
     if entry is None:
         return
     both = {
@@ -202,6 +218,7 @@ def _differences(entry: ShardEntry | None, head: Head) -> Iterator[str]:
         "bytes": (entry.bytes, head.bytes),
         "xxh3": (entry.xxh3, head.xxh3),
         "sha256": (entry.sha256, head.sha256 or entry.sha256),
+        "records_xxh3": (entry.records_xxh3 or head.records_xxh3, head.records_xxh3),
     }
     for name, (listed, found) in both.items():
         if listed != found:

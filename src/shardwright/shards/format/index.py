@@ -45,6 +45,7 @@ class Head(
     bytes: int
     xxh3: str  # of the shard, 128 bits
     sha256: str | None = None
+    records_xxh3: str | None = None  # of its records in one file; None where there is none
     members: tuple[str, ...]  # the suffixes, in the order of a sample's members
     longest_key: int = 89  # bytes that a key may have; longer ids are cut to that
     ids: list[str]

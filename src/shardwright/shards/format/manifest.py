@@ -42,6 +42,7 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     xxh3: str
     sha256: str | None = None
     index_xxh3: str
+    records_xxh3: str | UnsetType = UNSET  # of its records in one file; earlier versions had none
 
 
 class IdsFile(msgspec.Struct, frozen=True):

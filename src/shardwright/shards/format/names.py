@@ -11,7 +11,7 @@ from shardwright.layout import BUCKET_PREFIX
 from shardwright.storage.files import TMP_SUFFIX
 
 _SHARD = re.compile(r"shard-([0-9]{6,})\.tar", re.ASCII)
-_LEFTOVER = re.compile(r"shard-[0-9]{6,}\.(tar|idx)" + re.escape(TMP_SUFFIX), re.ASCII)
+_LEFTOVER = re.compile(r"shard-[0-9]{6,}\.(tar|idx|jsonl)" + re.escape(TMP_SUFFIX), re.ASCII)
 
 
 def bucket_folder(bucket: str) -> str:

@@ -11,16 +11,21 @@ from shardwright.recipes import MEMBER_FIELDS, Mask, Recipe, Shape
 from shardwright.store.npy import header_bytes
 from shardwright.store.records import Record
 
-_encode = msgspec.json.Encoder(order="sorted").encode
+json_text = msgspec.json.Encoder(order="sorted").encode
 _NO_FIELDS: Record = dict.fromkeys(MEMBER_FIELDS)
 
 
 def json_member(record: Record, recipe: Recipe) -> bytes:
-    """Write the record without its masks, always with the required fields, keys sorted."""
+    """Write the member ``json``, keys sorted."""
+    return json_text(json_fields(record, recipe))
+
+
+def json_fields(record: Record, recipe: Recipe) -> Record:
+    """Give the record without its masks, always with the required fields."""
     fields = _NO_FIELDS | record
     for mask in recipe.masks:
         fields.pop(mask.field, None)
-    return _encode(fields)
+    return fields
 
 
 def mask_member(record: Record, mask: Mask) -> bytes:

@@ -100,7 +100,15 @@ def open_catalog(folder: Folder) -> Catalog:
             what = f"has {stamp[2]:,} bytes, but the manifest says {entry.bytes:,}"
             raise DamageError(what, path=f"{folder.name}/{entry.path}", fix=COPY)
         shards.append(
-            Shard(entry.path, entry.bucket, entry.samples, entry.bytes, entry.index_xxh3, stamp)
+            Shard(
+                entry.path,
+                entry.bucket,
+                entry.samples,
+                entry.bytes,
+                entry.index_xxh3,
+                stamp,
+                entry.records_xxh3 or None,
+            )
         )
     catalog = _catalog(folder, (_contents(*one) for one in _indexes(folder, shards)))
     return replace(
