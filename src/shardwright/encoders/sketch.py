@@ -15,7 +15,7 @@ import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from PIL import Image
 from shardwright.encoders.base import Encoder, Options, Picture, Tokens
 from shardwright.encoders.preparing import Box, Prepares, pixels
 from shardwright.errors import UsageError
-from shardwright.recipes import ANY, BFLOAT16, Component, Shape, Side
+from shardwright.recipes import ANY, BFLOAT16, Component, Map, Shape, Side
 
 Numbers = NDArray[Any]
 Floats = NDArray[np.floating[Any]]
@@ -34,6 +34,7 @@ _VERSION = 1  # raised with any change of the arrays
 
 _SCALE = 32  # brings the coefficients into the range of a model's latents, about -4 to 4
 _RANGE = 4
+_MIDDLE = {"u": 128, "i": 0}  # what zero is as an integer
 _SIDES = (Side("height", 8), Side("width", 8))
 
 _LUMA = (0.299, 0.587, 0.114)
@@ -60,7 +61,7 @@ def load(component: Component, options: Options, models: dict[Any, Any]) -> Enco
     if component.source != "image":
         what = f"--encoders sketch: {component.name} is made by another tool"
         raise UsageError(what, fix=f"leave {component.name} out of --components")
-    if _is_map(component):
+    if component.map is not None:
         return BlockTransform(component)
     if len(component.shape) == 2 and all(isinstance(axis, int) for axis in component.shape):
         return Patches(component)
@@ -71,15 +72,14 @@ def decode(latent: Numbers, component: Component | None = None) -> Picture:
     """Turn a sketched latent back into a coarse picture; without a component, of 8x8 blocks."""
     if component is None:
         component = Component("", "", "", "<f2", (len(latent), *_SIDES))
-    layout = _Layout.of(component)
+    layout = _layout(component)
     rows, columns = (latent.shape[place] for place in layout.places)
     channels = np.moveaxis(latent, layout.places, (-2, -1)).reshape(-1, rows, columns)
     planes = np.zeros((3, rows, layout.down, columns, layout.across), np.float32)
-    for channel, (plane, (down, across)) in zip(
-        channels, layout.waves(len(channels)), strict=False
-    ):
+    waves = _waves(len(channels), layout.down, layout.across)
+    for channel, (plane, (down, across)) in zip(channels, waves, strict=False):
         wave = _cosines(layout.down)[down][:, None, None] * _cosines(layout.across)[across]
-        planes[plane] += channel.astype(np.float32)[:, None, :, None] * (wave * layout.scale)
+        planes[plane] += _floats(channel, component)[:, None, :, None] * (wave * _scale(layout))
     ycc = planes.reshape(3, rows * layout.down, columns * layout.across)
     rgb = np.stack([_weighted(ycc, weights) for weights in _TO_RGB], axis=-1)
     return (rgb + 128).round().clip(0, 255).astype(np.uint8)
@@ -104,8 +104,8 @@ class _Sketch:
             return floats.astype(np.result_type(dtype, np.float32), copy=False)
         if dtype.kind == "b":
             return floats > 0
-        middle = 128 if dtype.kind == "u" else 0
-        return (floats * (127 / _RANGE)).round().clip(-127, 127).astype(np.int64) + middle
+        shades = (floats * (127 / _RANGE)).round().clip(-127, 127).astype(np.int64)
+        return shades + _MIDDLE[dtype.kind]
 
 
 class _PictureSketch(Prepares, _Sketch, ABC):
@@ -130,31 +130,6 @@ class _PictureSketch(Prepares, _Sketch, ABC):
     def _sketch(self, image: Image.Image, box: Box | None) -> Floats: ...
 
 
-class _Layout(NamedTuple):
-    """How a latent lies over a picture: its two axes that follow the sides, and its blocks."""
-
-    places: tuple[int, int]  # of the axes along the height and along the width
-    down: int  # pixels of a block
-    across: int
-
-    @classmethod
-    def of(cls, component: Component) -> _Layout:
-        sides = {
-            axis.of: (place, axis.divisor)
-            for place, axis in enumerate(component.shape)
-            if isinstance(axis, Side)
-        }
-        (rows, down), (columns, across) = sides["height"], sides["width"]
-        return cls((rows, columns), down, across)
-
-    @property
-    def scale(self) -> float:
-        return _SCALE * math.sqrt(self.down * self.across)
-
-    def waves(self, channels: int) -> tuple[_Wave, ...]:
-        return _waves(channels, self.down, self.across)
-
-
 class BlockTransform(_PictureSketch):
     """Latents: the lowest frequencies of every block of a picture."""
 
@@ -162,7 +137,7 @@ class BlockTransform(_PictureSketch):
 
     def _sketch(self, image: Image.Image, box: Box | None) -> Floats:
         picture = pixels(image)
-        layout = _Layout.of(self.component)
+        layout = _layout(self.component)
         shape = self.component.shape_for(picture.shape[1], picture.shape[0])
         rows, columns = (shape[place] for place in layout.places)
         picture = picture[: rows * layout.down, : columns * layout.across]
@@ -170,8 +145,9 @@ class BlockTransform(_PictureSketch):
         planes[0] -= 128
         channels = math.prod(shape) // (rows * columns)
         latent = np.zeros((channels, rows, columns), np.float32)
+        waves = _waves(channels, layout.down, layout.across)
         bands: dict[tuple[int, int], Floats] = {}
-        for number, (plane, (down, across)) in enumerate(layout.waves(channels)):
+        for number, (plane, (down, across)) in enumerate(waves):
             if (plane, down) not in bands:
                 blocks = planes[plane].reshape(rows, layout.down, columns * layout.across)
                 weights = _cosines(layout.down)[down]
@@ -179,7 +155,7 @@ class BlockTransform(_PictureSketch):
             blocks = bands[plane, down].reshape(rows, columns, layout.across)
             latent[number] = _weighted(np.moveaxis(blocks, 2, 0), _cosines(layout.across)[across])
         others = [length for place, length in enumerate(shape) if place not in layout.places]
-        lying = (latent / layout.scale).reshape(*others, rows, columns)
+        lying = (latent / _scale(layout)).reshape(*others, rows, columns)
         return np.moveaxis(lying, (-2, -1), layout.places)
 
     def describe(self) -> dict[str, Any]:
@@ -274,10 +250,13 @@ class HashedWords(_Sketch):
         return said if self._has_rows else {**said, "output": "mean", "tokens": self._tokens}
 
 
-def _is_map(component: Component) -> bool:
-    """Whether an array lies over the picture: one axis follows its height, and one its width."""
-    sides = [axis.of for axis in component.shape if isinstance(axis, Side)]
-    return sorted(sides) == ["height", "width"]
+def _layout(component: Component) -> Map:
+    assert component.map is not None
+    return component.map
+
+
+def _scale(layout: Map) -> float:
+    return _SCALE * math.sqrt(layout.down * layout.across)
 
 
 def _filled(component: Component, free: int, width: int = 0, height: int = 0) -> Shape:
@@ -318,6 +297,15 @@ def _resized(image: Image.Image, box: Box | None, width: int, height: int) -> Pi
 
 def _centred(picture: Picture) -> Floats:
     return picture.astype(np.float32) / np.float32(255) - np.float32(0.5)
+
+
+def _floats(numbers: Numbers, component: Component) -> Floats:
+    """Give back the floats of a model's range; of a bool, only the sign is known."""
+    floats = numbers.astype(np.float32)
+    if component.is_float:
+        return floats
+    kind = component.dtype[1]
+    return floats * 2 - 1 if kind == "b" else (floats - _MIDDLE[kind]) * (_RANGE / 127)
 
 
 def _of_length(vector: Floats, length: int) -> Floats:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from shardwright.buckets import Bucket, choose
 
@@ -35,6 +35,14 @@ class Side:
 
     def __str__(self) -> str:
         return self.of if self.divisor == 1 else f"{self.of}/{self.divisor}"
+
+
+class Map(NamedTuple):
+    """How an array lies over the picture: its two axes that follow the sides, and its blocks."""
+
+    places: tuple[int, int]  # of the axes along the height and along the width
+    down: int  # pixels of a block
+    across: int
 
 
 PIXELS = (Side("height", 1), Side("width", 1), 3)  # the shape of a picture
@@ -99,6 +107,15 @@ class Component:
     def follows_picture(self) -> bool:
         """Whether its shape follows the sides of the picture."""
         return any(isinstance(axis, Side) for axis in self.shape)
+
+    @cached_property
+    def map(self) -> Map | None:
+        """How it lies over the picture: an array with one axis along each side of it, or None."""
+        sides = [(s.of, n, s.divisor) for n, s in enumerate(self.shape) if isinstance(s, Side)]
+        if not self.is_array or sorted(of for of, *_ in sides) != ["height", "width"]:
+            return None
+        (_, rows, down), (_, columns, across) = sorted(sides)
+        return Map((rows, columns), down, across)
 
     @property
     def tokens(self) -> int:
