@@ -1,7 +1,7 @@
 """Image autoencoders: the mean of the posterior, or the latent of one that has none, unscaled.
 
 The scale and shift are recorded for the trainer and not applied. The mean, not a sample, so that
-the same picture gives the same latent.
+the same picture gives the same latent. To look at latents, there is the other half: the decoder.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.encoders.base import Axes
+from shardwright.encoders.base import Axes, Options, Picture
 from shardwright.encoders.checkpoints import Checkpoint, Layout
+from shardwright.encoders.packages import require
 from shardwright.encoders.preparing import Pixels, Prepares
 from shardwright.encoders.pretrained import Pretrained
 from shardwright.errors import UsageError
@@ -84,25 +85,17 @@ class Tiling:
         return ramp.astype(np.float32)
 
 
-class Autoencoder(Prepares, Pretrained):
-    """An autoencoder of diffusers."""
+class _Half(Pretrained):
+    """Half of an autoencoder of diffusers."""
 
     library = "diffusers"
-    preparing = Pixels()  # bytes: a quarter of the memory on the way, scaled fast on the device
     on_cuda = "tf32"
-    compiled = "_latent"  # tiles have one size, pictures have many
     layout = Layout(("config.json",), "diffusion_pytorch_model")
     tiling = Tiling()
 
     def _begin(self) -> None:
-        if above := self.component.settings.get("tile_above"):
-            self.tiling = replace(self.tiling, above=above)
         self._config = self._checkpoint.read("config.json")
         self._factor = _factor(self._checkpoint, self._config)
-        known = _KINDS[self.kind]
-        first = self._config[known.width] if known.width else self._config[known.blocks][0]
-        more = max(1, math.ceil(first / _MEASURED_CHANNELS))
-        self.bytes_per_number = _BYTES_PER_NUMBER[self.dtype] * more
 
     @classmethod
     def examine(cls, component: Component, checkpoint: Checkpoint) -> tuple[str, Axes]:
@@ -115,6 +108,25 @@ class Autoencoder(Prepares, Pretrained):
             raise UsageError(what, path=checkpoint.asked, fix="choose a model for RGB pictures")
         channels = checkpoint.count(config, _KINDS[kind].channels)
         return kind, (channels, Side("height", factor), Side("width", factor))
+
+    def _choose(self, made: torch.Tensor) -> torch.Tensor:
+        return made
+
+
+class Autoencoder(Prepares, _Half):
+    """The half that encodes."""
+
+    preparing = Pixels()  # bytes: a quarter of the memory on the way, scaled fast on the device
+    compiled = "_latent"  # tiles have one size, pictures have many
+
+    def _begin(self) -> None:
+        super()._begin()
+        if above := self.component.settings.get("tile_above"):
+            self.tiling = replace(self.tiling, above=above)
+        known = _KINDS[self.kind]
+        first = self._config[known.width] if known.width else self._config[known.blocks][0]
+        more = max(1, math.ceil(first / _MEASURED_CHANNELS))
+        self.bytes_per_number = _BYTES_PER_NUMBER[self.dtype] * more
 
     def describe(self) -> dict[str, Any]:
         config = self._config
@@ -155,9 +167,6 @@ class Autoencoder(Prepares, Pretrained):
         one_pass = height * width <= self.tiling.above
         return (self._latent if one_pass else self._tiled)(model, batch)
 
-    def _choose(self, made: torch.Tensor) -> torch.Tensor:
-        return made
-
     def _latent(self, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         import torch
 
@@ -192,6 +201,67 @@ class Autoencoder(Prepares, Pretrained):
             columns = slice(left // factor, right // factor)
             total[:, :, rows, columns] += tile * feather
             weight[rows, columns] += feather
+        return total / weight
+
+
+class Decoder(_Half):
+    """The half that turns a latent, unscaled, back into a picture."""
+
+    @classmethod
+    def load(cls, component: Component, options: Options, models: dict[Any, Any]) -> Self:
+        """Load all of it at once: what is wrong with a model is found before the first latent."""
+        require(("torch", cls.library), "--decode needs", "leave --decode out")
+        made = super().load(component, options, models)
+        made._shared.turns.bring(made._shared)
+        return made
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Name the exact weights, as in a description."""
+        return self._checkpoint.identity
+
+    def decode(self, latent: NDArray[Any]) -> Picture:
+        """Give the pixels of one latent."""
+        (made,) = self.encode(latent[None].astype(np.float32))
+        pixels: Picture = np.nan_to_num(made).round().clip(0, 255).astype(np.uint8)
+        return pixels
+
+    @staticmethod
+    def _strip(module: nn.Module) -> None:
+        from torch.nn import Identity
+
+        module.encoder = Identity()
+
+    def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+        (latents,) = inputs
+        rows, columns = latents.shape[2:]
+        one_pass = rows * columns * self._factor**2 <= self.tiling.above
+        return (self._pixels if one_pass else self._tiled)(model, latents)
+
+    def _pixels(self, model: nn.Module, latents: torch.Tensor) -> torch.Tensor:
+        video = _KINDS[self.kind].video
+        scaled = latents.to(model.dtype)
+        made = model.decode(scaled.unsqueeze(2) if video else scaled, return_dict=False)[0]
+        pixels: torch.Tensor = made.squeeze(2) if video else made
+        return pixels.float().add(1).mul(127.5).permute(0, 2, 3, 1)
+
+    def _tiled(self, model: nn.Module, latents: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        factor, tiling = self._factor, self.tiling
+        height, width = (side * factor for side in latents.shape[2:])
+        total = torch.zeros(len(latents), height, width, 3, device=self.device)
+        weight = torch.zeros(height, width, 1, device=self.device)
+        for (top, bottom), (left, right) in product(
+            tiling.cuts(height, factor), tiling.cuts(width, factor)
+        ):
+            rows = slice(top // factor, bottom // factor)
+            columns = slice(left // factor, right // factor)
+            tile = self._pixels(model, latents[:, :, rows, columns])
+            ramps = (tiling.feather(pixels, 1) for pixels in tile.shape[1:3])
+            feather = torch.from_numpy(np.outer(*ramps)).to(self.device)[..., None]
+            total[:, top:bottom, left:right] += tile * feather
+            weight[top:bottom, left:right] += feather
         return total / weight
 
 

@@ -12,20 +12,24 @@ from importlib import import_module
 
 from shardwright.errors import MissingExtraError
 
-_INSTALL = "run pip install '.[encode]' in the checkout of shardwright, or choose --encoders sketch"
+_INSTALL = "run pip install '.[encode]' in the checkout of shardwright"
 _NOT_NEEDED = ("torchvision", "torchaudio", "flash_attn", "xformers", "bitsandbytes", "accelerate")
 
 
-def require(packages: Iterable[str]) -> None:
-    """Raise if a package is not installed, or does not work."""
+def require(
+    packages: Iterable[str],
+    who: str = "the pretrained encoders need",
+    instead: str = "choose --encoders sketch",
+) -> None:
+    """Raise if a package is not installed, or does not work; say who needs it."""
     for package in packages:
         try:
             import_module(package)
         except ModuleNotFoundError as error:
             if error.name != package:
                 raise broken(package, error) from error
-            what = f"the pretrained encoders need {package} ({error})"
-            raise MissingExtraError(what, fix=_INSTALL) from error
+            what = f"{who} {package} ({error})"
+            raise MissingExtraError(what, fix=f"{_INSTALL}, or {instead}") from error
         except Exception as error:  # a library in C that does not fit raises anything
             raise broken(package, error) from error
 
