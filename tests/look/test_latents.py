@@ -190,6 +190,7 @@ def test_the_factors_of_flux_are_applied_after_scale_and_shift() -> None:
         (VAE, {"encoder": ["sketch"], "model": {"a": "b"}, "scaling_factor": [0.3611]}),
         (VAE, {"encoder": "os:system", "model": "/etc/passwd", "revision": 3}),
         (latent(4, Side("height", 9999), Side("width", 9999)), SKETCH),
+        (dataclasses.replace(VAE, dtype="|b1"), SKETCH),
     ],
 )
 def test_others_are_not_taken_for_known_ones(of: Component, said: dict[str, Any]) -> None:

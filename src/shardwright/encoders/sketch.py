@@ -300,12 +300,10 @@ def _centred(picture: Picture) -> Floats:
 
 
 def _floats(numbers: Numbers, component: Component) -> Floats:
-    """Give back the floats of a model's range; of a bool, only the sign is known."""
+    """Give back the floats of a model's range; bools have lost all but their sign."""
     floats = numbers.astype(np.float32)
-    if component.is_float:
-        return floats
-    kind = component.dtype[1]
-    return floats * 2 - 1 if kind == "b" else (floats - _MIDDLE[kind]) * (_RANGE / 127)
+    middle = None if component.is_float else _MIDDLE.get(component.dtype[1])
+    return floats if middle is None else (floats - middle) * (_RANGE / 127)
 
 
 def _of_length(vector: Floats, length: int) -> Floats:

@@ -90,7 +90,8 @@ def choose(
     if component.map is None or not component.is_known:
         return None
     if settings.get("encoder") == "sketch":
-        if component.map.down * component.map.across <= _LARGEST_BLOCK:
+        small = component.map.down * component.map.across <= _LARGEST_BLOCK
+        if small and (component.is_float or component.dtype[1] in "iu"):  # a bool is only a sign
             return Preview("sketch, decoded", component, lambda v: _sketched(component, v))
     elif decode and _has_decoder(component):
         return _decoded(component, settings)
