@@ -20,7 +20,7 @@ from PIL import Image
 
 from shardwright.encoders import rgb, sketch
 from shardwright.encoders.base import Options, Picture
-from shardwright.errors import DamageError, ShardwrightError, UsageError
+from shardwright.errors import DamageError, InputMissingError, ShardwrightError, UsageError
 from shardwright.recipes import Component
 from shardwright.recipes.keys import ENCODERS
 
@@ -179,7 +179,12 @@ def _decoded(component: Component, settings: Mapping[str, Any]) -> Preview:
     if not isinstance(subfolder, str) or ".." in subfolder.split("/"):
         subfolder = ""
     exact = {"model": model, "subfolder": subfolder}
-    decoder = Decoder.load(dataclasses.replace(component, settings=exact), Options(), {})
+    try:
+        decoder = Decoder.load(dataclasses.replace(component, settings=exact), Options(), {})
+    except InputMissingError as error:
+        before = (error.fix or "").partition("give a folder")[0]  # there is no flag for it here
+        fix = f"{before}leave --decode out"
+        raise InputMissingError(error.what, path=error.path, fix=fix) from error
     lock = Lock()
 
     def make(values: Floats) -> Picture:

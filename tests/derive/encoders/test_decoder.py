@@ -137,11 +137,16 @@ def test_damaged_weights_are_found_before_the_first_latent(tmp_path: Path) -> No
         choose(with_model(VAE, folder), {}, list, decode=True)
 
 
-def test_a_model_that_is_not_at_hand_is_named_with_the_fix() -> None:
+def test_a_model_that_is_not_at_hand_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputMissingError) as caught:
         choose(with_model(VAE, "/no/such/folder"), {}, list, decode=True)
-    assert str(caught.value) == (
-        "/no/such/folder: no such folder; give a folder made by save_pretrained: --model vae=FOLDER"
+    assert str(caught.value) == "/no/such/folder: no such folder; leave --decode out"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputMissingError) as offline:
+        choose(with_model(VAE, "nobody/no-such-model"), {}, list, decode=True)
+    assert str(offline.value) == (
+        "nobody/no-such-model: no such folder here, not in the hub's cache, and HF_HUB_OFFLINE is "
+        "set; unset it to download the model, or leave --decode out"
     )
     with pytest.raises(UsageError) as unnamed:
         choose(dataclasses.replace(VAE, settings={}), {}, list, decode=True)
