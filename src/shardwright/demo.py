@@ -16,6 +16,7 @@ from shardwright.buckets import Bucket
 from shardwright.deriving import DeriveSummary, derive
 from shardwright.encoders.sketch import decode
 from shardwright.errors import UsageError
+from shardwright.looking import look
 from shardwright.packing import PackSummary, pack
 from shardwright.progress import Progress
 from shardwright.recipes import Component
@@ -30,6 +31,10 @@ from shardwright.verifying import VerifyReport, verify
 _MARKER = "MADE_BY_SHARDWRIGHT_DEMO"
 _PICTURES = 24
 _SIZES = 4  # of the recipe's buckets
+# Pictures with which something is odd, so that ``look`` has something to show.
+_WIDE, _SMALL, _LONG, _COPY = 17, 18, 19, 20
+_COPIED = 16
+_RIDGES = ("first", "second", "third", "fourth", "fifth", "sixth")
 _SUNS = {"red": (222, 60, 40), "golden": (250, 200, 60), "pale": (250, 245, 225)}
 _SKIES = {"a blue sky": (90, 150, 220), "dusk": (120, 80, 130), "the morning": (240, 180, 140)}
 _HILLS = {"green": (50, 110, 60), "dark": (35, 40, 60), "brown": (110, 80, 50)}
@@ -47,6 +52,7 @@ class DemoSummary(Summary):
     samples_read: int
     tree: list[str]
     preview: str | None  # a decoded latent, if the recipe has one
+    report: str  # what ``look`` shows, as one page
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as plain dicts, lists and numbers, ready for JSON."""
@@ -89,17 +95,32 @@ def demo(
     latent = next((c for c in made.components if c.follows_picture and c.is_array), None)
     preview = root / "preview.jpg" if latent else None
     first, count = _read_back(shards, latent, preview)
-    shown = None if preview is None else str(preview)
-    return DemoSummary(str(root), derived, packed, verified, first, count, _tree(shards), shown)
+    report = root / "report.html"
+    look(shards, images=images, report=report, progress=progress)
+    return DemoSummary(
+        folder=str(root),
+        derived=derived,
+        packed=packed,
+        verified=verified,
+        first_sample=first,
+        samples_read=count,
+        tree=_tree(shards),
+        preview=None if preview is None else str(preview),
+        report=str(report),
+    )
 
 
 def _make_picture(path: Path, size: Bucket, number: int) -> None:
     """Paint a landscape, and write its caption beside it."""
-    draw = random.Random(number)
+    draw = random.Random(_COPIED if number == _COPY else number)
     (sky, air), (sun, light), (hills, ground) = (
         draw.choice(list(colours.items())) for colours in (_SKIES, _SUNS, _HILLS)
     )
     width, height = size.width, size.height
+    if number == _WIDE:
+        width, height = height * 2, height * 2 // 3  # a panorama
+    if number == _SMALL:
+        width, height = width // 2, height // 2
     shade = np.linspace(0.7, 1.2, height)[:, None, None] * np.array(air)
     image = Image.fromarray(
         np.broadcast_to(shade.clip(0, 255), (height, width, 3)).astype(np.uint8)
@@ -115,8 +136,11 @@ def _make_picture(path: Path, size: Bucket, number: int) -> None:
         colour = tuple(channel * (4 - layer) // 4 for channel in ground)
         paint.polygon([(0, height), *ridge, (width, height)], fill=colour)
     files.write(path.with_suffix(".jpg"), _jpeg(image))
-    caption = f"a {sun} sun over {hills} hills, {sky}\n"
-    files.write(path.with_suffix(".txt"), caption.encode())
+    caption = f"a {sun} sun over {hills} hills, {sky}"
+    if number == _LONG:
+        ridges = (f"; the {nth} ridge is darker than the sky, with trees on it" for nth in _RIDGES)
+        caption += "".join(ridges)
+    files.write(path.with_suffix(".txt"), f"{caption}\n".encode())
 
 
 def _read_back(

@@ -17,7 +17,8 @@ HELP = "run all steps on generated pictures, in seconds"
 DESCRIPTION = """\
 Paints pictures in several shapes, each with a caption. Derives their arrays with the sketch
 encoders, packs them into shards, verifies every value of the store, compares the shards with it,
-and reads them back with only Python's tarfile. Downloads nothing, and does not need torch."""
+reads them back with only Python's tarfile, and writes a report of them. Downloads nothing, and does
+not need torch."""
 EXAMPLE = "  shardwright demo\n"
 _NEXT = """\
 next, on your own images (name.jpg with name.txt beside it, or --captions FILE):
@@ -67,5 +68,7 @@ def _describe(result: DemoSummary) -> str:
     ]
     if result.preview is not None:
         parts.append(f"its latent, decoded again: {shown(result.preview)}")
+    report, shards = shown(result.report), shown(f"{result.folder}/shards")
+    parts.append(f"7. wrote a page with what is in it: {report}\n  more: shardwright look {shards}")
     parts.append(_NEXT)
     return "\n\n".join(parts)

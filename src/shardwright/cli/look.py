@@ -107,18 +107,18 @@ def _sample(sample: dict[str, Any]) -> str:
 
 
 def _caption(sample: dict[str, Any]) -> Iterator[str]:
-    """Write the caption; what a component did not read stands between marks."""
+    """Write the caption, with a mark where a component stops reading."""
     for name, count in sample["tokens"].items():
         yield f"{name} reads {quantity(count, 'tokens')}"
-    caption = sample["text"]
-    yield f"caption: {shown(caption)}"
-    for cut in sample["cuts"]:
-        lost = quantity(cut["lost"], "tokens")
+    text, done, caption = sample["text"], 0, ""
+    for cut in sorted(sample["cuts"], key=lambda cut: cut["at"] or 0):
+        words = f"{cut['component']} cuts off {quantity(cut['lost'], 'tokens')}"
         if cut["at"] is None:
-            yield f"  {cut['component']} cuts off {lost}"
+            yield words
         else:
-            kept, rest = shown(caption[: cut["at"]]), shown(caption[cut["at"] :])
-            yield f"  {cut['component']} cuts off {lost}: {kept}[cut]{rest}[/cut]"
+            caption += f"{shown(text[done : cut['at']])} [{words}:] "
+            done = cut["at"]
+    yield f"caption: {caption}{shown(text[done:])}"
 
 
 def _members(sample: dict[str, Any]) -> str:

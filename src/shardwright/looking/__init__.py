@@ -87,7 +87,7 @@ def look(
     if folder is not None and not folder.is_dir():
         raise InputMissingError("--images: no such folder", path=folder)
     with strict():
-        source = _open("path", path, recipe, reporter)
+        source = open_source("path", path, recipe, reporter)
         pictures = Previews(source, folder, decode=decode)
         if decode:
             for component in pictures.latents:  # now, when an error can still be seen
@@ -109,7 +109,8 @@ def look(
         if not given:
             other = None
             if compare is not None:
-                other = Previews(_open("--compare", compare, None, reporter), folder, decode=decode)
+                there = open_source("--compare", compare, None, reporter)
+                other = Previews(there, folder, decode=decode)
             _serve(Viewer(pictures, other), port, browser, reporter)
     summary.seconds = round(time.monotonic() - started, 3)
     return summary
@@ -119,7 +120,7 @@ def _tasks(id_: object, report: object, duplicates: object) -> dict[str, object]
     return {"--id": id_, "--report": report, "--duplicates": duplicates}
 
 
-def _open(flag: str, path: object, recipe: object, progress: Progress) -> Source:
+def open_source(flag: str, path: object, recipe: object, progress: Progress) -> Source:
     """Open a store, a shard folder, a split folder or a URL."""
     from shardwright.layout import JSONL_NAME
     from shardwright.looking.shards import open_shards

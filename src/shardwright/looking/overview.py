@@ -17,7 +17,8 @@ _BINS = 20
 _TITLES = {
     "width": "Width (pixels)",
     "height": "Height (pixels)",
-    "bytes": "Bytes",
+    "bytes": "Bytes of the sample",
+    "image_bytes": "Bytes of the image file",
     ENLARGED: "Enlarged (times)",
     CROPPED: "Cropped (share of the picture)",
     "similarity": "Similarity to the nearest sample",
@@ -80,7 +81,7 @@ def describe(source: Source) -> dict[str, Any]:
         },
         "columns": [{"name": name, "title": title(name)} for name in table.columns],
         "flags": list(table.flags),
-        "latents": [c.name for c in recipe.components if c.is_array and c.map is not None],
+        "latents": [c.name for c in recipe.components if c.map is not None],
         "vectors": vectors.name if vectors else None,
     }
 

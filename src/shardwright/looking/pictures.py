@@ -57,7 +57,7 @@ class Previews:
         self._cache: OrderedDict[object, bytes | None] = OrderedDict()
         self._held = 0
         self._lock, self._choosing = Lock(), Lock()
-        self.latents = [c for c in source.recipe.components if c.is_array and c.map is not None]
+        self.latents = [c for c in source.recipe.components if c.map is not None]
         self._pictures = [c for c in source.recipe.components if not c.is_array]
 
     def thumbnail(self, number: int, *, latent: bool = False) -> bytes | None:
@@ -183,9 +183,10 @@ class Previews:
     def _heat(self, number: int, name: str) -> bytes | None:
         if name not in self.source.members(number):
             return None
-        value = self.source.member(number, name).value
-        found = Image.fromarray(latents.heat(value)) if isinstance(value, np.ndarray) else None
-        return None if found is None else _png(found)
+        member = self.source.member(number, name)
+        if not isinstance(member.value, np.ndarray):
+            return None
+        return _png(Image.fromarray(latents.heat(member.value, member.component)))
 
     def _preview(self, component: Component) -> Preview | None:
         with self._choosing:
