@@ -11,6 +11,7 @@ import xxhash
 from shardwright.layout import JSONL_NAME
 from shardwright.shards.format import manifest
 from shardwright.shards.format.parts import parts_of
+from shardwright.shards.format.records import records_name
 from shardwright.store import facts
 from shardwright.store.journal import journal_path
 from shardwright.store.store import Store
@@ -77,6 +78,9 @@ def assert_manifest_speaks_true(folder: Path) -> None:
         data = held[entry.path]
         assert data is not None
         assert xxhash.xxh3_128_hexdigest(data) == entry.xxh3, entry.path
+        lines = held[records_name(entry.path)]
+        assert lines is not None
+        assert xxhash.xxh3_64_hexdigest(lines) == entry.records_xxh3, entry.path
     strangers = shard_names(held) - {entry.path for entry in listed.shards}
     unfinished = manifest.load_unfinished(folder)
     if unfinished is None:

@@ -14,7 +14,7 @@ import pytest
 import shardwright
 from shardwright import DamageError, pack
 from shardwright.recipes import SPECIFICATION
-from shardwright.shards.format import index, manifest
+from shardwright.shards.format import index, manifest, records
 from shardwright.storage.local import LocalStorage
 from shardwright.verifying.shard import Checker, Seen, ShardToCheck
 from tests.durability.scenarios import small_store
@@ -104,15 +104,17 @@ def test_every_flip_in_a_shard_is_found_and_placed(shard_folder: Path, tally: Ta
     assert seen.findings == []
 
 
-def test_every_flip_in_the_manifest_and_the_index_is_found(
+def test_every_flip_in_the_manifest_the_index_and_the_records_is_found(
     shard_folder: Path, tally: Tally
 ) -> None:
+    listed = index.load(shard_folder, SHARD).head.records_xxh3 or ""
     state = shard_folder / ".shardwright"
     draw = random.Random(0)
     flips = 0
     loads: dict[str, Callable[[], object]] = {
         "manifest.json": lambda: manifest.load_manifest(shard_folder),
         "index/bucket_24x16/shard-000000.idx": lambda: index.load(shard_folder, SHARD),
+        "index/bucket_24x16/shard-000000.jsonl": lambda: records.load(shard_folder, SHARD, listed),
     }
     for name, load in loads.items():
         file = Flipped(state / name)
@@ -136,6 +138,7 @@ def test_verify_misses_no_flip_anywhere(shard_folder: Path, tally: Tally) -> Non
         shard_folder / ".shardwright/manifest.json",
         shard_folder / ".shardwright/SHA256SUMS",
         shard_folder / ".shardwright/index/bucket_24x16/shard-000000.idx",
+        shard_folder / ".shardwright/index/bucket_24x16/shard-000000.jsonl",
     ]
     files = [Flipped(path) for path in paths]
     tally(flips=times(ALL))

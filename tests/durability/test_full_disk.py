@@ -177,8 +177,9 @@ def test_a_disk_that_fills_up_meanwhile_is_told_and_with_room_the_work_goes_on(
     assert str(output) in str(told.value)
     assert "the disk is full" in str(told.value)
     held = contents(output)
-    assert not [name for name in held if name.endswith((".tar.tmp", ".idx.tmp"))]
-    assert len(shard_names(held)) == len([name for name in held if name.endswith(".idx")])
+    assert not [name for name in held if name.endswith((".tar.tmp", ".idx.tmp", ".jsonl.tmp"))]
+    for suffix in (".idx", ".jsonl"):
+        assert len(shard_names(held)) == len([name for name in held if name.endswith(suffix)])
     if shard_names(held):
         assert verify(output, read_data=True, workers=1).counts == {"unfinished": 1}
     (small_disk / "filler").unlink()

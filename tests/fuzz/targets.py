@@ -28,6 +28,7 @@ from shardwright.errors import DamageError
 from shardwright.recipes import SPECIFICATION, Component, Side
 from shardwright.recipes.values import PICTURES
 from shardwright.shards.format import index, manifest, tarread
+from shardwright.shards.format import records as shard_records
 from shardwright.shards.format.tarread import BadTarError, Entry
 from shardwright.store import arrays, content, records, rules
 from shardwright.store.npy import BadArrayError
@@ -166,6 +167,17 @@ def index_file(data: bytes) -> None:
         path.write_bytes(complete)
 
 
+def records_file(data: bytes) -> None:
+    """The records of a shard, with the checksum that they have."""
+    try:
+        found = list(shard_records.decode(data, SHARD, xxhash.xxh3_64_hexdigest(data)))
+    except DamageError:
+        return
+    for record, facts in found:
+        assert shard_records.FACTS not in record
+        assert all(isinstance(count, int) for count in facts.tokens.values())
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "record_lines": record_lines,
     "array_file": array_file,
@@ -173,6 +185,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "tar": tar,
     "manifest_file": manifest_file,
     "index_file": index_file,
+    "records_file": records_file,
 }
 
 
@@ -206,6 +219,8 @@ def corpus(name: str) -> list[bytes]:
         case "manifest_file":
             complete = (packed() / ".shardwright" / manifest.MANIFEST_NAME).read_bytes()
             return [complete, complete.rpartition(b',\n  "xxh3": "')[0]]
+        case "records_file":
+            return [(packed() / shard_records.records_name(SHARD)).read_bytes()]
         case _:
             complete = (packed() / index.index_name(SHARD)).read_bytes()
             return [complete, complete[:-8]]

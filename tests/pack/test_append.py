@@ -71,9 +71,10 @@ def test_append_puts_only_new_samples_into_shards_after_the_last_number(
     assert not verify(output, against=grown.root, workers=1).findings
 
 
-def test_append_does_not_touch_old_shards_and_their_indexes(small: Store, output: Path) -> None:
+def test_append_does_not_touch_old_shards_indexes_and_records(small: Store, output: Path) -> None:
     packed(small, output)
-    old = [output / name for name in listing(output) if name.endswith((".tar", ".idx"))]
+    suffixes = (".tar", ".idx", ".jsonl")
+    old = [output / name for name in listing(output) if name.endswith(suffixes)]
     before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in old}
     packed(grow(small, samples(4, 5)), output, append=True)
     assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in old} == before

@@ -27,6 +27,7 @@ from shardwright import (
 )
 from shardwright.packing.start import current_run
 from shardwright.shards.format import consistency, manifest
+from shardwright.shards.format.records import records_name
 from shardwright.storage.files import using
 from tests import commands
 from tests.durability.soak import stride, times
@@ -83,7 +84,7 @@ def packed(changing: Changing, output: Path, **options: Any) -> PackSummary:  # 
 
 
 def stamps(output: Path) -> dict[str, tuple[int, int]]:
-    names = [name for name in listing(output) if name.endswith((".tar", ".idx"))]
+    names = [name for name in listing(output) if name.endswith((".tar", ".idx", ".jsonl"))]
     return {n: ((output / n).stat().st_ino, (output / n).stat().st_mtime_ns) for n in names}
 
 
@@ -97,6 +98,8 @@ def assert_follows(changing: Changing, output: Path) -> None:
         numbers.setdefault(path.partition("/")[0], []).append(int(path[-10:-4]))
     assert all(found == list(range(len(found))) for found in numbers.values())
     assert {path.name for path in output.glob("bucket_*")} == set(numbers)
+    beside = {str(path.relative_to(output)) for path in output.rglob("*.jsonl")}
+    assert beside == set(map(records_name, ids_by_shard(output)))
     listed = manifest.load_manifest(output)
     assert listed is not None
     assert list(consistency.contradictions(listed)) == []
@@ -130,10 +133,10 @@ def test_only_shards_with_changed_or_removed_samples_are_written_again(
         "bucket_32x16/shard-000000.tar": ["img5", "img6"],
     }
     after = stamps(output)
-    kept = [n for n in before if n.endswith(("24x16/shard-000002.tar", "24x16/shard-000002.idx"))]
+    kept = [name for name in before if "24x16/shard-000002" in name]
     kept += [name for name in before if "bucket_32x16" in name]
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
-    assert len(kept) == 4
+    assert len(kept) == 6
     assert after["bucket_24x16/shard-000000.tar"] != before["bucket_24x16/shard-000000.tar"]
     synced = summary.synced
     assert synced is not None

@@ -227,6 +227,38 @@ def test_a_list_takes_its_ids_and_another_leaves_out_its_ids(store: Store, outpu
     ]
 
 
+def test_a_jsonl_is_a_list_of_the_ids_of_its_objects(store: Store, output: Path) -> None:
+    take, leave = store.root / "take.jsonl", store.root / "leave.jsonl"
+    take.write_bytes(b"".join(line(one) + b"\r\n" for one in store.records[1:4]))
+    leave.write_bytes(b'\xef\xbb\xbf{"image_id": "img2", "group": 7}\n\n{"image_id":"img3\\u0020"}')
+    warned = Warned()
+    packed(store, output, ids_file=take, exclude_ids_file=leave, progress=warned)
+    assert sorted(all_ids(output)) == ids(1, 3)
+    renamed = line({"image_id": "img1", "first_id": "before"}) + b"\n"
+    (store.root / ".shardwright").mkdir()
+    (store.root / ".shardwright/facts.jsonl").write_bytes(renamed)
+    leave.write_bytes(b'{"image_id": "before"}')
+    packed(store, output, overwrite=True, ids_file=take, exclude_ids_file=leave)
+    assert sorted(all_ids(output)) == ids(2, 3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["img1", "{}", "[]", '"img1"', '{"image_id": 1}', '{"image_id": ""}', "\ud800", "[" * 10_000],
+)
+def test_a_line_of_a_jsonl_without_an_id_is_an_error(text: str, store: Store, output: Path) -> None:
+    path = store.root / "take.jsonl"
+    good = '{"image_id": "img1"}\n\n'
+    path.write_bytes((good + text + "\n" + good).encode(errors="surrogatepass"))
+    with pytest.raises(UsageError) as told:
+        packed(store, output, ids_file=path)
+    assert str(told.value) == (
+        f"{path}: --ids-file: line 3 is not an object with a valid image_id; write "
+        '{"image_id": "..."} on each line, or give a list with another ending'
+    )
+    assert not output.exists()
+
+
 def test_a_renamed_image_is_in_a_list_by_its_first_id(store: Store, output: Path) -> None:
     facts = store.root / ".shardwright/facts.jsonl"
     facts.parent.mkdir()

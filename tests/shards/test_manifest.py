@@ -11,6 +11,7 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from shardwright import DamageError, __version__, pack
 from shardwright.shards.format import manifest
@@ -39,6 +40,7 @@ ENTRIES = st.builds(
     xxh3=TEXT,
     sha256=st.none() | TEXT,
     index_xxh3=TEXT,
+    records_xxh3=st.just(UNSET) | TEXT,
 )
 RUNS = st.builds(
     Run,

@@ -27,14 +27,15 @@ def test_a_name_reads_back(number: int) -> None:
 
 
 def test_only_shards_are_taken_for_shards(tmp_path: Path) -> None:
+    partly = [f"shard-000005.{suffix}.tmp" for suffix in ("idx", "jsonl", "tar")]
     others = ("shard-1.tar", "shard-000002.tar.idx", "shard-00000\uff13.tar", "ashard-000004.tar")
-    for name in ("shard-000000.tar", "shard-1234567.tar", "shard-000005.tar.tmp", *others):
+    for name in ("shard-000000.tar", "shard-1234567.tar", *partly, *others):
         (tmp_path / name).touch()
     assert existing_shards(tmp_path) == {
         0: tmp_path / "shard-000000.tar",
         1234567: tmp_path / "shard-1234567.tar",
     }
-    assert leftovers(tmp_path) == [tmp_path / "shard-000005.tar.tmp"]
+    assert leftovers(tmp_path) == [tmp_path / name for name in partly]
 
 
 def test_only_buckets_are_taken_for_buckets(tmp_path: Path) -> None:

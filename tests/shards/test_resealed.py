@@ -80,6 +80,7 @@ WRONG: list[tuple[str, object]] = [
     ("shards.0.xxh3", "0" * 32),
     ("shards.0.sha256", "0" * 64),
     ("shards.0.index_xxh3", "0" * 16),
+    ("shards.0.records_xxh3", "0" * 16),
     ("shards.0.bucket", "32x16"),
     ("shards.0.path", "bucket_24x16/shard-000007.tar"),
     ("runs.0.samples", 5),

@@ -87,7 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--where": several(
             "EXPRESSION", "pack records for which this holds, for example 'width >= 512'"
         ),
-        "--ids-file": ids("pack only the ids in this list, one image_id on a line"),
+        "--ids-file": ids(
+            "pack only the ids in this list: one on a line, or a .jsonl of objects with an image_id"
+        ),
         "--exclude-ids-file": ids("leave out the ids in this list"),
         "--split": joined(
             "NAME=SHARE,...", "hold out parts, for example val=5%%; OUTPUT_DIR/train is the rest"

@@ -21,10 +21,10 @@ with the dtype and shape that the recipe, the picture and the bucket require. Wi
 value is read too, to find NaN, infinities and arrays of one value. An array without a record is
 only a warning.
 
-A shard folder: every shard of the manifest exists with its name, size and index, and no other; the
-first and last header of each are read. With --read-data every byte is compared with its checksum,
-and damage is located down to the member. --against also compares each member with the store, byte
-for byte. A sample whose shard is undamaged, but whose record or arrays the store has changed or
+A shard folder: every shard of the manifest exists with its name, size, index and records, and no
+other; the first and last header of each are read. With --read-data every byte is compared with its
+checksum, and damage is located down to the member. --against also compares each member with the
+store, byte for byte. A sample whose shard is undamaged, but whose record or arrays the store has changed or
 removed since, is outdated: pack --sync updates it. A member whose array is missing in the store is
 not compared, which is no damage of the shard. Shards without a manifest, for example another
 tool's, are checked as loaders would read them. --loaders lists the loaders that can read the
@@ -132,7 +132,7 @@ def _verdict(report: VerifyReport) -> str:
     checked = ", ".join(quantity(count, what) for what, count in report.checked.items())
     read = "every byte read" if report.read_data else "only headers and sizes read"
     if not (report.read_data or unproven) and "shards" in report.checked:
-        read = "only sizes, indexes and the first and last header of each shard read"
+        read = "only sizes, indexes, records and the first and last header of each shard read"
     return (
         f"{shown(report.path)}: {verdict}{warnings}\n"
         f"  {checked} ({size(report.bytes)}), {read} [{report.seconds:.1f} s]"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +18,7 @@ from shardwright.shards.format.manifest import IdsFile, PackSettings, relative_n
 from shardwright.storage.files import explained
 from shardwright.store import facts, records, where
 from shardwright.store.facts import Facts
-from shardwright.store.records import Record
+from shardwright.store.records import BadRecordError, Record, is_image_id
 from shardwright.store.store import Store, joined
 from shardwright.store.where import Condition
 
@@ -159,15 +161,31 @@ def ids_file(path: Path | None, store: Store) -> IdsFile | None:
 
 
 def _read_ids(flag: str, path: Path, store: Store) -> tuple[frozenset[str], IdsFile]:
-    """Read a list of ids, one to a line."""
+    """Read a list of ids, one to a line; in a ``.jsonl`` file, those of its records."""
     if not path.is_file():
         fix = f"restore it, or give another {flag} (with --sync, if there are shards)"
         raise InputMissingError(f"{flag}: no such file", path=path, fix=fix)
     with explained(path):
         data = path.read_bytes()
+    ids = frozenset((_jsonl_ids if path.suffix == ".jsonl" else _text_ids)(flag, path, data))
+    return ids, IdsFile(relative_name(path, store.folder), xxhash.xxh3_64_hexdigest(data))
+
+
+def _text_ids(flag: str, path: Path, data: bytes) -> Iterator[str]:
     try:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise UsageError(f"{flag}: is not UTF-8 text", path=path, fix="save it as UTF-8") from None
-    ids = frozenset(line.rstrip("\r") for line in lines if line.strip())
-    return ids, IdsFile(relative_name(path, store.folder), xxhash.xxh3_64_hexdigest(data))
+    return (line.rstrip("\r") for line in lines if line.strip())
+
+
+def _jsonl_ids(flag: str, path: Path, data: bytes) -> Iterator[str]:
+    for line in records.lines(io.BytesIO(data)):
+        image_id = None
+        with suppress(BadRecordError):
+            image_id = records.names(line.data).image_id
+        if not is_image_id(image_id):
+            what = f"{flag}: line {line.number} is not an object with a valid image_id"
+            fix = 'write {"image_id": "..."} on each line, or give a list with another ending'
+            raise UsageError(what, path=path, fix=fix)
+        yield image_id
