@@ -184,7 +184,6 @@ def hostile(at: Folders, tmp_path: Path) -> Iterator[tuple[Path, Served]]:
         str(pipe),
         "/dev/zero",
         "/etc/passwd",
-        "/proc/self/mem",
         "a\0b",
         "x" * 9000,
     ]
@@ -200,7 +199,7 @@ def test_files_that_a_record_names_are_served_only_as_pictures(
     hostile: tuple[Path, Served],
 ) -> None:
     _, served = hostile
-    for number in range(7):
+    for number in range(6):
         status, _, body = ask(served, f"/image/{number}")
         assert status == 404, body
         status, headers, body = ask(served, f"/thumb/{number}")

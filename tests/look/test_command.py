@@ -1,0 +1,222 @@
+"""``shardwright look`` as a user runs it: the page, one sample, the report, the list of copies."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from PIL import Image
+
+import shardwright
+from shardwright import look, pack
+from shardwright.cli.main import main
+from tests.commands import run, start
+from tests.look.pictures import HOSTILE, LONG, Folders, painted
+from tests.tars import all_ids, digests
+
+
+def digest(folder: Path) -> dict[str, str]:
+    return {str(path): path.read_bytes().hex()[:64] for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_page_is_served_until_a_signal_and_the_data_stays_as_it_was(
+    at: Folders, number: signal.Signals, code: int
+) -> None:
+    before = digest(at.root)
+    process = start("look", at.shards, "--no-browser", "--port", "0")
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    while said and "look at" not in said:
+        said = process.stderr.readline()
+    found = re.fullmatch(r"look at (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", said)
+    assert found, said
+    with urlopen(f"{found[1]}api/overview", timeout=10) as answer:
+        assert json.load(answer)["samples"] == 23
+    process.send_signal(number)
+    _, rest = process.communicate(timeout=20)
+    assert (process.returncode, rest) == (code, "Interrupted\n")
+    assert digest(at.root) == before
+
+
+def test_one_sample_is_printed_with_its_cut_its_members_and_its_record(at: Folders) -> None:
+    done = run("look", at.shards, "--id", "long")
+    assert done.returncode == 0, done.stderr
+    kept, cut = LONG.split(" word76 ")
+    assert f"caption: {kept} [t5 cuts off 24 tokens:]  word76 {cut}\n" in done.stdout
+    assert "long, bucket 64x64\n" in done.stdout
+    assert "flags: truncated\n" in done.stdout
+    assert "t5 reads 77 tokens\n" in done.stdout
+    row = next(line for line in done.stdout.splitlines() if line.startswith("vae.npy"))
+    assert row.split()[1:4] == ["float16", "16x8x8", "2,176"]
+    assert "  image_path: " in done.stdout
+    sample = json.loads(run("look", at.store, "--id", "long", "--json").stdout)["sample"]
+    assert (sample["id"], sample["cuts"][0]["lost"]) == ("long", 24)
+
+
+def test_the_picture_of_a_sample_is_saved(at: Folders, tmp_path: Path) -> None:
+    png = tmp_path / "wide.png"
+    done = run("look", at.store, "--id", "wide", "--save", png)
+    assert done.stdout.endswith(f"saved its picture in {png}\n")
+    with Image.open(png) as image:
+        assert (image.format, image.size) == ("PNG", (256, 64))
+    latent = tmp_path / "latent.png"
+    look(at.shards, images=at.store, id="wide", save=latent)
+    with Image.open(latent) as image:
+        assert image.size == (96, 64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere: no such folder; give a store or a shard folder"),
+        ([".", "--port", "x"], "argument --port: invalid int value: 'x'"),
+        (
+            ["."],
+            ".: is not a store (no approved_image_dataset.jsonl) and not a shard folder (no .tar); "
+            "give the folder that derive, migrate or pack wrote",
+        ),
+        (["SHARDS", "--save", "x.png"], "--save without --id; name the sample with --id"),
+        (
+            ["SHARDS", "--id", "none"],
+            "SHARDS: --id none: no such sample; give one that is there, for example copy",
+        ),
+        (
+            ["SHARDS", "--id", "copy", "--save", "x.jpg"],
+            "x.jpg: --save: not a .png file; name it FILE.png",
+        ),
+        (["SHARDS", "--report", "x.pdf"], "x.pdf: --report: not an .html file; name it FILE.html"),
+        (
+            ["SHARDS", "--duplicates", "x.txt"],
+            "x.txt: --duplicates: not a .jsonl file; name it FILE.jsonl",
+        ),
+        (
+            ["SHARDS", "--duplicates", "x.jsonl", "--threshold", "0.1"],
+            "--threshold is 0.1; give a cosine from 0.8 to 1",
+        ),
+        (
+            ["SHARDS", "--threshold", "0.9"],
+            "--threshold without --duplicates; on the page, move the slider",
+        ),
+        (["SHARDS", "--images", "gone"], "gone: --images: no such folder"),
+        (
+            ["SHARDS", "--compare", "x", "--id", "copy"],
+            "--compare with --id; compare on the page, without it",
+        ),
+    ],
+)
+def test_wrong_usage_is_one_sentence_with_the_fix(
+    at: Folders,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [str(at.shards) if word == "SHARDS" else word for word in arguments]
+    assert main(["look", *words]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(message.replace("SHARDS", str(at.shards))), last
+
+
+class _Page(HTMLParser):
+    """Collects the elements and the text of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_report_is_one_page_that_loads_nothing_and_shows_everything(
+    at: Folders, tmp_path: Path
+) -> None:
+    html = tmp_path / "report.html"
+    done = run("look", at.shards, "--images", at.images, "--report", html)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"wrote a report of 23 samples to {html}\ndeserves attention:\n")
+    assert "  1 caption is cut off: longer than t5 reads\n" in done.stdout
+    page = _Page()
+    page.feed(html.read_text())
+    names = [name for name, _ in page.elements]
+    assert "script" not in names
+    sources = [each.get("src") or each.get("href") for _, each in page.elements]
+    loaded = [source for source in sources if source and not source.startswith("data:image/jpeg;")]
+    assert loaded == []
+    assert not [name for _, each in page.elements for name in each if name.startswith("on")]
+    assert names.count("img") == names.count("figure") == 23
+    assert names.count("svg") == 4
+    assert HOSTILE in page.text
+    assert LONG.split("word75")[0] in page.text
+    assert "1 image cropped by more than 25%, at most by 62%" in page.text
+    assert "2 samples in 1 group are nearly alike" in page.text
+    assert html.stat().st_size < 10_000_000
+
+
+def test_the_report_is_the_same_for_the_same_input_and_has_as_many_samples_as_asked(
+    at: Folders, tmp_path: Path
+) -> None:
+    for name in ("one.html", "two.html"):
+        look(at.store, report=tmp_path / name, samples=7)
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+    assert (tmp_path / "one.html").read_text().count("<figure>") == 7
+    look(at.store, report=tmp_path / "none.html", samples=0)
+    assert "<figure>" not in (tmp_path / "none.html").read_text()
+
+
+def test_copies_are_listed_and_packing_without_them_keeps_one_of_each(
+    at: Folders, tmp_path: Path
+) -> None:
+    listed = tmp_path / "copies.jsonl"
+    done = run("look", at.store, "--duplicates", listed, "--threshold", "0.98")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        f"listed 1 sample of 1 group in {listed}\n"
+        "to leave them out, give it to shardwright pack --exclude-ids-file\n"
+    )
+    (line,) = map(json.loads, listed.read_text().splitlines())
+    assert (line["image_id"], line["same_as"], line["group_size"]) == ("img000", "copy", 2)
+    assert 0.98 < line["similarity"] <= 1
+    pack(derived_dir=at.store, output_dir=tmp_path / "without", exclude_ids_file=listed, workers=1)
+    assert set(all_ids(at.shards)) - set(all_ids(tmp_path / "without")) == {"img000"}
+
+
+def test_looking_changes_nothing_on_the_disk(at: Folders, tmp_path: Path) -> None:
+    before = digests(at.shards)
+    look(at.shards, images=at.images, report=tmp_path / "x.html")
+    shardwright.look(at.shards, id="copy")
+    assert digests(at.shards) == before
+
+
+def test_a_report_that_would_be_too_large_is_refused_with_a_number_that_fits(
+    at: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardwright.looking.report._LARGEST", 30_000)
+    with pytest.raises(shardwright.UsageError, match=r"--samples 23: .*; give at most \d+, so"):
+        look(at.shards, images=at.images, report=tmp_path / "x.html", samples=23)
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_picture_is_the_same_whatever_the_scale_it_was_decoded_at(tmp_path: Path) -> None:
+    from shardwright.deriving import images
+    from shardwright.looking.pictures import _upright
+    from shardwright.store.provenance import SRGB
+
+    path = tmp_path / "large.jpg"
+    Image.fromarray(painted(1001, 803, seed=1)).save(path, quality=95)
+    with images.strict():
+        whole, small = (_upright(images.read(str(path), {SRGB}, scale)) for scale in (1, 8))
+    assert small.size == (125, 100)
+    assert whole.size == (1001, 803)
