@@ -112,12 +112,7 @@ class Served:
         self.url = self.server.url
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - JSON

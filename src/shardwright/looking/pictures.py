@@ -141,7 +141,7 @@ class Previews:
             return picture
         shown = self.shown(number, side)
         if shown is None or shown.crop is None:
-            return shown and shown.image
+            return shown.image if shown else None
         across, down = (
             shown.image.width / shown.size.width,
             shown.image.height / shown.size.height,
@@ -243,10 +243,10 @@ def _upright(found: Pictures) -> Image.Image:
     """Give the picture without what pads it when it is decoded at a smaller scale."""
     image = found.by_colour[SRGB]
     box = found.place((0, 0, *found.size))
-    whole = tuple(
-        max(0, min(round(side), most)) for side, most in zip(box, image.size * 2, strict=True)
-    )
-    return image if whole == (0, 0, *image.size) else image.crop(whole)
+    left, top, right, bottom = map(round, box)
+    if (left, top, right, bottom) == (0, 0, *image.size):
+        return image
+    return image.crop((left, top, min(right, image.width), min(bottom, image.height)))
 
 
 def _jpeg(image: Image.Image, side: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.buckets import Bucket as Shape
+from shardwright.buckets import is_bucket
 from shardwright.deriving.images import Size
 from shardwright.deriving.views import Frame
 from shardwright.errors import DamageError, ShardwrightError
@@ -88,7 +88,7 @@ class ShardSource:
         self._firsts = [part.first for part in self.parts]
         self.recipe = _recipe(self.parts[0].catalog)
         described = self.parts[0].catalog.components
-        self.settings: dict[str, Settings] = {n: dict(c.settings) for n, c in described.items()}
+        self.settings: Mapping[str, Settings] = {n: dict(c.settings) for n, c in described.items()}
         self.table = self._read(first, progress)
         self.buckets = [bucket for part in self.parts for bucket in _buckets(part)]
 
@@ -96,7 +96,7 @@ class ShardSource:
         builder = Builder()
         progress.phase("read", total, "records")
         for part in self.parts:
-            for rows in _rows(part, self.recipe):
+            for rows in _rows(part):
                 check()
                 builder.add(rows)
                 progress.advance(len(rows))
@@ -165,7 +165,7 @@ def open_shards(location: str, progress: Progress) -> ShardSource:
         return ShardSource(location, {None: RemoteFolder(location, {})}, progress)
     path = Path(location)
     parts = {} if is_packed(path) else parts_of(path)
-    folders = {name: LocalFolder(folder) for name, folder in parts.items()}
+    folders: dict[str | None, Folder] = {n: LocalFolder(part) for n, part in parts.items()}
     return ShardSource(location, folders or {None: LocalFolder(path)}, progress)
 
 
@@ -186,14 +186,14 @@ def _buckets(part: Part) -> Iterator[Bucket]:
         yield Bucket(name, part.name, *count)
 
 
-def _rows(part: Part, recipe: Recipe) -> Iterator[list[dict[str, Any]]]:
+def _rows(part: Part) -> Iterator[list[dict[str, Any]]]:
     """Read a row for each sample, a shard at a time."""
     sizes = part.catalog.places[:, :, 1].sum(axis=1).tolist()
     for shard, first, found in _records(part):
         yield [
             {
                 **record,
-                **(_lost(record, recipe, shard) if known is None else _flat(known)),
+                **(_lost(record, shard) if known is None else _flat(known)),
                 "aspect_bucket": shard.bucket,
                 "bytes": size,
                 "state": READY,
@@ -239,12 +239,15 @@ def _flat(known: SampleFacts) -> dict[str, Any]:
     }
 
 
-def _lost(record: Record, recipe: Recipe, shard: Shard) -> dict[str, float]:
+def _lost(record: Record, shard: Shard) -> dict[str, float]:
     """Compute what a fitted array does not show of its picture, by the crop in the record."""
-    sides = [record.get(name) for name in ("width", "height")]
-    crop = record.get(CROP)
+    bucket = Shape.parse(shard.bucket) if is_bucket(shard.bucket) else None
+    crop: Any = record.get(CROP)
+    sides: Any = [record.get(name) for name in ("width", "height")]
+    if bucket is None or not (isinstance(crop, list) and len(crop) == 4):
+        return {}
     try:
-        frame = Frame(tuple(crop), Size(*dataclasses.astuple(Shape.parse(shard.bucket))))
+        frame = Frame((crop[0], crop[1], crop[2], crop[3]), Size(bucket.width, bucket.height))
         return {ENLARGED: frame.enlarged, CROPPED: frame.cropped(Size(*sides))}
-    except (TypeError, ValueError, ZeroDivisionError, OverflowError):  # it has none, or anything
+    except (TypeError, ZeroDivisionError, OverflowError):  # the record may be anybody's
         return {}

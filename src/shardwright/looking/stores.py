@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -25,6 +25,7 @@ from shardwright.reporting.run import not_ready
 from shardwright.storage.files import explained
 from shardwright.store import arrays, npy, provenance, records
 from shardwright.store.npy import BadArrayError
+from shardwright.store.provenance import Settings
 from shardwright.store.records import Record
 from shardwright.store.store import Store
 
@@ -43,7 +44,7 @@ class StoreSource:
     def __init__(self, store: Store, progress: Progress) -> None:
         self.name = str(store.folder)
         self.store, self.recipe = store, store.recipe
-        self.settings = {
+        self.settings: Mapping[str, Settings] = {
             name: entry.settings for name, entry in provenance.readable(store.folder).items()
         }
         found = scan(store, progress, _NOTE_EVERY)

@@ -105,7 +105,8 @@ class Names:
 
     def having(self, name: str) -> Chosen:
         """Mark the samples of a name."""
-        return self.codes == (self.names.index(name) if name in self.names else -1)
+        marked: Chosen = self.codes == (self.names.index(name) if name in self.names else -1)
+        return marked
 
 
 class Builder:
@@ -147,13 +148,16 @@ class Builder:
     def table(self) -> Table:
         """Give the table of all rows."""
         numbers = {}
-        for name, parts in self._numbers.items():
+        for name, pieces in self._numbers.items():
             column = numbers[name] = np.full(len(self.ids), np.nan)
-            for first, part in parts:
+            for first, part in pieces:
                 column[first : first + len(part)] = part
         numbers = {name: column for name, column in numbers.items() if not np.isnan(column).all()}
-        names = (Names(codes, list(self._names[name])) for name, codes in self._codes.items())
-        return Table(self.ids, Texts(self._id_texts), Texts(self._captions), *names, numbers)
+        buckets, parts, states = (
+            Names(codes, list(self._names[name])) for name, codes in self._codes.items()
+        )
+        texts = Texts(self._id_texts), Texts(self._captions)
+        return Table(self.ids, *texts, buckets, parts, states, numbers)
 
 
 def _text(value: object) -> str:
