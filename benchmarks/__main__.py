@@ -19,7 +19,10 @@ from benchmarks.contest import Answer, ask
 from benchmarks.sizes import QUICK, USUAL, Sizes
 from benchmarks.stores import remove
 
-QUESTIONS = ("pack", "scan", "read", "verify", "migrate", "reading", "derive", "fill", "start")
+QUESTIONS = (
+    *("pack", "scan", "read", "verify", "migrate", "reading", "derive", "fill", "duplicates"),
+    "start",
+)
 HERE = Path(__file__).parent
 
 
@@ -31,7 +34,7 @@ def main() -> None:
     add("--quick", action="store_true", help="small and once, in about a minute")
     add("--rounds", type=int, metavar="N", help=f"of each contestant ({USUAL.rounds})")
     add("--folder", type=Path, default=HERE / "cache", metavar="DIR",
-        help="for made-up data, which is kept: up to 10 GB (%(default)s)")  # fmt: skip
+        help="for made-up data, which is kept: up to 17 GB (%(default)s)")  # fmt: skip
     add("--page", type=Path, metavar="JSON", help="print the part of docs/speed.md about a run")
     add("--plots", type=Path, metavar="JSON", help="draw the plots of a run")
     options = parser.parse_args()

@@ -62,6 +62,7 @@ class Runs:
     cpu: list[float] = field(default_factory=list)  # seconds of the processor, of all processes
     difference: list[float] = field(default_factory=list)  # from the exact pixels, of 255
     fill: list[float] = field(default_factory=list)  # mean size of the batches
+    recall: list[float] = field(default_factory=list)  # the part of the planted ones that is found
 
     def median(self, measure: str = "seconds") -> float:
         """Give the median of a measure; of memory the most that was seen."""

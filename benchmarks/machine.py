@@ -13,7 +13,7 @@ from shardwright.engine.local import cores
 BUSY = 0.5  # a load above which others take so much of the machine that figures mean little
 _LIBRARIES = (
     *("shardwright", "numpy", "msgspec", "xxhash", "webdataset", "datasets", "torch"),
-    *("pillow", "simplejpeg", "pyvips", "opencv-python-headless"),
+    *("pillow", "simplejpeg", "pyvips", "opencv-python-headless", "faiss-cpu"),
 )
 
 

@@ -161,6 +161,8 @@ def _asides(runs: Runs, work: int) -> list[str]:
         said.append(f"{runs.median('difference'):.2g} of 255 off")
     if runs.fill:
         said.append(f"{runs.median('fill'):.2f} a batch")
+    if runs.recall:
+        said.append(f"{runs.median('recall'):.2%} found")
     return said
 
 

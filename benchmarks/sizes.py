@@ -22,6 +22,7 @@ class Sizes:
     reading: int  # photographs
     large: int  # photographs of the last size, for derive
     fill: int  # images of mixed sizes
+    duplicates: tuple[int, ...]  # vectors
 
 
 USUAL = Sizes(
@@ -38,6 +39,7 @@ USUAL = Sizes(
     reading=12,
     large=96,
     fill=400,
+    duplicates=(20_000, 200_000, 1_000_000),
 )
 QUICK = Sizes(
     rounds=1,
@@ -53,4 +55,5 @@ QUICK = Sizes(
     reading=3,
     large=12,
     fill=16,
+    duplicates=(2_000, 21_000),
 )

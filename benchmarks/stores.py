@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from numpy.random import Generator
     from PIL import Image
 
+PLANTED = "planted.json"  # beside shards: the ids of each group of copies
+
 _DISTINCT = 6  # photographs; others are hard links to them, for one takes seconds to make
 _NAMES_A_FILE = 50_000  # ext4 allows 65,000
 
@@ -119,6 +121,13 @@ def shard_set(folder: Path, samples: int) -> Path:
 def _pack(store: Path, shards: Path) -> None:
     command: Command = [*SHARDWRIGHT, "pack", "--derived-dir", store, "--output-dir", shards]
     subprocess.run([*command, "--shard-size", "100"], check=True, capture_output=True)
+
+
+def planted_shards(folder: Path, vectors: int) -> Path:
+    """Give shards with nothing but vectors, of which some are nearly the same: 5.6 KB each."""
+    from benchmarks import planted  # here, because of numpy
+
+    return _once(folder, f"planted-{vectors}", partial(planted.write, vectors))
 
 
 def stage1_file(folder: Path, records: int) -> Path:

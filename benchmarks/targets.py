@@ -68,6 +68,7 @@ _MILLION: Case = {"records": 1_000_000}
 _READ: Case = {"cache": "warm", "workers": 1}
 _DERIVE: Case = {"encoders": "simulated GPU"}
 _LARGE: Case = {"megapixels": 12, "workers": 1}
+_VECTORS: Case = {"vectors": 1_000_000}
 
 TARGETS = (
     Target("pack: time to GNU tar's", "pack", _PACK, against=TAR, at_most=0.5),
@@ -102,5 +103,10 @@ TARGETS = (
            at_least=3),
     Target("fill, fit bucket: images in a batch of 8", "fill", {"fit": "fit bucket"}, "fill",
            at_least=7.5),
+    Target("duplicates of 1,000,000: seconds a vector", "duplicates", _VECTORS, at_most=0.0003),
+    Target("duplicates of 1,000,000: memory in MB", "duplicates", _VECTORS, "peak_mb",
+           at_most=8000),
+    Target("duplicates of 1,000,000: part that is found", "duplicates", _VECTORS, "recall",
+           at_least=0.99),
     Target("start: seconds of --help", "start", {"command": "--help"}, at_most=0.2),
 )  # fmt: skip

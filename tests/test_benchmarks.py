@@ -27,9 +27,12 @@ from benchmarks.contest import (
 from benchmarks.pack import PLAIN, SYNCED, TAR, WRITER
 from benchmarks.sizes import QUICK
 from benchmarks.targets import Target
+from shardwright import verify
 
 ROOT = Path(__file__).parents[1]
-TINY = replace(QUICK, pack=(3, 6), derive=2, megapixels=(1,), reading=2, large=2, fill=2)
+TINY = replace(
+    QUICK, pack=(3, 6), derive=2, megapixels=(1,), reading=2, large=2, fill=2, duplicates=(400,)
+)
 
 
 def answer(runs: dict[str, list[float]], question: str = "pack", work: int = 100) -> Answer:
@@ -87,6 +90,14 @@ def test_the_fill_of_batches_is_measured_for_each_fit(tmp_path: Path) -> None:
     assert all(1 <= one.runs[OURS].median("fill") <= 2 for one in answers)
     target = Target("fill", "fill", {"fit": "fit bucket"}, "fill", at_least=1)
     assert target.figure(answers) == answers[1].runs[OURS].fill[0]
+
+
+def test_planted_duplicates_are_found_in_shards_that_verify_accepts(tmp_path: Path) -> None:
+    (found,) = run("duplicates", TINY, tmp_path)
+    assert found.case == {"vectors": 400}
+    assert found.runs[OURS].recall == [1.0]
+    assert "100.00% found" in report.table(found)
+    assert verify(tmp_path / "planted-400", read_data=True).findings == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")

@@ -36,6 +36,7 @@ _EQUAL = 1 - 1e-6  # more is the rounding of float32
 _ROWS = 256  # compared with all others at a time
 _BUFFER = 4_000_000  # pairs, until they are reduced to a forest
 _DIMENSIONS = 128  # in which cells are made
+_SMALLEST = 128  # vectors in a cell on average; the calls for smaller ones would take longer
 _PROBES = 8  # cells that a vector is compared with
 _TRAINING = 40  # vectors for each centre of a cell
 _ROUNDS = 8  # of k-means
@@ -264,7 +265,7 @@ def _compare_in_cells(found: _Found, copies: Numbers) -> None:
     homes = np.bincount(home, minlength=count)
     visits = np.bincount(probes[:, 1:].ravel(), minlength=count)
     at_home = np.split(np.argsort(home, kind="stable"), np.cumsum(homes)[:-1])
-    visitors = np.argsort(probes[:, 1:].ravel(), kind="stable") // (probes.shape[1] - 1)
+    visitors = np.argsort(probes[:, 1:].ravel(), kind="stable") // max(1, probes.shape[1] - 1)
     visiting = np.split(visitors, np.cumsum(visits)[:-1])
     crowded = homes + visits > EXACT_MOST
     total = len(home) + int(visits[crowded].sum())
@@ -275,9 +276,11 @@ def _compare_in_cells(found: _Found, copies: Numbers) -> None:
             """Count a pair of two cells only once, although each may visit the other's."""
             host = np.where(home[first] == cell, first, second)
             guest = first + second - host
-            twice = (probes[host] == home[guest][:, None]).any(axis=1) & (home[guest] != cell)
-            counts = (home[host] == cell) & ~(twice & (host > guest))
-            return np.where(counts, copies[first] * copies[second], 0)
+            weights = np.where(home[host] == cell, copies[first] * copies[second], 0)
+            later = np.flatnonzero((home[guest] != cell) & (host > guest))
+            met = (probes[host[later]] == home[guest[later], None]).any(axis=1)
+            weights[later[met]] = 0
+            return weights
 
         places = np.concatenate([at_home[cell], visiting[cell]])
         if not crowded[cell]:
@@ -304,7 +307,7 @@ def _cells(found: _Found) -> tuple[Floats, NDArray[np.int32]]:
         some = np.arange(start, min(start + BLOCK, count))
         reduced[some] = (found.units(some) - middle) @ axes
         found.progress.advance(len(some))
-    cells = round(4 * count**0.5)
+    cells = max(1, round(min(4 * count**0.5, count / _SMALLEST)))
     sample = reduced[even(count, _TRAINING * cells)]
     centres = sample[even(len(sample), cells)]
     for _ in range(_ROUNDS):  # one by one, so that Ctrl-C need not wait for all
@@ -317,11 +320,11 @@ def _cells(found: _Found) -> tuple[Floats, NDArray[np.int32]]:
         centres = kmeans.centroids
     index = faiss.IndexFlatL2(reduced.shape[1])
     index.add(centres)
-    probes = np.empty((count, _PROBES), np.int32)
+    probes = np.empty((count, min(_PROBES, cells)), np.int32)
     for start in range(0, count, BLOCK):
         check()
         block = reduced[start : start + BLOCK]
-        probes[start : start + BLOCK] = index.search(block, _PROBES)[1]
+        probes[start : start + BLOCK] = index.search(block, probes.shape[1])[1]
         found.progress.advance(len(block))
     return reduced, probes
 
