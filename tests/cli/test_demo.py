@@ -18,10 +18,14 @@ def test_the_demo_works_in_an_empty_folder_and_again_in_its_own(tmp_path: Path) 
     output = tmp_path / "shardwright-demo" / "shards"
     found = all_ids(output)
     assert len(found) == len(set(found)) == 24
-    assert len({path.parent for path in shards(output)}) == 4
+    assert len({path.parent for path in shards(output)}) == 5
     assert "4. shardwright-demo/derived: OK: no damage" in done.stdout
     assert "5. shardwright-demo/shards: OK: no damage\n  8 shards" in done.stdout
     assert "6. read back all 24 samples" in done.stdout
+    assert "7. wrote a page with what is in it: shardwright-demo/report.html\n" in done.stdout
+    page = (tmp_path / "shardwright-demo" / "report.html").read_text()
+    assert page.count("<img ") == 24
+    assert "1 caption is cut off: longer than t5 reads" in page
     assert "  pip install '.[encode]'  " in done.stdout
     assert "shardwright[" not in done.stdout  # which is on no index
     for path in shards(output):
