@@ -16,7 +16,13 @@ from tests.commands import run
 from tests.derive.pictures import make_images
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/curating.md", "docs/recipes.md", "docs/training.md"]
+PAGES = [
+    "README.md",
+    "docs/curating.md",
+    "docs/looking.md",
+    "docs/recipes.md",
+    "docs/training.md",
+]
 
 
 def blocks(page: str, language: str) -> list[str]:

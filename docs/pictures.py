@@ -1,0 +1,73 @@
+"""Makes the pictures of the page that README and docs show, from the demo: ``make pictures``."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+FOLDER = Path(__file__).parent / "pictures"
+BROWSER = "/usr/bin/chromium-headless-shell"
+WIDTH, HEIGHT = 1200, 800
+COLOURS = 192  # of the files, which are in the repository
+
+
+@contextmanager
+def demo(folder: Path) -> Iterator[str]:
+    """Run the demo and show its shards; give the address."""
+    command = [sys.executable, "-m", "shardwright"]
+    subprocess.run([*command, "demo", "demo"], cwd=folder, check=True, capture_output=True)
+    arguments = ["look", "demo/shards", "--no-browser", "--port", "0"]
+    shown = subprocess.Popen([*command, *arguments], cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        assert shown.stderr is not None
+        (url,) = re.findall(r"http://\S+", next(line for line in shown.stderr if "http" in line))
+        yield url
+    finally:
+        shown.terminate()
+        shown.wait()
+
+
+def save(page: Page, name: str) -> None:
+    """Save what the page shows as a small file."""
+    page.wait_for_load_state("networkidle")
+    with Image.open(io.BytesIO(page.screenshot())) as image:
+        small = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        small.save(FOLDER / f"{name}.png", optimize=True)
+
+
+def main() -> None:
+    """Make all pictures, in light and dark."""
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, demo(Path(folder)) as url, sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        for scheme, end in (("light", ""), ("dark", "-dark")):
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+            page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+            page.goto(f"{url}?view=duplicates")
+            page.get_by_role("button", name=re.compile("Compare|Find|Start")).click()
+            page.get_by_role("slider").wait_for()
+            save(page, f"duplicates{end}")
+            page.goto(url)
+            save(page, f"overview{end}")
+            page.goto(f"{url}?view=grid")
+            save(page, f"grid{end}")
+            page.get_by_label("id").fill("demo017")
+            page.get_by_role("link", name=re.compile("demo017")).first.click()
+            save(page, f"sample{end}")
+            page.goto(f"{url}?view=map")
+            save(page, f"map{end}")
+            page.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
