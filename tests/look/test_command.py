@@ -48,7 +48,7 @@ def test_one_sample_is_printed_with_its_cut_its_members_and_its_record(at: Folde
     done = run("look", at.shards, "--id", "long")
     assert done.returncode == 0, done.stderr
     kept, cut = LONG.split(" word76 ")
-    assert f"caption: {kept} [t5 cuts off 24 tokens:]  word76 {cut}\n" in done.stdout
+    assert f"caption: {kept} [t5 cuts off 24 tokens:] word76 {cut}\n" in done.stdout
     assert "long, bucket 64x64\n" in done.stdout
     assert "flags: truncated\n" in done.stdout
     assert "t5 reads 77 tokens\n" in done.stdout

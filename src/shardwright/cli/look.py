@@ -116,7 +116,7 @@ def _caption(sample: dict[str, Any]) -> Iterator[str]:
         if cut["at"] is None:
             yield words
         else:
-            caption += f"{shown(text[done : cut['at']])} [{words}:] "
+            caption += f"{shown(text[done : cut['at']])} [{words}:]"
             done = cut["at"]
     yield f"caption: {caption}{shown(text[done:])}"
 

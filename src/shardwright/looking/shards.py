@@ -121,7 +121,8 @@ class ShardSource:
         part, place = self._at(number)
         shard = part.catalog.shard_of(place)
         first = part.catalog.firsts[part.catalog.shards.index(shard)]
-        return f"{part.folder.name}/{shard.path}, sample {place - first}"
+        folder = self.name if part.name is None else f"{self.name}/{part.name}"
+        return f"{folder}/{shard.path}, sample {place - first}"
 
     def members(self, number: int) -> list[str]:
         return [name for name in self._at(number)[0].catalog.members if name != JSON_SUFFIX]

@@ -7,7 +7,7 @@ import { filters, go, href } from "./route.js";
 import { count, plain, plural } from "./words.js";
 
 const SIZE = 60;
-const COMPARED = { both: "In both", missing: "Only here", caption: "Another caption", arrays: "Other arrays" };
+const COMPARED = { both: "in both", missing: "only here", caption: "another caption" };
 
 export function grid(app) {
   const bar = filterBar(app.overview, change);
@@ -17,6 +17,7 @@ export function grid(app) {
   const pages = h("nav", { class: "pages", "aria-label": "Pages" });
   const element = h("div", { class: "grid" }, h("h1", { class: "visually-hidden" }, "Grid"), bar.element,
     h("div", { class: "line" }, found, h("div", { class: "tools" }, bar.sort, shown)), cards, pages);
+  const all = app.overview.samples + app.overview.not_ready.reduce((sum, row) => sum + row.count, 0);
   let values = {};
   let last = 0;
 
@@ -40,14 +41,13 @@ export function grid(app) {
   }
 
   function words(total) {
-    const all = app.overview.samples;
     return Object.keys(filters({ ...values, sort: "", order: "" })).length
       ? `${count(total)} of ${plural(all, "sample")}` : plural(total, "sample");
   }
 
   function nothing(total) {
     if (total) return [h("p", {}, "This page is past the last sample."), h("a", { href: href({ ...values, page: "" }) }, "First page")];
-    if (!app.overview.samples) return h("p", {}, "There are no samples yet.");
+    if (!all) return h("p", {}, "There are no samples yet.");
     return [h("p", {}, "No sample matches these filters."), h("a", { href: "?view=grid" }, "Show all samples")];
   }
 

@@ -1,16 +1,24 @@
 // Every image as a point: the first two principal components of its vector, to pan, zoom and open.
 
 import { get, thumb } from "./api.js";
+import { compared } from "./comparing.js";
 import { debounce, h, picture, replace } from "./dom.js";
-import { cells, drawing, extent, gradient, palette } from "./points.js";
+import { cells, drawing, gradient, palette } from "./points.js";
 import { go, note, read, sampleHref } from "./route.js";
 import { count, plain, plural } from "./words.js";
 
 const WAYS = { bucket: "Bucket", part: "Part", flag: "Flag", text: "Words in the caption" };
 const SIDE = 65535; // coordinates of the server
+const ALL = { x: SIDE / 2, y: SIDE / 2, zoom: 1 };
 const NEAR = 8; // pixels from a point at which it is under the pointer
 
 export function map(app) {
+  const view = compared(app, h("h1", { class: "visually-hidden" }, "Map"), () => scatter(app));
+  view.element.className = "map";
+  return view;
+}
+
+function scatter(app) {
   const canvas = h("canvas", { tabindex: 0, role: "img", "aria-label": "Map of the samples. Arrow keys move, + and - zoom, Enter opens the sample at the centre." });
   const tip = h("div", { class: "tip", hidden: true });
   const legend = h("div", { class: "legend" });
@@ -20,7 +28,7 @@ export function map(app) {
   const typed = debounce(300, () => go({ ...read(), words: words.value.trim() }, { replace: true }));
   const words = h("input", { type: "search", id: "words", autocomplete: "off", oninput: typed });
   const stage = h("div", { class: "stage" }, canvas, tip);
-  const element = h("div", { class: "map" }, h("h1", { class: "visually-hidden" }, "Map"),
+  const element = h("div", {},
     h("div", { class: "line" },
       h("div", { class: "field" }, h("label", { for: "by" }, "Colour by"), by),
       h("div", { class: "field" }, h("label", { for: "words" }, "Words"), words),
@@ -29,9 +37,8 @@ export function map(app) {
 
   let points = null;
   let picker = null;
-  let bounds = { wide: SIDE, tall: SIDE, centre: { x: SIDE / 2, y: SIDE / 2, zoom: 1 } };
   let colours = { key: null };
-  const camera = { ...bounds.centre };
+  const camera = { ...ALL };
   let size = { width: 0, height: 0 };
   let frame = 0;
   let hovered = -1;
@@ -41,7 +48,6 @@ export function map(app) {
     words.parentElement.hidden = by.value !== "text";
     if (words.value.trim() !== (values.words ?? "")) words.value = values.words ?? "";
     if (!points) await load(values, signal);
-    if (!points) return;
     const asked = { by: by.value, text: by.value === "text" ? values.words ?? "" : "" };
     const key = JSON.stringify(asked);
     if (key === colours.key) return;
@@ -52,15 +58,9 @@ export function map(app) {
   }
 
   async function load(values, signal) {
-    if (!app.overview.vectors) {
-      element.replaceChildren(h("p", { class: "state" }, "There are no image vectors here. Add a component with one vector per image to the recipe to see a map."));
-      return;
-    }
     const answer = await get("/api/map", {}, signal);
     points = { n: answer.n, x: Float32Array.from(answer.x), y: Float32Array.from(answer.y, (y) => SIDE - y) };
     picker = cells(points, SIDE);
-    bounds = extent(points);
-    Object.assign(camera, bounds.centre);
     const all = answer.n.length;
     found.textContent = all < answer.of ? `${count(all)} of ${plural(answer.of, "sample")}, evenly chosen` : plural(all, "sample");
     const at = (values.at ?? "").split(",").map(Number);
@@ -91,14 +91,15 @@ export function map(app) {
 
   // --- from the map to the screen and back ---
 
-  const scale = () => 0.94 * camera.zoom * Math.min(size.width / bounds.wide, size.height / bounds.tall);
-  const toMap = (px, py) => [camera.x + (px - size.width / 2) / scale(), camera.y + (py - size.height / 2) / scale()];
+  const across = () => (0.94 * camera.zoom * size.width) / SIDE;
+  const down = () => (0.94 * camera.zoom * size.height) / SIDE;
+  const toMap = (px, py) => [camera.x + (px - size.width / 2) / across(), camera.y + (py - size.height / 2) / down()];
 
   const settle = debounce(250, () => note({ at: [camera.x.toFixed(0), camera.y.toFixed(0), camera.zoom.toFixed(3)].join(",") }));
 
   function move(dx, dy) {
-    camera.x = Math.min(SIDE, Math.max(0, camera.x - dx / scale()));
-    camera.y = Math.min(SIDE, Math.max(0, camera.y - dy / scale()));
+    camera.x = Math.min(SIDE, Math.max(0, camera.x - dx / across()));
+    camera.y = Math.min(SIDE, Math.max(0, camera.y - dy / down()));
     moved();
   }
 
@@ -106,8 +107,8 @@ export function map(app) {
   function zoom(times, px = size.width / 2, py = size.height / 2) {
     const [x, y] = toMap(px, py);
     camera.zoom = Math.min(400, Math.max(0.5, camera.zoom * times));
-    camera.x = x - (px - size.width / 2) / scale();
-    camera.y = y - (py - size.height / 2) / scale();
+    camera.x = x - (px - size.width / 2) / across();
+    camera.y = y - (py - size.height / 2) / down();
     moved();
   }
 
@@ -119,7 +120,7 @@ export function map(app) {
   const schedule = () => {
     frame ||= requestAnimationFrame(() => {
       frame = 0;
-      if (points && colours.codes) drawing(canvas, size, points, colours, { ...camera, scale: scale() }, hovered);
+      if (points && colours.codes) drawing(canvas, size, points, colours, { ...camera, across: across(), down: down() }, hovered);
     });
   };
 
@@ -148,7 +149,7 @@ export function map(app) {
 
   function hover(px, py) {
     const [x, y] = toMap(px, py);
-    const nearest = picker?.nearest(x, y, NEAR / scale()) ?? -1;
+    const nearest = picker?.nearest(x, y, NEAR / across(), NEAR / down()) ?? -1;
     if (nearest === hovered && !tip.hidden) return;
     hovered = nearest;
     asking?.abort();
@@ -160,8 +161,8 @@ export function map(app) {
     const n = points.n[nearest];
     const text = h("span", { class: "mono" }, ids.get(n) ?? "…");
     replace(tip, h("span", { class: "thumb" }, picture(thumb(n), "")), text);
-    const sx = (points.x[nearest] - camera.x) * scale() + size.width / 2;
-    const sy = (points.y[nearest] - camera.y) * scale() + size.height / 2;
+    const sx = (points.x[nearest] - camera.x) * across() + size.width / 2;
+    const sy = (points.y[nearest] - camera.y) * down() + size.height / 2;
     const [wide, tall] = [tip.offsetWidth, tip.offsetHeight];
     tip.style.left = `${Math.max(4, Math.min(size.width - wide - 4, sx + 14))}px`;
     tip.style.top = `${sy + 14 + tall > size.height ? Math.max(4, sy - tall - 14) : sy + 14}px`;
@@ -180,21 +181,21 @@ export function map(app) {
     schedule();
   };
 
-  const down = new globalThis.Map();
+  const fingers = new Map();
   let dragged = 0;
   const place = (event) => [event.offsetX, event.offsetY];
   canvas.addEventListener("pointerdown", (event) => {
-    down.set(event.pointerId, place(event));
+    fingers.set(event.pointerId, place(event));
     canvas.setPointerCapture(event.pointerId);
-    if (down.size === 1) dragged = 0;
+    if (fingers.size === 1) dragged = 0;
   });
   canvas.addEventListener("pointermove", (event) => {
-    const before = down.get(event.pointerId);
+    const before = fingers.get(event.pointerId);
     const now = place(event);
     if (!before) return hover(...now);
     const [dx, dy] = [now[0] - before[0], now[1] - before[1]];
-    const other = [...down].find(([id]) => id !== event.pointerId)?.[1];
-    down.set(event.pointerId, now);
+    const other = [...fingers].find(([id]) => id !== event.pointerId)?.[1];
+    fingers.set(event.pointerId, now);
     dragged += Math.hypot(dx, dy);
     if (dragged < 4) return;
     if (!tip.hidden) hide();
@@ -204,14 +205,14 @@ export function map(app) {
     } else move(dx, dy);
   });
   canvas.addEventListener("pointerup", (event) => {
-    down.delete(event.pointerId);
-    if (dragged >= 4 || down.size) return;
+    fingers.delete(event.pointerId);
+    if (dragged >= 4 || fingers.size) return;
     const shown = hovered;
     hover(...place(event));
     // A finger cannot hover: the first tap shows, the second opens.
     if (event.pointerType === "mouse" || (shown >= 0 && shown === hovered)) open();
   });
-  canvas.addEventListener("pointercancel", (event) => down.delete(event.pointerId));
+  canvas.addEventListener("pointercancel", (event) => fingers.delete(event.pointerId));
   canvas.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && hide());
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
@@ -226,7 +227,7 @@ export function map(app) {
     else if (event.key === "+" || event.key === "=") zoom(1.4);
     else if (event.key === "-") zoom(1 / 1.4);
     else if (event.key === "0") {
-      Object.assign(camera, bounds.centre);
+      Object.assign(camera, ALL);
       moved();
     } else if (event.key === "Enter" && document.activeElement === canvas) open();
     else return false;

@@ -1,5 +1,6 @@
 // What the data is: how much there is, what needs attention, and how it was made.
 
+import { get } from "./api.js";
 import { histogram, meter, outline } from "./charts.js";
 import { h, replace, tree } from "./dom.js";
 import { href } from "./route.js";
@@ -8,16 +9,23 @@ import { bytes, count, plain, plural, shape } from "./words.js";
 export function overview(app) {
   const element = h("div", { class: "overview" });
 
-  function update() {
+  async function update(values, signal) {
     const data = app.overview;
+    const lines = attention(data);
     replace(element,
       h("h1", { class: "visually-hidden" }, "Overview"),
       headline(data),
-      attention(data),
+      section("Needs attention", lines),
       data.other && comparison(data.other),
       h("div", { class: "columns" }, buckets(data), notReady(data)),
       charts(data),
       h("div", { class: "columns" }, components(data), recipe(data)));
+    // How well latents match their images takes reading some: the page is there before.
+    const { latents } = data.latents.length ? await get("/api/latents", {}, signal) : { latents: [] };
+    const warned = latents.filter((one) => one.warning);
+    if (!warned.length) return;
+    lines.querySelector(".fine")?.remove();
+    lines.append(...warned.map((one) => h("li", {}, `${one.warning[0].toUpperCase()}${one.warning.slice(1)}`)));
   }
 
   return { element, update };
@@ -25,11 +33,13 @@ export function overview(app) {
 
 function headline(data) {
   const names = new Set(data.buckets.map((row) => row.bucket));
+  const waiting = data.not_ready.reduce((sum, row) => sum + row.count, 0);
   const fact = (value, word) => h("div", {}, h("dt", {}, word), h("dd", {}, value));
   return h("dl", { class: "headline" },
     fact(count(data.samples), data.samples === 1 ? "sample" : "samples"),
     fact(`${data.about ? "about " : ""}${bytes(data.bytes)}`, data.kind === "store" ? "in the store" : "in the shards"),
     data.shards !== null && fact(count(data.shards), data.shards === 1 ? "shard" : "shards"),
+    waiting > 0 && fact(count(waiting), "not ready"),
     fact(count(names.size), names.size === 1 ? "bucket" : "buckets"));
 }
 
@@ -38,21 +48,21 @@ function attention(data) {
     line.query
       ? h("a", { href: href({ view: "grid", ...Object.fromEntries(new URLSearchParams(line.query)) }) }, line.text)
       : line.text));
-  return section("Needs attention", lines.length
-    ? h("ul", { class: "attention" }, lines)
-    : h("p", { class: "fine" }, "Nothing needs attention."));
+  return h("ul", { class: "attention" }, lines.length ? lines : h("li", { class: "fine" }, "Nothing needs attention."));
 }
 
 function comparison(other) {
-  const to = (value) => href({ view: "grid", other: value });
+  const line = (number, words, which) => {
+    const text = `${plural(number, "sample")} ${words}`;
+    return h("li", {}, number && which ? h("a", { href: href({ view: "grid", other: which }) }, text) : text);
+  };
   return section("Compared",
     h("p", {}, "With ", h("span", { class: "mono" }, other.path), ", by id."),
     h("ul", { class: "plainlist" },
-      h("li", {}, h("a", { href: to("both") }, `${plural(other.both, "sample")} in both`)),
-      h("li", {}, h("a", { href: to("caption") }, "Samples with another caption")),
-      h("li", {}, h("a", { href: to("arrays") }, "Samples with other arrays")),
-      h("li", {}, h("a", { href: to("missing") }, `${plural(other.only_here, "sample")} only here`)),
-      h("li", {}, `${plural(other.only_there_count, "sample")} only there`)),
+      line(other.both, "in both", "both"),
+      line(other.captions, "with another caption", "caption"),
+      line(other.only_here, "only here", "missing"),
+      line(other.only_there_count, "only there")),
     other.only_there_count > 0 && h("details", {},
       h("summary", {}, other.only_there_count > other.only_there.length
         ? `The first ${count(other.only_there.length)} ids that are only there` : "Ids that are only there"),
@@ -98,7 +108,7 @@ function components(data) {
   if (!data.components.length) return null;
   return section("Components", data.components.map((one) => h("details", {},
     h("summary", {}, h("strong", {}, one.name), " ",
-      h("span", { class: "muted" }, [one.dtype, one.shape?.length ? shape(one.shape) : null].filter(Boolean).join(", "))),
+      h("span", { class: "muted" }, [one.dtype, one.shape && shape(one.shape)].filter(Boolean).join(", "))),
     tree({ member: one.suffix, "made from": one.source, model: one.model, settings: one.settings }))));
 }
 

@@ -4,9 +4,9 @@
 const CHOSEN = ["#3b7dd8", "#e0701a", "#2a9d60", "#c2407e", "#8a63d2", "#1798a8", "#b58900", "#d1495b", "#6b8e23", "#a0643c"];
 const QUIET = "#8d959d";
 
-// A legend as colours; "none" is grey and lies below the others.
+// A legend as colours; what has no name is grey and lies below the others.
 export function palette(legend) {
-  const quiet = legend.map((name) => name === "none" || name === "" || name === null);
+  const quiet = legend.map((name) => name === "none" || name === "no flag");
   let next = 0;
   const css = quiet.map((is) => {
     if (is) return QUIET;
@@ -47,16 +47,16 @@ export function drawing(canvas, size, points, { codes, order, shades }, camera, 
   const target = new Uint32Array(pixels.data.buffer).fill(0);
   const ratio = width / size.width;
   const grown = Math.min(3, 1 + Math.log2(Math.max(1, camera.zoom)) / 3);
-  const few = points.n.length < 5000 ? 1.6 : 1;
+  const few = points.n.length < 500 ? 3 : points.n.length < 5000 ? 1.6 : 1;
   const side = Math.max(2, Math.round(2 * ratio * grown * few));
-  const scale = camera.scale * ratio;
-  const left = width / 2 - camera.x * scale - side / 2;
-  const above = height / 2 - camera.y * scale - side / 2;
+  const [across, down] = [camera.across * ratio, camera.down * ratio];
+  const left = width / 2 - camera.x * across - side / 2;
+  const above = height / 2 - camera.y * down - side / 2;
   const { x, y } = points;
   for (let k = 0; k < order.length; k += 1) {
     const i = order[k];
-    const px = (x[i] * scale + left) | 0;
-    const py = (y[i] * scale + above) | 0;
+    const px = (x[i] * across + left) | 0;
+    const py = (y[i] * down + above) | 0;
     if (px < 0 || py < 0 || px + side > width || py + side > height) continue;
     const colour = shades[codes[i]];
     for (let row = py; row < py + side; row += 1) {
@@ -65,7 +65,7 @@ export function drawing(canvas, size, points, { codes, order, shades }, camera, 
     }
   }
   context.putImageData(pixels, 0, 0);
-  if (hovered >= 0) ring(context, x[hovered] * scale + left + side / 2, y[hovered] * scale + above + side / 2, side, ratio);
+  if (hovered >= 0) ring(context, x[hovered] * across + left + side / 2, y[hovered] * down + above + side / 2, side, ratio);
 }
 
 function ring(context, x, y, side, ratio) {
@@ -75,14 +75,6 @@ function ring(context, x, y, side, ratio) {
   context.beginPath();
   context.arc(x, y, side + 2 * ratio, 0, 2 * Math.PI);
   context.stroke();
-}
-
-// The box around all points, and the camera that shows it.
-export function extent({ x, y }) {
-  const range = (values) => values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
-  const [left, right] = range(x);
-  const [above, below] = range(y);
-  return { wide: right - left || 1, tall: below - above || 1, centre: { x: (left + right) / 2, y: (above + below) / 2, zoom: 1 } };
 }
 
 // A grid over the map with the points of each cell, as one array sorted by cell.
@@ -95,13 +87,15 @@ export function cells({ x, y }, extent, across = 256) {
   const sorted = new Uint32Array(x.length);
   for (let i = 0; i < x.length; i += 1) sorted[next[cell(y[i]) * across + cell(x[i])]++] = i;
 
-  function nearest(px, py, reach) {
+  // The nearest point in an ellipse: a circle on the screen, whose sides have scales of their own.
+  function nearest(px, py, wide, tall) {
     let best = -1;
-    let least = reach * reach;
-    for (let row = cell(py - reach); row <= cell(py + reach); row += 1) {
-      for (let k = starts[row * across + cell(px - reach)]; k < starts[row * across + cell(px + reach) + 1]; k += 1) {
+    let least = 1;
+    for (let row = cell(py - tall); row <= cell(py + tall); row += 1) {
+      const end = starts[row * across + cell(px + wide) + 1];
+      for (let k = starts[row * across + cell(px - wide)]; k < end; k += 1) {
         const i = sorted[k];
-        const far = (x[i] - px) ** 2 + (y[i] - py) ** 2;
+        const far = ((x[i] - px) / wide) ** 2 + ((y[i] - py) / tall) ** 2;
         if (far <= least) [best, least] = [i, far];
       }
     }

@@ -71,7 +71,7 @@ function photograph(data, n, which) {
   if (!size) return h("figure", {}, h("div", { class: "frame empty" }, h("p", { class: "none" }, "The image is not at hand.")));
   const frame = h("div", { class: "frame" },
     picture(image(n, which), "The complete image", "The image cannot be read."),
-    size.crop && crop(size));
+    size.crop && lostShare(size) > 0 && crop(size));
   return h("figure", sized(size.width, size.height), frame, h("figcaption", {},
     h("strong", {}, `Image, ${count(size.width)} × ${count(size.height)}`),
     size.crop && h("span", {}, cropWords(size)),
@@ -85,17 +85,23 @@ function sized(width, height, name = null) {
 }
 
 // Dims what the arrays do not show, and draws the border of what they do.
-function crop({ width, height, crop: [left, above, right, below] }) {
+function crop(size) {
+  const { width, height, crop: [left, above, right, below] } = size;
   const hole = `M0 0H${width}V${height}H0ZM${left} ${above}V${below}H${right}V${above}Z`;
   const border = { x: left, y: above, width: right - left, height: below - above };
-  return svg("svg", { class: "crop", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": cropWords({ width, height, crop: [left, above, right, below] }) },
+  return svg("svg", { class: "crop", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": cropWords(size) },
     svg("path", { class: "dim", d: hole, "fill-rule": "evenodd" }),
     svg("rect", { class: "under", ...border }),
     svg("rect", { class: "over", ...border }));
 }
 
-function cropWords({ width, height, crop: [left, above, right, below] }) {
-  const lost = 1 - ((right - left) * (below - above)) / (width * height);
+function lostShare({ width, height, crop: [left, above, right, below] }) {
+  return 1 - ((right - left) * (below - above)) / (width * height);
+}
+
+function cropWords(size) {
+  const [left, above, right, below] = size.crop;
+  const lost = lostShare(size);
   if (lost <= 0) return "Nothing is cropped.";
   const share = lost < 0.01 ? "less than 1" : Math.round(100 * lost);
   return `The crop keeps ${count(right - left)} × ${count(below - above)} and cuts off ${share} % of the image.`;
@@ -113,7 +119,8 @@ function latentPicture(one, n, which, bucket) {
 function caption(data) {
   if (!data.text) return h("p", { class: "none" }, "No caption");
   const characters = Array.from(data.text);
-  const cuts = [...(data.cuts ?? [])].sort((a, b) => a.at - b.at);
+  const lost = data.cuts ?? [];
+  const cuts = lost.filter((cut) => cut.at !== null).sort((a, b) => a.at - b.at); // not all stores know where
   const piece = (from, to) => characters.slice(from, to).join("");
   return [
     h("p", { class: "full" }, piece(0, cuts[0]?.at),
@@ -121,7 +128,7 @@ function caption(data) {
         h("span", { class: "stop" }, `${cut.component} stops here`),
         h("mark", {}, piece(cut.at, cuts[i + 1]?.at)),
       ])),
-    cuts.map((cut) => h("p", { class: "lost" }, `${plural(cut.lost, "token")} cut off by ${cut.component}.`)),
+    lost.map((cut) => h("p", { class: "lost" }, `${plural(cut.lost, "token")} cut off by ${cut.component}.`)),
   ];
 }
 

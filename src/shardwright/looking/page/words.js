@@ -4,10 +4,8 @@ const integers = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
 export const count = (value) => integers.format(value);
 
-const irregular = { match: "matches", copy: "copies" };
-
 export function plural(value, word) {
-  return `${count(value)} ${value === 1 ? word : (irregular[word] ?? `${word}s`)}`;
+  return `${count(value)} ${value === 1 ? word : `${word}s`}`;
 }
 
 export function bytes(value) {
@@ -31,7 +29,7 @@ export function figure(value) {
   return new Intl.NumberFormat("en", { maximumSignificantDigits: 4 }).format(value);
 }
 
-export const shape = (sizes) => (sizes?.length ? sizes.map(String).join(" × ") : "–");
+export const shape = (sizes) => (sizes?.length ? [sizes].flat().join(" × ") : "–");
 
 // A reason or a flag from the data as words: "vae_missing" is "vae missing".
 export const plain = (name) => String(name).replaceAll("_", " ");
