@@ -41,9 +41,9 @@ function results(app, status) {
     status.approximate && h("p", { class: "note" }, `Approximate: ${plural(status.samples, "sample")} are too many to compare each with all. The similarities shown are exact, but a few pairs may be missing.`),
     h("section", { class: "control" }, chart.element,
       h("div", { class: "slide" }, h("label", { for: "threshold" }, "At least this similar"), slider, number)),
+    outliers(),
     h("section", {}, h("h2", {}, "Groups"), found,
-      h("p", { class: "small" }, "To list them in a file: ", command, ". Nothing is deleted."), groups, pages),
-    outliers());
+      h("p", { class: "small" }, "To list them in a file: ", command, ". Nothing is deleted."), groups, pages));
 
   async function update(values, signal) {
     const asked = Number(values.threshold) || status.default;
