@@ -17,6 +17,7 @@ from playwright.sync_api import Page, sync_playwright
 FOLDER = Path(__file__).parent / "pictures"
 BROWSER = "/usr/bin/chromium-headless-shell"
 WIDTH, HEIGHT = 1200, 800
+VIEWS = {"overview": "", "grid": "?view=grid&sort=cropped&order=desc", "map": "?view=map"}
 COLOURS = 192  # of the files, which are in the repository
 
 
@@ -53,18 +54,14 @@ def main() -> None:
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
             page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
             page.goto(f"{url}?view=duplicates")
-            page.get_by_role("button", name=re.compile("Compare|Find|Start")).click()
-            page.get_by_role("slider").wait_for()
+            if page.locator("button.main").or_(page.locator("#threshold")).first.is_visible():
+                page.locator("button.main").click()
+            page.locator("#threshold").wait_for()
             save(page, f"duplicates{end}")
-            page.goto(url)
-            save(page, f"overview{end}")
-            page.goto(f"{url}?view=grid")
-            save(page, f"grid{end}")
-            page.get_by_label("id").fill("demo017")
-            page.get_by_role("link", name=re.compile("demo017")).first.click()
-            save(page, f"sample{end}")
-            page.goto(f"{url}?view=map")
-            save(page, f"map{end}")
+            for name, address in VIEWS.items():
+                page.goto(f"{url}{address}")
+                page.locator("h1").first.wait_for()
+                save(page, f"{name}{end}")
             page.close()
         browser.close()
 

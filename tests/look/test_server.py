@@ -73,7 +73,7 @@ def test_every_answer_forbids_scripts_and_contents_of_others(shards: Served) -> 
         assert "unsafe" not in policy
         assert "http" not in policy
         assert headers["X-Content-Type-Options"] == "nosniff"
-        assert headers["Cache-Control"] == "no-store"
+        assert headers["Cache-Control"] == "no-cache"
         assert headers["Access-Control-Allow-Origin"] is None
 
 
@@ -93,9 +93,6 @@ def test_every_answer_forbids_scripts_and_contents_of_others(shards: Served) -> 
         "/thumb/99999999999999999999",
         "/thumb/٣",
         "/thumb/",
-        "/latent/0/..%2f..%2fetc%2fpasswd",
-        "/heat/0/..%2fdinov3.npy",
-        "/heat/0/%00",
         "/image/0/1",
         "/api/sample/x",
         "/api/sample/0/1",
@@ -110,6 +107,24 @@ def test_no_path_leads_to_another_file(shards: Served, path: str) -> None:
     assert status == 404
     assert headers["Content-Type"] == "application/json"
     assert list(json.loads(body)) == ["error"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/latent/0/..%2f..%2fetc%2fpasswd", "/heat/0/..%2fdinov3.npy", "/heat/0/%00", "/latent/0/t5"],
+)
+def test_a_picture_that_a_sample_does_not_have_is_no_content(shards: Served, path: str) -> None:
+    status, _, body = ask(shards, path)
+    assert (status, body) == (204, b"")
+
+
+def test_an_answer_is_sent_again_only_if_it_has_changed(shards: Served) -> None:
+    _, headers, body = ask(shards, "/thumb/0")
+    again, _, nothing = ask(shards, "/thumb/0", If_None_Match=headers["ETag"])
+    assert (again, nothing) == (304, b"")
+    other, _, picture = ask(shards, "/thumb/1", If_None_Match=headers["ETag"])
+    assert other == 200
+    assert picture not in (b"", body)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +216,7 @@ def test_files_that_a_record_names_are_served_only_as_pictures(
     _, served = hostile
     for number in range(6):
         status, _, body = ask(served, f"/image/{number}")
-        assert status == 404, body
+        assert status == 204, body
         status, headers, body = ask(served, f"/thumb/{number}")
         assert (status, headers["Content-Type"]) == (200, "image/jpeg"), "of the latent"
         assert b"the secret" not in body

@@ -58,10 +58,10 @@ class Search(Progress):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
-        """Begin, unless it has begun."""
+        """Begin, or try again, unless it is at work or done."""
         with self._lock:
-            if self.state == "none":
-                self.state = "working"
+            if self.state in ("none", "failed"):
+                self.state, self.message = "working", ""
                 threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
+import xxhash
 
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.looking.pictures import Previews
@@ -39,7 +40,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",  # the next run at this address may show other data
+    "Cache-Control": "no-cache",  # ask again: the next run at this address may show other data
 }
 _JSON = "application/json"
 _LONGEST = 8192  # bytes of an address
@@ -105,9 +106,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request."""
+        status = HTTPStatus.OK
         try:
             kind, body = self._answer()
-            status = HTTPStatus.OK
         except Refused as refused:
             status, kind, body = refused.status, _JSON, _encoded({"error": str(refused)})
         except ShardwrightError as error:
@@ -116,7 +117,12 @@ class _Handler(BaseHTTPRequestHandler):
             _log.exception("%s", self.path)
             status, kind = HTTPStatus.INTERNAL_SERVER_ERROR, _JSON
             body = _encoded({"error": f"{type(error).__name__}: {error}"})
-        self._send(status, kind, body)
+        mark = f'"{xxhash.xxh3_64_hexdigest(body)}"'
+        if status is HTTPStatus.OK and not body:  # not every sample has every picture
+            status = HTTPStatus.NO_CONTENT
+        elif status is HTTPStatus.OK and self.headers.get("If-None-Match") == mark:
+            status, body = HTTPStatus.NOT_MODIFIED, b""
+        self._send(status, kind, body, mark)
 
     do_HEAD = do_GET  # noqa: N815 - named by its base
 
@@ -129,8 +135,10 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as its base has it
         """Print nothing: the terminal is the user's."""
 
-    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+    def _send(self, status: HTTPStatus, kind: str, body: bytes, mark: str | None = None) -> None:
         self.send_response(status)
+        if mark is not None:
+            self.send_header("ETag", mark)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         self.send_header("Content-Type", kind)
@@ -181,30 +189,29 @@ class _Handler(BaseHTTPRequestHandler):
         return questions[words[0]](given)
 
     def _picture(self, words: list[str], given: Parameters) -> tuple[str, bytes]:
-        pictures, number = self._side(self._number(words[1] if len(words) > 1 else ""), given)
-        made: bytes | None = None
-        kind = "image/jpeg"
-        if number is not None:
-            match words:
-                case ["thumb", _]:
-                    made = pictures.thumbnail(number, latent=given.get("of") == "latent")
-                case ["image", _]:
-                    made = pictures.image(number)
-                case ["latent", _, name]:
-                    kind, made = "image/png", pictures.latent(number, name)
-                case ["heat", _, name]:
-                    kind, made = "image/png", pictures.heat(number, name)
-        if made is None:
-            raise Refused(HTTPStatus.NOT_FOUND, "there is no such picture")
-        return kind, made
+        """Make a picture of a sample; no bytes if there is none."""
+        number = self._number(words[1] if len(words) > 1 else "")
+        pictures = self.server.viewer.pictures
+        if given.get("side") == "other":
+            pictures, number = self._other(number)
+        match words:
+            case ["thumb", _]:
+                latent = given.get("of") == "latent"
+                return "image/jpeg", pictures.thumbnail(number, latent=latent) or b""
+            case ["image", _]:
+                return "image/jpeg", pictures.image(number) or b""
+            case ["latent", _, name]:
+                return "image/png", pictures.latent(number, name) or b""
+            case ["heat", _, name]:
+                return "image/png", pictures.heat(number, name) or b""
+        raise Refused(HTTPStatus.NOT_FOUND, "there is no such picture")
 
-    def _side(self, number: int, given: Parameters) -> tuple[Previews, int | None]:
+    def _other(self, number: int) -> tuple[Previews, int]:
         viewer = self.server.viewer
-        if given.get("side") != "other":
-            return viewer.pictures, number
-        if viewer.others is None:
-            raise Refused(HTTPStatus.NOT_FOUND, "nothing is compared")
-        return viewer.others, viewer.number_there(number)
+        there = viewer.number_there(number)
+        if viewer.others is None or there is None:
+            raise Refused(HTTPStatus.NOT_FOUND, "there is no such sample to compare with")
+        return viewer.others, there
 
     def _number(self, text: str) -> int:
         known = len(self.server.viewer.table)

@@ -89,6 +89,8 @@ class Viewer:
 
     def sample(self, number: int, given: Parameters) -> Answer:
         """Give one sample in full, and its neighbours in what a query finds."""
+        if given.get("brief"):
+            return self._brief(number)
         answer = self._full(self.source, self.pictures, number)
         answer |= self._beside(number, given)
         answer["similar"] = self._similar(number)

@@ -11,9 +11,7 @@ export function card(sample, values, { compare = false, sorted = null, lead = nu
   const of = values.of === "latent" ? "latent" : "picture";
   const missing = of === "latent" ? "No latent" : "No picture";
   const box = (side) => h("span", { class: "thumb", "data-of": of },
-    sample.shows && !sample.shows.includes(of) && !side
-      ? h("span", { class: "none" }, missing)
-      : picture(thumb(sample.n, of, side), "", missing));
+    picture(thumb(sample.n, of, side), "", missing));
   const there = sample.other === null || sample.other === undefined
     ? h("span", { class: "thumb" }, h("span", { class: "none" }, "Only here"))
     : box("other");
