@@ -146,7 +146,7 @@ def test_the_report_is_one_page_that_loads_nothing_and_shows_everything(
     html = tmp_path / "report.html"
     done = run("look", at.shards, "--images", at.images, "--report", html)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"wrote a report of 23 samples to {html}\ndeserves attention:\n")
+    assert done.stdout.startswith(f"wrote a report of 23 samples to {html}\nneeds attention:\n")
     assert "  1 caption is cut off: longer than t5 reads\n" in done.stdout
     page = _Page()
     page.feed(html.read_text())

@@ -16,7 +16,7 @@ from shardwright.text import shown
 HELP = "see what is in a store or a shard folder, in a browser"
 DESCRIPTION = """\
 Opens a page in the browser that shows what a store, a shard folder or shards at a URL hold: counts
-and histograms, what deserves attention, a grid of samples to filter and sort, each sample with its
+and histograms, what needs attention, a grid of samples to filter and sort, each sample with its
 crop, its latent as a picture and what was cut off its caption, near-duplicates and outliers, and a
 map. The page is served on this machine only (127.0.0.1), until Ctrl-C. Nothing is written to the
 data, and nothing is loaded from elsewhere.
@@ -86,7 +86,7 @@ def describe(summary: LookSummary) -> str:
     if summary.report is not None:
         count = quantity(summary.samples, "samples")
         parts.append(f"wrote a report of {count} to {shown(summary.report)}")
-        parts += ["deserves attention:", *(f"  {line}" for line in summary.attention)] * bool(
+        parts += ["needs attention:", *(f"  {line}" for line in summary.attention)] * bool(
             summary.attention
         )
     return "\n".join(parts)

@@ -78,7 +78,7 @@ def describe(status: StoreStatus) -> str:
         failed = quantity(status.failures, "images")
         parts.append([f"could not be derived: {failed}, listed in {shown(status.failures_file)}"])
     if status.attention:
-        parts.append(["deserves attention:", *_attention(status)])
+        parts.append(["needs attention:", *_attention(status)])
     parts.append(decoding_lines(status.quality))
     if status.unknown_images:
         images = quantity(status.unknown_images, "images")

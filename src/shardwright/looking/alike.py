@@ -17,6 +17,7 @@ from shardwright.progress import Progress
 from shardwright.store.attention import NEAR_DUPLICATE, OUTLIER
 
 SIMILARITY = "similarity"  # the column
+_BARS = 40  # of the histogram
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,9 @@ class Search(Progress):
         }
         if self.alike is not None:
             found = self.alike.found
-            edges = np.linspace(similar.FLOOR, 1, len(found.pairs) + 1).round(4).tolist()
-            bins = zip(edges, edges[1:], found.pairs.tolist(), strict=False)
+            counts = found.pairs.reshape(_BARS, -1).sum(axis=1).tolist()
+            edges = np.linspace(similar.FLOOR, 1, _BARS + 1).round(4).tolist()
+            bins = zip(edges, edges[1:], counts, strict=False)
             said |= {
                 "approximate": found.approximate,
                 "samples": int((found.nearest >= 0).sum()),

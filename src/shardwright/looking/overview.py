@@ -1,4 +1,4 @@
-"""What a source holds as a whole: counts, histograms, and what deserves attention."""
+"""What a source holds as a whole: counts, histograms, and what needs attention."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def not_ready(table: Table) -> dict[str, int]:
     return {name: count for name, count in table.states.counts().items() if name != READY}
 
 
-def deserving(table: Table) -> Iterator[Attention]:
-    """List what deserves attention, as far as the table tells."""
+def attention_of(table: Table) -> Iterator[Attention]:
+    """List what needs attention, as far as the table tells."""
     yield from attention.not_ready(not_ready(table))
     for name, column in table.numbers.items():
         if name.startswith(LOST):

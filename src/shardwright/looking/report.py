@@ -55,7 +55,7 @@ def write_report(
         raise UsageError("--report: not an .html file", path=path, fix="name it FILE.html")
     source = pictures.source
     found = overview.describe(source)
-    lines = [each.text for each in overview.deserving(source.table)]
+    lines = [each.text for each in overview.attention_of(source.table)]
     vectors = vector_component(source.recipe)
     if vectors is not None and len(source.table) <= similar.EXACT_MOST:
         lines += [each.text for each in similar_lines(source, compare(source, progress))]
@@ -93,7 +93,7 @@ def _page(found: dict[str, Any], lines: list[str], cards: list[str]) -> bytes:
         "img-src data:; style-src 'unsafe-inline'\">",
         f"<title>{title}</title><style>{_STYLE}</style></head><body>",
         f"<h1>{title}</h1><p>{escape(totals)}, {found['kind']}</p>",
-        "<h2>Deserves attention</h2>",
+        "<h2>Needs attention</h2>",
         f'<ul class="attention">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
         if lines
         else "<p>Nothing that was looked for.</p>",

@@ -21,7 +21,7 @@ from shardwright.deriving.images import Size
 from shardwright.deriving.views import Frame
 from shardwright.errors import DamageError, ShardwrightError
 from shardwright.interrupts import check
-from shardwright.looking.sources import Bucket, Member
+from shardwright.looking.sources import Bucket, Member, by_size
 from shardwright.looking.table import CUT_AT, LOST, READY, TOKENS, Builder, Table
 from shardwright.progress import Progress
 from shardwright.recipes import JSON_SUFFIX, SPECIFICATION, Component, Recipe
@@ -183,8 +183,8 @@ def _buckets(part: Part) -> Iterator[Bucket]:
         count = counts.setdefault(shard.bucket, [0, 0, 0])
         for place, more in enumerate((shard.samples, shard.bytes, 1)):
             count[place] += more
-    for name, count in counts.items():
-        yield Bucket(name, part.name, *count)
+    for name in sorted(counts, key=by_size):
+        yield Bucket(name, part.name, *counts[name])
 
 
 def _rows(part: Part) -> Iterator[list[dict[str, Any]]]:

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.buckets import Bucket as Size
+from shardwright.buckets import is_bucket
 from shardwright.looking.table import Table
 from shardwright.recipes import Component, Recipe
 from shardwright.store.provenance import Settings
@@ -97,10 +100,16 @@ def vector_component(recipe: Recipe) -> Component | None:
     )
 
 
+def by_size(bucket: str) -> tuple[bool, int, int, str]:
+    """Order buckets by their sides; what is not a size comes last."""
+    if not is_bucket(bucket):
+        return True, 0, 0, bucket
+    size = Size.parse(bucket)
+    return False, size.width, size.height, bucket
+
+
 def mask_member(name: str, mask: object, place: str) -> Member:
     """Give the mask in a record as the member that it is in a shard."""
-    import numpy as np
-
     try:
         value = np.array(mask, np.uint8)
     except (TypeError, ValueError, OverflowError):

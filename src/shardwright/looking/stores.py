@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.buckets import Bucket as Size
-from shardwright.buckets import is_bucket
 from shardwright.errors import InputMissingError, SourceChangedError
 from shardwright.interrupts import check
-from shardwright.looking.sources import Bucket, Member, mask_member
+from shardwright.looking.sources import Bucket, Member, by_size, mask_member
 from shardwright.looking.table import READY, Builder, Table
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress
@@ -75,7 +73,7 @@ class StoreSource:
         """Count the samples of each bucket, and their bytes by some of them."""
         table = self.table
         ready = table.states.having(READY)
-        for name in sorted(table.buckets.counts(), key=_by_size):
+        for name in sorted(table.buckets.counts(), key=by_size):
             numbers = np.flatnonzero(table.buckets.having(name) & ready)
             if len(numbers):
                 some = numbers[np.linspace(0, len(numbers) - 1, _MEASURED, dtype=int)]
@@ -157,7 +155,3 @@ class StoreSource:
 def _named(row: dict[str, Any]) -> dict[str, Any]:
     """Name a failed image by the reason."""
     return {**row, "state": row["reason"]} if row["state"] == FAILED else row
-
-
-def _by_size(bucket: str) -> tuple[bool, Any]:
-    return (True, bucket) if not is_bucket(bucket) else (False, Size.parse(bucket))

@@ -54,8 +54,8 @@ class Viewer:
         return {**described, "attention": found, "other": self._other()}
 
     def attention(self) -> Iterator[Attention]:
-        """List what deserves attention, as far as it is known by now."""
-        yield from overview.deserving(self.table)
+        """List what needs attention, as far as it is known by now."""
+        yield from overview.attention_of(self.table)
         if (alike := self.search.alike) is not None:
             yield from similar_lines(self.source, alike)
 

@@ -164,7 +164,7 @@ def _component(
 
 
 def _attention(known: Survey) -> Iterator[Attention]:
-    """List what deserves attention, besides what is not ready."""
+    """List what needs attention, besides what is not ready."""
     quality = known.quality
     for name, cut in known.truncated.items():
         yield from attention.truncated(name, cut.captions, cut.example)

@@ -1,4 +1,4 @@
-"""What deserves attention in a store or in shards: what ``status`` lists and ``look`` links to."""
+"""What needs attention in a store or in shards: what ``status`` lists and ``look`` links to."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Quality:
 
     enlarged: Most = field(default_factory=Most)  # times
     cropped: Most = field(default_factory=Most)  # the share that is cut away
-    much_enlarged: int = 0  # images of these that deserve attention
+    much_enlarged: int = 0  # images of these that need attention
     much_cropped: int = 0
     decoded_smaller: Most = field(default_factory=Most)  # times, by which its sides are
     colour_spaces: dict[str, Count] = field(default_factory=dict)  # other than sRGB
