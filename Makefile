@@ -8,12 +8,12 @@ SOAK_TESTS := tests/durability tests/fuzz tests/shards/test_tarread.py tests/der
 	tests/pack/test_sync.py tests/derive/test_recompute.py tests/derive/test_edited_captions.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint soak bench bench-quick clean
+.PHONY: demo test lint soak bench bench-quick pictures clean
 
 demo: $(VENV)/core.stamp  ## run the main job on made-up data: no download, no torch
 	$(BIN)/shardwright demo demo
 
-test: $(VENV)/peers.stamp $(VENV)/shells.stamp  ## lint, types, layering and every test
+test: $(VENV)/peers.stamp $(VENV)/debian.stamp  ## lint, types, layering and every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -34,6 +34,9 @@ bench: $(VENV)/bench.stamp  ## every figure side by side with what people use no
 
 bench-quick: $(VENV)/bench.stamp  ## the same, small: about a minute
 	$(BIN)/python -m benchmarks --quick
+
+pictures: $(VENV)/dev.stamp $(VENV)/debian.stamp  ## make the pictures of the page that README and docs show
+	$(BIN)/python docs/pictures.py
 
 clean:                    ## forget the environment, the demo, and the data of the benchmarks
 	rm -rf $(VENV) demo benchmarks/cache
@@ -57,11 +60,15 @@ $(VENV)/peers.stamp: tests/peers.txt $(VENV)/dev.stamp
 	$(PIP) install --no-deps --no-compile --target $(VENV)/peers -r tests/peers.txt
 	touch $@
 
-# Shells whose completion is tested; where they cannot be installed, those tests are skipped.
-$(VENV)/shells.stamp: | $(VENV)/core.stamp
-	if ! (command -v zsh && command -v fish) && test "$$(id -u)" = 0 && command -v apt-get; then \
+# Shells whose completion is tested, and a browser; where they cannot be installed, those tests are
+# skipped.
+DEBIAN := zsh fish chromium-headless-shell
+$(VENV)/debian.stamp: | $(VENV)/core.stamp
+	if test "$$(command -v $(DEBIAN) | wc -l)" -lt $(words $(DEBIAN)) \
+		&& test "$$(id -u)" = 0 && command -v apt-get; then \
 		apt-get -qq update; \
-		DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends zsh fish; \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $(DEBIAN) \
+			fonts-dejavu-core; \
 	fi > /dev/null || true
 	touch $@
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from shardwright.demo import demo
 from shardwright.looking.viewer import Viewer
@@ -17,27 +18,26 @@ from tests.commands import start
 from tests.derive.pictures import save
 from tests.look.pictures import HOSTILE, Folders, Served, painted, previews
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium-headless-shell or chromium")
 
-PHONE = {"width": 390, "height": 844}
+DESK: ViewportSize = {"width": 1200, "height": 800}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 VIEWS = ("", "?view=grid", "?view=sample&n=0", "?view=duplicates", "?view=map")
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[sync_api.Browser]:
-    with sync_api.sync_playwright() as playwright:
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield found
         found.close()
 
 
 @pytest.fixture
-def page(browser: sync_api.Browser) -> Iterator[sync_api.Page]:
+def page(browser: Browser) -> Iterator[Page]:
     """A page that must log no error, and ask nobody but the server that it is from."""
-    context = browser.new_context(viewport={"width": 1200, "height": 800})
+    context = browser.new_context(viewport=DESK)
     opened = context.new_page()
     opened.set_default_timeout(15_000)
     errors: list[str] = []
@@ -60,12 +60,12 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def ids(page: sync_api.Page) -> list[str]:
+def ids(page: Page) -> list[str]:
     page.wait_for_load_state("networkidle")
     return page.locator(".card .id").all_inner_texts()
 
 
-def compare_all(page: sync_api.Page, url: str) -> None:
+def compare_all(page: Page, url: str) -> None:
     """Open the duplicates, and start the comparison if nobody has."""
     page.goto(f"{url}?view=duplicates")
     page.locator("button.main, #threshold").first.wait_for()
@@ -75,7 +75,7 @@ def compare_all(page: sync_api.Page, url: str) -> None:
 
 
 def test_an_attention_line_leads_to_the_sample_whose_crop_is_drawn(
-    page: sync_api.Page, shown: Served
+    page: Page, shown: Served
 ) -> None:
     page.goto(shown.url)
     assert page.locator("h1").first.is_visible()
@@ -101,7 +101,7 @@ def test_an_attention_line_leads_to_the_sample_whose_crop_is_drawn(
     assert ids(page) == ["demo017"]
 
 
-def test_a_caption_that_was_cut_shows_what_was_cut_off(page: sync_api.Page, shown: Served) -> None:
+def test_a_caption_that_was_cut_shows_what_was_cut_off(page: Page, shown: Served) -> None:
     page.goto(shown.url)
     page.get_by_role("link", name="1 caption is cut off").click()
     page.locator(".card").first.click()
@@ -115,7 +115,7 @@ def test_a_caption_that_was_cut_shows_what_was_cut_off(page: sync_api.Page, show
 
 
 def test_filters_and_sorting_are_in_the_address_and_survive_a_reload(
-    page: sync_api.Page, shown: Served
+    page: Page, shown: Served
 ) -> None:
     page.goto(f"{shown.url}?view=grid")
     page.locator("#filter-text").fill("red sun")
@@ -139,7 +139,7 @@ def test_filters_and_sorting_are_in_the_address_and_survive_a_reload(
     assert page.locator("#filter-text").input_value() == "red sun"
 
 
-def test_the_slider_changes_the_groups_and_the_address(page: sync_api.Page, shown: Served) -> None:
+def test_the_slider_changes_the_groups_and_the_address(page: Page, shown: Served) -> None:
     compare_all(page, shown.url)
     page.locator(".group").first.wait_for()
     few = page.locator(".found").inner_text()
@@ -165,7 +165,7 @@ def test_the_slider_changes_the_groups_and_the_address(page: sync_api.Page, show
     assert ids(page) == ["demo016", "demo020"]
 
 
-def test_a_point_of_the_map_opens_its_sample(page: sync_api.Page, shown: Served) -> None:
+def test_a_point_of_the_map_opens_its_sample(page: Page, shown: Served) -> None:
     compare_all(page, shown.url)
     page.goto(f"{shown.url}?view=map")
     canvas = page.locator("canvas").first
@@ -184,7 +184,7 @@ def test_a_point_of_the_map_opens_its_sample(page: sync_api.Page, shown: Served)
     pytest.fail("no point was found")
 
 
-def test_the_keyboard_is_enough(page: sync_api.Page, shown: Served) -> None:
+def test_the_keyboard_is_enough(page: Page, shown: Served) -> None:
     page.goto(f"{shown.url}?view=grid")
     page.locator(".card").first.wait_for()
     page.keyboard.press("j")
@@ -206,7 +206,7 @@ def test_the_keyboard_is_enough(page: sync_api.Page, shown: Served) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_a_phone_and_text_can_be_read_in_both_schemes(
-    page: sync_api.Page, shown: Served, scheme: str
+    page: Page, shown: Served, scheme: str
 ) -> None:
     compare_all(page, shown.url)
     page.set_viewport_size(PHONE)
@@ -257,9 +257,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def test_hostile_ids_and_captions_are_shown_as_text(page: sync_api.Page, hostile: Served) -> None:
+def test_hostile_ids_and_captions_are_shown_as_text(page: Page, hostile: Served) -> None:
     compare_all(page, hostile.url)
-    for size in ({"width": 1200, "height": 800}, PHONE):
+    for size in (DESK, PHONE):
         page.set_viewport_size(size)
         for view in ("", "?view=grid", "?view=duplicates&threshold=0.8", "?view=map"):
             page.goto(f"{hostile.url}{view}")
@@ -276,7 +276,7 @@ def test_hostile_ids_and_captions_are_shown_as_text(page: sync_api.Page, hostile
             assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], image_id
 
 
-def test_two_paths_are_side_by_side(page: sync_api.Page, at: Folders, tmp_path: Path) -> None:
+def test_two_paths_are_side_by_side(page: Page, at: Folders, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(at.store, other)
     latent = np.load(other / "vae_latents/img004.npy")
@@ -293,7 +293,7 @@ def test_two_paths_are_side_by_side(page: sync_api.Page, at: Folders, tmp_path: 
 
 
 def test_a_server_that_stopped_is_said_with_the_command_to_start_it(
-    browser: sync_api.Browser, at: Folders
+    browser: Browser, at: Folders
 ) -> None:
     page = browser.new_page()  # its failed requests are logged as errors
     process = start("look", at.shards, "--no-browser", "--port", "0")
