@@ -64,7 +64,7 @@ $(VENV)/peers.stamp: tests/peers.txt $(VENV)/dev.stamp
 # skipped.
 DEBIAN := zsh fish chromium-headless-shell
 $(VENV)/debian.stamp: | $(VENV)/core.stamp
-	if test "$$(command -v $(DEBIAN) | wc -l)" -lt $(words $(DEBIAN)) \
+	if ! (for each in $(DEBIAN); do command -v $$each || exit 1; done) \
 		&& test "$$(id -u)" = 0 && command -v apt-get; then \
 		apt-get -qq update; \
 		DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $(DEBIAN) \
