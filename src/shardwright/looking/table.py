@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from threading import Lock
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -64,11 +66,10 @@ class Texts:
         self._ends = np.flatnonzero(self._bytes == ord("\n"))
 
     @staticmethod
-    def part(texts: Iterable[object]) -> bytes:
-        """Join texts, a line each; what is not a text is empty."""
-        lines = (t.lower().replace("\n", " ") if isinstance(t, str) else "" for t in texts)
-        joined = "\n".join(lines) + "\n"
-        return joined.encode(errors="replace")
+    def part(texts: Iterable[str]) -> bytes:
+        """Join texts, a line each."""
+        joined = "\n".join(text.replace("\n", " ") for text in texts)
+        return f"{joined}\n".lower().encode(errors="replace")
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -124,22 +125,22 @@ class Builder:
     def add(self, rows: Sequence[Row]) -> None:
         """Add rows: fields of a record and facts, by name."""
         first = len(self.ids)
-        ids = [_text(row.get("image_id")) for row in rows]
+        ids, captions, *names = (_texts([row.get(name) for row in rows]) for name in _NAMES)
         self.ids += ids
         self._id_texts.append(Texts.part(ids))
-        self._captions.append(Texts.part(row.get("caption") for row in rows))
-        for name, codes in self._codes.items():
-            known = self._names[name]
-            found = (_text(row.get(name)) for row in rows)
-            coded = (known.setdefault(text, len(known)) for text in found)
-            codes.append(np.fromiter(coded, np.int32, len(rows)))
-        for name in dict.fromkeys(name for row in rows for name in row):
+        self._captions.append(Texts.part(captions))
+        for texts, (name, known) in zip(names, self._names.items(), strict=True):
+            for text in dict.fromkeys(texts):
+                known.setdefault(text, len(known))
+            coded = map(known.__getitem__, texts)
+            self._codes[name].append(np.fromiter(coded, np.int32, len(rows)))
+        # Most rows have the same fields in the same order.
+        for name in dict.fromkeys(chain.from_iterable(dict.fromkeys(map(tuple, rows)))):
             if name in self._others:
                 continue
             column = _numbers([row.get(name) for row in rows])
-            if column is None or (
-                name not in self._numbers and len(self._numbers) >= _MOST_COLUMNS
-            ):
+            is_new = name not in self._numbers
+            if column is None or (is_new and len(self._numbers) >= _MOST_COLUMNS):
                 self._others.add(name)
                 self._numbers.pop(name, None)
             else:
@@ -160,17 +161,20 @@ class Builder:
         return Table(self.ids, *texts, buckets, parts, states, numbers)
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+def _texts(values: list[Any]) -> list[str]:
+    """Give values as texts; what is none is empty."""
+    if set(map(type, values)) == {str}:
+        return values
+    return [value if isinstance(value, str) else "" for value in values]
 
 
 def _numbers(values: list[Any]) -> NDArray[np.float64] | None:
     """Give values as numbers, NaN where there is none; None if some are something else."""
-    if any(isinstance(value, str | bool | list | dict) for value in values):
+    if not set(map(type, values)) <= {int, float, NoneType}:
         return None
     try:
         return np.array(values, np.float64)
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError:
         return None
 
 
