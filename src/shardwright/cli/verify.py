@@ -24,11 +24,11 @@ only a warning.
 A shard folder: every shard of the manifest exists with its name, size, index and records, and no
 other; the first and last header of each are read. With --read-data every byte is compared with its
 checksum, and damage is located down to the member. --against also compares each member with the
-store, byte for byte. A sample whose shard is undamaged, but whose record or arrays the store has changed or
-removed since, is outdated: pack --sync updates it. A member whose array is missing in the store is
-not compared, which is no damage of the shard. Shards without a manifest, for example another
-tool's, are checked as loaders would read them. --loaders lists the loaders that can read the
-folder, by applying their own splitting and grouping rules to all headers and JSON members. In a
+store, byte for byte. A sample whose shard is undamaged, but whose record or arrays the store has
+changed or removed since, is outdated: pack --sync updates it. A member whose array is missing in
+the store is not compared, which is no damage of the shard. Shards without a manifest, for example
+another tool's, are checked as loaders would read them. --loaders lists the loaders that can read
+the folder, by applying their own splitting and grouping rules to all headers and JSON members. In a
 split folder no sample is in two parts, and no tar file is outside the parts.
 
 Each finding names the file and the fix. Nothing is changed."""
