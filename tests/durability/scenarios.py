@@ -21,7 +21,7 @@ from tests import stage1
 from tests.derive.pictures import gradient, make_images, save, sketch
 from tests.durability.folders import Contents, restore
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
-from tests.stores import Record, Store, array, make_store, npy, record
+from tests.stores import Record, Store, array, line, make_store, npy, record
 
 BUCKETS = ("24x16", "32x16")
 GONE = "16x24"  # a bucket that had samples once
@@ -60,11 +60,13 @@ def twenty(count: int = 20) -> list[Record]:
 
 
 def small_store(root: Path, records: list[Record]) -> Store:
-    """Make a store whose latents have the shapes of their tiny buckets."""
+    """Make a store whose latents have the shapes of their tiny buckets, with facts."""
     empty = root / ".shardwright/empty"  # the empty caption, which is packed too
     empty.mkdir(parents=True, exist_ok=True)
     (empty / "t5h.npy").write_bytes(npy(array("t5", "")))
     (empty / "t5m.npy").write_bytes(npy(np.array([1] + [0] * 76, np.uint8)))
+    known = ({"image_id": one["image_id"], "enlarged": 1.25, "cropped": 0.5} for one in records)
+    (root / ".shardwright/facts.jsonl").write_bytes(b"".join(line(one) + b"\n" for one in known))
     return make_store(root, records, latent=lambda r: (16, r["height"] // 8, r["width"] // 8))
 
 

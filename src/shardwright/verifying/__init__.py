@@ -38,10 +38,10 @@ def verify(
 
     Without ``read_data`` this checks the records, array headers and sizes of a store, or the names,
     sizes, indexes and records of a shard folder and the first and last header of each shard; with
-    it, every byte. ``against`` names the store that shards were packed from, to compare each member with its
-    source; what the store has changed since is outdated, which is no damage. ``loaders`` applies
-    the rules of every loader to the shards. Nothing is changed. Damage is reported, not raised: see
-    ``damaged``, ``outdated`` and ``findings``.
+    it, every byte. ``against`` names the store that shards were packed from, to compare each member
+    with its source; what the store has changed since is outdated, which is no damage. ``loaders``
+    applies the rules of every loader to the shards. Nothing is changed. Damage is reported, not
+    raised: see ``damaged``, ``outdated`` and ``findings``.
     """
     # Imported where they are needed, for a quick start.
     from shardwright.shards.format.parts import is_packed, parts_of, require_no_parts
