@@ -17,7 +17,7 @@ from playwright.sync_api import Page, sync_playwright
 FOLDER = Path(__file__).parent / "pictures"
 BROWSER = "/usr/bin/chromium-headless-shell"
 WIDTH, HEIGHT = 1200, 800
-VIEWS = {"overview": "", "grid": "?view=grid&sort=cropped&order=desc", "map": "?view=map"}
+VIEWS = {"overview": "", "grid": "?view=grid", "map": "?view=map"}
 COLOURS = 192  # of the files, which are in the repository
 
 
@@ -54,14 +54,19 @@ def main() -> None:
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
             page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
             page.goto(f"{url}?view=duplicates")
-            if page.locator("button.main").or_(page.locator("#threshold")).first.is_visible():
+            page.locator("button.main, #threshold").first.wait_for()
+            if page.locator("button.main").is_visible():
                 page.locator("button.main").click()
             page.locator("#threshold").wait_for()
             save(page, f"duplicates{end}")
             for name, address in VIEWS.items():
                 page.goto(f"{url}{address}")
-                page.locator("h1").first.wait_for()
+                page.locator("h1, .card, canvas").first.wait_for()
                 save(page, f"{name}{end}")
+            page.goto(f"{url}?view=grid&flag=cropped")
+            page.locator(".card").click()
+            page.locator("svg.crop").wait_for()
+            save(page, f"sample{end}")
             page.close()
         browser.close()
 
