@@ -7,6 +7,7 @@ it on. The report and the terminal show the same values.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from shardwright.looking.viewer import Viewer
 
 __all__ = ["LookSummary", "look"]
+
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 StrPath = str | os.PathLike[str]
 
@@ -150,6 +153,11 @@ def open_source(flag: str, path: object, recipe: object, progress: Progress) -> 
     raise UsageError(what, path=folder, fix=fix)
 
 
+def _has_screen() -> bool:
+    """Whether a browser can open a window; one for the terminal would be in our way."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in _SCREENS)
+
+
 def _serve(viewer: Viewer, port: int | None, browser: bool, progress: Progress) -> None:
     """Serve until a signal comes."""
     import threading
@@ -162,7 +170,7 @@ def _serve(viewer: Viewer, port: int | None, browser: bool, progress: Progress) 
         thread.start()
         progress.close()
         progress.say(f"look at {server.url} (Ctrl-C ends it)")
-        if browser:
+        if browser and _has_screen():
             webbrowser.open(server.url)
         try:
             while True:

@@ -23,7 +23,7 @@ from shardwright.errors import DamageError, ShardwrightError
 from shardwright.interrupts import check
 from shardwright.looking.sources import Bucket, Member, by_size
 from shardwright.looking.table import CUT_AT, LOST, READY, TOKENS, Builder, Table
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, SPECIFICATION, Component, Recipe
 from shardwright.shards.format import index, records
 from shardwright.shards.format.index import ShardIndex
@@ -40,6 +40,7 @@ from shardwright.store.records import CROP, Record
 
 _GROUP = 256  # samples that are read together
 _INDEXES = 64  # that are kept in memory
+_NOTE_EVERY = 100_000  # records between two lines of a log
 _UNKNOWN = Recipe(components=(), buckets=())
 
 
@@ -100,6 +101,8 @@ class ShardSource:
                 check()
                 builder.add(rows)
                 progress.advance(len(rows))
+                if len(builder.ids) // _NOTE_EVERY > (len(builder.ids) - len(rows)) // _NOTE_EVERY:
+                    progress.note(f"{len(builder.ids):,} of {quantity(total, 'records')}")
         return builder.table()
 
     def _at(self, number: int) -> tuple[Part, int]:
