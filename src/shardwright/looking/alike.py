@@ -34,6 +34,8 @@ def compare(source: Source, progress: Progress) -> Alike:
     if component is None:
         raise ShardwrightError("no component of the recipe has one vector for each image")
     width, total = component.shape_for(0, 0)[0], len(source.table)
+    if total > similar.EXACT_MOST:
+        similar.require_faiss()  # now, and not after all vectors are read
     read = vectors.read(source.vectors(component), total, width, progress)
     found = similar.find(read, progress)
     places = vectors.principal(read)

@@ -62,6 +62,12 @@ class Part:
         with self.lock:
             return next(view.samples([number]))[field]
 
+    def own_folder(self) -> Folder:
+        """Give the folder for one thread and one shard, whose map is gone when it is read."""
+        return (
+            LocalFolder(self.folder.path) if isinstance(self.folder, LocalFolder) else self.folder
+        )
+
     def _index(self, shard: Shard) -> ShardIndex | None:
         if shard.index_xxh3 is None:
             return None
@@ -152,15 +158,18 @@ class ShardSource:
     def vectors(self, component: Component) -> Iterator[NDArray[Any]]:
         width = component.shape_for(0, 0)[0]
         for part in self.parts:
-            view = View(part.folder, part.catalog, fields=(component.suffix,))
-            samples = view.in_order(_GROUP)
-            while some := list(islice(samples, _GROUP)):
-                vectors = [sample[component.suffix] for sample in some]
-                if any(vector.shape != (width,) for vector in vectors):
-                    what = f"{component.suffix}: vectors are not of {width} numbers"
-                    raise DamageError(what, path=part.folder.name, fix="run shardwright verify")
-                block = np.stack(vectors)
-                yield widened(block) if view.halves else block
+            for shard, first in zip(part.catalog.shards, part.catalog.firsts, strict=True):
+                numbers = np.arange(first, first + shard.samples)
+                view = View(part.own_folder(), part.catalog, numbers, (component.suffix,))
+                samples = view.in_order(_GROUP)
+                while some := list(islice(samples, _GROUP)):
+                    vectors = [sample[component.suffix] for sample in some]
+                    if any(vector.shape != (width,) for vector in vectors):
+                        what = f"{component.suffix}: vectors are not of {width} numbers"
+                        fix = "run shardwright verify"
+                        raise DamageError(what, path=part.folder.name, fix=fix)
+                    block = np.stack(vectors)
+                    yield widened(block) if view.halves else block
 
 
 def open_shards(location: str, progress: Progress) -> ShardSource:

@@ -297,7 +297,7 @@ def _compare_in_cells(found: _Found, copies: Numbers) -> None:
 
 def _cells(found: _Found) -> tuple[Floats, NDArray[np.int32]]:
     """Reduce the vectors to their main components, and find the nearest cells of each."""
-    faiss = _faiss()
+    faiss = require_faiss()
     count = len(found.rows)
     found.progress.phase("sort vectors into cells", 2 * count, "vectors")
     middle, axes = axes_of(found.vectors, _DIMENSIONS)
@@ -329,7 +329,8 @@ def _cells(found: _Found) -> tuple[Floats, NDArray[np.int32]]:
     return reduced, probes
 
 
-def _faiss() -> Any:  # noqa: ANN401
+def require_faiss() -> Any:  # noqa: ANN401
+    """Give faiss, or raise if it is not installed."""
     try:
         import faiss
     except ImportError as error:
