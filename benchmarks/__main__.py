@@ -21,7 +21,7 @@ from benchmarks.stores import remove
 
 QUESTIONS = (
     *("pack", "scan", "read", "verify", "migrate", "reading", "derive", "fill", "duplicates"),
-    "start",
+    *("look", "start"),
 )
 HERE = Path(__file__).parent
 

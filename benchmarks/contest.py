@@ -63,6 +63,7 @@ class Runs:
     difference: list[float] = field(default_factory=list)  # from the exact pixels, of 255
     fill: list[float] = field(default_factory=list)  # mean size of the batches
     recall: list[float] = field(default_factory=list)  # the part of the planted ones that is found
+    search: list[float] = field(default_factory=list)  # seconds of a search in all captions
 
     def median(self, measure: str = "seconds") -> float:
         """Give the median of a measure; of memory the most that was seen."""

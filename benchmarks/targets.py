@@ -108,5 +108,7 @@ TARGETS = (
            at_most=8000),
     Target("duplicates of 1,000,000: part that is found", "duplicates", _VECTORS, "recall",
            at_least=0.99),
+    Target("look at 1,000,000: seconds a sample to the first view", "look", {"samples": 1_000_000},
+           at_most=0.00002),
     Target("start: seconds of --help", "start", {"command": "--help"}, at_most=0.2),
 )  # fmt: skip

@@ -100,6 +100,12 @@ def test_planted_duplicates_are_found_in_shards_that_verify_accepts(tmp_path: Pa
     assert verify(tmp_path / "planted-400", read_data=True).findings == []
 
 
+def test_the_first_view_of_shards_and_a_search_are_measured(tmp_path: Path) -> None:
+    (found,) = run("look", TINY, tmp_path)
+    assert found.runs[OURS].seconds[0] > found.runs[OURS].search[0] > 0
+    assert re.search(r"a search \d+ ms", report.table(found))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_peak_memory_is_that_of_all_processes_with_shared_pages_once() -> None:
     script = (
