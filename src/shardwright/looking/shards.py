@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -103,12 +103,21 @@ class ShardSource:
         builder = Builder()
         progress.phase("read", total, "records")
         for part in self.parts:
-            for rows in _rows(part):
+            sizes = part.catalog.places[:, :, 1].sum(axis=1).tolist()
+            for shard, first, found in _records(part):
                 check()
-                builder.add(rows)
-                progress.advance(len(rows))
-                if len(builder.ids) // _NOTE_EVERY > (len(builder.ids) - len(rows)) // _NOTE_EVERY:
-                    progress.note(f"{len(builder.ids):,} of {quantity(total, 'records')}")
+                before, count = len(builder.ids), len(found)
+                columns = {
+                    "aspect_bucket": [shard.bucket] * count,
+                    "part": [part.name] * count,
+                    "state": [READY] * count,
+                    "bytes": sizes[first : first + count],
+                }
+                rows, facts = zip(*found, strict=True)
+                builder.add(rows, columns | _columns(facts))
+                progress.advance(count)
+                if (before + count) // _NOTE_EVERY > before // _NOTE_EVERY:
+                    progress.note(f"{before + count:,} of {quantity(total, 'records')}")
         return builder.table()
 
     def _at(self, number: int) -> tuple[Part, int]:
@@ -199,36 +208,20 @@ def _buckets(part: Part) -> Iterator[Bucket]:
         yield Bucket(name, part.name, *counts[name])
 
 
-def _rows(part: Part) -> Iterator[list[dict[str, Any]]]:
-    """Read a row for each sample, a shard at a time."""
-    sizes = part.catalog.places[:, :, 1].sum(axis=1).tolist()
-    for shard, first, found in _records(part):
-        yield [
-            {
-                **record,
-                **(_lost(record, shard) if known is None else _flat(known)),
-                "aspect_bucket": shard.bucket,
-                "bytes": size,
-                "state": READY,
-                "part": part.name,
-            }
-            for (record, known), size in zip(found, sizes[first:], strict=False)
-        ]
-
-
-def _records(part: Part) -> Iterator[tuple[Shard, int, list[tuple[Record, SampleFacts | None]]]]:
+def _records(part: Part) -> Iterator[tuple[Shard, int, list[tuple[Record, SampleFacts]]]]:
     """Read the records of each shard: from their file, else from the JSON members."""
     shards = part.catalog.shards
     names = [records.records_name(shard.path) for shard in shards if shard.records_xxh3]
     files = part.folder.read_files(names)
     for shard, first in zip(shards, part.catalog.firsts, strict=True):
-        found: list[tuple[Record, SampleFacts | None]] = []
+        found: list[tuple[Record, SampleFacts]] = []
         if shard.records_xxh3 and (data := next(files)) is not None:
             with suppress(DamageError):  # verify reports it
                 path = f"{part.folder.name}/{records.records_name(shard.path)}"
                 found += records.decode(data, path, shard.records_xxh3)
         if len(found) != shard.samples:
-            found = [(record, None) for record in _members(part, first, shard.samples)]
+            members = _members(part, first, shard.samples)
+            found = [(record, _facts(record, shard)) for record in members]
         yield shard, first, found
 
 
@@ -242,25 +235,31 @@ def _members(part: Part, first: int, count: int) -> Iterator[Record]:
         yield {"image_id": sample["__key__"], **(sample[field] if has else {})}
 
 
-def _flat(known: SampleFacts) -> dict[str, Any]:
-    return {
-        **{TOKENS + name: count for name, count in known.tokens.items()},
-        **{LOST + name: count for name, count in known.tokens_lost.items()},
-        **{CUT_AT + name: count for name, count in known.cut_at.items()},
-        ENLARGED: known.enlarged,
-        CROPPED: known.cropped,
+def _columns(facts: Sequence[SampleFacts]) -> dict[str, list[Any]]:
+    """Give facts as columns of a table."""
+    columns: dict[str, list[Any]] = {
+        ENLARGED: [known.enlarged for known in facts],
+        CROPPED: [known.cropped for known in facts],
     }
+    for prefix, found in (
+        (TOKENS, [known.tokens for known in facts]),
+        (LOST, [known.tokens_lost for known in facts]),
+        (CUT_AT, [known.cut_at for known in facts]),
+    ):
+        for name in dict.fromkeys(chain.from_iterable(dict.fromkeys(map(tuple, found)))):
+            columns[prefix + name] = [counts.get(name) for counts in found]
+    return columns
 
 
-def _lost(record: Record, shard: Shard) -> dict[str, float]:
+def _facts(record: Record, shard: Shard) -> SampleFacts:
     """Compute what a fitted array does not show of its picture, by the crop in the record."""
     bucket = Shape.parse(shard.bucket) if is_bucket(shard.bucket) else None
     crop: Any = record.get(CROP)
     sides: Any = [record.get(name) for name in ("width", "height")]
     if bucket is None or not (isinstance(crop, list) and len(crop) == 4):
-        return {}
+        return SampleFacts()
     try:
         frame = Frame((crop[0], crop[1], crop[2], crop[3]), Size(bucket.width, bucket.height))
-        return {ENLARGED: frame.enlarged, CROPPED: frame.cropped(Size(*sides))}
+        return SampleFacts(enlarged=frame.enlarged, cropped=frame.cropped(Size(*sides)))
     except (TypeError, ZeroDivisionError, OverflowError):  # the record may be anybody's
-        return {}
+        return SampleFacts()
