@@ -116,7 +116,7 @@ def histogram(name: str, table: Table) -> dict[str, Any]:
     known = column[np.isfinite(column)]
     least, most = float(known.min()), float(known.max())
     bins = _BINS
-    if (known == known.round()).all():  # whole numbers: as many in each bin
+    if name.startswith(TOKENS):  # whole numbers: as many in each bin
         width = max(1, -(-int(most - least + 1) // _BINS))
         bins = -(-int(most - least + 1) // width)
         most = least + bins * width

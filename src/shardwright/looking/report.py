@@ -82,9 +82,10 @@ def write_report(
 
 
 def _page(found: dict[str, Any], lines: list[str], cards: list[str]) -> bytes:
-    shards = "" if found["shards"] is None else f", {quantity(found['shards'], 'shards')}"
+    place = "a store" if found["shards"] is None else quantity(found["shards"], "shards")
     about = "about " if found["about"] else ""
-    totals = f"{quantity(found['samples'], 'samples')}{shards}, {about}{size(found['bytes'])}"
+    count = quantity(found["samples"], "samples")
+    totals = f"{count} in {place}, {about}{size(found['bytes'])}"
     title = escape(found["path"])
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -92,7 +93,7 @@ def _page(found: dict[str, Any], lines: list[str], cards: list[str]) -> bytes:
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "img-src data:; style-src 'unsafe-inline'\">",
         f"<title>{title}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{title}</h1><p>{escape(totals)}, {found['kind']}</p>",
+        f"<h1>{title}</h1><p>{totals}</p>",
         "<h2>Needs attention</h2>",
         f'<ul class="attention">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
         if lines
@@ -104,7 +105,7 @@ def _page(found: dict[str, Any], lines: list[str], cards: list[str]) -> bytes:
         "</div>" if found["histograms"] else "",
         "<h2>Components</h2>",
         _components(found),
-        f'<h2>{quantity(len(cards), "samples")}</h2><div class="grid">',
+        f'<h2>{len(cards):,} of {count}</h2><div class="grid">',
         *cards,
         "</div></body></html>\n",
     ]
@@ -126,7 +127,7 @@ def _buckets(found: dict[str, Any]) -> str:
 def _components(found: dict[str, Any]) -> str:
     head = ["component", "dtype", "shape", "made from", "model"]
     rows = [
-        [c["name"], c["dtype"], "x".join(map(str, c["shape"])), c["source"], c["model"] or ""]
+        [c["name"], c["dtype"], " × ".join(map(str, c["shape"])), c["source"], c["model"] or ""]
         for c in found["components"]
     ]
     return _table(head, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
+from shardwright import derive
 from shardwright.encoders import shape_of
 from shardwright.encoders.autoencoder import Decoder, Tiling
 from shardwright.encoders.base import Options
 from shardwright.errors import InputMissingError, MissingExtraError, ShardwrightError, UsageError
+from shardwright.looking import open_source
 from shardwright.looking.latents import choose
+from shardwright.looking.pictures import Previews
+from shardwright.progress import Progress
 from shardwright.recipes import SPECIFICATION, Component
 from tests.derive.encoders.models import AUTOENCODERS, make_autoencoder, make_vae, with_model
+from tests.derive.pictures import gradient, save
 
 VAE = SPECIFICATION.by_name["vae"]
 FLUX = {"encoder": "AutoencoderKL", "scaling_factor": 0.3611, "shift_factor": 0.1159}
@@ -161,3 +168,27 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         "--decode needs diffusers (import of diffusers halted; None in sys.modules); run pip "
         "install '.[encode]' in the checkout of shardwright, or leave --decode out"
     )
+
+
+def test_look_shows_latents_as_their_own_model_decodes_them(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    for number in range(2):
+        save(tmp_path / "images" / f"{number}.png", gradient(64, 64, seed=number))
+        (tmp_path / "images" / f"{number}.txt").write_text("a gradient")
+    recipe = tmp_path / "latents.toml"
+    recipe.write_text(
+        '[images]\nfit = "bucket"\nbuckets = ["64x64"]\n'
+        f'[component.vae]\nencoder = "autoencoder"\nmodel = "{checkpoints["vae"]}"\n'
+    )
+    derive(tmp_path / "images", recipe=recipe, derived_dir=tmp_path / "store")
+    source = open_source("path", tmp_path / "store", None, Progress())
+    shown = Previews(source, None, decode=True)
+    (shows,) = shown.latents
+    assert shown.label(shows) == "decoded by tiny-vae"
+    latent = np.load(tmp_path / "store" / shows.folder / "1.npy").astype(np.float32)
+    wanted = plain_decode(checkpoints["vae"], "AutoencoderKL", latent)
+    made = shown.latent(1, shows.name)
+    assert made is not None
+    found = np.asarray(Image.open(io.BytesIO(made))).astype(int)
+    assert np.abs(found - wanted).max() <= 1
