@@ -39,7 +39,7 @@ def page(browser: Browser) -> Iterator[Page]:
     """A page that must log no error, and ask nobody but the server that it is from."""
     context = browser.new_context(viewport=DESK)
     opened = context.new_page()
-    opened.set_default_timeout(15_000)
+    opened.set_default_timeout(45_000)
     errors: list[str] = []
     hosts: set[str | None] = set()
     opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)

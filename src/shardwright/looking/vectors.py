@@ -72,15 +72,20 @@ def axes_of(vectors: NDArray[Any], most: int) -> tuple[Floats, Floats]:
     """
     numbers = even(len(vectors), _SAMPLE)
     width = vectors.shape[1]
-    total, products, count = np.zeros(width), np.zeros((width, width)), 0
-    for _, block in _blocks(vectors, numbers):
-        usable = block[block.any(axis=1)]
-        total += usable.sum(axis=0, dtype=np.float64)
-        products += usable.T @ usable
-        count += len(usable)
-    middle = total / max(count, 1)
-    covariance = products / max(count, 1) - np.outer(middle, middle)
-    axes = np.linalg.eigh(covariance)[1][:, ::-1][:, :most]
+    blocks = (block[block.any(axis=1)] for _, block in _blocks(vectors, numbers))
+    if len(numbers) < width:  # there are as few axes, which is quicker
+        usable = np.concatenate([np.zeros((0, width), np.float32), *blocks]).astype(np.float64)
+        middle = usable.sum(axis=0) / max(len(usable), 1)
+        axes = np.linalg.svd(usable - middle, full_matrices=False)[2][:most].T
+    else:
+        total, products, count = np.zeros(width), np.zeros((width, width)), 0
+        for block in blocks:
+            total += block.sum(axis=0, dtype=np.float64)
+            products += block.T @ block
+            count += len(block)
+        middle = total / max(count, 1)
+        covariance = products / max(count, 1) - np.outer(middle, middle)
+        axes = np.linalg.eigh(covariance)[1][:, ::-1][:, :most]
     peaks = np.abs(axes).argmax(axis=0)
     axes = axes * np.where(axes[peaks, np.arange(axes.shape[1])] < 0, -1, 1)
     return middle.astype(np.float32), axes.astype(np.float32)
