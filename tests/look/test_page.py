@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from shardwright.demo import demo
 from shardwright.looking.viewer import Viewer
-from tests.commands import start
+from tests.commands import start, wait_until
 from tests.derive.pictures import save
 from tests.look.pictures import HOSTILE, Folders, Served, painted, previews
 
@@ -65,13 +65,10 @@ def ids(page: Page) -> list[str]:
     return page.locator(".card .id").all_inner_texts()
 
 
-def compare_all(page: Page, url: str) -> None:
-    """Open the duplicates, and start the comparison if nobody has."""
-    page.goto(f"{url}?view=duplicates")
-    page.locator("button.main, #threshold").first.wait_for()
-    if page.locator("button.main").is_visible():
-        page.locator("button.main").click()
-    page.locator("#threshold").wait_for()
+def compare_all(served: Served) -> None:
+    """Find near-duplicates, as the button on the page does."""
+    served.get("api/similar?start=1")
+    wait_until(lambda: served.get("api/similar")["state"] == "ready", seconds=60)
 
 
 def test_an_attention_line_leads_to_the_sample_whose_crop_is_drawn(
@@ -140,7 +137,9 @@ def test_filters_and_sorting_are_in_the_address_and_survive_a_reload(
 
 
 def test_the_slider_changes_the_groups_and_the_address(page: Page, shown: Served) -> None:
-    compare_all(page, shown.url)
+    page.goto(f"{shown.url}?view=duplicates")
+    if shown.viewer.search.state == "none":
+        page.locator("button.main").click()
     page.locator(".group").first.wait_for()
     few = page.locator(".found").inner_text()
     assert few == "1 group with 2 samples"
@@ -166,7 +165,7 @@ def test_the_slider_changes_the_groups_and_the_address(page: Page, shown: Served
 
 
 def test_a_point_of_the_map_opens_its_sample(page: Page, shown: Served) -> None:
-    compare_all(page, shown.url)
+    compare_all(shown)
     page.goto(f"{shown.url}?view=map")
     canvas = page.locator("canvas").first
     canvas.wait_for()
@@ -208,7 +207,7 @@ def test_the_keyboard_is_enough(page: Page, shown: Served) -> None:
 def test_nothing_is_wider_than_a_phone_and_text_can_be_read_in_both_schemes(
     page: Page, shown: Served, scheme: str
 ) -> None:
-    compare_all(page, shown.url)
+    compare_all(shown)
     page.set_viewport_size(PHONE)
     page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     for view in VIEWS:
@@ -258,7 +257,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_hostile_ids_and_captions_are_shown_as_text(page: Page, hostile: Served) -> None:
-    compare_all(page, hostile.url)
+    compare_all(hostile)
     for size in (DESK, PHONE):
         page.set_viewport_size(size)
         for view in ("", "?view=grid", "?view=duplicates&threshold=0.8", "?view=map"):
