@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from shardwright.demo import demo
 from shardwright.looking.viewer import Viewer
@@ -192,11 +192,11 @@ def test_the_keyboard_is_enough(page: Page, shown: Served) -> None:
     page.locator("figure img").first.wait_for()
     first = page.url
     page.keyboard.press("n")
-    page.wait_for_function("before => location.href !== before", arg=first)
+    expect(page).not_to_have_url(first, timeout=20_000)
     page.keyboard.press("Escape")
     page.wait_for_url(re.compile("view=grid"))
     page.keyboard.press("/")
-    page.wait_for_function("document.activeElement.id === 'filter-text'")
+    expect(page.locator("#filter-text")).to_be_focused(timeout=20_000)
     page.keyboard.press("Escape")
     page.keyboard.press("?")
     assert page.get_by_role("dialog").is_visible()
