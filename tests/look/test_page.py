@@ -147,9 +147,7 @@ def test_the_slider_changes_the_groups_and_the_address(page: Page, shown: Served
     for _ in range(16):
         page.keyboard.press("ArrowLeft")
     page.wait_for_url(re.compile(r"threshold=0\.87"))
-    page.wait_for_function(
-        "before => document.querySelector('.found').textContent !== before", arg=few
-    )
+    expect(page.locator(".found")).not_to_have_text(few, timeout=20_000)
     found = shown.get("api/groups?threshold=0.87")
     assert found["samples"] > 2
     text = page.locator(".found").inner_text()
@@ -194,12 +192,12 @@ def test_the_keyboard_is_enough(page: Page, shown: Served) -> None:
     page.keyboard.press("n")
     expect(page).not_to_have_url(first, timeout=20_000)
     page.keyboard.press("Escape")
-    page.wait_for_url(re.compile("view=grid"))
+    expect(page.locator(".card:focus")).to_be_visible(timeout=20_000)
     page.keyboard.press("/")
     expect(page.locator("#filter-text")).to_be_focused(timeout=20_000)
     page.keyboard.press("Escape")
     page.keyboard.press("?")
-    assert page.get_by_role("dialog").is_visible()
+    expect(page.get_by_role("dialog")).to_be_visible(timeout=20_000)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

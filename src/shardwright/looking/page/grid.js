@@ -101,7 +101,7 @@ export function grid(app) {
     if (app.opened === null) return;
     const one = cards.querySelector(`[data-n="${app.opened}"]`);
     app.opened = null;
-    if (!one) return;
+    if (!one || document.activeElement.matches("input, select")) return; // somebody is typing by now
     one.focus({ preventScroll: true });
     one.scrollIntoView({ block: "nearest" });
   }
