@@ -19,7 +19,7 @@ if __name__ == "__main__":
     first: dict[str, str] = {}  # of the group of each
     for line in (out / "duplicates.jsonl").open():
         row = json.loads(line)
-        first[row["image_id"]] = first[row["same_as"]] = row["same_as"]
+        first[row["image_id"]] = first[row["kept"]] = row["kept"]
     planted = json.loads(known.read_text())
     found = 0
     for group in planted:

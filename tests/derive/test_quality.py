@@ -131,8 +131,8 @@ def test_derive_counts_its_own_pictures_and_status_all_with_the_most_extreme() -
     assert "cropped_images: 1 (at most 33.3%, for example c)" in done
     assert "enlarged_images" not in done, "not by this run"
     found = describe(status("store", workers=1))
-    assert "2 images enlarged more than 1.25 times, at most 2.00 (for example b)" in found
-    assert "1 image cropped by more than 25%, at most by 33% (for example c)" in found
+    assert "2 images enlarged more than 1.25 times, up to 2.00 (for example b)" in found
+    assert "1 image cropped by more than 25%, up to 33% (for example c)" in found
     assert "colour_space L: 1 (for example b)" in found
     assert json.loads(run("status", "store", "--json").stdout)["quality"] == {
         "enlarged": {"images": 2, "most": 2.0, "example": "b"},

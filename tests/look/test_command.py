@@ -160,7 +160,7 @@ def test_the_report_is_one_page_that_loads_nothing_and_shows_everything(
     assert names.count("svg") == 4
     assert HOSTILE in page.text
     assert LONG.split("word75")[0] in page.text
-    assert "1 image cropped by more than 25%, at most by 62%" in page.text
+    assert "1 image cropped by more than 25%, up to 62%" in page.text
     assert "2 samples in 1 group are nearly alike" in page.text
     assert html.stat().st_size < 10_000_000
 
@@ -187,7 +187,8 @@ def test_copies_are_listed_and_packing_without_them_keeps_one_of_each(
         "to leave them out, give it to shardwright pack --exclude-ids-file\n"
     )
     (line,) = map(json.loads, listed.read_text().splitlines())
-    assert (line["image_id"], line["same_as"], line["group_size"]) == ("img000", "copy", 2)
+    assert (line["image_id"], line["kept"], line["group_size"]) == ("img000", "copy", 2)
+    assert line["nearest"] == "copy"
     assert 0.98 < line["similarity"] <= 1
     pack(derived_dir=at.store, output_dir=tmp_path / "without", exclude_ids_file=listed, workers=1)
     assert set(all_ids(at.shards)) - set(all_ids(tmp_path / "without")) == {"img000"}

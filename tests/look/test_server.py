@@ -140,7 +140,7 @@ def test_an_answer_is_of_a_bounded_size(shards: Served) -> None:
     assert len(shards.get("api/samples?size=100000")["samples"]) <= 240
     assert ask(shards, "/api/samples?text=" + "x" * 9000)[0] == 414
     many = "&".join(f"a{n}=1" for n in range(500))
-    assert ask(shards, f"/api/samples?{many}")[0] in (400, 500)
+    assert ask(shards, f"/api/samples?{many}")[0] == 400
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE"])
@@ -204,7 +204,7 @@ def hostile(at: Folders, tmp_path: Path) -> Iterator[tuple[Path, Served]]:
     ]
     for record, path in zip(records, paths, strict=False):
         record["image_path"] = path
-        record["crop"] = ["x", None, 10**400, {}]
+        record["crop"] = [0, 0, 10**400, 64]
     jsonl.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
     with Served(Viewer(previews(store))) as served:
         yield secret, served

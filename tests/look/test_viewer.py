@@ -38,8 +38,8 @@ def test_the_overview_counts_buckets_reasons_and_what_deserves_attention(
     assert sum(each["bytes"] for each in found["buckets"]) == found["bytes"]
     said = {each["flag"] or each["state"]: each for each in found["attention"]}
     assert said["truncated"]["text"] == "1 caption is cut off: longer than t5 reads"
-    assert said["enlarged"]["text"] == "1 image enlarged more than 1.25 times, at most 2.00"
-    assert said["cropped"]["text"] == "1 image cropped by more than 25%, at most by 62%"
+    assert said["enlarged"]["text"] == "1 image enlarged more than 1.25 times, up to 2.00"
+    assert said["cropped"]["text"] == "1 image cropped by more than 25%, up to 62%"
     for flag, image_id in (("truncated", "long"), ("enlarged", "small"), ("cropped", "wide")):
         listed = served.get(f"api/samples?{said[flag]['query']}")
         assert [sample["id"] for sample in listed["samples"]] == [image_id]

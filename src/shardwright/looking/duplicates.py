@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def write_groups(
     source: Source, path: Path, threshold: float | None, summary: LookSummary, progress: Progress
 ) -> None:
-    """Write a line for each sample that is nearly the same as an earlier one.
+    """Write a line for each sample of a group but the first, which is kept.
 
-    The first sample of each group is not listed: to exclude all that are keeps one of each group.
+    A group may be a chain: each is similar to its nearest, but perhaps not to the one that is kept.
     """
     least = similar.DEFAULT if threshold is None else _fraction(threshold)
     if path.suffix != ".jsonl":
@@ -43,8 +43,9 @@ def _lines(source: Source, alike: Alike, group: similar.Numbers) -> Iterator[dic
     for number in others:
         yield {
             "image_id": source.table.ids[number],
-            "same_as": source.table.ids[first],
-            "similarity": round(float(alike.found.similarity[number]), 4),
+            "kept": source.table.ids[first],
+            "nearest": source.table.ids[int(alike.found.nearest[number])],
+            "similarity": round(float(alike.found.similarity[number]), 4),  # with the nearest
             "group_size": len(group),
         }
 

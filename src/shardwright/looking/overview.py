@@ -43,7 +43,7 @@ def describe(source: Source) -> dict[str, Any]:
         "kind": source.kind,
         "samples": len(table.ready),
         "bytes": sum(bucket.bytes for bucket in source.buckets),
-        "about": source.is_about,
+        "about": source.bytes_estimated,
         "shards": sum(b.shards or 0 for b in source.buckets) if source.kind == "shards" else None,
         "parts": list(table.parts.counts()),
         "buckets": [

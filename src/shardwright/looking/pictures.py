@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from threading import Lock
 
 import numpy as np
@@ -21,11 +21,13 @@ from shardwright.errors import ShardwrightError
 from shardwright.looking import latents
 from shardwright.looking.latents import Pair, Preview
 from shardwright.looking.sources import Source
+from shardwright.looking.vectors import even
 from shardwright.recipes import Component
 from shardwright.store.provenance import SRGB
 from shardwright.store.records import CROP, Record
 
 THUMBNAIL, LARGE = 256, 1024  # pixels of the longer side
+_DEEPEST = 32  # folders of a path that are looked for elsewhere
 _SCALES = (8, 4, 2)  # that a JPEG can be decoded at
 _CACHE = 1 << 26  # bytes of finished pictures
 _PAIRS = 48  # pictures that a preview is fitted to, or compared with
@@ -36,14 +38,14 @@ Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class Shown:
-    """An image as it is shown, and which part of it the arrays show."""
+class Original:
+    """The image file of a sample, and which part of it the arrays show."""
 
-    image: Image.Image
-    size: Size  # of the picture in its file
-    crop: Box | None
     path: str
+    size: Size  # of the upright picture
+    crop: Box | None
     note: str | None  # what is odd about the file
+    is_scalable: bool  # whether it can be decoded at a smaller scale
 
 
 class Previews:
@@ -54,7 +56,7 @@ class Previews:
         self._trusted = "://" not in source.name  # a stranger's record may name any file
         self._previews: dict[str, Preview | None] = {}
         self._agreements: dict[str, float | None] = {}
-        self._cache: OrderedDict[object, bytes | None] = OrderedDict()
+        self._cache: OrderedDict[object, bytes] = OrderedDict()
         self._held = 0
         self._lock, self._choosing = Lock(), Lock()
         self.latents = [c for c in source.recipe.components if c.map is not None]
@@ -101,23 +103,27 @@ class Previews:
                     return place
         return None
 
-    def shown(self, number: int, side: int) -> Shown | None:
-        """Read the image of a sample, not much larger than this side, upright."""
-        path = self.file(number)
-        if path is None:
-            return None
-        record = self.source.record(number)
-        with suppress(BadImageError):
-            head = images.head(path)
-            fit = (s for s in _SCALES if head.scalable and max(head.size) >= 2 * side * s)
-            found = images.read(path, {SRGB}, next(fit, 1))
-            note = None
+    def original(self, number: int) -> Original | None:
+        """Look at the head of the image file of a sample."""
+        with suppress(BadImageError, ShardwrightError):
+            path = self.file(number)
+            if path is None:
+                return None
+            head, record = images.head(path), self.source.record(number)
+            width, height = head.size
             recorded = (record.get("width"), record.get("height"))
-            if None not in recorded and recorded != tuple(found.size):
-                width, height = found.size
+            note = None
+            if None not in recorded and recorded != (width, height):
                 note = f"the file has {width}x{height} pixels, the record says otherwise"
-            crop = None if note else _crop(record, found.size)
-            return Shown(_upright(found), found.size, crop, path, note)
+            crop = None if note else _crop(record, head.size)
+            return Original(path, head.size, crop, note, head.scalable)
+        return None
+
+    def _read(self, found: Original, side: int) -> Image.Image | None:
+        """Read an image, upright, and not much larger than this side."""
+        fit = (s for s in _SCALES if found.is_scalable and max(found.size) >= 2 * side * s)
+        with suppress(BadImageError):
+            return _upright(images.read(found.path, {SRGB}, next(fit, 1)))
         return None
 
     def _places(self, path: str) -> Iterator[str]:
@@ -125,7 +131,7 @@ class Previews:
             if self._trusted:
                 yield path
             return
-        names = [name for name in PurePosixPath(path).parts if name not in ("/", "..", ".")]
+        names = [name for name in path.split("/") if name not in ("", "..", ".")][-_DEEPEST:]
         for start in range(len(names)):  # the longest path that is there is the most certain
             yield str(self._folder.joinpath(*names[start:]))
 
@@ -139,22 +145,21 @@ class Previews:
         """Show what the arrays show: the picture among the members, else a part of the image."""
         if (picture := self._member_picture(number, side)) is not None:
             return picture
-        shown = self.shown(number, side)
-        if shown is None or shown.crop is None:
-            return shown.image if shown else None
-        across, down = (
-            shown.image.width / shown.size.width,
-            shown.image.height / shown.size.height,
-        )
-        left, top, right, bottom = shown.crop
+        found = self.original(number)
+        image = self._read(found, side) if found else None
+        if found is None or image is None or found.crop is None:
+            return image
+        across, down = image.width / found.size.width, image.height / found.size.height
+        left, top, right, bottom = found.crop
         box = (left * across, top * down, right * across, bottom * down)
         size = max(1, round(box[2] - box[0])), max(1, round(box[3] - box[1]))
-        return shown.image.resize(size, Image.Resampling.BOX, box)
+        return image.resize(size, Image.Resampling.BOX, box)
 
     def _image(self, number: int) -> bytes | None:
-        shown = self.shown(number, LARGE)
-        found = shown.image if shown else self._member_picture(number, LARGE)
-        return None if found is None else _jpeg(found, LARGE)
+        found = self.original(number)
+        image = self._read(found, LARGE) if found else None
+        image = image or self._member_picture(number, LARGE)
+        return None if image is None else _jpeg(image, LARGE)
 
     def _member_picture(self, number: int, side: int) -> Image.Image | None:
         for component in self._pictures:
@@ -203,12 +208,12 @@ class Previews:
     def _pairs(self, component: Component, most: int) -> Iterator[Pair]:
         """Give latents with the pixels that they show, of samples all over the source."""
         ready = self.source.table.ready
-        step = max(1, len(ready) // most)
-        for number in ready[::step][:most].tolist():
-            framed = self._framed(number, _PAIR_SIDE)
-            member = self.source.member(number, component.suffix) if framed else None
-            if framed is not None and member and isinstance(member.value, np.ndarray):
-                yield member.value, pixels(framed)
+        for number in ready[even(len(ready), most)].tolist():
+            with suppress(ShardwrightError):  # of a damaged sample, which its own page shows
+                framed = self._framed(number, _PAIR_SIDE)
+                member = self.source.member(number, component.suffix) if framed else None
+                if framed is not None and member and isinstance(member.value, np.ndarray):
+                    yield member.value, pixels(framed)
 
     def _kept(self, key: object, make: Callable[[], bytes | None]) -> bytes | None:
         with self._lock:
@@ -219,11 +224,12 @@ class Previews:
             made = make()
         except ShardwrightError:  # of a damaged member; the sample's own page says what it is
             made = None
-        with self._lock:
-            self._held += len(made or b"") - len(self._cache.pop(key, None) or b"")
-            self._cache[key] = made
-            while self._held > _CACHE:
-                self._held -= len(self._cache.popitem(last=False)[1] or b"")
+        if made is not None:
+            with self._lock:
+                self._held += len(made) - len(self._cache.pop(key, b""))
+                self._cache[key] = made
+                while self._held > _CACHE:
+                    self._held -= len(self._cache.popitem(last=False)[1])
         return made
 
 
@@ -234,7 +240,7 @@ def _crop(record: Record, size: Size) -> Box | None:
         return None
     if not all(type(side) in (int, float) for side in crop):
         return None
-    left, top, right, bottom = map(float, crop)
+    left, top, right, bottom = crop
     inside = 0 <= left < right <= size.width and 0 <= top < bottom <= size.height
     return (left, top, right, bottom) if inside else None
 

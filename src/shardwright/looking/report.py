@@ -97,7 +97,7 @@ def _page(found: dict[str, Any], lines: list[str], cards: list[str]) -> bytes:
         "<h2>Needs attention</h2>",
         f'<ul class="attention">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
         if lines
-        else "<p>Nothing that was looked for.</p>",
+        else "<p>Nothing needs attention.</p>",
         "<h2>Buckets</h2>",
         _buckets(found),
         '<h2>What was lost</h2><div class="charts">' if found["histograms"] else "",
@@ -127,7 +127,7 @@ def _buckets(found: dict[str, Any]) -> str:
 def _components(found: dict[str, Any]) -> str:
     head = ["component", "dtype", "shape", "made from", "model"]
     rows = [
-        [c["name"], c["dtype"], " × ".join(map(str, c["shape"])), c["source"], c["model"] or ""]
+        [c["name"], c["dtype"], ", ".join(map(str, c["shape"])), c["source"], c["model"] or ""]
         for c in found["components"]
     ]
     return _table(head, rows)
@@ -162,7 +162,11 @@ def _chart(found: dict[str, Any]) -> str:
         f'<text x="{width}" y="{height + 30}" text-anchor="end">{bins[-1][1]:g}</text>'
         f'<text x="0" y="10">{most:,}</text>'
     )
-    unknown = f"<small>unknown of {found['unknown']:,}</small>" if found["unknown"] else ""
+    unknown = (
+        f"<small>not known for {quantity(found['unknown'], 'samples')}</small>"
+        if found["unknown"]
+        else ""
+    )
     return (
         f"<div><strong>{escape(found['title'])}</strong>"
         f'<svg viewBox="0 0 {width} {height + 36}" role="img" '

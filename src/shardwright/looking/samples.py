@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.looking.sources import Cut, Member, Source
+from shardwright.errors import ShardwrightError
+from shardwright.looking.sources import Member, Source
 from shardwright.looking.table import CUT_AT, LOST
 from shardwright.recipes import Recipe
 from shardwright.store.records import Record
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A caption that was longer than a component reads."""
+
+    component: str
+    lost: int  # tokens
+    at: int | None  # characters that were kept
+
 
 _SHORT = 300  # characters of a caption in a list
 
 
 def brief(source: Source, number: int) -> dict[str, Any]:
     """Give what a list shows of a sample."""
+    return _brief(source, number, _record(source, number)[0])
+
+
+def _brief(source: Source, number: int, record: Record) -> dict[str, Any]:
     table = source.table
     numbers = {name: _finite(table.numbers[name].item(number)) for name in table.columns}
-    caption = source.record(number).get("caption")
+    caption = record.get("caption")
     return {
         "n": number,
         "id": table.ids[number],
@@ -31,17 +47,25 @@ def brief(source: Source, number: int) -> dict[str, Any]:
         "state": table.states[number],
         "flags": table.flags_of(number),
         "numbers": {name: value for name, value in numbers.items() if value is not None},
-        "other": None,
     }
+
+
+def _record(source: Source, number: int) -> tuple[Record, str | None]:
+    """Read a record, or say why it cannot be read: the other samples are shown all the same."""
+    try:
+        return source.record(number), None
+    except ShardwrightError as error:
+        return {}, str(error)
 
 
 def full(source: Source, number: int) -> dict[str, Any]:
     """Give all that is known of a sample, without its pictures."""
-    record = source.record(number)
+    record, fault = _record(source, number)
     masks = dict(_masks(source, number))
     caption = record.get("caption")
     return {
-        **brief(source, number),
+        **_brief(source, number, record),
+        "fault": fault,
         "text": caption if isinstance(caption, str) else "",
         "cuts": [
             {"component": cut.component, "at": cut.at, "lost": cut.lost}
@@ -102,22 +126,19 @@ def differences(here: Source, number: int, there: Source, other: int) -> Iterato
         two = there.member(other, name).value if name in names else None
         if one is None or two is None:
             continue
-        if isinstance(one, bytes) or isinstance(two, bytes):
-            yield {"name": name, "same": one == two, "largest": None, "cosine": None}
+        found: dict[str, Any] = {"name": name, "largest": None, "cosine": None}
+        if not (_are_numbers(one) and _are_numbers(two)):
+            both = isinstance(one, np.ndarray) and isinstance(two, np.ndarray)
+            yield {**found, "same": bool(np.array_equal(one, two) if both else one == two)}
         elif one.shape != two.shape:
-            yield {"name": name, "same": False, "largest": None, "cosine": None}
+            yield {**found, "same": False}
         else:
             left, right = (each.astype(np.float64).ravel() for each in (one, two))
             with np.errstate(all="ignore"):
                 length = np.linalg.norm(left) * np.linalg.norm(right)
-                cosine = float(left @ right / length) if length else math.nan
-                largest = float(np.abs(left - right).max(initial=0))
-            yield {
-                "name": name,
-                "same": bool(np.array_equal(one, two, equal_nan=one.dtype.kind == "f")),
-                "largest": _finite(largest),
-                "cosine": _finite(cosine),
-            }
+                found["cosine"] = _finite(float(left @ right / length)) if length else None
+                found["largest"] = _finite(float(np.abs(left - right).max(initial=0)))
+            yield {**found, "same": bool(np.array_equal(left, right, equal_nan=True))}
 
 
 def _masks(source: Source, number: int) -> Iterator[tuple[str, str]]:
@@ -130,7 +151,7 @@ def _masks(source: Source, number: int) -> Iterator[tuple[str, str]]:
 
 
 def _values(array: NDArray[Any]) -> dict[str, Any]:
-    if array.dtype.kind not in "fiub" or not array.size:
+    if not _are_numbers(array) or not array.size:
         return {}
     floats = array.astype(np.float64)
     finite = floats[np.isfinite(floats)]
@@ -139,13 +160,14 @@ def _values(array: NDArray[Any]) -> dict[str, Any]:
         "inf": int(np.isinf(floats).sum()),
     }
     if finite.size:
-        found |= {
-            "min": float(finite.min()),
-            "max": float(finite.max()),
-            "mean": float(finite.mean()),
-            "std": float(finite.std()),
-        }
+        with np.errstate(all="ignore"):  # of huge numbers, the sum may not be finite
+            mean, std = _finite(float(finite.mean())), _finite(float(finite.std()))
+        found |= {"min": float(finite.min()), "max": float(finite.max()), "mean": mean, "std": std}
     return found
+
+
+def _are_numbers(value: object) -> TypeGuard[NDArray[Any]]:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "fiub"
 
 
 def _finite(value: float) -> float | None:

@@ -29,7 +29,6 @@ _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
 }
 _HEADERS = {
     "Content-Security-Policy": (
@@ -43,6 +42,7 @@ _HEADERS = {
     "Cache-Control": "no-cache",  # ask again: the next run at this address may show other data
 }
 _JSON = "application/json"
+_MOST_FIELDS = 40  # of an address
 _LONGEST = 8192  # bytes of an address
 _TIMEOUT = 30  # seconds that a client may take
 
@@ -149,9 +149,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> tuple[str, bytes]:
         self._require_ours()
-        address = urlsplit(self.path)
-        given = dict(parse_qsl(address.query, max_num_fields=40))
-        words = [unquote(word) for word in address.path.split("/")[1:]]
+        try:
+            address = urlsplit(self.path)
+            given = dict(parse_qsl(address.query, max_num_fields=_MOST_FIELDS))
+            empty, *words = [unquote(word) for word in address.path.split("/")]
+        except ValueError:
+            empty, words = "?", []
+        if empty or not words:
+            raise Refused(HTTPStatus.BAD_REQUEST, "this is not an address of the page")
         if (file := self.server.files.get(words[-1] or "index.html")) and len(words) == 1:
             return _TYPES[(words[0] or "index.html").rpartition(".")[2]], file
         if words[0] == "api" and len(words) in (2, 3):

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.buckets import Bucket as Shape
-from shardwright.buckets import is_bucket
+from shardwright.buckets import Bucket, is_bucket
 from shardwright.deriving.images import Size
 from shardwright.deriving.views import Frame
-from shardwright.errors import DamageError, ShardwrightError
+from shardwright.errors import DamageError, ShardwrightError, UsageError
 from shardwright.interrupts import check
-from shardwright.looking.sources import Bucket, Member, by_size
+from shardwright.looking.sources import BucketCount, Member, by_size
 from shardwright.looking.table import CUT_AT, LOST, READY, TOKENS, Builder, Table
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, SPECIFICATION, Component, Recipe
@@ -62,6 +61,11 @@ class Part:
         with self.lock:
             return next(view.samples([number]))[field]
 
+    def shard_of(self, number: int) -> tuple[Shard, int]:
+        """Find the shard of a sample, and the number of its first one."""
+        place = bisect_right(self.catalog.firsts, number) - 1
+        return self.catalog.shards[place], self.catalog.firsts[place]
+
     def own_folder(self) -> Folder:
         """Give the folder for one thread and one shard, whose map is gone when it is read."""
         return (
@@ -80,7 +84,7 @@ class ShardSource:
     """The samples of shards, in the order of their files."""
 
     kind = "shards"
-    is_about = False
+    bytes_estimated = False
 
     def __init__(self, name: str, folders: Mapping[str | None, Folder], progress: Progress) -> None:
         self.name = name
@@ -94,6 +98,9 @@ class ShardSource:
             first += len(catalog.places)
         self._firsts = [part.first for part in self.parts]
         self.recipe = _recipe(self.parts[0].catalog)
+        if any(_recipe(part.catalog) != self.recipe for part in self.parts):
+            fix = "look at one of them"
+            raise UsageError("its parts have different recipes", path=name, fix=fix)
         described = self.parts[0].catalog.components
         self.settings: Mapping[str, Settings] = {n: dict(c.settings) for n, c in described.items()}
         self.table = self._read(first, progress)
@@ -137,8 +144,7 @@ class ShardSource:
 
     def place(self, number: int) -> str:
         part, place = self._at(number)
-        shard = part.catalog.shard_of(place)
-        first = part.catalog.firsts[part.catalog.shards.index(shard)]
+        shard, first = part.shard_of(place)
         folder = self.name if part.name is None else f"{self.name}/{part.name}"
         return f"{folder}/{shard.path}, sample {place - first}"
 
@@ -147,13 +153,14 @@ class ShardSource:
 
     def member(self, number: int, name: str) -> Member:
         part, place = self._at(number)
-        catalog, column = part.catalog, part.catalog.members.index(name)
         component = self.recipe.arrays.get(name)
-        offset, size = catalog.places[place, column].tolist()
-        shard = catalog.shard_of(place)
+        if name not in part.catalog.members:
+            return Member(name, component, None, 0, "", fault="missing")
+        column = part.catalog.members.index(name)
+        offset, size = part.catalog.places[place, column].tolist()
+        shard, first = part.shard_of(place)
         fault, value, xxh3 = None, None, None
         try:
-            first = catalog.firsts[catalog.shards.index(shard)]
             if found := part.index(shard):
                 xxh3 = f"{found.member(place - first, column).xxh3:016x}"
             value = part.read(place, name)
@@ -167,6 +174,9 @@ class ShardSource:
     def vectors(self, component: Component) -> Iterator[NDArray[Any]]:
         width = component.shape_for(0, 0)[0]
         for part in self.parts:
+            if component.suffix not in part.catalog.members:
+                what = f"has no {component.suffix}, although its recipe does"
+                raise DamageError(what, path=part.folder.name, fix="run shardwright verify")
             for shard, first in zip(part.catalog.shards, part.catalog.firsts, strict=True):
                 numbers = np.arange(first, first + shard.samples)
                 view = View(part.own_folder(), part.catalog, numbers, (component.suffix,))
@@ -198,14 +208,14 @@ def _recipe(catalog: Catalog) -> Recipe:
     return SPECIFICATION if set(SPECIFICATION.suffixes) == set(catalog.members) else _UNKNOWN
 
 
-def _buckets(part: Part) -> Iterator[Bucket]:
+def _buckets(part: Part) -> Iterator[BucketCount]:
     counts: dict[str, list[int]] = {}
     for shard in part.catalog.shards:
         count = counts.setdefault(shard.bucket, [0, 0, 0])
         for place, more in enumerate((shard.samples, shard.bytes, 1)):
             count[place] += more
     for name in sorted(counts, key=by_size):
-        yield Bucket(name, part.name, *counts[name])
+        yield BucketCount(name, part.name, *counts[name])
 
 
 def _records(part: Part) -> Iterator[tuple[Shard, int, list[tuple[Record, SampleFacts]]]]:
@@ -253,7 +263,7 @@ def _columns(facts: Sequence[SampleFacts]) -> dict[str, list[Any]]:
 
 def _facts(record: Record, shard: Shard) -> SampleFacts:
     """Compute what a fitted array does not show of its picture, by the crop in the record."""
-    bucket = Shape.parse(shard.bucket) if is_bucket(shard.bucket) else None
+    bucket = Bucket.parse(shard.bucket) if is_bucket(shard.bucket) else None
     crop: Any = record.get(CROP)
     sides: Any = [record.get(name) for name in ("width", "height")]
     if bucket is None or not (isinstance(crop, list) and len(crop) == 4):

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.buckets import Bucket as Size
-from shardwright.buckets import is_bucket
+from shardwright.buckets import Bucket, is_bucket
 from shardwright.looking.table import Table
 from shardwright.recipes import Component, Recipe
 from shardwright.store.provenance import Settings
@@ -20,7 +18,7 @@ Value = NDArray[Any] | bytes
 
 
 @dataclass(frozen=True)
-class Bucket:
+class BucketCount:
     """The samples of a bucket, in a part of a split."""
 
     bucket: str
@@ -43,15 +41,6 @@ class Member:
     fault: str | None = None
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A caption that was longer than a component reads."""
-
-    component: str
-    lost: int  # tokens
-    at: int | None  # characters that were kept
-
-
 class Source(Protocol):
     """A store, or shards; samples are numbered from 0 in the order of its table."""
 
@@ -60,8 +49,8 @@ class Source(Protocol):
     recipe: Recipe
     settings: Mapping[str, Settings]  # how each component was made, as far as that is recorded
     table: Table
-    buckets: list[Bucket]
-    is_about: bool  # whether the bytes of the buckets are an estimate
+    buckets: list[BucketCount]
+    bytes_estimated: bool  # whether those of the buckets are
 
     def record(self, number: int) -> Record:
         """Read the record of a sample."""
@@ -104,14 +93,5 @@ def by_size(bucket: str) -> tuple[bool, int, int, str]:
     """Order buckets by their sides; what is not a size comes last."""
     if not is_bucket(bucket):
         return True, 0, 0, bucket
-    size = Size.parse(bucket)
+    size = Bucket.parse(bucket)
     return False, size.width, size.height, bucket
-
-
-def mask_member(name: str, mask: object, place: str) -> Member:
-    """Give the mask in a record as the member that it is in a shard."""
-    try:
-        value = np.array(mask, np.uint8)
-    except (TypeError, ValueError, OverflowError):
-        return Member(name, None, None, 0, place, fault="invalid mask")
-    return Member(name, None, value, value.nbytes, place)

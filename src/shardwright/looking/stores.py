@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shardwright.errors import InputMissingError, SourceChangedError
 from shardwright.interrupts import check
-from shardwright.looking.sources import Bucket, Member, by_size, mask_member
+from shardwright.looking.sources import BucketCount, Member, by_size
 from shardwright.looking.table import READY, Builder, Table
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress
@@ -55,7 +55,7 @@ class StoreSource:
             fix = "derive images first, or give another path"
             raise InputMissingError("has no records", path=store.folder, fix=fix)
         self.buckets = list(self._measure())
-        self.is_about = any(bucket.samples > _MEASURED for bucket in self.buckets)
+        self.bytes_estimated = any(bucket.samples > _MEASURED for bucket in self.buckets)
 
     def _read(self, found: Scan, progress: Progress) -> Table:
         builder = Builder()
@@ -69,7 +69,7 @@ class StoreSource:
         self._rows.require_unchanged()
         return builder.table()
 
-    def _measure(self) -> Iterator[Bucket]:
+    def _measure(self) -> Iterator[BucketCount]:
         """Count the samples of each bucket, and their bytes by some of them."""
         table = self.table
         ready = table.states.having(READY)
@@ -80,7 +80,7 @@ class StoreSource:
                 some = some if len(numbers) > _MEASURED else numbers
                 measured = sum(self._bytes(table.ids[number]) for number in some)
                 total = round(measured * len(numbers) / len(some))
-                yield Bucket(name, None, len(numbers), total, None)
+                yield BucketCount(name, None, len(numbers), total, None)
 
     def _bytes(self, image_id: str) -> int:
         total = 0
@@ -100,7 +100,8 @@ class StoreSource:
                 record = records.parse(file.readline(records.LONGEST_LINE).rstrip(b"\r\n"))
             except records.BadRecordError:
                 record = {}
-        if record.get("image_id") != image_id:
+        named = record.get("image_id")
+        if (named if isinstance(named, str) else "") != image_id:
             fix = "stop shardwright look and start it again"
             raise SourceChangedError("changed since it was opened", path=path, fix=fix)
         return record
@@ -123,8 +124,11 @@ class StoreSource:
         component = self.recipe.arrays[name]
         for mask in self.recipe.masks:
             if mask.suffix == name:
-                return mask_member(name, self.record(number).get(mask.field), mask.field)
-        path = self.store.array(component, self.table.ids[number])
+                return _mask(name, self.record(number).get(mask.field), mask.field)
+        image_id = self.table.ids[number]
+        if not records.is_image_id(image_id):  # it must not lead out of the store
+            return Member(name, component, None, 0, "", fault="no valid image_id")
+        path = self.store.array(component, image_id)
         try:
             value: Any
             if component.is_array:
@@ -144,6 +148,8 @@ class StoreSource:
         for start in range(0, total, _BLOCK):
             block = np.full((min(_BLOCK, total - start), width), np.nan, np.float32)
             for row, image_id in enumerate(self.table.ids[start : start + _BLOCK]):
+                if not records.is_image_id(image_id):
+                    continue
                 try:
                     path = self.store.array(component, image_id)
                     block[row] = arrays.values(arrays.read_array(path, component), component)
@@ -155,3 +161,12 @@ class StoreSource:
 def _named(row: dict[str, Any]) -> dict[str, Any]:
     """Name a failed image by the reason."""
     return {**row, "state": row["reason"]} if row["state"] == FAILED else row
+
+
+def _mask(name: str, mask: object, place: str) -> Member:
+    """Give the mask in a record as the member that it is in a shard."""
+    try:
+        value = np.array(mask, np.uint8)
+    except (TypeError, ValueError, OverflowError):
+        return Member(name, None, None, 0, place, fault="invalid mask")
+    return Member(name, None, value, value.nbytes, place)

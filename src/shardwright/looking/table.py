@@ -34,6 +34,7 @@ TOKENS, LOST, CUT_AT = "tokens_", "tokens_lost_", "cut_at_"  # before the name o
 _NAMES = ("image_id", "caption", "aspect_bucket", "part", "state")  # columns that are texts
 _HIDDEN = (CUT_AT, "crop_", "decoded_", "format_version")  # nobody sorts by these
 _MOST_COLUMNS = 64  # of numbers: the records may be anybody's
+_LARGEST = 1e15  # of them: larger ones, and infinity, would spoil every chart
 _MOST_ORDERS = 8  # that are kept
 _NOTHING: Mapping[str, list[Any]] = MappingProxyType({})
 
@@ -183,9 +184,11 @@ def _numbers(values: list[Any]) -> NDArray[np.float64] | None:
     if not set(map(type, values)) <= {int, float, NoneType}:
         return None
     try:
-        return np.array(values, np.float64)
+        found = np.array(values, np.float64)
     except OverflowError:
         return None
+    found[~(np.abs(found) < _LARGEST)] = np.nan
+    return found
 
 
 @dataclass
@@ -231,19 +234,21 @@ class Table:
 
     def put(self, name: str, column: NDArray[np.float64], flags: Mapping[str, Chosen]) -> None:
         """Add a column, and flags that follow from it."""
-        with self._lock:
-            self.numbers[name] = column
-            self.flags |= flags
-            self._orders.clear()
+        with self._lock:  # others read them meanwhile, so they are replaced and not changed
+            self.numbers = {**self.numbers, name: column}
+            self.flags = {**self.flags, **flags}
+            self._orders = OrderedDict()
 
     def select(self, query: Query, compared: Mapping[str, Chosen] | None = None) -> Numbers:
         """Find samples, in order; ``compared`` marks them by how they compare with others."""
-        with self._lock:
-            found = self._orders.get(query)
-            if found is None:
-                found = self._orders[query] = self._select(query, compared or {})
-                if len(self._orders) > _MOST_ORDERS:
-                    self._orders.popitem(last=False)
+        orders = self._orders
+        found = orders.get(query)
+        if found is None:
+            found = self._select(query, compared or {})
+            with self._lock:
+                orders[query] = found
+                if len(orders) > _MOST_ORDERS:
+                    orders.popitem(last=False)
         return found
 
     def _select(self, query: Query, compared: Mapping[str, Chosen]) -> Numbers:

@@ -117,13 +117,10 @@ class Viewer:
         """Give groups of samples that are alike."""
         alike = self._alike()
         threshold, page = fraction(given, "threshold", similar.DEFAULT), integer(given, "page", 0)
-        threshold = max(threshold, similar.FLOOR)
-        found = alike.found.groups(threshold)
-        first = np.ceil((threshold - similar.FLOOR) / (1 - similar.FLOOR) * len(alike.found.pairs))
+        found = alike.found.groups(max(threshold, similar.FLOOR))
         return {
             "groups": len(found),
             "samples": sum(map(len, found)),
-            "pairs": int(alike.found.pairs[int(first) :].sum()),
             "page": page,
             "items": [
                 {
@@ -138,6 +135,8 @@ class Viewer:
     def map(self, given: Parameters) -> Answer:
         """Give points: the first two principal components of the vectors."""
         points, places = self._points, self._alike().places
+        if not len(points):
+            return {"n": [], "x": [], "y": [], "of": 0}
         shown = places[points].astype(np.float64)
         least, most = shown.min(axis=0), shown.max(axis=0)
         scaled = ((shown - least) / np.where(most > least, most - least, 1) * _GRID).round()
@@ -170,14 +169,13 @@ class Viewer:
         return {**answer, "other": self.number_there(number)}
 
     def _full(self, source: Source, pictures: Previews, number: int) -> Answer:
-        shown = pictures.shown(number, 1)
-        crop = list(shown.crop) if shown and shown.crop else None
-        image = shown and {
-            "width": shown.size.width,
-            "height": shown.size.height,
-            "crop": crop,
-            "path": shown.path,
-            "note": shown.note,
+        found = pictures.original(number)
+        image = found and {
+            "width": found.size.width,
+            "height": found.size.height,
+            "crop": found.crop,
+            "path": found.path,
+            "note": found.note,
         }
         labels = [
             {"component": component.name, "label": pictures.label(component)}
@@ -197,22 +195,13 @@ class Viewer:
         }
 
     def _similar(self, number: int) -> list[Answer]:
-        """List the nearest sample, and those of its group."""
-        if (alike := self.search.alike) is None:
+        """Give the nearest sample, if it is known."""
+        alike = self.search.alike
+        nearest = -1 if alike is None else int(alike.found.nearest[number])
+        if alike is None or nearest < 0:
             return []
-        found = alike.found
-        near = {int(found.nearest[number]): float(found.similarity[number])}
-        joined = (found.first == number) | (found.second == number)
-        for one, two, strength in zip(
-            found.first[joined], found.second[joined], found.strength[joined], strict=True
-        ):
-            near.setdefault(int(two if one == number else one), float(strength))
-        ordered = sorted(near.items(), key=lambda item: (-item[1], item[0]))[:_SIDE_BY_SIDE]
-        return [
-            {"n": n, "id": self.table.ids[n], "similarity": round(strength, 4)}
-            for n, strength in ordered
-            if n >= 0
-        ]
+        similarity = round(float(alike.found.similarity[number]), 4)
+        return [{"n": nearest, "id": self.table.ids[nearest], "similarity": similarity}]
 
     def _alike(self) -> Alike:
         if self.search.alike is None:

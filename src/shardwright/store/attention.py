@@ -48,7 +48,7 @@ def enlarged(count: int, most: float, example: str = "") -> Iterator[Attention]:
     """List pictures that are enlarged a lot."""
     if count:
         images = quantity(count, "images")
-        text = f"{images} enlarged more than {MUCH_ENLARGED} times, at most {most:.2f}"
+        text = f"{images} enlarged more than {MUCH_ENLARGED} times, up to {most:.2f}"
         yield Attention(text, count, ENLARGED, example=example)
 
 
@@ -56,5 +56,5 @@ def cropped(count: int, most: float, example: str = "") -> Iterator[Attention]:
     """List pictures of which a lot is cut away."""
     if count:
         images = quantity(count, "images")
-        text = f"{images} cropped by more than {MUCH_CROPPED:.0%}, at most by {most:.0%}"
+        text = f"{images} cropped by more than {MUCH_CROPPED:.0%}, up to {most:.0%}"
         yield Attention(text, count, CROPPED, example=example)

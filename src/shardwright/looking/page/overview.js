@@ -9,7 +9,7 @@ import { bytes, count, plain, plural, shape } from "./words.js";
 export function overview(app) {
   const element = h("div", { class: "overview" });
 
-  async function update(values, signal) {
+  function update(values, signal) {
     const data = app.overview;
     const lines = attention(data);
     replace(element,
@@ -20,12 +20,21 @@ export function overview(app) {
       h("div", { class: "columns" }, buckets(data), notReady(data)),
       charts(data),
       h("div", { class: "columns" }, components(data), recipe(data)));
-    // How well latents match their images takes reading some: the page is there before.
-    const { latents } = data.latents.length ? await get("/api/latents", {}, signal) : { latents: [] };
-    const warned = latents.filter((one) => one.warning);
-    if (!warned.length) return;
+    if (data.latents.length) match(lines, signal);
+  }
+
+  // How well latents match their images takes reading some: the page is there before.
+  async function match(lines, signal) {
+    let warnings;
+    try {
+      const { latents } = await get("/api/latents", {}, signal);
+      warnings = latents.map((one) => one.warning).filter(Boolean);
+    } catch (error) {
+      warnings = signal.aborted ? [] : [`the latents could not be compared with their images: ${error.message}`];
+    }
+    if (!warnings.length) return;
     lines.querySelector(".fine")?.remove();
-    lines.append(...warned.map((one) => h("li", {}, `${one.warning[0].toUpperCase()}${one.warning.slice(1)}`)));
+    lines.append(...warnings.map((text) => h("li", {}, `${text[0].toUpperCase()}${text.slice(1)}`)));
   }
 
   return { element, update };
