@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import signal
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -17,11 +19,12 @@ from shardwright import look, pack
 from shardwright.cli.main import main
 from tests.commands import run, start
 from tests.look.pictures import HOSTILE, LONG, Folders, painted
-from tests.tars import all_ids, digests
+from tests.tars import all_ids
 
 
 def digest(folder: Path) -> dict[str, str]:
-    return {str(path): path.read_bytes().hex()[:64] for path in folder.rglob("*") if path.is_file()}
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -104,6 +107,8 @@ def test_the_picture_of_a_sample_is_saved(at: Folders, tmp_path: Path) -> None:
             "--threshold without --duplicates; on the page, move the slider",
         ),
         (["SHARDS", "--images", "gone"], "gone: --images: no such folder"),
+        (["SHARDS", "--samples", "9"], "--samples without --report; the page shows all of them"),
+        (["nowhere", "--report", "x.pdf"], "x.pdf: --report: not an .html file; name it FILE.html"),
         (
             ["SHARDS", "--compare", "x", "--id", "copy"],
             "--compare with --id; compare on the page, without it",
@@ -194,13 +199,6 @@ def test_copies_are_listed_and_packing_without_them_keeps_one_of_each(
     assert set(all_ids(at.shards)) - set(all_ids(tmp_path / "without")) == {"img000"}
 
 
-def test_looking_changes_nothing_on_the_disk(at: Folders, tmp_path: Path) -> None:
-    before = digests(at.shards)
-    look(at.shards, images=at.images, report=tmp_path / "x.html")
-    shardwright.look(at.shards, id="copy")
-    assert digests(at.shards) == before
-
-
 def test_a_report_that_would_be_too_large_is_refused_with_a_number_that_fits(
     at: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,3 +219,5 @@ def test_a_picture_is_the_same_whatever_the_scale_it_was_decoded_at(tmp_path: Pa
         whole, small = (_upright(images.read(str(path), {SRGB}, scale)) for scale in (1, 8))
     assert small.size == (125, 100)
     assert whole.size == (1001, 803)
+    expected = np.asarray(whole.resize(small.size, Image.Resampling.BOX)).astype(int)
+    assert np.abs(np.asarray(small).astype(int) - expected).mean() < 2

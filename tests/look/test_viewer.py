@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tarfile
+import threading
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ import pytest
 import xxhash
 from PIL import Image
 
-from shardwright import pack
+from shardwright import UsageError, look, pack
 from shardwright.looking.viewer import Viewer
 from tests.commands import wait_until
 from tests.look.pictures import HOSTILE, LONG, Folders, Served, painted, previews
@@ -362,3 +363,122 @@ def test_a_picture_member_is_shown_where_images_are_not(at: Folders, tmp_path: P
         assert np.abs(shown - painted(96, 64, seed=1)).mean() < 4
         member = served.get(f"api/sample/{number}")["members"][-1]
         assert (member["name"], member["dtype"], member["fault"]) == ("picture.png", None, None)
+
+
+def test_a_damaged_record_is_shown_as_such_beside_the_others(at: Folders, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    shutil.copytree(at.shards, bad)
+    (shard,) = bad.glob("bucket_64x96/shard-000000.tar")
+    data = shard.read_bytes()
+    shard.write_bytes(data.replace(b'"caption":"a', b'"caption":\xff"', 1))
+    with Served(Viewer(previews(bad, at.images))) as served:
+        found = served.get("api/samples?bucket=64x96")
+        assert (found["total"], len(found["samples"])) == (6, 6)
+        (broken,) = (each for each in found["samples"] if not each["caption"])
+        sample = served.get(f"api/sample/{broken['n']}")
+        assert "is damaged (not JSON" in sample["fault"]
+        assert [each["fault"] for each in sample["members"]] == [None] * 4
+        assert served.get("api/latents")["latents"][0]["agreement"] > 0.9
+    look(bad, images=at.images, report=tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text().count("<figure>") == 23
+
+
+@pytest.fixture
+def odd(at: Folders, tmp_path: Path) -> tuple[Path, Served]:
+    """A store whose records have odd ids and numbers."""
+    store = tmp_path / "store"
+    shutil.copytree(at.store, store)
+    np.save(tmp_path / "secret.npy", np.arange(1024, dtype=np.float32))
+    jsonl = store / "approved_image_dataset.jsonl"
+    records = [msgspec.json.decode(line) for line in jsonl.read_bytes().splitlines()]
+    for record, image_id in zip(records, [None, 7, "../../secret", "a\0b", ""], strict=False):
+        record["image_id"] = image_id
+        if image_id is None:
+            del record["image_id"]
+    records[6] |= {"crop": [0, 0, 1e-320, 1], "score": 1.7e308}
+    records[7] |= {"crop": [0, 0, 10**400, 1], "score": -1.7e308}
+    records[8] |= {"width": 10**400, "score": 3}
+    (store / ".shardwright/facts.jsonl").unlink()
+    jsonl.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+    return tmp_path, Served(Viewer(previews(store)))
+
+
+def test_records_with_odd_ids_and_numbers_are_shown_and_lead_nowhere_else(
+    odd: tuple[Path, Served],
+) -> None:
+    _, served = odd
+    with served:
+        found = served.get("api/overview")
+        reasons = {each["reason"] for each in found["not_ready"]}
+        assert {"image_id_missing", "image_id_invalid"} <= reasons
+        for reason in reasons:
+            for each in served.get(f"api/samples?state={reason}")["samples"]:
+                sample = served.get(f"api/sample/{each['n']}")
+                faults = [one["fault"] for one in sample["members"]][:3]
+                if reason.startswith("image_id"):
+                    assert faults == ["no valid image_id"] * 3, "no array of another place is read"
+        (score,) = (each for each in found["columns"] if each["name"] == "score")
+        assert score["title"] == "score"
+        for number in range(len(served.viewer.table)):
+            served.get(f"api/sample/{number}")
+        served.get("api/similar?start=1")
+        wait_until(lambda: served.get("api/similar")["state"] != "working")
+        assert served.get("api/similar")["state"] == "ready"
+
+
+def test_flags_may_appear_while_others_read(shards: Served) -> None:
+    table = shards.viewer.table
+    column = np.zeros(len(table))
+    done = threading.Event()
+
+    def put() -> None:
+        for number in range(3000):
+            table.put(f"extra{number % 50}", column, {f"flag{number % 50}": column > 0})
+        done.set()
+
+    threading.Thread(target=put).start()
+    while not done.is_set():
+        shards.viewer.overview({})
+        shards.viewer.samples({"size": "5"})
+    table.numbers = {name: c for name, c in table.numbers.items() if not name.startswith("extra")}
+    table.flags = {name: c for name, c in table.flags.items() if not name.startswith("flag")}
+
+
+def test_a_map_without_vectors_is_empty(at: Folders, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(at.store, store)
+    for path in (store / "dinov3").glob("*.npy"):
+        np.save(path, np.zeros(1024, np.float32))
+    with Served(Viewer(previews(store))) as served:
+        served.get("api/similar?start=1")
+        wait_until(lambda: served.get("api/similar")["state"] == "ready")
+        assert served.get("api/map") == {"n": [], "x": [], "y": [], "of": 0}
+        assert served.get("api/groups")["groups"] == 0
+
+
+def test_parts_of_different_recipes_are_refused(at: Folders, tmp_path: Path) -> None:
+    split = tmp_path / "split"
+    shutil.copytree(at.split, split)
+    shutil.rmtree(split / "val")
+    shutil.copytree(at.split / "val", split / "val")
+    manifest = split / "val/.shardwright/manifest.json"
+    text = manifest.read_text().replace('"fit": "bucket"', '"fit": "original"')
+    body = text.rpartition(',\n  "xxh3": "')[0]
+    digest = xxhash.xxh3_64_hexdigest(body.encode())
+    manifest.write_text(f'{body},\n  "xxh3": "{digest}"\n}}\n')
+    with pytest.raises(UsageError, match="its parts have different recipes; look at one of them"):
+        previews(split)
+
+
+def test_finished_pictures_are_kept_and_bounded(
+    at: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = previews(at.shards, at.images)
+    first = looked.thumbnail(0)
+    assert first is not None
+    assert looked.thumbnail(0) is first
+    monkeypatch.setattr("shardwright.looking.pictures._CACHE", 2 * len(first))
+    for number in range(1, 10):
+        looked.thumbnail(number)
+    assert looked.thumbnail(0) is not first, "the oldest is gone"
+    assert looked.thumbnail(0) == first

@@ -14,6 +14,7 @@ from shardwright.progress import quantity
 from shardwright.text import shown
 
 HELP = "see what is in a store or a shard folder, in a browser"
+_STATISTICS = ("min", "max", "mean", "std")
 DESCRIPTION = """\
 Opens a page in the browser that shows what a store, a shard folder or shards at a URL hold: counts
 and histograms, what needs attention, a grid of samples to filter and sort, each sample with its
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--id": text("ID", "print one sample, and open no page"),
         "--save": path("FILE.png", "with --id: save its picture"),
         "--report": path("FILE.html", "write one self-contained page, and open none"),
-        "--samples": number("pictures in the report (%(default)s)"),
+        "--samples": number("pictures in the report (48)"),
         "--duplicates": path("FILE.jsonl", "list near-duplicates, and open no page"),
         "--threshold": {
             "type": float,
@@ -77,19 +78,23 @@ def describe(summary: LookSummary) -> str:
     if summary.saved is not None:
         parts.append(f"saved its picture in {shown(summary.saved)}")
     if summary.duplicates is not None:
-        listed, groups = quantity(summary.listed, "samples"), quantity(summary.groups, "groups")
-        about = ", compared approximately" if summary.approximate else ""
-        parts.append(
-            f"listed {listed} of {groups} in {shown(summary.duplicates)}{about}\n"
-            "to leave them out, give it to shardwright pack --exclude-ids-file"
-        )
+        parts += _duplicates(summary, summary.duplicates)
     if summary.report is not None:
         count = quantity(summary.samples, "samples")
         parts.append(f"wrote a report of {count} to {shown(summary.report)}")
-        parts += ["needs attention:", *(f"  {line}" for line in summary.attention)] * bool(
-            summary.attention
-        )
+        if summary.attention:
+            parts += ["needs attention:", *(f"  {line}" for line in summary.attention)]
     return "\n".join(parts)
+
+
+def _duplicates(summary: LookSummary, file: str) -> Iterator[str]:
+    about = ", compared approximately" if summary.approximate else ""
+    if not summary.listed:
+        yield f"no near-duplicates{about}: {shown(file)} is empty"
+        return
+    listed, groups = quantity(summary.listed, "samples"), quantity(summary.groups, "groups")
+    yield f"listed {listed} of {groups} in {shown(file)}{about}"
+    yield "to leave them out, give it to shardwright pack --exclude-ids-file"
 
 
 def _sample(sample: dict[str, Any]) -> str:
@@ -101,6 +106,8 @@ def _sample(sample: dict[str, Any]) -> str:
         _members(sample),
         "\n".join(["record:", *(f"  {name}: {value}" for name, value in _fields(sample))]),
     ]
+    if sample["fault"] is not None:
+        parts.insert(1, shown(sample["fault"]))
     if sample["flags"]:
         parts.insert(1, f"flags: {', '.join(sample['flags'])}")
     return "\n\n".join(part for part in parts if part)
@@ -126,16 +133,14 @@ def _members(sample: dict[str, Any]) -> str:
     faults = []
     for member in sample["members"]:
         shape = "" if member["shape"] is None else "x".join(map(str, member["shape"]))
-        numbers = [f"{member[name]:.4g}" if name in member else "" for name in _STATISTICS]
+        found = (member.get(name) for name in _STATISTICS)
+        numbers = ["" if value is None else f"{value:.4g}" for value in found]
         bad = f"{member['nan'] + member['inf']:,}" if "nan" in member else ""
         row = [member["name"], member["dtype"] or "", shape, f"{member['bytes']:,}", *numbers, bad]
         rows.append(row)
         if member["fault"] is not None:
             faults.append(f"{member['name']}: {shown(member['fault'])}")
     return "\n".join([table(rows), *faults])
-
-
-_STATISTICS = ("min", "max", "mean", "std")
 
 
 def _fields(sample: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.summary import Summary
-from shardwright.validate import as_text, integer, place, place_or_none, require_switches
+from shardwright.validate import as_text, integer, place_or_none, require_switches
 
 if TYPE_CHECKING:
     from shardwright.looking.sources import Source
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LookSummary", "look"]
 
+_SAMPLES = 48  # in a report
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 StrPath = str | os.PathLike[str]
@@ -60,7 +61,7 @@ def look(
     id: str | None = None,  # noqa: A002 - named like its flag
     save: StrPath | None = None,
     report: StrPath | None = None,
-    samples: int = 48,
+    samples: int | None = None,
     duplicates: StrPath | None = None,
     threshold: float | None = None,
     browser: bool = True,
@@ -74,41 +75,42 @@ def look(
     """
     # Here, so that importing the package and printing --help are quick.
     from shardwright.deriving.images import strict
+    from shardwright.looking.duplicates import as_cosine, write_groups
     from shardwright.looking.pictures import Previews
+    from shardwright.looking.report import write_report
+    from shardwright.looking.terminal import show
     from shardwright.looking.viewer import Viewer
 
+    # Before anything is read, which may take a while.
     started = time.monotonic()
     require_switches(decode=decode, browser=browser)
-    given = [name for name, value in _tasks(id, report, duplicates).items() if value is not None]
+    tasks = {"--id": id, "--report": report, "--duplicates": duplicates}
+    given = [name for name, value in tasks.items() if value is not None]
     if save is not None and id is None:
         raise UsageError("--save without --id", fix="name the sample with --id")
     if threshold is not None and duplicates is None:
         raise UsageError("--threshold without --duplicates", fix="on the page, move the slider")
+    if samples is not None and report is None:
+        raise UsageError("--samples without --report", fix="the page shows all of them")
     if compare is not None and given:
         raise UsageError(f"--compare with {given[0]}", fix="compare on the page, without it")
+    picture, page = _file("--save", save, "png"), _file("--report", report, "html")
+    table, least = _file("--duplicates", duplicates, "jsonl"), as_cosine(threshold)
+    count = _SAMPLES if samples is None else integer("--samples", samples)
+    port = None if port is None else integer("--port", port)
     folder, reporter = place_or_none("--images", images), progress or Progress()
     if folder is not None and not folder.is_dir():
         raise InputMissingError("--images: no such folder", path=folder)
     with strict():
         source = open_source("path", path, recipe, reporter)
         pictures = Previews(source, folder, decode=decode)
-        if decode:
-            for component in pictures.latents:  # now, when an error can still be seen
-                pictures.label(component)
         summary = LookSummary(source.name, source.kind, len(source.table.ready))
         if id is not None:
-            from shardwright.looking.terminal import show
-
-            show(pictures, id, place_or_none("--save", save), summary)
-        if duplicates is not None:
-            from shardwright.looking.duplicates import write_groups
-
-            write_groups(source, place("--duplicates", duplicates), threshold, summary, reporter)
-        if report is not None:
-            from shardwright.looking.report import write_report
-
-            count = integer("--samples", samples)
-            write_report(pictures, place("--report", report), count, summary, reporter)
+            show(pictures, id, picture, summary)
+        if table is not None:
+            write_groups(source, table, least, summary, reporter)
+        if page is not None:
+            write_report(pictures, page, count, summary, reporter)
         if not given:
             other = None
             if compare is not None:
@@ -119,8 +121,13 @@ def look(
     return summary
 
 
-def _tasks(id_: object, report: object, duplicates: object) -> dict[str, object]:
-    return {"--id": id_, "--report": report, "--duplicates": duplicates}
+def _file(flag: str, given: object, end: str) -> Path | None:
+    """Give the file to write, whose name must have this end."""
+    path = place_or_none(flag, given)
+    if path is not None and path.suffix.lower() != f".{end}":
+        article = "an" if end == "html" else "a"
+        raise UsageError(f"{flag}: not {article} .{end} file", path=path, fix=f"name it FILE.{end}")
+    return path
 
 
 def open_source(flag: str, path: object, recipe: object, progress: Progress) -> Source:
@@ -165,7 +172,7 @@ def _serve(viewer: Viewer, port: int | None, browser: bool, progress: Progress) 
 
     from shardwright.looking.server import open_server
 
-    with open_server(viewer, None if port is None else integer("--port", port)) as server:
+    with open_server(viewer, port) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         progress.close()

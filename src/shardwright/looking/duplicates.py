@@ -11,7 +11,7 @@ import msgspec
 
 from shardwright.errors import UsageError
 from shardwright.looking import similar
-from shardwright.looking.alike import Alike, compare
+from shardwright.looking.search import Alike, compare
 from shardwright.looking.sources import Source
 from shardwright.progress import Progress
 from shardwright.storage import files
@@ -21,15 +21,12 @@ if TYPE_CHECKING:
 
 
 def write_groups(
-    source: Source, path: Path, threshold: float | None, summary: LookSummary, progress: Progress
+    source: Source, path: Path, least: float, summary: LookSummary, progress: Progress
 ) -> None:
     """Write a line for each sample of a group but the first, which is kept.
 
     A group may be a chain: each is similar to its nearest, but perhaps not to the one that is kept.
     """
-    least = similar.DEFAULT if threshold is None else _fraction(threshold)
-    if path.suffix != ".jsonl":
-        raise UsageError("--duplicates: not a .jsonl file", path=path, fix="name it FILE.jsonl")
     alike = compare(source, progress)
     groups = alike.found.groups(least)
     lines = [msgspec.json.encode(line) for group in groups for line in _lines(source, alike, group)]
@@ -50,7 +47,10 @@ def _lines(source: Source, alike: Alike, group: similar.Numbers) -> Iterator[dic
         }
 
 
-def _fraction(threshold: object) -> float:
+def as_cosine(threshold: object) -> float:
+    """Check a threshold; None for the usual one."""
+    if threshold is None:
+        return similar.DEFAULT
     if isinstance(threshold, int | float) and similar.FLOOR <= threshold <= 1:
         return float(threshold)
     shown = "NaN" if isinstance(threshold, float) and math.isnan(threshold) else threshold

@@ -42,6 +42,7 @@ _RIDGE = 1e-6  # of the variance of a channel: enough for channels that depend o
 
 _LARGEST_BLOCK = 64 * 64  # pixels; a stranger's recipe may say anything
 _WORK = 1 << 28  # pixels by channels
+_LARGEST_PICTURE = 1 << 24  # pixels
 _LARGEST_MAP = 1 << 20  # pixels
 _LARGEST_VALUE = 1e6
 
@@ -156,7 +157,7 @@ def _sketched(component: Component, values: Floats) -> Picture:
     layout = component.map
     assert layout is not None
     channels = values.size // math.prod(values.shape[place] for place in layout.places)
-    places = _WORK // (channels * layout.down * layout.across)
+    places = min(_WORK // channels, _LARGEST_PICTURE) // (layout.down * layout.across)
     maps = np.moveaxis(values, layout.places, (-2, -1))
     some = np.moveaxis(_strided(maps, places * channels), (-2, -1), layout.places)
     return sketch.decode(some, component)

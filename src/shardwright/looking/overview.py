@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from shardwright.looking.sources import Source, vector_component
-from shardwright.looking.table import LOST, READY, TOKENS, Table
+from shardwright.looking.table import Table
 from shardwright.recipes.compare import dtype_text, shape_text
+from shardwright.reporting.rows import LOST, READY, TOKENS
 from shardwright.store import attention
 from shardwright.store.attention import CROPPED, ENLARGED, Attention
 
@@ -92,7 +93,7 @@ def not_ready(table: Table) -> dict[str, int]:
 
 
 def attention_of(table: Table) -> Iterator[Attention]:
-    """List what needs attention, as far as the table tells."""
+    """List what needs attention, as far as the table shows it."""
     yield from attention.not_ready(not_ready(table))
     for name, column in table.numbers.items():
         if name.startswith(LOST):

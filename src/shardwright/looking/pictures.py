@@ -31,7 +31,7 @@ _DEEPEST = 32  # folders of a path that are looked for elsewhere
 _SCALES = (8, 4, 2)  # that a JPEG can be decoded at
 _CACHE = 1 << 26  # bytes of finished pictures
 _PAIRS = 48  # pictures that a preview is fitted to, or compared with
-_CHECKED = 16
+_CHECKED, _DECODED = 16, 2  # of these, that are compared; a decoder takes seconds for each
 _PAIR_SIDE = 512
 
 Box = tuple[float, float, float, float]
@@ -61,6 +61,9 @@ class Previews:
         self._lock, self._choosing = Lock(), Lock()
         self.latents = [c for c in source.recipe.components if c.map is not None]
         self._pictures = [c for c in source.recipe.components if not c.is_array]
+        if decode:  # now, when the user can still see an error
+            for component in self.latents:
+                self.label(component)
 
     def thumbnail(self, number: int, *, latent: bool = False) -> bytes | None:
         """Give a small JPEG of what the arrays show; None if nothing shows it."""
@@ -90,7 +93,8 @@ class Previews:
                 return self._agreements[component.name]
         preview = self._preview(component)
         found = None
-        if preview is not None and (pairs := list(self._pairs(component, _CHECKED))):
+        most = _DECODED if self._decode else _CHECKED
+        if preview is not None and (pairs := list(self._pairs(component, most))):
             found = latents.agreement(preview, pairs)
         self._agreements[component.name] = found
         return found

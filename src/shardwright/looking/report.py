@@ -12,12 +12,15 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from shardwright.errors import UsageError
 from shardwright.interrupts import check
 from shardwright.looking import overview, samples, similar
-from shardwright.looking.alike import compare
 from shardwright.looking.pictures import Previews
+from shardwright.looking.search import compare
 from shardwright.looking.sources import vector_component
+from shardwright.looking.vectors import even
 from shardwright.looking.viewer import similar_lines, unlike
 from shardwright.progress import Progress, quantity, size
 from shardwright.storage import files
@@ -51,21 +54,21 @@ def write_report(
     pictures: Previews, path: Path, count: int, summary: LookSummary, progress: Progress
 ) -> None:
     """Write the report with so many samples, from all over the source."""
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise UsageError("--report: not an .html file", path=path, fix="name it FILE.html")
     source = pictures.source
     found = overview.describe(source)
     lines = [each.text for each in overview.attention_of(source.table)]
     vectors = vector_component(source.recipe)
     if vectors is not None and len(source.table) <= similar.EXACT_MOST:
         lines += [each.text for each in similar_lines(source, compare(source, progress))]
+    elif vectors is not None:
+        lines.append(
+            f"more than {similar.EXACT_MOST:,} samples: near-duplicates were not looked for"
+        )
     for component in pictures.latents:
         if warning := unlike(component.name, pictures.agreement(component)):
             lines.append(warning)
     ready = source.table.ready
-    chosen = [int(ready[n * len(ready) // count]) for n in range(min(count, len(ready)))]
-    if count > len(ready):
-        chosen = ready.tolist()
+    chosen = ready[even(len(ready), count)].tolist()
     progress.phase("report", len(chosen), "samples")
     cards = []
     for number in chosen:
@@ -105,6 +108,8 @@ def _page(found: dict[str, Any], lines: list[str], cards: list[str]) -> bytes:
         "</div>" if found["histograms"] else "",
         "<h2>Components</h2>",
         _components(found),
+        "<details><summary>Recipe and settings</summary>",
+        f"<pre>{escape(_settings(found))}</pre></details>",
         f'<h2>{len(cards):,} of {count}</h2><div class="grid">',
         *cards,
         "</div></body></html>\n",
@@ -131,6 +136,12 @@ def _components(found: dict[str, Any]) -> str:
         for c in found["components"]
     ]
     return _table(head, rows)
+
+
+def _settings(found: dict[str, Any]) -> str:
+    made = {each["name"]: each["settings"] for each in found["components"]}
+    data = msgspec.json.encode({"recipe": found["recipe"], "settings": made}, order="sorted")
+    return msgspec.json.format(data, indent=2).decode()
 
 
 def _table(head: list[str], rows: list[list[Any]]) -> str:
@@ -182,7 +193,7 @@ def _card(pictures: Previews, number: int) -> str:
     if made is not None:
         data = base64.b64encode(made).decode()
         picture = f'<img alt="" src="data:image/jpeg;base64,{data}">'
-    caption = pictures.source.record(number).get("caption")
+    caption = samples.record_of(pictures.source, number)[0].get("caption")
     text = "".join(_cut(pictures, number, caption)) if isinstance(caption, str) else ""
     small = " · ".join(filter(None, (sample["bucket"], sample["part"], *sample["flags"])))
     return (

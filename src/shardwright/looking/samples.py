@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from shardwright.errors import ShardwrightError
 from shardwright.looking.sources import Member, Source
-from shardwright.looking.table import CUT_AT, LOST
 from shardwright.recipes import Recipe
+from shardwright.reporting.rows import CUT_AT, LOST
 from shardwright.store.records import Record
 
 
@@ -31,7 +31,7 @@ _SHORT = 300  # characters of a caption in a list
 
 def brief(source: Source, number: int) -> dict[str, Any]:
     """Give what a list shows of a sample."""
-    return _brief(source, number, _record(source, number)[0])
+    return _brief(source, number, record_of(source, number)[0])
 
 
 def _brief(source: Source, number: int, record: Record) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _brief(source: Source, number: int, record: Record) -> dict[str, Any]:
     }
 
 
-def _record(source: Source, number: int) -> tuple[Record, str | None]:
+def record_of(source: Source, number: int) -> tuple[Record, str | None]:
     """Read a record, or say why it cannot be read: the other samples are shown all the same."""
     try:
         return source.record(number), None
@@ -60,7 +60,7 @@ def _record(source: Source, number: int) -> tuple[Record, str | None]:
 
 def full(source: Source, number: int) -> dict[str, Any]:
     """Give all that is known of a sample, without its pictures."""
-    record, fault = _record(source, number)
+    record, fault = record_of(source, number)
     masks = dict(_masks(source, number))
     caption = record.get("caption")
     return {

@@ -24,7 +24,7 @@ from shardwright.looking.viewer import Parameters, Viewer
 
 HOST = "127.0.0.1"
 PORT = 8417  # if it is free; a fixed one, so that addresses stay valid
-_NAMES = ("127.0.0.1", "localhost", "[::1]")  # that a browser may know us by
+_NAMES = ("127.0.0.1", "localhost")  # that a browser may know us by
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",

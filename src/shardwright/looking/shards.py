@@ -21,9 +21,10 @@ from shardwright.deriving.views import Frame
 from shardwright.errors import DamageError, ShardwrightError, UsageError
 from shardwright.interrupts import check
 from shardwright.looking.sources import BucketCount, Member, by_size
-from shardwright.looking.table import CUT_AT, LOST, READY, TOKENS, Builder, Table
+from shardwright.looking.table import Builder, Table
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, SPECIFICATION, Component, Recipe
+from shardwright.reporting.rows import CUT_AT, LOST, READY, TOKENS
 from shardwright.shards.format import index, records
 from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.parts import is_packed, parts_of

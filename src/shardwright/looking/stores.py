@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from shardwright.errors import InputMissingError, SourceChangedError
 from shardwright.interrupts import check
 from shardwright.looking.sources import BucketCount, Member, by_size
-from shardwright.looking.table import READY, Builder, Table
+from shardwright.looking.table import Builder, Table
+from shardwright.looking.vectors import even
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress
 from shardwright.recipes import Component
-from shardwright.reporting.rows import FAILED, Rows
+from shardwright.reporting.rows import FAILED, READY, Rows
 from shardwright.reporting.run import not_ready
 from shardwright.storage.files import explained
 from shardwright.store import arrays, npy, provenance, records
@@ -76,8 +77,7 @@ class StoreSource:
         for name in sorted(table.buckets.counts(), key=by_size):
             numbers = np.flatnonzero(table.buckets.having(name) & ready)
             if len(numbers):
-                some = numbers[np.linspace(0, len(numbers) - 1, _MEASURED, dtype=int)]
-                some = some if len(numbers) > _MEASURED else numbers
+                some = numbers[even(len(numbers), _MEASURED)]
                 measured = sum(self._bytes(table.ids[number]) for number in some)
                 total = round(measured * len(numbers) / len(some))
                 yield BucketCount(name, None, len(numbers), total, None)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.reporting.rows import CUT_AT, LOST, READY
 from shardwright.store.attention import (
     CROPPED,
     ENLARGED,
@@ -29,8 +30,6 @@ Row = Mapping[str, Any]
 Numbers = NDArray[np.int64]  # of samples
 Chosen = NDArray[np.bool_]
 
-READY = "ready"
-TOKENS, LOST, CUT_AT = "tokens_", "tokens_lost_", "cut_at_"  # before the name of a component
 _NAMES = ("image_id", "caption", "aspect_bucket", "part", "state")  # columns that are texts
 _HIDDEN = (CUT_AT, "crop_", "decoded_", "format_version")  # nobody sorts by these
 _MOST_COLUMNS = 64  # of numbers: the records may be anybody's

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from shardwright.errors import InputMissingError, UsageError
+from shardwright.errors import InputMissingError
 from shardwright.looking import samples
 from shardwright.looking.pictures import Previews
 from shardwright.storage import files
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 def show(pictures: Previews, image_id: str, save: Path | None, summary: LookSummary) -> None:
     """Find a sample by its id, and save its picture if asked to."""
     source = pictures.source
-    if save is not None and save.suffix.lower() != ".png":
-        raise UsageError("--save: not a .png file", path=save, fix="name it FILE.png")
     try:
         number = source.table.ids.index(image_id)
     except ValueError:

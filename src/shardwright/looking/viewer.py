@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from shardwright.errors import UsageError
 from shardwright.looking import overview, samples, similar
-from shardwright.looking.alike import Alike, Search
 from shardwright.looking.pictures import Previews
+from shardwright.looking.search import Alike, Search
 from shardwright.looking.sources import Source
 from shardwright.looking.table import Chosen, Numbers, Query
 from shardwright.progress import quantity
@@ -108,7 +108,7 @@ class Viewer:
         return found if found >= 0 else None
 
     def similar(self, given: Parameters) -> Answer:
-        """Say how far the search for similar samples is; start it if asked to."""
+        """Report on the search for similar samples; start it if asked to."""
         if given.get("start"):
             self.search.start()
         return self.search.report()
@@ -249,7 +249,7 @@ class Viewer:
 
 
 def similar_lines(source: Source, alike: Alike) -> Iterator[Attention]:
-    """List what the vectors tell."""
+    """List what follows from the vectors."""
     groups = alike.found.groups(similar.DEFAULT)
     if groups:
         count = sum(map(len, groups))

@@ -25,6 +25,7 @@ from shardwright.store.rules import Rules
 Row = dict[str, Any]
 
 READY = "ready"
+TOKENS, LOST, CUT_AT = "tokens_", "tokens_lost_", "cut_at_"  # before the name of a component
 FAILED = "failed"
 _SIDES = ("left", "top", "right", "bottom")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -119,9 +120,9 @@ class Rows:
             **dict.fromkeys(("enlarged", "cropped"), float),
             **dict.fromkeys(decoded, int),
             "colour_space": str,
-            **dict.fromkeys((f"tokens_{name}" for name in self._masks.values()), int),
-            **dict.fromkeys((f"tokens_lost_{name}" for name in texts), int),
-            **dict.fromkeys((f"cut_at_{name}" for name in texts), int),
+            **dict.fromkeys((f"{TOKENS}{name}" for name in self._masks.values()), int),
+            **dict.fromkeys((f"{LOST}{name}" for name in texts), int),
+            **dict.fromkeys((f"{CUT_AT}{name}" for name in texts), int),
             "image_file": str,
             "image_bytes": int,
             "image_mtime": datetime,
@@ -172,7 +173,7 @@ class Rows:
         row: Row = {}
         for name, value in record.items():
             if name in self._masks:
-                row[f"tokens_{self._masks[name]}"] = value.count(1) if _is_list(value) else None
+                row[f"{TOKENS}{self._masks[name]}"] = value.count(1) if _is_list(value) else None
             elif name == CROP:
                 if _is_list(value) and len(value) == len(_SIDES):
                     row |= {f"{CROP}_{s}": side for s, side in zip(_SIDES, value, strict=True)}
@@ -199,8 +200,8 @@ def _flat(known: Facts) -> Row:
         "outdated": ",".join(known.outdated) or None,
         "first_id": known.first_id,
         "caption_given": known.caption_given,
-        **{f"tokens_lost_{name}": lost for name, lost in known.tokens_lost.items()},
-        **{f"cut_at_{name}": characters for name, characters in known.cut_at.items()},
+        **{f"{LOST}{name}": lost for name, lost in known.tokens_lost.items()},
+        **{f"{CUT_AT}{name}": characters for name, characters in known.cut_at.items()},
     }
     if (decoded := known.decoded) is not None:
         row |= {"decoded_width": decoded.width, "decoded_height": decoded.height}

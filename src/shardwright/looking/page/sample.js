@@ -7,7 +7,8 @@ import { h, picture, replace, svg, tree } from "./dom.js";
 import { backHref, filters, go, sampleHref } from "./route.js";
 import { bytes, count, figure, plain, plural, shape } from "./words.js";
 
-const NAMES = { grid: "grid", duplicates: "duplicates", map: "map", overview: "overview" };
+
+const BACK = ["duplicates", "map", "overview"];
 
 export function sample(app) {
   const element = h("article", { class: "sample" });
@@ -45,7 +46,7 @@ export function sample(app) {
 function top(values, steps) {
   const step = (to, text) => (to ? h("a", { href: to }, text) : h("span", { class: "off" }, text));
   return h("nav", { class: "steps", "aria-label": "Samples" },
-    h("a", { href: backHref(values) }, `← Back to the ${NAMES[values.from] ?? "grid"}`),
+    h("a", { href: backHref(values) }, `← Back to the ${BACK.includes(values.from) ? values.from : "grid"}`),
     h("span", { class: "pair" }, step(steps.previous, "Previous"), step(steps.next, "Next")));
 }
 
@@ -59,6 +60,7 @@ function summary(data) {
 function side(data, n, which, path, titles) {
   return h("div", { class: "side" },
     path && h("h2", { class: "mono" }, path),
+    data.fault && h("p", { role: "alert" }, data.fault),
     h("div", { class: "pictures" }, photograph(data, n, which), data.latents?.map((one) => latentPicture(one, n, which, data.bucket))),
     section("Caption", caption(data), tokens(data)),
     section("Members", members(data, n, which)),
@@ -68,7 +70,7 @@ function side(data, n, which, path, titles) {
 
 function photograph(data, n, which) {
   const size = data.image;
-  if (!size) return h("figure", {}, h("div", { class: "frame empty" }, h("p", { class: "none" }, "The image is not at hand.")));
+  if (!size) return h("figure", {}, h("div", { class: "frame empty" }, h("p", { class: "none" }, "The image was not found. If it has moved, start look with --images.")));
   const frame = h("div", { class: "frame" },
     picture(image(n, which), "The complete image", "The image cannot be read."),
     size.crop && lostShare(size) > 0 && crop(size));
@@ -133,13 +135,9 @@ function caption(data) {
 }
 
 function tokens(data) {
-  const names = new Set([...Object.keys(data.tokens ?? {}), ...Object.keys(data.masks ?? {})]);
-  return [...names].map((name) => {
-    const mask = data.masks?.[name];
-    const used = data.tokens?.[name];
-    const words = [used !== undefined && used !== null && plural(used, "token"), mask && `mask: ${count(mask.split("1").length - 1)} of ${count(mask.length)}`];
-    return h("div", { class: "tokens" }, h("span", {}, h("strong", {}, name), ` ${words.filter(Boolean).join(", ")}`), mask && strip(mask));
-  });
+  return Object.entries(data.masks).map(([name, mask]) =>
+    h("div", { class: "tokens" },
+      h("span", {}, h("strong", {}, name), ` ${count(data.tokens[name])} of ${plural(mask.length, "token")}`), strip(mask)));
 }
 
 function members(data, n, which) {

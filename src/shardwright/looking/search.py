@@ -49,7 +49,7 @@ def compare(source: Source, progress: Progress) -> Alike:
 
 @dataclass
 class Search(Progress):
-    """Compares in a thread of its own; reports how far it is."""
+    """Compares in a thread of its own, and reports its progress."""
 
     source: Source
     state: str = "none"
@@ -83,7 +83,7 @@ class Search(Progress):
         self._done += count
 
     def report(self) -> dict[str, Any]:
-        """Say how far it is, and what it found."""
+        """Report the progress, and what was found."""
         said: dict[str, Any] = {
             "state": self.state,
             "done": self._done / self._total if self._total else 0.0,
