@@ -282,9 +282,13 @@ def test_two_paths_are_side_by_side(page: Page, at: Folders, tmp_path: Path) -> 
         page.locator(".card").first.wait_for()
         assert page.locator(".card img").count() == 2
         page.locator(".card").first.click()
-        row = page.get_by_role("row").filter(has_text="vae.npy").filter(has_text="0.99").first
-        row.wait_for()
-        assert "0.5" in row.inner_text()
+        table = page.get_by_role("table").filter(has_text="Largest difference")
+        table.wait_for()
+        rows = [row.split() for row in table.get_by_role("row").all_inner_texts()]
+        same = {row[0]: row[1] for row in rows[1:]}
+        assert same == {"dinov3.npy": "yes", "vae.npy": "no", "t5h.npy": "yes", "t5m.npy": "yes"}
+        (row,) = (row for row in rows if row[0] == "vae.npy")
+        assert float(row[2]) == pytest.approx(0.5, abs=0.01)
         assert str(other) in page.locator("main").inner_text()
 
 
