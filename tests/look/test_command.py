@@ -8,6 +8,7 @@ import signal
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
@@ -15,10 +16,11 @@ import pytest
 from PIL import Image
 
 import shardwright
-from shardwright import look, pack
+from shardwright import derive, look, pack
 from shardwright.cli.main import main
 from tests.commands import run, start
-from tests.look.pictures import HOSTILE, LONG, Folders, painted
+from tests.derive.pictures import save
+from tests.look.pictures import HOSTILE, LONG, RECIPE, Folders, painted
 from tests.tars import all_ids
 
 
@@ -65,11 +67,11 @@ def test_one_sample_is_printed_with_its_cut_its_members_and_its_record(at: Folde
 def test_the_picture_of_a_sample_is_saved(at: Folders, tmp_path: Path) -> None:
     png = tmp_path / "wide.png"
     done = run("look", at.store, "--id", "wide", "--save", png)
-    assert done.stdout.endswith(f"saved its picture in {png}\n")
+    assert done.stdout.endswith(f"saved its image in {png}\n")
     with Image.open(png) as image:
         assert (image.format, image.size) == ("PNG", (256, 64))
     latent = tmp_path / "latent.png"
-    look(at.shards, images=at.store, id="wide", save=latent)
+    assert look(at.shards, images=at.store, id="wide", save=latent).saved_latent
     with Image.open(latent) as image:
         assert image.size == (96, 64)
 
@@ -151,7 +153,9 @@ def test_the_report_is_one_page_that_loads_nothing_and_shows_everything(
     html = tmp_path / "report.html"
     done = run("look", at.shards, "--images", at.images, "--report", html)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"wrote a report of 23 samples to {html}\nneeds attention:\n")
+    assert done.stdout.startswith(
+        f"wrote a report with 23 of 23 samples to {html}\nneeds attention:\n"
+    )
     assert "  1 caption is cut off: longer than t5 reads\n" in done.stdout
     page = _Page()
     page.feed(html.read_text())
@@ -192,11 +196,54 @@ def test_copies_are_listed_and_packing_without_them_keeps_one_of_each(
         "to leave them out, give it to shardwright pack --exclude-ids-file\n"
     )
     (line,) = map(json.loads, listed.read_text().splitlines())
-    assert (line["image_id"], line["kept"], line["group_size"]) == ("img000", "copy", 2)
-    assert line["nearest"] == "copy"
+    assert (line["image_id"], line["kept"]) == ("img000", "copy")
     assert 0.98 < line["similarity"] <= 1
     pack(derived_dir=at.store, output_dir=tmp_path / "without", exclude_ids_file=listed, workers=1)
     assert set(all_ids(at.shards)) - set(all_ids(tmp_path / "without")) == {"img000"}
+
+
+def test_of_a_chain_only_those_are_listed_that_resemble_one_that_is_kept(tmp_path: Path) -> None:
+    one, two = painted(64, 64, seed=1).astype(float), painted(64, 64, seed=2).astype(float)
+    for number in range(12):
+        share = number / 11
+        mixed = (one * (1 - share) + two * share).round().astype(np.uint8)
+        save(tmp_path / "images" / f"mix{number:02}.png", mixed)
+        (tmp_path / "images" / f"mix{number:02}.txt").write_text("a mix")
+    (tmp_path / "r.toml").write_text(RECIPE)
+    store, listed = tmp_path / "store", tmp_path / "copies.jsonl"
+    derive(tmp_path / "images", recipe=tmp_path / "r.toml", derived_dir=store, encoders="sketch")
+    look(store, duplicates=listed, threshold=0.95)
+    lines = [json.loads(line) for line in listed.read_text().splitlines()]
+    vectors = {path.stem: np.load(path) for path in (store / "dinov3").glob("*.npy")}
+    assert cosine(vectors["mix00"], vectors["mix11"]) < 0.9, "a chain"
+    out = {line["image_id"] for line in lines}
+    assert 0 < len(out) < 11
+    for line in lines:
+        assert line["kept"] not in out
+        true = cosine(vectors[line["image_id"]], vectors[line["kept"]])
+        assert line["similarity"] == pytest.approx(true, abs=1e-4)
+        assert true >= 0.95 - 1e-6
+
+
+def cosine(one: Any, two: Any) -> float:  # noqa: ANN401 - arrays
+    return float(one @ two / np.linalg.norm(one) / np.linalg.norm(two))
+
+
+def test_nothing_is_written_into_the_data(at: Folders, tmp_path: Path) -> None:
+    before = digest(at.root)
+    (tmp_path / "link").symlink_to(at.store)
+    jsonl = at.store / "approved_image_dataset.jsonl"
+    for given in (
+        {"duplicates": jsonl},
+        {"duplicates": tmp_path / "link" / "copies.jsonl"},
+        {"report": at.store / ".shardwright/report.html"},
+        {"id": "copy", "save": at.store / "copy.png"},
+    ):
+        with pytest.raises(shardwright.UsageError, match=r"is inside of .*; give a file outside"):
+            look(at.store, **given)
+    with pytest.raises(shardwright.InputMissingError, match="--report: no such folder; make it"):
+        look(at.store, report=tmp_path / "none/report.html")
+    assert digest(at.root) == before
 
 
 def test_a_report_that_would_be_too_large_is_refused_with_a_number_that_fits(

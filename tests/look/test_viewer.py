@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import tarfile
 import threading
@@ -10,10 +11,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import webdataset
 import xxhash
 from PIL import Image
 
-from shardwright import UsageError, look, pack
+from shardwright import InputMissingError, UsageError, look, pack
+from shardwright.demo import demo
 from shardwright.looking.viewer import Viewer
 from tests.commands import wait_until
 from tests.look.pictures import HOSTILE, LONG, Folders, Served, painted, previews
@@ -46,9 +49,9 @@ def test_the_overview_counts_buckets_reasons_and_what_deserves_attention(
         assert [sample["id"] for sample in listed["samples"]] == [image_id]
     if kind == "store":
         assert found["not_ready"] == [{"reason": "broken_image", "count": 1}]
-        assert [each["id"] for each in served.get("api/samples?state=broken_image")["samples"]] == [
-            "broken"
-        ]
+        (broken,) = served.get("api/samples?state=broken_image")["samples"]
+        assert broken["id"] == "broken"
+        assert served.get(f"api/sample/{broken['n']}")["record"]["reason"] == "broken_image"
     titles = [each["title"] for each in found["histograms"]]
     assert titles == [
         "Enlarged (times)",
@@ -158,6 +161,19 @@ def test_latents_of_other_images_are_reported(at: Folders, tmp_path: Path) -> No
     assert said["warning"].startswith("the vae latents do not look like their images (correlation ")
 
 
+def test_other_images_of_the_same_kind_are_noticed_too(tmp_path: Path) -> None:
+    demo(folder=tmp_path / "demo")
+    images, moved = tmp_path / "demo/images", tmp_path / "moved"
+    moved.mkdir()
+    names = sorted(path.name for path in images.glob("*.jpg"))
+    for one, two in zip(names, [*names[8:], *names[:8]], strict=True):
+        with Image.open(images / one) as image, Image.open(images / two) as own:
+            image.resize(own.size).save(moved / two)
+    for folder, warned in ((images, False), (moved, True)):
+        (said,) = Viewer(previews(tmp_path / "demo/shards", folder)).latents({})["latents"]
+        assert bool(said["warning"]) is warned, said
+
+
 def test_shards_without_images_show_latents_instead(at: Folders) -> None:
     with Served(Viewer(previews(at.shards, at.split))) as served:
         number = number_of(served, "img001")
@@ -201,9 +217,10 @@ def test_similar_samples_are_found_in_the_background_and_become_flags(shards: Se
     sample = shards.get(f"api/sample/{number_of(shards, 'copy')}")
     assert sample["similar"][0]["id"] == "img000"
     assert sample["similar"][0]["similarity"] > 0.98
-    by = shards.get("api/samples?sort=similarity&order=desc&size=2")["samples"]
+    by = shards.get("api/samples?sort=nearest_similarity&order=desc&size=2")["samples"]
     assert {each["id"] for each in by} == {"copy", "img000"}
     text = [each["text"] for each in shards.get("api/overview")["attention"]]
+    assert "near-duplicates have not been searched" not in text
     assert any("nearly alike (cosine 0.95 or more)" in line for line in text)
 
 
@@ -283,6 +300,10 @@ def test_shards_without_files_of_records_show_the_same_but_for_tokens(
         for flag, image_id in (("enlarged", "small"), ("cropped", "wide")):
             listed = served.get(f"api/samples?flag={flag}")["samples"]
             assert [each["id"] for each in listed] == [image_id]
+        said = [each["text"] for each in served.get("api/overview")["attention"]]
+        missing = ".shardwright/index/bucket_64x64/shard-000000.jsonl is damaged or missing; run "
+        assert any(missing in line for line in said)
+        assert "not known whether t5 cut off captions: 23 samples" in said
         assert served.viewer.table.ids == shards.viewer.table.ids
         now, then = (each.get(f"api/sample/{number_of(each, 'wide')}") for each in (shards, served))
         assert now["record"] == then["record"]
@@ -332,6 +353,55 @@ def test_a_damaged_array_is_shown_as_such_and_the_others_are_there(
             "t5h.npy": None,
             "t5m.npy": None,
         }
+
+
+def test_a_changed_byte_of_a_shard_is_shown_at_its_member(at: Folders, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    shutil.copytree(at.shards, bad)
+    with Served(Viewer(previews(bad, at.images))) as served:
+        number = number_of(served, "img004")
+        place = served.get(f"api/sample/{number}")["place"].partition(", sample ")[0]
+        with tarfile.open(place) as tar:
+            (member,) = (each for each in tar if each.name == "img004.vae.npy")
+        with open(place, "r+b") as file:
+            file.seek(member.offset_data + 200)
+            file.write(b"\x01\x02")
+    with Served(Viewer(previews(bad, at.images))) as served:
+        found = served.get(f"api/sample/{number_of(served, 'img004')}")
+        faults = {each["name"]: each["fault"] for each in found["members"]}
+        assert faults.pop("vae.npy") == "its bytes do not match the checksum"
+        assert set(faults.values()) == {None}
+
+
+def test_tars_of_other_tools_show_their_pictures_and_captions(tmp_path: Path) -> None:
+    with webdataset.ShardWriter(str(tmp_path / "plain-%06d.tar"), verbose=0) as writer:
+        for number in range(3):
+            file = io.BytesIO()
+            Image.fromarray(painted(48, 32, seed=number)).save(file, "jpeg", quality=95)
+            words = f"a thing of number {number}"
+            writer.write({"__key__": f"key{number}", "jpg": file.getvalue(), "txt": words})
+    with Served(Viewer(previews(tmp_path))) as served:
+        found = served.get("api/samples?text=number")
+        assert [each["id"] for each in found["samples"]] == ["key0", "key1", "key2"]
+        assert found["samples"][1]["caption"] == "a thing of number 1"
+        shown = np.asarray(served.picture("thumb/1")).astype(int)
+        assert np.abs(shown - painted(48, 32, seed=1)).mean() < 10
+
+
+def test_a_store_whose_first_derive_was_interrupted_says_what_to_run(
+    at: Folders, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(at.store, store)
+    jsonl = store / "approved_image_dataset.jsonl"
+    shutil.copy(jsonl, store / "approved_image_dataset.jsonl.tmp")
+    said = [each["text"] for each in Viewer(previews(store)).overview({})["attention"]]
+    assert said[0] == "records of a running or interrupted derive are not shown yet"
+    jsonl.unlink()
+    with pytest.raises(
+        InputMissingError, match=r"left its records in .*; to merge them, run shard"
+    ):
+        previews(store)
 
 
 def test_a_store_that_is_written_to_meanwhile_says_so(at: Folders, tmp_path: Path) -> None:

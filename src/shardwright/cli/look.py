@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare": path("PATH", "another store or shard folder, side by side by id"),
         "--decode": switch("show latents by the real decoder; needs torch and the model"),
         "--id": text("ID", "print one sample, and open no page"),
-        "--save": path("FILE.png", "with --id: save its picture"),
+        "--save": path("FILE.png", "with --id: save its image, at most 1,024 pixels a side"),
         "--report": path("FILE.html", "write one self-contained page, and open none"),
         "--samples": number("pictures in the report (48)"),
         "--duplicates": path("FILE.jsonl", "list near-duplicates, and open no page"),
@@ -76,12 +76,17 @@ def describe(summary: LookSummary) -> str:
     """Say what was written, or show the sample."""
     parts = [] if summary.sample is None else [_sample(summary.sample)]
     if summary.saved is not None:
-        parts.append(f"saved its picture in {shown(summary.saved)}")
+        what = (
+            "no image was found: saved its latent as a picture"
+            if summary.saved_latent
+            else ("saved its image")
+        )
+        parts.append(f"{what} in {shown(summary.saved)}")
     if summary.duplicates is not None:
         parts += _duplicates(summary, summary.duplicates)
     if summary.report is not None:
-        count = quantity(summary.samples, "samples")
-        parts.append(f"wrote a report of {count} to {shown(summary.report)}")
+        count = f"{summary.shown:,} of {quantity(summary.samples, 'samples')}"
+        parts.append(f"wrote a report with {count} to {shown(summary.report)}")
         if summary.attention:
             parts += ["needs attention:", *(f"  {line}" for line in summary.attention)]
     return "\n".join(parts)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright import interrupts
 from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.progress import Progress
+from shardwright.progress import Lines, Progress
 from shardwright.summary import Summary
 from shardwright.validate import as_text, integer, place_or_none, require_switches
 
@@ -40,13 +40,15 @@ class LookSummary(Summary):
     kind: str  # "store" or "shards"
     samples: int
     attention: list[str] = field(default_factory=list)
-    report: str | None = None  # the file that was written
+    report: str | None = None  # the file that was written,
+    shown: int = 0  # and how many samples it shows
     duplicates: str | None = None  # the file that was written,
     groups: int = 0  # of samples that are nearly alike,
     listed: int = 0  # samples in the file: all but the first of each group
     approximate: bool = False  # whether some may be missing in it
     sample: dict[str, Any] | None = None  # the one that --id names
-    saved: str | None = None  # its picture
+    saved: str | None = None  # the file with its picture,
+    saved_latent: bool = False  # or with its latent as a picture, because there is no image
     seconds: float = 0.0
 
 
@@ -103,6 +105,7 @@ def look(
         raise InputMissingError("--images: no such folder", path=folder)
     with strict():
         source = open_source("path", path, recipe, reporter)
+        _require_outside(source, picture, page, table)
         pictures = Previews(source, folder, decode=decode)
         summary = LookSummary(source.name, source.kind, len(source.table.ready))
         if id is not None:
@@ -116,7 +119,8 @@ def look(
             if compare is not None:
                 there = open_source("--compare", compare, None, reporter)
                 other = Previews(there, folder, decode=decode)
-            _serve(Viewer(pictures, other), port, browser, reporter)
+            # Also a script that shows no progress needs the address.
+            _serve(Viewer(pictures, other), port, browser, progress or Lines())
     summary.seconds = round(time.monotonic() - started, 3)
     return summary
 
@@ -124,10 +128,23 @@ def look(
 def _file(flag: str, given: object, end: str) -> Path | None:
     """Give the file to write, whose name must have this end."""
     path = place_or_none(flag, given)
-    if path is not None and path.suffix.lower() != f".{end}":
+    if path is None:
+        return None
+    if path.suffix.lower() != f".{end}":
         article = "an" if end == "html" else "a"
         raise UsageError(f"{flag}: not {article} .{end} file", path=path, fix=f"name it FILE.{end}")
+    if not path.parent.is_dir():
+        raise InputMissingError(f"{flag}: no such folder", path=path.parent, fix="make it first")
     return path
+
+
+def _require_outside(source: Source, *files: Path | None) -> None:
+    """Raise if a file would be written into the data."""
+    data = Path(source.name).resolve()
+    for file in files:
+        if file is not None and data in file.resolve().parents:
+            fix = "give a file outside of it"
+            raise UsageError(f"is inside of {source.name}", path=file, fix=fix)
 
 
 def open_source(flag: str, path: object, recipe: object, progress: Progress) -> Source:

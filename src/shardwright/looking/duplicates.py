@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from shardwright.errors import UsageError
+from shardwright.interrupts import check
 from shardwright.looking import similar
-from shardwright.looking.search import Alike, compare
+from shardwright.looking.search import read_vectors
+from shardwright.looking.similar import Numbers
 from shardwright.looking.sources import Source
+from shardwright.looking.vectors import unit
 from shardwright.progress import Progress
 from shardwright.storage import files
 
@@ -23,28 +27,38 @@ if TYPE_CHECKING:
 def write_groups(
     source: Source, path: Path, least: float, summary: LookSummary, progress: Progress
 ) -> None:
-    """Write a line for each sample of a group but the first, which is kept.
-
-    A group may be a chain: each is similar to its nearest, but perhaps not to the one that is kept.
-    """
-    alike = compare(source, progress)
-    groups = alike.found.groups(least)
-    lines = [msgspec.json.encode(line) for group in groups for line in _lines(source, alike, group)]
-    files.write(path, b"".join(line + b"\n" for line in lines))
+    """Write a line for each sample that is as similar as that to one that is not in the list."""
+    vectors = read_vectors(source, progress)
+    found = similar.find(vectors, progress)
+    ids, groups, lines = source.table.ids, found.groups(least), []
+    for group in groups:
+        for number, kept, cosine in _repeated(vectors, group, least):
+            line = {"image_id": ids[number], "kept": ids[kept], "similarity": round(cosine, 4)}
+            lines.append(msgspec.json.encode(line) + b"\n")
+    files.write(path, b"".join(lines))
     summary.duplicates, summary.groups, summary.listed = str(path), len(groups), len(lines)
-    summary.approximate = alike.found.approximate
+    summary.approximate = found.approximate
 
 
-def _lines(source: Source, alike: Alike, group: similar.Numbers) -> Iterator[dict[str, object]]:
-    first, *others = group.tolist()
-    for number in others:
-        yield {
-            "image_id": source.table.ids[number],
-            "kept": source.table.ids[first],
-            "nearest": source.table.ids[int(alike.found.nearest[number])],
-            "similarity": round(float(alike.found.similarity[number]), 4),  # with the nearest
-            "group_size": len(group),
-        }
+def _repeated(
+    vectors: NDArray[Any], group: Numbers, least: float
+) -> Iterator[tuple[int, int, float]]:
+    """Give each sample of a group that resembles an earlier one that is kept, and their cosine.
+
+    A group may be a chain whose ends are unlike each other, so that several are kept.
+    """
+    kept = [int(group[0])]
+    known = unit(vectors[group[:1]])
+    for number in group[1:].tolist():
+        check()
+        own = unit(vectors[number : number + 1])
+        cosines = known @ own[0]
+        nearest = int(cosines.argmax())
+        if cosines[nearest] >= np.float32(least):
+            yield number, kept[nearest], float(min(cosines[nearest], 1.0))
+        else:
+            kept.append(number)
+            known = np.concatenate([known, own])
 
 
 def as_cosine(threshold: object) -> float:
@@ -53,6 +67,5 @@ def as_cosine(threshold: object) -> float:
         return similar.DEFAULT
     if isinstance(threshold, int | float) and similar.FLOOR <= threshold <= 1:
         return float(threshold)
-    shown = "NaN" if isinstance(threshold, float) and math.isnan(threshold) else threshold
     fix = f"give a cosine from {similar.FLOOR} to 1"
-    raise UsageError(f"--threshold is {shown}", fix=fix)
+    raise UsageError(f"--threshold is {threshold}", fix=fix)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,26 +102,42 @@ def choose(
     return _fitted(component, pairs)
 
 
-def agreement(preview: Preview, pairs: Iterable[Pair]) -> float | None:
-    """Correlate the luminance of previews with that of their pictures; None if all are plain.
+class Agreement(NamedTuple):
+    """How previews correlate with pictures, by luminance."""
+
+    own: float  # with their own
+    others: float  # with the picture of another; 0 if there is none
+
+
+def agreement(preview: Preview, pairs: Iterable[Pair]) -> Agreement | None:
+    """Correlate previews with their pictures, and with those of others; None if all are plain.
 
     A low value means that the latents are not of these pictures, or of another model.
     """
-    shown, expected = [], []
+    shown, pictures = [], []
     for latent, picture in pairs:
-        try:
-            made = preview.picture(latent)
-        except ShardwrightError:
-            continue
+        with suppress(ShardwrightError):
+            shown.append(preview.picture(latent))
+            pictures.append(picture)
+    own = _correlation(shown, pictures)
+    if own is None:
+        return None
+    others = _correlation(shown, [*pictures[1:], *pictures[:1]]) if len(pictures) > 1 else 0.0
+    return Agreement(own, others or 0.0)
+
+
+def _correlation(shown: list[Picture], pictures: list[Picture]) -> float | None:
+    both = []
+    for made, picture in zip(shown, pictures, strict=True):
         rows, columns = np.minimum(made.shape[:2], picture.shape[:2]).clip(max=_SIDE).tolist()
-        shown.append((_resized(made, columns, rows) @ _LUMA).ravel())
-        expected.append((_resized(picture, columns, rows) @ _LUMA).ravel())
-    if not shown:
+        lumas = (_resized(each, columns, rows) @ _LUMA for each in (made, picture))
+        both.append(np.stack([luma.ravel() for luma in lumas]))
+    if not both:
         return None
-    both = np.stack([np.concatenate(shown), np.concatenate(expected)])
-    if both.std(axis=1).min() < 1e-6:
+    joined = np.concatenate(both, axis=1)
+    if joined.std(axis=1).min() < 1e-6:
         return None
-    return float(np.corrcoef(both)[0, 1])
+    return float(np.corrcoef(joined)[0, 1])
 
 
 def heat(array: Numbers, component: Component | None = None) -> Picture:

@@ -9,6 +9,7 @@ import numpy as np
 
 from shardwright.looking.sources import Source, vector_component
 from shardwright.looking.table import Table
+from shardwright.progress import quantity
 from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.reporting.rows import LOST, READY, TOKENS
 from shardwright.store import attention
@@ -18,11 +19,11 @@ _BINS = 20
 _TITLES = {
     "width": "Width (pixels)",
     "height": "Height (pixels)",
-    "bytes": "Bytes of the sample",
+    "sample_bytes": "Bytes of the sample",
     "image_bytes": "Bytes of the image file",
     ENLARGED: "Enlarged (times)",
     CROPPED: "Cropped (share of the picture)",
-    "similarity": "Similarity to the nearest sample",
+    "nearest_similarity": "Similarity to the nearest sample",
 }
 
 
@@ -76,9 +77,7 @@ def describe(source: Source) -> dict[str, Any]:
         "recipe": {
             "fit": recipe.fit,
             "buckets": [str(bucket) for bucket in recipe.buckets],
-            "selection": {
-                name: value for name, value in vars(recipe.selection).items() if value is not None
-            },
+            **{name: limit for name, limit in vars(recipe.selection).items() if limit is not None},
         },
         "columns": [{"name": name, "title": title(name)} for name in table.columns],
         "flags": list(table.flags),
@@ -92,9 +91,16 @@ def not_ready(table: Table) -> dict[str, int]:
     return {name: count for name, count in table.states.counts().items() if name != READY}
 
 
-def attention_of(table: Table) -> Iterator[Attention]:
+def attention_of(source: Source) -> Iterator[Attention]:
     """List what needs attention, as far as the table shows it."""
+    table = source.table
+    yield from (Attention(note, 0) for note in source.notes)
     yield from attention.not_ready(not_ready(table))
+    for component in source.recipe.captions:
+        known = table.numbers.get(LOST + component.name, np.full(len(table), np.nan))
+        if count := int(np.isnan(known[table.ready]).sum()):
+            samples = quantity(count, "samples")
+            yield Attention(f"not known whether {component.name} cut off captions: {samples}", 0)
     for name, column in table.numbers.items():
         if name.startswith(LOST):
             yield from attention.truncated(name.removeprefix(LOST), int((column > 0).sum()))

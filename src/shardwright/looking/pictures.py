@@ -19,7 +19,7 @@ from shardwright.deriving.images import BadImageError, Pictures, Size
 from shardwright.encoders.preparing import pixels
 from shardwright.errors import ShardwrightError
 from shardwright.looking import latents
-from shardwright.looking.latents import Pair, Preview
+from shardwright.looking.latents import Agreement, Pair, Preview
 from shardwright.looking.sources import Source
 from shardwright.looking.vectors import even
 from shardwright.recipes import Component
@@ -28,6 +28,7 @@ from shardwright.store.records import CROP, Record
 
 THUMBNAIL, LARGE = 256, 1024  # pixels of the longer side
 _DEEPEST = 32  # folders of a path that are looked for elsewhere
+_PICTURES = ("jpg", "jpeg", "png", "webp")  # members of any tool
 _SCALES = (8, 4, 2)  # that a JPEG can be decoded at
 _CACHE = 1 << 26  # bytes of finished pictures
 _PAIRS = 48  # pictures that a preview is fitted to, or compared with
@@ -55,12 +56,11 @@ class Previews:
         self.source, self._folder, self._decode = source, folder, decode
         self._trusted = "://" not in source.name  # a stranger's record may name any file
         self._previews: dict[str, Preview | None] = {}
-        self._agreements: dict[str, float | None] = {}
+        self._agreements: dict[str, Agreement | None] = {}
         self._cache: OrderedDict[object, bytes] = OrderedDict()
         self._held = 0
         self._lock, self._choosing = Lock(), Lock()
         self.latents = [c for c in source.recipe.components if c.map is not None]
-        self._pictures = [c for c in source.recipe.components if not c.is_array]
         if decode:  # now, when the user can still see an error
             for component in self.latents:
                 self.label(component)
@@ -86,8 +86,8 @@ class Previews:
         preview = self._preview(component)
         return preview.label if preview else None
 
-    def agreement(self, component: Component) -> float | None:
-        """Compare latents with their images, by the correlation of luminance; None if unknown."""
+    def agreement(self, component: Component) -> Agreement | None:
+        """Compare latents with their images and with others; None if unknown."""
         with self._choosing:
             if component.name in self._agreements:
                 return self._agreements[component.name]
@@ -166,8 +166,9 @@ class Previews:
         return None if image is None else _jpeg(image, LARGE)
 
     def _member_picture(self, number: int, side: int) -> Image.Image | None:
-        for component in self._pictures:
-            member = self.source.member(number, component.suffix)
+        names = (n for n in self.source.members(number) if n.rpartition(".")[2] in _PICTURES)
+        for name in names:
+            member = self.source.member(number, name)
             if isinstance(member.value, bytes):
                 with suppress(Exception):  # decoders may raise anything
                     image = Image.open(io.BytesIO(member.value), formats=("JPEG", "PNG", "WEBP"))

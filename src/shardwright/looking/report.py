@@ -45,6 +45,8 @@ figure { margin: 0; background: var(--soft); border-radius: 6px; overflow: hidde
 figure img { width: 100%; aspect-ratio: 1; object-fit: contain; display: block; }
 figure div { aspect-ratio: 1; } figcaption { padding: .5rem; font-size: .8rem; }
 figcaption * { overflow-wrap: anywhere; } figcaption b { display: block; }
+figcaption p { margin: 0; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 8;
+  overflow: hidden; }
 del { opacity: .65; } small { opacity: .75; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .8rem; }
 """
@@ -56,7 +58,7 @@ def write_report(
     """Write the report with so many samples, from all over the source."""
     source = pictures.source
     found = overview.describe(source)
-    lines = [each.text for each in overview.attention_of(source.table)]
+    lines = [each.text for each in overview.attention_of(source)]
     vectors = vector_component(source.recipe)
     if vectors is not None and len(source.table) <= similar.EXACT_MOST:
         lines += [each.text for each in similar_lines(source, compare(source, progress))]
@@ -77,11 +79,11 @@ def write_report(
         progress.advance(1)
     page = _page(found, lines, cards)
     if len(page) > _LARGEST:
-        fits = count * _LARGEST // len(page)
+        fits = len(chosen) * _LARGEST * 9 // 10 // len(page)
         what = f"--samples {count}: the report would have {size(len(page))}"
         raise UsageError(what, fix=f"give at most {fits}, so that it stays below 10 MB")
     files.write(path, page)
-    summary.report, summary.attention = str(path), lines
+    summary.report, summary.attention, summary.shown = str(path), lines, len(chosen)
 
 
 def _page(found: dict[str, Any], lines: list[str], cards: list[str]) -> bytes:
@@ -103,7 +105,7 @@ def _page(found: dict[str, Any], lines: list[str], cards: list[str]) -> bytes:
         else "<p>Nothing needs attention.</p>",
         "<h2>Buckets</h2>",
         _buckets(found),
-        '<h2>What was lost</h2><div class="charts">' if found["histograms"] else "",
+        '<h2>Numbers</h2><div class="charts">' if found["histograms"] else "",
         *(_chart(each) for each in found["histograms"]),
         "</div>" if found["histograms"] else "",
         "<h2>Components</h2>",
@@ -197,8 +199,8 @@ def _card(pictures: Previews, number: int) -> str:
     text = "".join(_cut(pictures, number, caption)) if isinstance(caption, str) else ""
     small = " · ".join(filter(None, (sample["bucket"], sample["part"], *sample["flags"])))
     return (
-        f"<figure>{picture}<figcaption><b>{escape(sample['id'])}</b>{text}"
-        f"<br><small>{escape(small)}</small></figcaption></figure>"
+        f"<figure>{picture}<figcaption><b>{escape(sample['id'])}</b><p>{text}</p>"
+        f"<small>{escape(small)}</small></figcaption></figure>"
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shardwright.errors import ShardwrightError
 from shardwright.looking.sources import Member, Source
-from shardwright.recipes import Recipe
+from shardwright.recipes import BFLOAT16, Recipe
 from shardwright.reporting.rows import CUT_AT, LOST
 from shardwright.store.records import Record
 
@@ -113,7 +113,8 @@ def statistics(member: Member, recipe: Recipe) -> dict[str, Any]:
         "fault": member.fault,
     }
     if isinstance(member.value, np.ndarray):
-        dtype = str(member.value.dtype)
+        half = member.component is not None and member.component.dtype == BFLOAT16
+        dtype = BFLOAT16 if half else str(member.value.dtype)
         found |= {"dtype": dtype, "shape": list(member.value.shape), **_values(member.value)}
     return found
 

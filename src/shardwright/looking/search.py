@@ -9,34 +9,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import ShardwrightError, UsageError
 from shardwright.looking import similar, vectors
 from shardwright.looking.similar import Similar
 from shardwright.looking.sources import Source, vector_component
 from shardwright.progress import Progress
 from shardwright.store.attention import NEAR_DUPLICATE, OUTLIER
 
-SIMILARITY = "similarity"  # the column
+SIMILARITY = "nearest_similarity"  # the column
 _BARS = 40  # of the histogram
 
 
 @dataclass(frozen=True)
 class Alike:
-    """What the vectors of a source tell."""
+    """What follows from the vectors of a source."""
 
     found: Similar
     places: NDArray[np.float32]  # by sample: on a map
 
 
-def compare(source: Source, progress: Progress) -> Alike:
-    """Read all vectors and compare them; the table gets the similarity and the flags."""
+def read_vectors(source: Source, progress: Progress) -> NDArray[Any]:
+    """Read the vectors of all images."""
     component = vector_component(source.recipe)
     if component is None:
-        raise ShardwrightError("no component of the recipe has one vector for each image")
+        what = "no component of the recipe describes an image by one vector"
+        fix = 'to compare images, derive one too, for example with encoder = "dinov3"'
+        raise UsageError(what, path=source.name, fix=fix)
     width, total = component.shape_for(0, 0)[0], len(source.table)
     if total > similar.EXACT_MOST:
         similar.require_faiss()  # now, and not after all vectors are read
-    read = vectors.read(source.vectors(component), total, width, progress)
+    return vectors.read(source.vectors(component), total, width, progress)
+
+
+def compare(source: Source, progress: Progress) -> Alike:
+    """Compare the vectors of all images; the table gets the similarity and the flags."""
+    read = read_vectors(source, progress)
     found = similar.find(read, progress)
     places = vectors.principal(read)
     flags = {

@@ -195,6 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _picture(self, words: list[str], given: Parameters) -> tuple[str, bytes]:
         """Make a picture of a sample; no bytes if there is none."""
+        if words[0] not in ("thumb", "image", "latent", "heat"):
+            raise Refused(HTTPStatus.NOT_FOUND, "this is not an address of the page")
         number = self._number(words[1] if len(words) > 1 else "")
         pictures = self.server.viewer.pictures
         if given.get("side") == "other":

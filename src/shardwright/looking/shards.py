@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from shardwright.buckets import Bucket, is_bucket
@@ -30,7 +31,7 @@ from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.shards.format.records import SampleFacts
 from shardwright.shards.reader.catalog import Catalog, open_catalog
-from shardwright.shards.reader.folder import Folder, LocalFolder, Shard
+from shardwright.shards.reader.folder import Folder, LocalFolder, Piece, Shard
 from shardwright.shards.reader.remote import RemoteFolder
 from shardwright.shards.reader.view import View
 from shardwright.store.arrays import widened
@@ -41,6 +42,8 @@ from shardwright.store.records import CROP, Record
 _GROUP = 256  # samples that are read together
 _INDEXES = 64  # that are kept in memory
 _NOTE_EVERY = 100_000  # records between two lines of a log
+_CAPTION = "txt"
+_OF_RECORDS = (JSON_SUFFIX, _CAPTION)
 _UNKNOWN = Recipe(components=(), buckets=())
 
 
@@ -51,16 +54,21 @@ class Part:
         self.name, self.folder, self.catalog, self.first = name, folder, catalog, first
         self.view = View(folder, catalog)
         # Maps of shards are kept in order of use, which two threads must not change at once.
-        self.lock = Lock() if isinstance(folder, LocalFolder) else None
+        local = isinstance(folder, LocalFolder)
+        self.lock: AbstractContextManager[object] = Lock() if local else nullcontext()
         self.index = lru_cache(_INDEXES)(self._index)
+        self.is_foreign = catalog.recipe is None  # of another tool, perhaps without JSON members
 
     def read(self, number: int, field: str) -> Any:  # noqa: ANN401 - dict, array or bytes
         """Read one member of one sample."""
         view = self.view.narrowed(field)
-        if self.lock is None:
-            return next(view.samples([number]))[field]
         with self.lock:
             return next(view.samples([number]))[field]
+
+    def views(self, pieces: Sequence[Piece]) -> list[memoryview]:
+        """Give pieces of shards as they are."""
+        with self.lock:
+            return self.folder.views(pieces)
 
     def shard_of(self, number: int) -> tuple[Shard, int]:
         """Find the shard of a sample, and the number of its first one."""
@@ -104,6 +112,7 @@ class ShardSource:
             raise UsageError("its parts have different recipes", path=name, fix=fix)
         described = self.parts[0].catalog.components
         self.settings: Mapping[str, Settings] = {n: dict(c.settings) for n, c in described.items()}
+        self.notes: list[str] = []
         self.table = self._read(first, progress)
         self.buckets = [bucket for part in self.parts for bucket in _buckets(part)]
 
@@ -112,14 +121,14 @@ class ShardSource:
         progress.phase("read", total, "records")
         for part in self.parts:
             sizes = part.catalog.places[:, :, 1].sum(axis=1).tolist()
-            for shard, first, found in _records(part):
+            for shard, first, found in self._records(part):
                 check()
                 before, count = len(builder.ids), len(found)
                 columns = {
                     "aspect_bucket": [shard.bucket] * count,
                     "part": [part.name] * count,
                     "state": [READY] * count,
-                    "bytes": sizes[first : first + count],
+                    "sample_bytes": sizes[first : first + count],
                 }
                 rows, facts = zip(*found, strict=True)
                 builder.add(rows, columns | _columns(facts))
@@ -128,15 +137,33 @@ class ShardSource:
                     progress.note(f"{before + count:,} of {quantity(total, 'records')}")
         return builder.table()
 
+    def _records(self, part: Part) -> Iterator[tuple[Shard, int, list[tuple[Record, SampleFacts]]]]:
+        """Read the records of each shard: from their file, else from the JSON members."""
+        shards = part.catalog.shards
+        names = [records.records_name(shard.path) for shard in shards if shard.records_xxh3]
+        files = part.folder.read_files(names)
+        for shard, first in zip(shards, part.catalog.firsts, strict=True):
+            found: list[tuple[Record, SampleFacts]] = []
+            if shard.records_xxh3:
+                path = f"{part.folder.name}/{records.records_name(shard.path)}"
+                with suppress(DamageError):
+                    found += records.decode(next(files) or b"", path, shard.records_xxh3)
+                if len(found) != shard.samples:
+                    self.notes.append(f"{path} is damaged or missing; run shardwright verify")
+            if len(found) != shard.samples:
+                members = _members(part, first, shard.samples)
+                found = [(record, _facts(record, shard)) for record in members]
+            yield shard, first, found
+
     def _at(self, number: int) -> tuple[Part, int]:
         part = self.parts[bisect_right(self._firsts, number) - 1]
         return part, number - part.first
 
     def record(self, number: int) -> Record:
         part, place = self._at(number)
-        if JSON_SUFFIX not in part.catalog.members:
-            return {}
-        record: Record = part.read(place, JSON_SUFFIX)
+        (record,) = (
+            _members(part, place, 1) if part.is_foreign else (part.read(place, JSON_SUFFIX),)
+        )
         return record
 
     def image_paths(self, number: int) -> list[str]:
@@ -162,9 +189,12 @@ class ShardSource:
         shard, first = part.shard_of(place)
         fault, value, xxh3 = None, None, None
         try:
+            value = part.read(place, name)
             if found := part.index(shard):
                 xxh3 = f"{found.member(place - first, column).xxh3:016x}"
-            value = part.read(place, name)
+                (data,) = part.views([Piece(shard, offset, size)])
+                if xxhash.xxh3_64_hexdigest(data) != xxh3:
+                    fault = "its bytes do not match the checksum"
             if name in part.view.halves:
                 part.view.require_bits(name, value)
                 value = widened(value)
@@ -219,31 +249,24 @@ def _buckets(part: Part) -> Iterator[BucketCount]:
         yield BucketCount(name, part.name, *counts[name])
 
 
-def _records(part: Part) -> Iterator[tuple[Shard, int, list[tuple[Record, SampleFacts]]]]:
-    """Read the records of each shard: from their file, else from the JSON members."""
-    shards = part.catalog.shards
-    names = [records.records_name(shard.path) for shard in shards if shard.records_xxh3]
-    files = part.folder.read_files(names)
-    for shard, first in zip(shards, part.catalog.firsts, strict=True):
-        found: list[tuple[Record, SampleFacts]] = []
-        if shard.records_xxh3 and (data := next(files)) is not None:
-            with suppress(DamageError):  # verify reports it
-                path = f"{part.folder.name}/{records.records_name(shard.path)}"
-                found += records.decode(data, path, shard.records_xxh3)
-        if len(found) != shard.samples:
-            members = _members(part, first, shard.samples)
-            found = [(record, _facts(record, shard)) for record in members]
-        yield shard, first, found
-
-
 def _members(part: Part, first: int, count: int) -> Iterator[Record]:
-    """Read the JSON members of some samples; without one, the key is the id."""
-    has = JSON_SUFFIX in part.catalog.members
-    field = JSON_SUFFIX if has else part.catalog.members[0]
-    view = View(part.folder, part.catalog, np.arange(first, first + count), (field,))
+    """Read the JSON members of some samples; without one, the key is the id.
+
+    Other tools write the caption as a member of its own.
+    """
+    fields = tuple(name for name in _OF_RECORDS if name in part.catalog.members)
+    view = View(
+        part.own_folder(),
+        part.catalog,
+        np.arange(first, first + count),
+        fields or part.catalog.members[:1],
+    )
     for sample in view.in_order(_GROUP):
         check()
-        yield {"image_id": sample["__key__"], **(sample[field] if has else {})}
+        record: Record = {"image_id": sample["__key__"], **sample.get(JSON_SUFFIX, {})}
+        if _CAPTION in sample:
+            record.setdefault("caption", sample[_CAPTION].decode(errors="replace"))
+        yield record
 
 
 def _columns(facts: Sequence[SampleFacts]) -> dict[str, list[Any]]:

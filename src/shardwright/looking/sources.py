@@ -50,6 +50,7 @@ class Source(Protocol):
     settings: Mapping[str, Settings]  # how each component was made, as far as that is recorded
     table: Table
     buckets: list[BucketCount]
+    notes: list[str]  # about the source, for the user
     bytes_estimated: bool  # whether those of the buckets are
 
     def record(self, number: int) -> Record:

@@ -16,7 +16,7 @@ from shardwright.interrupts import check
 from shardwright.looking.sources import BucketCount, Member, by_size
 from shardwright.looking.table import Builder, Table
 from shardwright.looking.vectors import even
-from shardwright.packing.scan import Scan, scan
+from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.progress import Progress
 from shardwright.recipes import Component
 from shardwright.reporting.rows import FAILED, READY, Rows
@@ -33,6 +33,7 @@ _MEASURED = 200  # samples of a bucket whose files are measured
 _BLOCK = 256  # vectors at a time
 _NOTE_EVERY = 100_000  # ready records between two lines of a log
 _NO_LINE = -1
+_OF_FAILED = ("image_id", "image_path", "reason", "detail")
 
 
 class StoreSource:
@@ -46,11 +47,16 @@ class StoreSource:
         self.settings: Mapping[str, Settings] = {
             name: entry.settings for name, entry in provenance.readable(store.folder).items()
         }
+        require_inputs(store)
+        self.notes = []
+        if store.journal.exists():
+            self.notes.append("records of a running or interrupted derive are not shown yet")
         found = scan(store, progress, _NOTE_EVERY)
         ready = {found.ids[sample] for sample in found.ready()}
         others = not_ready(store, ready)[0] if found.skipped else {}
         self._rows = Rows(found, {}, ready, others.keys())
         self._lines = array("q")  # where each record is
+        self._unrecorded: dict[int, dict[str, Any]] = {}  # what is known of images without one
         self.table = self._read(found, progress)
         if not len(self.table):
             fix = "derive images first, or give another path"
@@ -64,7 +70,10 @@ class StoreSource:
         rows = self._rows.with_lines()
         while some := list(islice(rows, _CHUNK)):
             check()
-            self._lines.extend(_NO_LINE if line is None else line for line, _ in some)
+            for line, row in some:
+                if line is None:
+                    self._unrecorded[len(self._lines)] = row
+                self._lines.append(_NO_LINE if line is None else line)
             builder.add([_named(row) for _, row in some])
             progress.advance(len(some))
         self._rows.require_unchanged()
@@ -92,7 +101,8 @@ class StoreSource:
     def record(self, number: int) -> Record:
         line, image_id = self._lines[number], self.table.ids[number]
         if line == _NO_LINE:
-            return {"image_id": image_id}
+            known = self._unrecorded[number]
+            return {name: known[name] for name in _OF_FAILED if known.get(name) is not None}
         path = self.store.jsonl
         with explained(path), path.open("rb") as file:
             file.seek(line)
@@ -165,6 +175,8 @@ def _named(row: dict[str, Any]) -> dict[str, Any]:
 
 def _mask(name: str, mask: object, place: str) -> Member:
     """Give the mask in a record as the member that it is in a shard."""
+    if mask is None:
+        return Member(name, None, None, 0, place, fault="missing")
     try:
         value = np.array(mask, np.uint8)
     except (TypeError, ValueError, OverflowError):

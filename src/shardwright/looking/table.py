@@ -121,7 +121,6 @@ class Builder:
         self._codes: dict[str, list[NDArray[np.int32]]] = {name: [] for name in _NAMES[2:]}
         self._names: dict[str, dict[str, int]] = {name: {} for name in _NAMES[2:]}
         self._numbers: dict[str, list[tuple[int, NDArray[np.float64]]]] = {}
-        self._others: set[str] = set(_NAMES)  # columns that are not numbers
 
     def add(self, rows: Sequence[Row], more: Mapping[str, list[Any]] = _NOTHING) -> None:
         """Add rows: fields of a record and facts, by name; ``more`` are columns instead of theirs.
@@ -146,14 +145,10 @@ class Builder:
         # Most rows have the same fields in the same order.
         fields = dict.fromkeys(chain.from_iterable(dict.fromkeys(map(tuple, rows))))
         for name in fields | dict.fromkeys(more):
-            if name in self._others:
+            is_known = name in self._numbers
+            if name in _NAMES or not (is_known or len(self._numbers) < _MOST_COLUMNS):
                 continue
-            numbers = _numbers(column(name))
-            is_new = name not in self._numbers
-            if numbers is None or (is_new and len(self._numbers) >= _MOST_COLUMNS):
-                self._others.add(name)
-                self._numbers.pop(name, None)
-            else:
+            if (numbers := _numbers(column(name))) is not None:
                 self._numbers.setdefault(name, []).append((first, numbers))
 
     def table(self) -> Table:
@@ -179,13 +174,16 @@ def _texts(values: list[Any]) -> list[str]:
 
 
 def _numbers(values: list[Any]) -> NDArray[np.float64] | None:
-    """Give values as numbers, NaN where there is none; None if some are something else."""
-    if not set(map(type, values)) <= {int, float, NoneType}:
+    """Give values as numbers, NaN for what is not one; None if there is no number."""
+    kinds = set(map(type, values))
+    if kinds.isdisjoint((int, float)):
         return None
+    if not kinds <= {int, float, NoneType}:
+        values = [value if type(value) in (int, float) else None for value in values]
     try:
         found = np.array(values, np.float64)
     except OverflowError:
-        return None
+        return _numbers([None if abs(value or 0) > _LARGEST else value for value in values])
     found[~(np.abs(found) < _LARGEST)] = np.nan
     return found
 

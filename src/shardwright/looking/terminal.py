@@ -30,7 +30,9 @@ def show(pictures: Previews, image_id: str, save: Path | None, summary: LookSumm
         ) from None
     summary.sample = samples.full(source, number)
     if save is not None:
-        made = pictures.image(number) or pictures.thumbnail(number, latent=True)
+        made = pictures.image(number)
+        summary.saved_latent = made is None
+        made = made or pictures.thumbnail(number, latent=True)
         if made is None:
             what = f"--save: nothing shows {image_id}"
             fix = "give the folder of the images with --images"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.errors import UsageError
 from shardwright.looking import overview, samples, similar
+from shardwright.looking.latents import Agreement
 from shardwright.looking.pictures import Previews
 from shardwright.looking.search import Alike, Search
 from shardwright.looking.sources import Source
@@ -22,7 +24,6 @@ _PAGE, _MOST = 60, 240  # samples
 _GROUPS, _SIDE_BY_SIDE = 10, 12
 _POINTS = 100_000  # of a map
 _GRID = 65535  # steps of a map's sides
-_UNLIKE = 0.5  # the correlation below which a latent does not look like its image
 _LISTED = 20  # ids
 
 Parameters = Mapping[str, str]
@@ -47,15 +48,19 @@ class Viewer:
                 "state": each.state,
                 "count": each.count,
                 "text": each.text,
-                "query": f"flag={each.flag}" if each.flag else f"state={each.state}",
+                "query": _query(each),
             }
             for each in self.attention()
         ]
+        if described["vectors"] and self.search.alike is None:
+            text = "near-duplicates have not been searched"
+            nobody: Answer = {"flag": None, "state": None, "count": 0}
+            found.append({**nobody, "text": text, "query": "view=duplicates"})
         return {**described, "attention": found, "other": self._other()}
 
     def attention(self) -> Iterator[Attention]:
         """List what needs attention, as far as it is known by now."""
-        yield from overview.attention_of(self.table)
+        yield from overview.attention_of(self.source)
         if (alike := self.search.alike) is not None:
             yield from similar_lines(self.source, alike)
 
@@ -68,7 +73,7 @@ class Viewer:
                 {
                     "component": component.name,
                     "label": self.pictures.label(component),
-                    "agreement": None if agreement is None else round(agreement, 3),
+                    "agreement": None if agreement is None else round(agreement.own, 3),
                     "warning": unlike(component.name, agreement),
                 }
             )
@@ -248,6 +253,13 @@ class Viewer:
         }
 
 
+def _query(each: Attention) -> str | None:
+    """Give the query of a link to the samples that something is about."""
+    if each.flag:
+        return f"flag={each.flag}"
+    return urlencode({"state": each.state}) if each.state else None
+
+
 def similar_lines(source: Source, alike: Alike) -> Iterator[Attention]:
     """List what follows from the vectors."""
     groups = alike.found.groups(similar.DEFAULT)
@@ -261,13 +273,17 @@ def similar_lines(source: Source, alike: Alike) -> Iterator[Attention]:
         yield Attention(f"{quantity(count, 'samples')} {verb} no other", count, OUTLIER)
 
 
-def unlike(name: str, agreement: float | None) -> str | None:
-    """Warn of latents that do not look like their images."""
-    if agreement is None or agreement >= _UNLIKE:
+def unlike(name: str, agreement: Agreement | None) -> str | None:
+    """Warn of latents that do not look like their images.
+
+    Pictures of one kind resemble each other, so each must be much more like its own.
+    """
+    if agreement is None or agreement.own >= (1 + max(agreement.others, 0)) / 2:
         return None
     return (
-        f"the {name} latents do not look like their images (correlation {agreement:.2f}): "
-        "were they made by another model, or from other images?"
+        f"the {name} latents do not look like their images (correlation {agreement.own:.2f}, "
+        f"with other images {agreement.others:.2f}): were they made by another model, or from "
+        "other images?"
     )
 
 

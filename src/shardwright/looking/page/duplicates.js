@@ -66,7 +66,7 @@ function results(app, status) {
 }
 
 function outliers() {
-  const sorted = { view: "grid", sort: "similarity" };
+  const sorted = { view: "grid", sort: "nearest_similarity" };
   return h("section", {}, h("h2", {}, "Outliers"),
     h("p", {}, "Images that no other image resembles: ",
       h("a", { href: href({ ...sorted, flag: "outlier" }) }, "show the outliers"), ", or ",
@@ -76,7 +76,7 @@ function outliers() {
 function group(item, values) {
   const more = item.size - item.samples.length;
   return h("section", { class: "group" },
-    h("h3", {}, plural(item.size, "sample"), h("span", { class: "muted" }, ` · similarity ${item.similarity.toFixed(3)} or more`)),
+    h("h3", {}, plural(item.size, "sample"), h("span", { class: "muted" }, ` · each at least ${item.similarity.toFixed(3)} similar to another of them`)),
     h("ol", { class: "cards" }, item.samples.map((one) => h("li", {}, card(one, values)))),
     more > 0 && h("p", { class: "small" }, `and ${plural(more, "more sample")}`));
 }

@@ -70,7 +70,7 @@ function side(data, n, which, path, titles) {
 
 function photograph(data, n, which) {
   const size = data.image;
-  if (!size) return h("figure", {}, h("div", { class: "frame empty" }, h("p", { class: "none" }, "The image was not found. If it has moved, start look with --images.")));
+  if (!size) return h("figure", {}, h("div", { class: "frame empty" }, h("p", { class: "none" }, "The image was not found, or cannot be read. If it has moved, start look with --images.")));
   const frame = h("div", { class: "frame" },
     picture(image(n, which), "The complete image", "The image cannot be read."),
     size.crop && lostShare(size) > 0 && crop(size));
