@@ -64,7 +64,7 @@ def main() -> None:
                 page.locator("h1, .card, canvas").first.wait_for()
                 save(page, f"{name}{end}")
             page.goto(f"{url}?view=grid&flag=cropped")
-            page.locator(".card").click()
+            page.locator(".card").first.click()
             page.locator("svg.crop").wait_for()
             save(page, f"sample{end}")
             page.close()

@@ -32,7 +32,7 @@ _MARKER = "MADE_BY_SHARDWRIGHT_DEMO"
 _PICTURES = 24
 _SIZES = 4  # of the recipe's buckets
 # Pictures with which something is odd, so that ``look`` has something to show.
-_WIDE, _SMALL, _LONG, _COPY = 17, 18, 19, 20
+_WIDE, _SMALL, _LONG, _COPY = (17, 21), 18, 19, 20
 _COPIED = 16
 _RIDGES = ("first", "second", "third", "fourth", "fifth", "sixth")
 _SUNS = {"red": (222, 60, 40), "golden": (250, 200, 60), "pale": (250, 245, 225)}
@@ -117,7 +117,7 @@ def _make_picture(path: Path, size: Bucket, number: int) -> None:
         draw.choice(list(colours.items())) for colours in (_SKIES, _SUNS, _HILLS)
     )
     width, height = size.width, size.height
-    if number == _WIDE:
+    if number in _WIDE:
         width, height = height * 2, height * 2 // 3  # a panorama
     if number == _SMALL:
         width, height = width // 2, height // 2

@@ -182,7 +182,7 @@ def test_a_store_that_was_recomputed_is_not_recommended_to_be_appended(odd: Path
         "the store was made with other settings (vae: fit was original, now bucket); to pack all "
         f"again, run {fix} --shard-size 2"
     )
-    paste_next(*where)
+    paste(run("status", *where).stdout.partition("next: ")[2])
     assert shardwright.verify(shards, against=store).findings == []
 
 
