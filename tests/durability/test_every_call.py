@@ -84,8 +84,8 @@ def test_a_kill_at_any_call_is_made_good_by_the_next_run(
     name: str, folder: Path, tally: Tally
 ) -> None:
     case = scenario(name, folder)
-    # Every third call of a long run, and all of them in make soak.
-    kills = range(1, case.calls + 1, stride(3) if case.calls > _MANY else 1)
+    # Every fifth call of a long run, and all of them in make soak.
+    kills = range(1, case.calls + 1, stride(5) if case.calls > _MANY else 1)
     tally(kills_at_a_call=len(kills))
     for at in kills:
         case.reset()

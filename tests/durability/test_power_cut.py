@@ -87,7 +87,7 @@ def step(name: str) -> int:
     """Say which of the cuts are tried: not all of long runs, as that is slow; under soak all."""
     if SOAK:
         return 1
-    return 4 if name in STORING else 2 if "overwrite" in name else 1
+    return 5 if name in STORING else 2 if "overwrite" in name else 1
 
 
 def first_failure(cuts: Iterable[Cut], case: Scenario, log: Sequence[Operation]) -> str | None:

@@ -31,7 +31,7 @@ from tests.derive.pictures import make_images, sketch, store_records
 from tests.durability import processes
 from tests.durability.folders import JOURNAL, Contents, assert_arrays_are_whole
 from tests.durability.scenarios import TINY, scenario, small_store, twenty
-from tests.durability.soak import SOAK, Tally, times
+from tests.durability.soak import SOAK, Tally, stride, times
 from tests.durability.test_kills import work
 from tests.faults import Call, WatchedDisk, contents
 
@@ -85,8 +85,8 @@ def test_a_signal_at_any_call_ends_the_run_in_good_order(
     with using(unbroken := WatchedDisk()):
         done = main(words)
     assert contents(case.output) == case.expected
-    for at in range(1, len(unbroken.calls) + 1, 1 if SOAK else 3):
-        for number in CODES if SOAK else [tuple(CODES)[at // 3 % len(CODES)]]:
+    for at in range(1, len(unbroken.calls) + 1, stride(5)):
+        for number in CODES if SOAK else [tuple(CODES)[at // 5 % len(CODES)]]:
             case.reset()
             with using(disk := SignallingDisk(at, number)):
                 code = main(words)
