@@ -108,7 +108,10 @@ def test_the_picture_of_a_sample_is_saved(at: Folders, tmp_path: Path) -> None:
             ["SHARDS", "--threshold", "0.9"],
             "--threshold without --duplicates; on the page, move the slider",
         ),
-        (["SHARDS", "--images", "gone"], "gone: --images: no such folder"),
+        (
+            ["SHARDS", "--images", "gone"],
+            "gone: --images: no such folder; give the folder that holds the images now",
+        ),
         (["SHARDS", "--samples", "9"], "--samples without --report; the page shows all of them"),
         (["nowhere", "--report", "x.pdf"], "x.pdf: --report: not an .html file; name it FILE.html"),
         (

@@ -102,7 +102,8 @@ def look(
     port = None if port is None else integer("--port", port)
     folder, reporter = place_or_none("--images", images), progress or Progress()
     if folder is not None and not folder.is_dir():
-        raise InputMissingError("--images: no such folder", path=folder)
+        fix = "give the folder that holds the images now"
+        raise InputMissingError("--images: no such folder", path=folder, fix=fix)
     with strict():
         source = open_source("path", path, recipe, reporter)
         _require_outside(source, picture, page, table)

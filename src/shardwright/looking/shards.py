@@ -57,7 +57,8 @@ class Part:
         local = isinstance(folder, LocalFolder)
         self.lock: AbstractContextManager[object] = Lock() if local else nullcontext()
         self.index = lru_cache(_INDEXES)(self._index)
-        self.is_foreign = catalog.recipe is None  # of another tool, perhaps without JSON members
+        # Of another tool, perhaps without JSON members.
+        self.is_foreign = catalog.recipe is None or JSON_SUFFIX not in catalog.members
 
     def read(self, number: int, field: str) -> Any:  # noqa: ANN401 - dict, array or bytes
         """Read one member of one sample."""
@@ -123,6 +124,8 @@ class ShardSource:
             sizes = part.catalog.places[:, :, 1].sum(axis=1).tolist()
             for shard, first, found in self._records(part):
                 check()
+                if not found:  # no tool of ours writes an empty shard
+                    continue
                 before, count = len(builder.ids), len(found)
                 columns = {
                     "aspect_bucket": [shard.bucket] * count,
