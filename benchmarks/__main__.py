@@ -20,8 +20,8 @@ from benchmarks.sizes import QUICK, USUAL, Sizes
 from benchmarks.stores import remove
 
 QUESTIONS = (
-    *("pack", "scan", "read", "verify", "migrate", "reading", "derive", "fill", "duplicates"),
-    *("look", "start"),
+    *("pack", "scan", "read", "remote", "verify", "migrate", "reading", "derive", "build"),
+    *("planning", "train", "fill", "duplicates", "look", "start"),
 )
 HERE = Path(__file__).parent
 
@@ -34,7 +34,7 @@ def main() -> None:
     add("--quick", action="store_true", help="small and once, in about a minute")
     add("--rounds", type=int, metavar="N", help=f"of each contestant ({USUAL.rounds})")
     add("--folder", type=Path, default=HERE / "cache", metavar="DIR",
-        help="for made-up data, which is kept: up to 17 GB (%(default)s)")  # fmt: skip
+        help="for made-up data, which is kept: up to 23 GB (%(default)s)")  # fmt: skip
     add("--page", type=Path, metavar="JSON", help="print the part of docs/speed.md about a run")
     add("--plots", type=Path, metavar="JSON", help="draw the plots of a run")
     options = parser.parse_args()

@@ -58,12 +58,16 @@ class Runs:
     role: Role
     seconds: list[float] = field(default_factory=list)
     peak_mb: list[float] = field(default_factory=list)
-    idle: list[float] = field(default_factory=list)  # the part of the time an encoder waited
+    idle: list[float] = field(
+        default_factory=list
+    )  # the part of the time an encoder, or a loop that trains, waited
     cpu: list[float] = field(default_factory=list)  # seconds of the processor, of all processes
     difference: list[float] = field(default_factory=list)  # from the exact pixels, of 255
     fill: list[float] = field(default_factory=list)  # mean size of the batches
     recall: list[float] = field(default_factory=list)  # the part of the planted ones that is found
     search: list[float] = field(default_factory=list)  # seconds of a search in all captions
+    files: list[float] = field(default_factory=list)  # that were made
+    written_mb: list[float] = field(default_factory=list)  # of these files
 
     def median(self, measure: str = "seconds") -> float:
         """Give the median of a measure; of memory the most that was seen."""

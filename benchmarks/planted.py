@@ -16,13 +16,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from benchmarks.stores import PLANTED
-from shardwright.packing.write import entry_of
 from shardwright.recipes import FORMAT_VERSION, JSON_SUFFIX, SPECIFICATION
 from shardwright.shards.format import index, manifest, records, tar
 from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.manifest import Manifest, PackSettings, Run, ShardEntry
 from shardwright.shards.format.names import bucket_folder, shard_name
 from shardwright.shards.format.record_members import json_member
+from shardwright.shards.format.writer import entry_of
 from shardwright.store.npy import header_bytes
 
 RECIPE = replace(
@@ -106,7 +106,7 @@ def _write_shard(place: Path, number: int, block: Floats) -> ShardEntry:
     )
     data = index.encode(ShardIndex(head, table))
     (place / index.index_name(path)).write_bytes(data)
-    return entry_of(str(bucket), head, data)
+    return entry_of(head, data)
 
 
 def _groups(count: int) -> list[NDArray[np.int64]]:

@@ -163,6 +163,8 @@ def _asides(runs: Runs, work: int) -> list[str]:
         said.append(f"{runs.median('fill'):.2f} a batch")
     if runs.recall:
         said.append(f"{runs.median('recall'):.2%} found")
+    if runs.files:
+        said.append(f"{runs.median('files'):,.0f} files of {runs.median('written_mb'):,.0f} MB")
     if runs.search:
         said.append(f"a search {1000 * runs.median('search'):.0f} ms")
     return said

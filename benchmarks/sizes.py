@@ -23,6 +23,9 @@ class Sizes:
     large: int  # photographs of the last size, for derive
     fill: int  # images of mixed sizes
     duplicates: tuple[int, ...]  # vectors
+    planning: tuple[int, ...]  # rows
+    pictures: int  # to train on
+    steps: int  # of training
 
 
 USUAL = Sizes(
@@ -40,6 +43,9 @@ USUAL = Sizes(
     large=96,
     fill=400,
     duplicates=(20_000, 200_000, 1_000_000),
+    planning=(1_000_000, 10_000_000),
+    pictures=1_200,
+    steps=300,
 )
 QUICK = Sizes(
     rounds=1,
@@ -56,4 +62,7 @@ QUICK = Sizes(
     large=12,
     fill=16,
     duplicates=(2_000, 21_000),
+    planning=(10_000,),
+    pictures=100,
+    steps=10,
 )

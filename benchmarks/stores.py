@@ -12,11 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import to_builtins
+
 from benchmarks.contest import SHARDWRIGHT, Command
 from benchmarks.mixed import sizes
 from shardwright.buckets import Bucket
 from shardwright.layout import JSONL_NAME
 from shardwright.recipes import FORMAT_VERSION, SPECIFICATION
+from shardwright.store.records import Record, line
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -123,11 +126,48 @@ def _pack(store: Path, shards: Path) -> None:
     subprocess.run([*command, "--shard-size", "100"], check=True, capture_output=True)
 
 
+def shapes(folder: Path, pictures: int) -> Path:
+    """Give shards of the demo's shapes, with the recipe to train on."""
+    return _once(folder, f"shapes-{pictures}", partial(_demonstrate, pictures)) / "demo/shards"
+
+
+def _demonstrate(pictures: int, folder: Path) -> None:
+    recipe = Path(__file__).parents[1] / "examples/shapes.toml"
+    command: Command = [*SHARDWRIGHT, "demo", folder / "demo", "--recipe", recipe]
+    subprocess.run([*command, "--pictures", str(pictures)], check=True, capture_output=True)
+
+
 def planted_shards(folder: Path, vectors: int) -> Path:
     """Give shards with nothing but vectors, of which some are nearly the same: 5.6 KB each."""
     from benchmarks import planted  # here, because of numpy
 
     return _once(folder, f"planted-{vectors}", partial(planted.write, vectors))
+
+
+def planned_rows(folder: Path, rows: int) -> Path:
+    """Give the folder of a plan with so many inputs: 0.5 KB each, and no images."""
+    return _once(folder, f"rows-{rows}", partial(_make_rows, rows))
+
+
+def _make_rows(rows: int, folder: Path) -> None:
+    from shardwright.building.inputs import Row  # here, because of numpy
+    from shardwright.building.plan import INPUTS_NAME
+    from shardwright.building.samples import INPUT
+
+    templates, image_id = [], f"{0:032x}"
+    path = f"data/approved/000/{image_id}.jpg"
+    caption = "a photograph of something worth training on, " * 3 + "in soft light"
+    for bucket in SPECIFICATION.buckets[:4]:
+        size = (bucket.width, bucket.height)
+        record: Record = {"image_id": image_id, "image_path": path, "caption": caption}
+        record |= {"height": bucket.height, "width": bucket.width, "aspect_bucket": str(bucket)}
+        row = Row(image_id, path, *size, 300_000, 1_700_000_000 * 10**9, xxh3=f"{0:016x}")
+        templates.append(line({**record, INPUT: to_builtins(row)}).decode() + "\n")
+    with (folder / INPUTS_NAME).open("w") as lines:
+        for number in range(rows):
+            # Ids as hashes are: no two neighbours begin alike.
+            found = f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}{number:016x}"
+            lines.write(templates[number % 4].replace(image_id, found))
 
 
 def stage1_file(folder: Path, records: int) -> Path:
@@ -165,6 +205,20 @@ def _make_images(count: int, place: Path) -> None:
         image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
         image.save(place / f"{number:05}.jpg", quality=92)
         (place / f"{number:05}.txt").write_text(f"benchmark picture number {number}")
+
+
+def small_images(folder: Path, count: int, side: int) -> Path:
+    """Give JPEGs of one small size, each with a caption."""
+    return _once(folder, f"images-{side}-{count}", partial(_make_small_images, count, side))
+
+
+def _make_small_images(count: int, side: int, place: Path) -> None:
+    import numpy as np
+
+    random = np.random.default_rng(2)
+    for number in range(count):
+        _photograph(side, side, random).save(place / f"img{number:06}.jpg", quality=90)
+        (place / f"img{number:06}.txt").write_text(f"a small picture, number {number}")
 
 
 def photographs(folder: Path, count: int, megapixels: int) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.build import BOTH, ONE, PURE
 from benchmarks.contest import BEFORE, FAST, OURS, Answer, Case
 from benchmarks.derive import ALONE
 from benchmarks.pack import PLAIN, SYNCED, TAR, WRITER
@@ -67,7 +68,9 @@ _SCAN: Case = {"records": 100_000}
 _MILLION: Case = {"records": 1_000_000}
 _READ: Case = {"cache": "warm", "workers": 1}
 _DERIVE: Case = {"encoders": "simulated GPU"}
+_DEVICES: Case = {"encoders": "2 devices that compute on a core each"}
 _LARGE: Case = {"megapixels": 12, "workers": 1}
+_ROWS: Case = {"rows": 10_000_000}
 _VECTORS: Case = {"vectors": 1_000_000}
 
 TARGETS = (
@@ -99,6 +102,16 @@ TARGETS = (
            at_least=0.95),
     Target("derive of 12 MP, fast: speed to 716e6b7's", "derive", {"megapixels": 12},
            against=BEFORE, at_least=2.5, of=FAST),
+    Target("build: part of the time the encoders wait", "build", _DERIVE, "idle", at_most=0.05),
+    Target("build: time to that of derive and pack", "build", _DERIVE, against=BOTH, at_most=1),
+    Target("build of 256 pixels: time to decoding and encoding alone", "build",
+           {"size": "256 pixels"}, against=PURE, at_most=1.15),
+    Target("build of 1 megapixel: time to decoding and encoding alone", "build",
+           {"size": "1 megapixel"}, against=PURE, at_most=1.15),
+    Target("build on two devices that compute: speed to one's", "build", _DEVICES,
+           against=ONE, at_least=1.7),
+    Target("planning of 10,000,000: seconds a row", "planning", _ROWS, at_most=0.00002),
+    Target("planning of 10,000,000: memory in MB", "planning", _ROWS, "peak_mb", at_most=1500),
     Target("fill, fit original: images in a batch of 8", "fill", {"fit": "fit original"}, "fill",
            at_least=3),
     Target("fill, fit bucket: images in a batch of 8", "fill", {"fit": "fit bucket"}, "fill",

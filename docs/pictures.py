@@ -1,4 +1,7 @@
-"""Makes the pictures of the page that README and docs show, from the demo: ``make pictures``."""
+"""Makes the pictures that README and docs show, from the demo: ``make pictures``.
+
+What the example that trains has drawn is among them, if ``make train`` has run.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 FOLDER = Path(__file__).parent / "pictures"
+DRAWN = Path(__file__).parents[1] / "train/grid.png"
 BROWSER = "/usr/bin/chromium-headless-shell"
 WIDTH, HEIGHT = 1200, 800
 VIEWS = {"overview": "", "grid": "?view=grid", "map": "?view=map"}
@@ -40,7 +44,12 @@ def demo(folder: Path) -> Iterator[str]:
 def save(page: Page, name: str) -> None:
     """Save what the page shows as a small file."""
     page.wait_for_load_state("networkidle")
-    with Image.open(io.BytesIO(page.screenshot())) as image:
+    shrink(io.BytesIO(page.screenshot()), name)
+
+
+def shrink(file: Path | io.BytesIO, name: str) -> None:
+    """Save a picture with fewer colours."""
+    with Image.open(file) as image:
         small = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
         small.save(FOLDER / f"{name}.png", optimize=True)
 
@@ -48,6 +57,8 @@ def save(page: Page, name: str) -> None:
 def main() -> None:
     """Make all pictures, in light and dark."""
     FOLDER.mkdir(exist_ok=True)
+    if DRAWN.exists():
+        shrink(DRAWN, "train")
     with tempfile.TemporaryDirectory() as folder, demo(Path(folder)) as url, sync_playwright() as p:
         browser = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
         for scheme, end in (("light", ""), ("dark", "-dark")):

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwright.storage.files import Disk
+from shardwright.storage.disk import Disk
 
 
 class Killed(BaseException):

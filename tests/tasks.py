@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -84,6 +85,15 @@ def die(task: int) -> Iterator[int]:
     if task == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
+
+
+def cut(task: int) -> Iterator[int | bytes]:
+    """Die while a message is sent, which the reader does not take in time."""
+    if task:
+        time.sleep(60)
+    yield os.getpid()
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    yield bytes(3_000_000)
 
 
 def leave(_: object) -> Iterator[int]:

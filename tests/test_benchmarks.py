@@ -11,7 +11,7 @@ from statistics import median
 
 import pytest
 
-from benchmarks import report
+from benchmarks import build, report
 from benchmarks.__main__ import keep, run
 from benchmarks.contest import (
     BEFORE,
@@ -28,6 +28,7 @@ from benchmarks.pack import PLAIN, SYNCED, TAR, WRITER
 from benchmarks.sizes import QUICK
 from benchmarks.targets import Target
 from shardwright import verify
+from tests.durability.soak import SOAK
 
 ROOT = Path(__file__).parents[1]
 TINY = replace(
@@ -66,6 +67,7 @@ def test_a_benchmark_run_keeps_the_time_and_memory_of_every_contestant(tmp_path:
     assert figures["start: seconds of --help"] is None
 
 
+@pytest.mark.skipif(not SOAK, reason="others run a benchmark; this one takes long")
 @pytest.mark.skipif(sys.platform != "linux", reason="processor time is read from /proc")
 def test_reading_is_measured_with_one_worker_and_two_and_only_exact_pixels_do_not_differ(
     tmp_path: Path,
@@ -84,6 +86,7 @@ def test_reading_is_measured_with_one_worker_and_two_and_only_exact_pixels_do_no
     assert float(cells[-4]) == pytest.approx(2 / two.runs[OURS].median(), abs=0.05)
 
 
+@pytest.mark.skipif(not SOAK, reason="others run a benchmark; this one takes long")
 def test_the_fill_of_batches_is_measured_for_each_fit(tmp_path: Path) -> None:
     answers = run("fill", TINY, tmp_path)
     assert [one.case["fit"] for one in answers] == ["fit original", "fit bucket"]
@@ -157,3 +160,21 @@ def test_readme_and_docs_give_the_speeds_of_a_results_file() -> None:
     readme = (ROOT / "README.md").read_text()
     for contestant in (OURS, SYNCED, TAR, PLAIN, WRITER):
         assert f"{median(packed['runs'][contestant]['seconds']):.1f} s" in readme
+
+
+@pytest.mark.timeout(60)
+def test_build_is_measured_against_derive_and_pack_and_makes_far_fewer_files(
+    tmp_path: Path,
+) -> None:
+    questions = list(build.questions(tmp_path, TINY))
+    assert [len(question.contestants) for question in questions] == [3, 3, 3, 2]
+    question = questions[1]
+    assert question.case["size"] == "256 pixels"
+    found = []
+    for contestant in question.contestants:
+        question.before()
+        found.append(timed(contestant))
+    ours, both, pure = found
+    assert ours["files"] + 3 * question.work < both["files"] + 10
+    assert ours["written_mb"] < both["written_mb"]
+    assert pure.keys() == {"seconds", "peak_mb"}

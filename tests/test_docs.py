@@ -14,13 +14,16 @@ import pytest
 from shardwright.recipes import find, keys
 from tests.commands import run
 from tests.derive.pictures import make_images
+from tests.servers import new_bucket
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
     "README.md",
+    "docs/building.md",
     "docs/curating.md",
     "docs/looking.md",
     "docs/recipes.md",
+    "docs/scale.md",
     "docs/training.md",
 ]
 
@@ -37,7 +40,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_images(folder / "data/approved", 17, ((64, 92),))
     flow = (ROOT / "README.md").read_text().split("## The flow")[1].split("|")[0]
     commands = re.findall(r"`shardwright ([^`]+)`", flow)
-    assert commands == ["derive --fit bucket", "pack"]
+    assert commands == ["derive --fit bucket", "pack", "build --fit bucket"]
     for recipe in (recipe for page in PAGES for recipe in blocks(page, "toml")):
         if named := re.match(r"# (\S+\.toml)\n", recipe):
             (folder / named[1]).write_text(recipe)
@@ -54,7 +57,12 @@ def test_every_page_with_code_is_tried() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_and_python_of_a_page_print_what_it_shows(page: str, project: Path) -> None:
+def test_commands_and_python_of_a_page_print_what_it_shows(
+    page: str, project: Path, request: pytest.FixtureRequest
+) -> None:
+    if page == "docs/scale.md":
+        request.getfixturevalue("bucket")  # which the environment names, as it names a user's
+        new_bucket(request.getfixturevalue("moto"), "my-shards")
     for session in blocks(page, "console"):
         for command in re.findall(r"^\$ (.*)", session, re.M):
             words = shlex.split(command)

@@ -14,7 +14,8 @@ import pytest
 
 from shardwright import LockedError, NoSpaceError, StorageError, pack
 from shardwright.storage import files, local, locks
-from shardwright.storage.files import Disk, GatheredFile, NewFile, using
+from shardwright.storage.disk import Disk
+from shardwright.storage.files import GatheredFile, NewFile, using
 from shardwright.storage.local import require_writable
 from tests.faults import Call, WatchedDisk
 from tests.stores import Store
@@ -38,6 +39,16 @@ class Failing(WatchedDisk):
 
 
 # Writing a file whole
+
+
+def test_a_disk_waits_for_the_bytes_of_a_file_and_the_names_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In other tests nothing waits for the disk: see conftest."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    files.write(tmp_path / "a", b"hello")
+    assert synced == [(tmp_path / "a").stat().st_ino, tmp_path.stat().st_ino]
 
 
 def test_a_written_file_stands_alone_in_its_folder(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from shardwright.layout import JSONL_NAME
 from shardwright.migrating.run import _migrate_part
 from shardwright.recipes import SPECIFICATION
 from shardwright.storage import files, locks
-from shardwright.storage.files import Disk
+from shardwright.storage.disk import Disk
 from shardwright.store.journal import Recovered, journal_path
 from shardwright.store.rewrite import Rewrite
 from tests import stage1

@@ -55,9 +55,9 @@ def test_without_a_file_the_specification_is_in_force() -> None:
     assert found.recipe == SPECIFICATION
     assert found.origin is None
     assert found.paths == {
-        "images": Path("data/approved"),
-        "store": Path("data/derived"),
-        "shards": Path("data/shards"),
+        "images": "data/approved",
+        "store": "data/derived",
+        "shards": "data/shards",
     }
 
 
@@ -100,7 +100,7 @@ def test_a_file_overrides_what_it_extends_key_by_key() -> None:
     assert t5.mask == Mask("t5_attention_mask", "t5m.npy", 512)
     assert t5.settings["model"] == "google-t5/t5-large"
     assert found.recipe.components[:2] == SPECIFICATION.components[:2]
-    assert found.paths == {**find("prx").paths, "store": Path("big")}
+    assert found.paths == {**find("prx").paths, "store": "big"}
     assert found.origins["component.t5.tokens"] == NAME
     assert found.origins["component.t5.model"] == "prx"
 

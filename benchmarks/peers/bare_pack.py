@@ -6,11 +6,12 @@ import xxhash
 
 import shardwright
 from shardwright.storage import files
+from shardwright.storage.disk import Disk
 
 store, output, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
 
-class Unsynced(files.Disk):
+class Unsynced(Disk):
     def fsync(self, fd: int) -> None:
         pass
 
@@ -39,5 +40,5 @@ if "--no-checksums" in sys.argv:
         ("xxh3_64_intdigest", lambda data: 0),
     ):
         setattr(xxhash, name, stand_in)
-with files.using(Unsynced() if "--no-fsync" in sys.argv else files.Disk()):
+with files.using(Unsynced() if "--no-fsync" in sys.argv else Disk()):
     shardwright.pack(derived_dir=store, output_dir=output, workers=workers)

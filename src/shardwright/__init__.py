@@ -8,6 +8,7 @@ the same name tests them.
 
 TYPE_CHECKING = False  # as in ``typing``, which would have to be imported for it
 if TYPE_CHECKING:
+    from shardwright.building import BuildSummary, build
     from shardwright.deriving import ComponentSummary, DeriveSummary, derive
     from shardwright.encoders.base import Encoder, ImageEncoder, Options, TextEncoder, Tokens
     from shardwright.encoders.contract import ImageEncoderContract, TextEncoderContract
@@ -52,6 +53,7 @@ __all__ = [
     "Batches",
     "BucketStatus",
     "BucketSummary",
+    "BuildSummary",
     "Component",
     "ComponentStatus",
     "ComponentSummary",
@@ -92,6 +94,7 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "__version__",
+    "build",
     "derive",
     "index",
     "look",
@@ -106,6 +109,7 @@ __all__ = [
 # Where they are. Each is imported on its first use, so that an early Ctrl-C ends a command quietly
 # and NumPy is imported only where it is needed.
 _MODULES = {
+    "building": "BuildSummary build",
     "deriving": "ComponentSummary DeriveSummary derive",
     "encoders.base": "Encoder ImageEncoder Options TextEncoder Tokens",
     "encoders.contract": "ImageEncoderContract TextEncoderContract",

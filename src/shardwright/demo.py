@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from shardwright.buckets import Bucket
+from shardwright.building import BuildSummary, build
 from shardwright.deriving import DeriveSummary, derive
 from shardwright.encoders.sketch import decode
 from shardwright.errors import UsageError
@@ -26,18 +27,25 @@ from shardwright.store.arrays import values
 from shardwright.store.places import find_recipe
 from shardwright.store.store import Store
 from shardwright.summary import Summary
+from shardwright.validate import integer
 from shardwright.verifying import VerifyReport, verify
 
 _MARKER = "MADE_BY_SHARDWRIGHT_DEMO"
-_PICTURES = 24
 _SIZES = 4  # of the recipe's buckets
 # Pictures with which something is odd, so that ``look`` has something to show.
 _WIDE, _SMALL, _LONG, _COPY = (17, 21), 18, 19, 20
 _COPIED = 16
-_RIDGES = ("first", "second", "third", "fourth", "fifth", "sixth")
-_SUNS = {"red": (222, 60, 40), "golden": (250, 200, 60), "pale": (250, 245, 225)}
-_SKIES = {"a blue sky": (90, 150, 220), "dusk": (120, 80, 130), "the morning": (240, 180, 140)}
-_HILLS = {"green": (50, 110, 60), "dark": (35, 40, 60), "brown": (110, 80, 50)}
+_CORNERS = ("upper left", "upper right", "lower left", "lower right")
+_SHAPES = ("circle", "square", "triangle")
+COLOURS = {
+    "red": (214, 45, 38),
+    "yellow": (245, 205, 55),
+    "green": (45, 150, 70),
+    "blue": (50, 85, 205),
+    "purple": (140, 60, 165),
+    "white": (244, 242, 238),
+    "black": (28, 28, 34),
+}
 
 
 @dataclass(frozen=True)
@@ -45,9 +53,11 @@ class DemoSummary(Summary):
     """What the demo made, and what ``tarfile`` read back."""
 
     folder: str
+    built: BuildSummary
     derived: DeriveSummary
     packed: PackSummary
-    verified: list[VerifyReport]  # the store, and the shards compared with it
+    same: bool  # whether pack made the same tars as build
+    verified: list[VerifyReport]  # the built shards, the store, and the packed ones against it
     first_sample: dict[str, str]
     samples_read: int
     tree: list[str]
@@ -63,9 +73,14 @@ def demo(
     *,
     folder: str | Path = "shardwright-demo",
     recipe: str | Path | None = None,
+    pictures: int = 24,
     progress: Progress | None = None,
 ) -> DemoSummary:
-    """Make pictures with captions, derive, pack and verify them, and read the shards back."""
+    """Make pictures with captions; build shards, verify them and read them back.
+
+    Then make the same shards the other way, with a store between.
+    """
+    integer("pictures", pictures, least=1)
     given = find_recipe(recipe)
     for component in given.recipe.components:
         if component.source == "elsewhere":
@@ -75,22 +90,27 @@ def demo(
     require_writable(root)
     if root.exists() and not (root / _MARKER).exists() and any(root.iterdir()):
         raise UsageError("is not empty", path=root, fix="give a new folder")
-    images, store, shards = root / "images", root / "derived", root / "shards"
+    images, shards = root / "images", root / "shards"
+    store, others = root / "derived", root / "packed"
     files.make_folder(images)
     files.write(root / _MARKER, b"shardwright demo may overwrite everything in this folder\n")
+    for earlier in images.glob("demo*.*"):  # of a run with more pictures
+        earlier.unlink()
     sizes = given.recipe.buckets[:_SIZES]
-    for number in range(_PICTURES):
+    for number in range(pictures):
         _make_picture(images / f"demo{number:03}", sizes[number % len(sizes)], number)
-    derived = derive(
-        images, recipe=recipe, derived_dir=store, encoders="sketch", fit="bucket", progress=progress
-    )
+    options: dict[str, Any] = {"recipe": recipe, "encoders": "sketch", "fit": "bucket"}
+    again: dict[str, Any] = {"overwrite": True, "progress": progress}
+    again["shard_size"] = max(5, pictures // 20)
+    built = build(images, output_dir=shards, **options, **again)
+    change: dict[str, Any] = {"update": True, "prune": True}  # if there is one of an earlier run
+    derived = derive(images, derived_dir=store, **options, **change, progress=progress)
     made = Store.at(store).recipe
-    packed = pack(
-        derived_dir=store, output_dir=shards, shard_size=5, overwrite=True, progress=progress
-    )
+    packed = pack(derived_dir=store, output_dir=others, **again)
     verified = [
+        verify(shards, read_data=True, against=images, progress=progress),
         verify(store, read_data=True, progress=progress),
-        verify(shards, read_data=True, against=store, progress=progress),
+        verify(others, read_data=True, against=store, progress=progress),
     ]
     latent = next((c for c in made.components if c.follows_picture and c.is_array), None)
     preview = root / "preview.jpg" if latent else None
@@ -99,8 +119,10 @@ def demo(
     look(shards, images=images, report=report, progress=progress)
     return DemoSummary(
         folder=str(root),
+        built=built,
         derived=derived,
         packed=packed,
+        same=_tars(shards) == _tars(others),
         verified=verified,
         first_sample=first,
         samples_read=count,
@@ -111,35 +133,34 @@ def demo(
 
 
 def _make_picture(path: Path, size: Bucket, number: int) -> None:
-    """Paint a landscape, and write its caption beside it."""
+    """Paint a shape on a field, and write its caption beside it."""
     draw = random.Random(_COPIED if number == _COPY else number)
-    (sky, air), (sun, light), (hills, ground) = (
-        draw.choice(list(colours.items())) for colours in (_SKIES, _SUNS, _HILLS)
-    )
+    colour, field = draw.sample(list(COLOURS), 2)
+    shape = draw.choice(_SHAPES)
     width, height = size.width, size.height
     if number in _WIDE:
         width, height = height * 2, height * 2 // 3  # a panorama
     if number == _SMALL:
         width, height = width // 2, height // 2
-    shade = np.linspace(0.7, 1.2, height)[:, None, None] * np.array(air)
+    shade = np.linspace(0.85, 1.1, height)[:, None, None] * np.array(COLOURS[field])
     image = Image.fromarray(
         np.broadcast_to(shade.clip(0, 255), (height, width, 3)).astype(np.uint8)
     )
     paint = ImageDraw.Draw(image)
-    radius, x, y = width // 9, draw.randrange(width), draw.randrange(height // 3)
-    paint.ellipse((x - radius, y, x + radius, y + 2 * radius), fill=light)
-    for layer in range(3):
-        top = height * (5 + layer) // 9
-        steps = np.linspace(0, width, 80)
-        waves = np.sin(steps / width * draw.uniform(3, 9) + draw.uniform(0, 6)) * height / 16
-        ridge = [(float(a), top + float(b)) for a, b in zip(steps, waves, strict=True)]
-        colour = tuple(channel * (4 - layer) // 4 for channel in ground)
-        paint.polygon([(0, height), *ridge, (width, height)], fill=colour)
+    half = int(min(width, height) * draw.uniform(0.24, 0.38))
+    x, y = draw.randint(half, width - half), draw.randint(half, height - half)
+    left, top, right, bottom = x - half, y - half, x + half, y + half
+    if shape == "circle":
+        paint.ellipse((left, top, right, bottom), fill=COLOURS[colour])
+    elif shape == "square":
+        paint.rectangle((left, top, right, bottom), fill=COLOURS[colour])
+    else:
+        paint.polygon([(left, bottom), (x, top), (right, bottom)], fill=COLOURS[colour])
     files.write(path.with_suffix(".jpg"), _jpeg(image))
-    caption = f"a {sun} sun over {hills} hills, {sky}"
+    caption = f"a {colour} {shape} on a {field} field"
     if number == _LONG:
-        ridges = (f"; the {nth} ridge is darker than the sky, with trees on it" for nth in _RIDGES)
-        caption += "".join(ridges)
+        rest = "there is no line, no dot and no letter, only more of it"
+        caption += "".join(f"; in the {corner} corner {rest}" for corner in _CORNERS)
     files.write(path.with_suffix(".txt"), f"{caption}\n".encode())
 
 
@@ -166,6 +187,10 @@ def _read_back(
             picture = decode(values(array, latent), latent)
             files.write(preview, _jpeg(Image.fromarray(picture)))
     return first, len(samples)
+
+
+def _tars(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*.tar")}
 
 
 def _jpeg(image: Image.Image) -> bytes:

@@ -41,9 +41,7 @@ class ShardwrightError(Exception):
 
     exit_code = 1
 
-    def __init__(
-        self, what: str, *, path: Path | str | None = None, fix: str | None = None
-    ) -> None:
+    def __init__(self, what: str, *, path: object = None, fix: str | None = None) -> None:
         place = f"{path}: " if path else ""
         super().__init__(f"{place}{what}; {fix}" if fix else place + what)
         self.what, self.path, self.fix = what, None if path is None else str(path), fix

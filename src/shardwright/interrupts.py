@@ -58,7 +58,7 @@ def caught() -> Iterator[None]:
     ignored. After the first signal, Ctrl-C kills. In another thread than the main one, and within
     another such block, this does nothing.
     """
-    if _state.handlers is not None or threading.current_thread() is not threading.main_thread():
+    if _state.handlers is not None or not _in_main_thread():
         yield
         return
     found = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -99,6 +99,23 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         _state.undisturbed = False
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Put handlers back that a library replaces in this block; one in C is not even seen."""
+    found = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in found.items():
+            ours = number == signal.SIGINT and _state.kills
+            if not ours and handler is not None and _in_main_thread():
+                signal.signal(number, handler)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _receive(number: int, frame: FrameType | None) -> None:

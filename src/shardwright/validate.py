@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from shardwright.errors import UsageError
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # not urls.is_url: storage lies above
 
 
 def integer(name: str, value: Any, least: int = 0) -> int:  # noqa: ANN401 - whatever a caller gives
@@ -33,8 +36,11 @@ def as_text(name: str, value: object, what: str = "a path") -> str:
 
 
 def place(name: str, value: object) -> Path:
-    """Give a path as a Path."""
-    return Path(as_text(name, value))
+    """Give a path as a Path; raise if it is a URL."""
+    path = as_text(name, value)
+    if _URL.match(path):
+        raise UsageError("is a URL", path=path, fix="give a folder or file of this machine")
+    return Path(path)
 
 
 def place_or_none(name: str, value: object) -> Path | None:
@@ -50,6 +56,12 @@ def names(name: str, value: object) -> list[str]:
         if all(isinstance(each, str) for each in found):
             return list(dict.fromkeys(found))
     raise UsageError(f"{name} is {value!r}", fix="give names")
+
+
+def require_known(name: str, value: object, known: Collection[str]) -> None:
+    """Raise if a value is given that is not among those known."""
+    if value is not None and value not in known:
+        raise UsageError(f"{name} {value}: unknown", fix=f"choose from {', '.join(known)}")
 
 
 def require_mapping(name: str, value: object, what: str) -> None:

@@ -201,27 +201,21 @@ def register_heif_opener(): pass
     ],
 )
 def test_an_installed_plug_in_is_used(
-    images: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    module: str,
-    name: str,
-    suffix: str,
-    head: bytes,
+    images: Path, tmp_path: Path, module: str, name: str, suffix: str, head: bytes
 ) -> None:
     picture = images / "img000.png"
     picture.with_suffix(f".{suffix}").write_bytes(head + picture.read_bytes())
     picture.unlink()
     plug_in = tmp_path / f"{module}.py"
     plug_in.write_text("raise ImportError")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     words = ("derive", images, "--derived-dir", tmp_path / "d", "--encoders", "sketch")
-    done = run(*words)
+    done = run(*words, PYTHONPATH=path)
     assert done.returncode == 3
     assert "images_found: 3\nderived: 2\n" in done.stdout
     assert "format_not_readable: 1" in done.stdout
     plug_in.write_text(PLUG_IN.format(name=name, skip=len(head), head=head))
-    done = run(*words)
+    done = run(*words, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     assert len(store_records(tmp_path / "d")) == 3
 

@@ -15,7 +15,7 @@ import shardwright
 from shardwright import pack
 from shardwright.layout import JSONL_NAME
 from shardwright.storage.files import using
-from tests.commands import COMMAND, run
+from tests.commands import run
 from tests.derive.pictures import array_path, make_images, sketch, store_records
 from tests.faults import Killed, KillingDisk, WatchedDisk
 
@@ -38,12 +38,14 @@ def odd(tmp_path: Path) -> Path:
 
 
 def paste(text: str) -> None:
-    """Run the command with which a line ends."""
+    """Run the command with which a line ends, as a shell reads it."""
     line = next(line for line in text.splitlines() if "shardwright " in line)
     words = line[line.rindex("shardwright ") :].removeprefix("shardwright ").rstrip(")")
-    script = f"{shlex.join(COMMAND)} {words}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, encoding="utf-8")
-    assert done.returncode == 0, (script, done.stdout, done.stderr)
+    read = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {words}"], capture_output=True, check=True
+    )
+    done = run(*os.fsdecode(read.stdout).split("\0")[:-1])
+    assert done.returncode == 0, (words, done.stdout, done.stderr)
 
 
 def paste_next(*flags: str | Path) -> str:

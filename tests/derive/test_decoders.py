@@ -87,11 +87,16 @@ def test_no_array_passes_through_the_connection_or_a_shared_folder(
         received.append(bytes(data))
         return loads(data)
 
-    before = os.listdir("/dev/shm")
+    def shared() -> list[str]:
+        # Only what this process maps: other tests use that folder at the same time.
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        return sorted({line.split()[5] for line in maps if "/dev/shm/" in line})
+
+    before = shared()
     with Decoders(decoding.pixels, 1) as decode:
         monkeypatch.setattr(connection._ForkingPickler, "loads", watch)  # type: ignore[attr-defined]
         decode((1000, 1000, 3))
-        assert os.listdir("/dev/shm") == before
+        assert shared() == before
     assert received
     assert sum(map(len, received)) < 100
 
@@ -99,7 +104,7 @@ def test_no_array_passes_through_the_connection_or_a_shared_folder(
 def test_each_child_is_another_process_and_threads_share_them() -> None:
     with Decoders(decoding.who, 2) as decode, ThreadPoolExecutor(3) as pool:
         found = set(pool.map(decode, range(20)))
-        assert found == set(children(os.getpid()))
+        assert found <= set(children(os.getpid()))  # other tests have some too
     assert len(found) == 2
 
 
@@ -108,10 +113,10 @@ def test_without_children_the_function_is_called_here() -> None:
         assert decode(None) == os.getpid()
 
 
-def test_few_images_are_not_worth_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoders, "cores", lambda: 64)
-    assert [children_for(count) for count in (0, 63, 64, 2047)] == [0, 0, 2, 63]
-    assert children_for(2048) == children_for(10**9) == 64
+def test_few_images_are_not_worth_a_process() -> None:
+    assert [children_for(count, 64) for count in (0, 63, 64, 2047)] == [0, 0, 2, 63]
+    assert children_for(2048, 64) == children_for(10**9, 64) == 64
+    assert children_for(10**9, 1) == 0
 
 
 def test_a_child_has_no_torch_and_no_threads() -> None:
@@ -285,7 +290,7 @@ def test_an_image_that_kills_its_decoder_is_a_failure_and_the_rest_goes_on(
 ) -> None:
     images = make_images(tmp_path / "images", 8)
     monkeypatch.setattr(decoders, "_FEW", 1)
-    monkeypatch.setattr("shardwright.deriving.run.look", decoding.look_or_die)
+    monkeypatch.setattr("shardwright.deriving.making.look", decoding.look_or_die)
     summary = sketch(images, tmp_path / "derived")
     assert (summary.derived, summary.failed) == (7, 1)
     assert summary.failed_by_reason["decoder_died"].example == str(images / "img003.png")

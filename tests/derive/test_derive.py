@@ -699,7 +699,7 @@ def test_no_captions_at_all_is_an_error_that_names_the_fix(tmp_path: Path) -> No
         ({"model": {"clip": "x"}}, "--model clip: no such component"),
         ({"model": {"vae": "x"}}, "a sketch has no model"),
         ({"encoders": "best"}, "choose from pretrained, sketch"),
-        ({"device": "gpu"}, "--device gpu: unknown; choose from auto, cpu, cuda, cuda:N and mps"),
+        ({"device": "gpu"}, "--device gpu: unknown; choose from auto, cpu, cpu:N, cuda, cuda:N"),
         ({"dtype": "float16"}, "--dtype float16: overflows in these models"),
         ({"dtype": {"t6": "tf32"}}, "--dtype t6: no such component"),
         ({"dtype": {"t5": "int4"}}, "--dtype int4: not supported"),

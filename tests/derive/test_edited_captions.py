@@ -15,8 +15,10 @@ from shardwright.storage.files import using
 from tests.derive.fakes import Fake, Spoils, given
 from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
 from tests.derive.test_derive import flat
-from tests.durability.soak import stride
+from tests.durability.soak import some
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
+
+_KILLS = 12  # of one run; under soak at each call
 
 
 @pytest.fixture
@@ -202,7 +204,7 @@ def test_a_caption_edited_after_a_kill_at_any_call_is_that_of_its_array(tmp_path
         dict(zip(captions(store), _texts(store), strict=True))
         for store in (tmp_path / "full", fresh)
     )
-    for nth in range(1, len(watched.calls) + 1):
+    for nth in some(range(1, len(watched.calls) + 1), _KILLS):
         (images / "img001.txt").write_text("a soft gradient, number 1")
         derived = tmp_path / f"killed{nth}"
         with using(KillingDisk(nth)), pytest.raises(Killed):
@@ -245,7 +247,7 @@ def test_a_caption_edited_after_a_kill_of_a_recompute_with_other_settings(tmp_pa
         (images / f"img00{number}.txt").write_text(f"edited {number}")
     sketch(images, tmp_path / "fresh")
     texts |= zip(captions(tmp_path / "fresh"), _texts(tmp_path / "fresh"), strict=True)
-    for nth in range(1, len(watched.calls) + 1, stride(3)):
+    for nth in some(range(1, len(watched.calls) + 1), _KILLS):
         make_images(images, 2, ((16, 16),))
         derived = shutil.copytree(before, tmp_path / f"killed{nth}")
         with using(KillingDisk(nth)), pytest.raises(Killed):
@@ -275,7 +277,7 @@ def test_a_kill_at_any_call_leaves_no_array_with_a_record_of_what_was_before(
         full = shutil.copytree(before, tmp_path / "full")
         sketch(images, full, **options)
     assert contents(full) != contents(before)
-    for nth in range(1, len(watched.calls) + 1):
+    for nth in some(range(1, len(watched.calls) + 1), _KILLS):
         derived = shutil.copytree(before, tmp_path / f"killed{nth}")
         with using(KillingDisk(nth)), pytest.raises(Killed):
             sketch(images, derived, **options)

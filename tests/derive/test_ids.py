@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright import pack, verify
-from shardwright.deriving.naming import _spelt
+from shardwright.deriving.naming import spelt
 from shardwright.errors import ProvenanceError, SourceChangedError, UsageError
 from shardwright.progress import Lines
 from shardwright.storage.files import using
@@ -242,7 +242,7 @@ def test_a_recipe_may_say_it(images: Path, tmp_path: Path) -> None:
 def test_every_path_has_an_id_of_its_own(parts: list[str]) -> None:
     parts = [f"{part}x" for part in parts] or ["x"]
     path = "/".join(parts)
-    image_id = _spelt(f"root/{path}", "root")
+    image_id = spelt(f"root/{path}", "root")
     assert "/" not in image_id
     assert image_id.replace("%2F", "/").replace("%25", "%") == path
     assert is_image_id(image_id) or len(image_id.encode()) > 251

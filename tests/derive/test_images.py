@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,24 @@ def test_orientation_is_applied(tmp_path: Path, orientation: int, suffix: str) -
     assert found.shape == upright.shape
     assert np.abs(found.astype(int) - upright).mean() < 3
     assert measure(path) == Size(96, 64)
+
+
+def test_a_png_is_measured_without_its_pixels_and_with_what_comes_after_them(
+    tmp_path: Path,
+) -> None:
+    path = Path(saved(tmp_path, Image.fromarray(gradient(960, 640)), "x.png"))
+    data, exif = path.read_bytes(), Image.Exif()
+    exif[ORIENTATION] = 6
+    text = b"eXIf" + exif.tobytes()[6:]
+    chunk = (len(text) - 4).to_bytes(4, "big") + text + zlib.crc32(text).to_bytes(4, "big")
+    path.write_bytes(data[:-12] + chunk + data[-12:])
+    assert measure(str(path)) == Size(640, 960)
+    assert read(str(path)).shape[:2] == (960, 640)
+    path.write_bytes(data[:2000] + bytes(2000) + data[4000:])  # its pixels cannot be decoded
+    assert measure(str(path)) == Size(960, 640)
+    path.write_bytes(data[:-300])
+    with pytest.raises(BadImageError, match="broken_image"):
+        measure(str(path))
 
 
 def rgba() -> Image.Image:

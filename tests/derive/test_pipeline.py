@@ -55,7 +55,7 @@ def run(count: int, read: Any, committing: Committing, readers: int) -> None:  #
     encoding: Any = Encoding()
     target: Any = committing
     order = Order(samples, lambda _: None)
-    Pipeline(order, read, encoding, target, Progress()).run(count, readers)
+    list(Pipeline(order, read, encoding, target, Progress()).run(count, readers))
 
 
 def test_all_readers_are_busy_however_large_the_pictures_are() -> None:

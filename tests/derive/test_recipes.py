@@ -829,7 +829,7 @@ def test_code_that_only_the_store_names_is_never_imported(
     Path("shardwright.toml").unlink()
     make_images(Path("images"), 5)
     only: dict[str, Any] = {"components": ["mine"], "recompute": ["mine"]}
-    with pytest.raises(UsageError, match="encoder trap:Mine is named only by the store"):
+    with pytest.raises(UsageError, match="encoder trap:Mine is named only by the data"):
         derive("images", derived_dir="store", encoders="pretrained", **only)
     pack(derived_dir="store", output_dir="shards")
     assert verify("shards", read_data=True, against="store", workers=1).findings == []

@@ -18,6 +18,7 @@ from shardwright.store.store import Store
 from tests.faults import contents
 
 Contents = dict[str, bytes | None]
+_STAGE = ".shardwright/build/"
 JOURNAL = journal_path(Path(JSONL_NAME)).name
 JOURNALS = {
     JOURNAL,
@@ -58,18 +59,28 @@ def held(left: Contents | None) -> set[str]:
 def assert_arrays_are_whole(folder: Path, start: Contents | None, expected: Contents) -> None:
     """At any moment: an array is an old one or a new one, and nothing in between."""
     for name, data in contents(folder).items():
-        if name.endswith(".npy"):  # also one that is recomputed and not in use yet
+        before = start or {}
+        if name.startswith(_STAGE) and name.endswith(".npy"):
+            assert data in [*before.values(), *expected.values()], name
+        elif name.endswith(".npy"):  # also one that is recomputed and not in use yet
             place = name.removeprefix(".shardwright/next/")
-            before = start or {}
             known = [held[n] for held in (before, expected) for n in (name, place) if n in held]
             # Under a name of neither, it is on the way from an old id to a new one.
             assert data in (known or before.values()), name
 
 
+def assert_shards_are_whole(folder: Path, start: Contents | None, expected: Contents) -> None:
+    """At any moment: a shard, also one that waits to get its place, is an old one or a new one."""
+    known = {data for held in (start or {}, expected) for data in held.values()}
+    for name, data in contents(folder).items():
+        if name.endswith(".tar") or (name.endswith(".jsonl") and "/bucket_" in name):
+            assert data in known, name
+
+
 def assert_manifest_speaks_true(folder: Path) -> None:
     """At any moment: what a manifest lists is there, whole, and not mixed with anything else."""
-    for part in parts_of(folder).values():
-        assert_manifest_speaks_true(part)
+    for part in parts_of(folder):
+        assert_manifest_speaks_true(folder / part)
     listed = manifest.load_manifest(folder)
     if listed is None:
         return

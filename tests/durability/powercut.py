@@ -6,6 +6,7 @@ not be there, or (bytes) be garbage. Nothing is assumed of any file system's kin
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ class Operation:
     target: Path | None = None
     data: bytes = b""
     site: str = ""  # where in the source a sync is called
+    build: str = ""  # where in build it was asked for
 
     @property
     def is_sync(self) -> bool:
@@ -70,7 +72,8 @@ class RecordingDisk(KillingDisk):
         path = Path(self.open[fd])
         final = path.with_suffix("") if path.suffix == ".tmp" else path
         kind = _KINDS.get(final.suffix, "document")
-        self.log.append(Operation("fsync", path, site=f"{_caller()} of a {kind}"))
+        site, build = f"{_caller()} of a {kind}", f"{_build()} of a {kind}"
+        self.log.append(Operation("fsync", path, site=site, build=build))
 
     def rename(self, source: Path, target: Path) -> None:
         super().rename(source, target)
@@ -94,7 +97,7 @@ class RecordingDisk(KillingDisk):
 
     def fsync_folder(self, path: Path) -> None:
         super().fsync_folder(path)
-        self.log.append(Operation("fsync_folder", path, site=_caller()))
+        self.log.append(Operation("fsync_folder", path, site=_caller(), build=_build()))
 
 
 class Listener(Progress):
@@ -126,6 +129,17 @@ def _caller() -> str:
     return f"{frame.f_code.co_name}, line {frame.f_lineno}"
 
 
+def _build() -> str:
+    """Name the line of build that asked for a sync, and what it called for that."""
+    frame, called = sys._getframe(2), ""
+    while frame.f_back is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.parent.name == "building":
+            return f"{path.stem}.{frame.f_code.co_name}, line {frame.f_lineno}, for {called}"
+        frame, called = frame.f_back, frame.f_code.co_name
+    return ""
+
+
 @dataclass
 class _Inode:
     written: bytes = b""
@@ -148,38 +162,43 @@ class _Folder:
 
 
 class PowerCut:
-    """A disk on which operations were done; it can be asked what a power cut may leave of them."""
+    """A disk on which operations were done; it can be asked what a power cut may leave of them.
+
+    Its paths are strings: it looks at so many of them that to join others takes most of the time.
+    """
 
     def __init__(self, output: Path, start: Contents | None) -> None:
-        self.output = output
+        self.output = str(output)
         self.told: set[str] = set()  # shards and records that were reported to be written
         self.inodes: list[_Inode] = []
         # From one folder to another. A rename is one step: the old name goes with the new one.
-        self.moved: dict[Path, Path] = {}
-        self.folders: dict[Path, _Folder] = {output.parent: _Folder()}
+        self.moved: dict[str, str] = {}
+        self.folders: dict[str, _Folder] = {str(output.parent): _Folder()}
         if start is not None:
-            self._folder(output)
+            self._folder(self.output)
             for name, data in start.items():
-                path = output / name
+                path = f"{output}/{name}"
                 if data is None:
                     self._folder(path)
                 else:
                     self.inodes.append(_Inode(data, data))
-                    self.folders[path.parent].names[path.name] = len(self.inodes) - 1
+                    parent, last = os.path.split(path)
+                    self.folders[parent].names[last] = len(self.inodes) - 1
         for folder in self.folders.values():
             folder.sync()
 
-    def _folder(self, path: Path) -> None:
+    def _folder(self, path: str) -> None:
         self.folders[path] = _Folder()
-        self.folders[path.parent].change({path.name: _FOLDER})
+        parent, name = os.path.split(path)
+        self.folders[parent].change({name: _FOLDER})
 
     def do(self, operation: Operation) -> None:
         """Do one operation."""
         path = operation.path
         if operation.name == "fsync_folder":
-            self.folders[path].sync()
+            self.folders[str(path)].sync()
             return
-        parent = self.folders[path.parent]
+        parent = self.folders[str(path.parent)]
         match operation.name:
             case "create" | "append":
                 if parent.names.get(path.name) is None:
@@ -196,27 +215,28 @@ class PowerCut:
                     parent.change({path.name: None, operation.target.name: number})
                 else:
                     parent.names[path.name] = None
-                    self.folders[operation.target.parent].change({operation.target.name: number})
-                    self.moved[path] = operation.target
+                    target = self.folders[str(operation.target.parent)]
+                    target.change({operation.target.name: number})
+                    self.moved[str(path)] = str(operation.target)
             case "link":
                 assert operation.target is not None
                 parent.change({operation.target.name: parent.names[path.name]})
             case "unlink":
                 parent.change({path.name: None})
             case "mkdir":
-                self._folder(path)
+                self._folder(str(path))
             case "told":
                 self.told.add(str(path.relative_to(self.output)))
 
     def _inode(self, path: Path) -> _Inode:
-        number = self.folders[path.parent].names[path.name]
+        number = self.folders[str(path.parent)].names[path.name]
         assert number is not None
         return self.inodes[number]
 
     def outcomes(self) -> Iterator[Contents | None]:
         """Give what may be left: for each way of losing names, each way of losing bytes."""
         unsafe = [path for path, folder in self.folders.items() if folder.pending]
-        ways: list[Callable[[Path, int], bool]] = [lambda *_: True, lambda *_: False]
+        ways: list[Callable[[str, int], bool]] = [lambda *_: True, lambda *_: False]
         for one in unsafe:
             ways.append(lambda path, _, one=one: path == one)  # type: ignore[misc]
             ways.append(lambda path, _, one=one: path != one)  # type: ignore[misc]
@@ -227,27 +247,31 @@ class PowerCut:
                 yield self._left(kept, data)
 
     def _left(
-        self, kept: Callable[[Path, int], bool], data: Callable[[_Inode], bytes]
+        self, kept: Callable[[str, int], bool], data: Callable[[_Inode], bytes]
     ) -> Contents | None:
         left: Contents = {}
 
-        def visit(path: Path, below: str) -> None:
+        def visit(path: str, below: str) -> None:
             for name, number in self._names(path, kept).items():
-                target = self.moved.get(path / name)
-                if target and self._names(target.parent, kept).get(target.name) == number:
+                target = self.moved.get(f"{path}/{name}")
+                if target and self._is(target, number, kept):
                     continue
                 if number == _FOLDER:
                     left[below + name] = None
-                    visit(path / name, f"{below}{name}/")
+                    visit(f"{path}/{name}", f"{below}{name}/")
                 elif number is not None:
                     left[below + name] = data(self.inodes[number])
 
-        if self._names(self.output.parent, kept).get(self.output.name) != _FOLDER:
+        if not self._is(self.output, _FOLDER, kept):
             return None
         visit(self.output, "")
         return left
 
-    def _names(self, path: Path, kept: Callable[[Path, int], bool]) -> Names:
+    def _is(self, path: str, number: int | None, kept: Callable[[str, int], bool]) -> bool:
+        parent, name = os.path.split(path)
+        return self._names(parent, kept).get(name) == number
+
+    def _names(self, path: str, kept: Callable[[str, int], bool]) -> Names:
         folder = self.folders[path]
         names = dict(folder.safe)
         for number, change in enumerate(folder.pending):
@@ -256,7 +280,7 @@ class PowerCut:
         return names
 
 
-def _all_but(one: Path, lost: int, path: Path, number: int) -> bool:
+def _all_but(one: str, lost: int, path: str, number: int) -> bool:
     """Whether a change of names is another than this one."""
     return (path, number) != (one, lost)
 

@@ -19,6 +19,7 @@ from shardwright import Progress, pack
 from shardwright.storage.files import using
 from tests import stage1
 from tests.derive.pictures import gradient, make_images, save, sketch
+from tests.durability import builds
 from tests.durability.folders import Contents, restore
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 from tests.stores import Record, Store, array, line, make_store, npy, record
@@ -211,12 +212,14 @@ def _derive_more(folder: Path, output: Path) -> tuple[Command, Options, Options]
 
 
 def _recompute(folder: Path, output: Path) -> tuple[Command, Options, Options]:
-    """Recompute two components, with another fit and another caption."""
+    """Recompute two components, of images fitted to buckets, with another caption."""
     images = make_images(folder / "images", 3, TINY)
     captions = folder / "captions.csv"
     captions.write_text("file_name,text\nimg001.png,quite another caption\n")
+    small = folder / "small.toml"  # buckets
+    small.write_text('extends = "prx"\nimages.buckets = ["16x16", "16x32", "32x16"]\n')
     with using(WatchedDisk()):
-        sketch(images, output, fit="bucket")
+        sketch(images, output, fit="bucket", recipe=small)
     options = {"recompute": ["vae", "t5"], "captions": captions}
     return partial(sketch, images, output, batch_size=3), options, options
 
@@ -325,15 +328,27 @@ _STORE: dict[str, Build] = {
     "change the recipe": _change_the_recipe,
     "resume the swap of a recipe": _after_a_kill(_change_the_recipe, "rmdir", -13),
 }
+_BUILDS: dict[str, Build] = {
+    "build": builds.fresh,
+    "resume a build": _after_a_kill(builds.fresh, "mkdir", 100),
+    "resume the end of a build": _after_a_kill(builds.fresh, "unlink", -20),
+    "append to a build": builds.append,
+    "overwrite by a build": builds.overwrite,
+    "overwrite by the same build": builds.overwrite_by_the_same,
+    "overwrite an interrupted build": builds.overwrite_interrupted,
+    "build of two parts": builds.split,
+    "append to two parts": builds.append_to_parts,
+}
 # As many records as packing has: too slow for every day.
 _LARGE: dict[str, Build] = {
     "migrate twenty": partial(_migrate, count=20),
     "derive twenty": partial(_derive, count=20),
 }
-_BUILD = {name: _packing(build) for name, build in _PACK.items()} | _STORE | _LARGE
+_BUILD = {name: _packing(build) for name, build in _PACK.items()} | _STORE | _BUILDS | _LARGE
 PACKING = tuple(_PACK)
 STORING = tuple(_STORE)
-NAMES = PACKING + STORING
+BUILDING = tuple(_BUILDS)
+NAMES = PACKING + STORING + BUILDING
 LARGE = tuple(_LARGE)
 
 

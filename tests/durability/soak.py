@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 SOAK = int(os.environ.get("SHARDWRIGHT_SOAK", "0"))
 _PREFIX = "tally "
+_T = TypeVar("_T")
 
 
 class Tally(Protocol):
@@ -25,6 +26,12 @@ def times(count: int) -> int:
 def stride(step: int) -> int:
     """Say how many steps to go at a time, where the normal run goes this many."""
     return max(1, step // max(SOAK, 1))
+
+
+def some(found: Sequence[_T], count: int, start: int = 0) -> Sequence[_T]:
+    """Give about so many of a series, evenly and from another start if asked; under soak all."""
+    step = 1 if SOAK else max(1, len(found) // count)
+    return found[start % step :: step]
 
 
 def properties(counts: dict[str, int]) -> list[tuple[str, int]]:

@@ -1,12 +1,14 @@
-"""A fault at every single call of the disk, then the command again: the same bytes.
+"""A fault at a call of the disk, then the command again: the same bytes.
 
-In process and exhaustive: each command is run as often as it has calls, for each kind of fault.
+In process; under soak exhaustive: each command is run as often as it has calls, for each kind of
+fault. The normal run takes some calls of each, for another kind of fault others.
 """
 
 from __future__ import annotations
 
 import errno
 import itertools
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,10 +21,11 @@ from tests.durability.folders import (
     JOURNALS,
     assert_arrays_are_whole,
     assert_manifest_speaks_true,
+    assert_shards_are_whole,
     shard_names,
 )
 from tests.durability.scenarios import LARGE, NAMES, PACKING, Scenario, scenario
-from tests.durability.soak import SOAK, Tally, stride
+from tests.durability.soak import SOAK, Tally, some
 from tests.faults import Call, FailingDisk, Killed, KillingDisk, WatchedDisk, contents
 
 pytestmark = pytest.mark.usefixtures("one_order")
@@ -31,9 +34,10 @@ FAULTS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 # The commands get every fault; what varies them gets the likeliest, and all under soak.
 COMMANDS = ("pack", "append", "overwrite", "resume", "migrate")
 LIKELIEST = {"derive": [("EIO", True), ("ENOSPC", False)]}
+LIKELIEST["build"] = LIKELIEST["derive"]
 LIKELIEST |= {name: [("ENOSPC", True)] for name in PACKING}
 EVERY = NAMES + LARGE if SOAK else NAMES
-_MANY = 80  # calls
+_CALLS = 4  # of each run
 TRIALS = [
     (name, error, once)
     for name in EVERY
@@ -47,6 +51,7 @@ def assert_sound(case: Scenario) -> None:
     """Nothing under a final name is half written."""
     assert_manifest_speaks_true(case.output)
     assert_arrays_are_whole(case.output, case.start, case.expected)
+    assert_shards_are_whole(case.output, case.start, case.expected)
 
 
 def assert_ends_right(case: Scenario, label: str) -> None:
@@ -84,8 +89,7 @@ def test_a_kill_at_any_call_is_made_good_by_the_next_run(
     name: str, folder: Path, tally: Tally
 ) -> None:
     case = scenario(name, folder)
-    # Every fifth call of a long run, and all of them in make soak.
-    kills = range(1, case.calls + 1, stride(5) if case.calls > _MANY else 1)
+    kills = some(range(1, case.calls + 1), _CALLS)
     tally(kills_at_a_call=len(kills))
     for at in kills:
         case.reset()
@@ -100,7 +104,8 @@ def test_an_error_at_any_call_is_told_and_made_good_by_the_next_run(
     name: str, error: str, once: bool, folder: Path, tally: Tally
 ) -> None:
     case = scenario(name, folder)
-    for at in range(1, case.calls + 1):
+    others = TRIALS.index((name, error, once))
+    for at in some(range(1, case.calls + 1), _CALLS, start=others):
         case.reset()
         disk = FailingDisk(at, FAULTS[error], once=once)
         told = None
@@ -151,7 +156,7 @@ def test_old_shards_stay_as_they_are_while_others_are_appended(folder: Path) -> 
     case = scenario("append", folder)
     assert case.start is not None
     old = shard_names(case.start)
-    for at in range(1, case.calls + 1):
+    for at in some(range(1, case.calls + 1), _CALLS):
         case.reset()
         before = {name: (case.output / name).stat().st_mtime_ns for name in old}
         with using(KillingDisk(at)), pytest.raises(Killed):
@@ -159,3 +164,19 @@ def test_old_shards_stay_as_they_are_while_others_are_appended(folder: Path) -> 
         with using(WatchedDisk()):
             case.run(case.again)
         assert {name: (case.output / name).stat().st_mtime_ns for name in old} == before
+
+
+def test_an_overwrite_takes_nothing_from_a_build_that_was_killed_at_its_end(folder: Path) -> None:
+    case = scenario("overwrite by the same build", folder)
+    shutil.rmtree(case.output)
+    with using(disk := WatchedDisk()):
+        case.run({})
+    cleared = [str(call) for call in disk.calls].index(
+        f"unlink {case.output}/.shardwright/build/commits/000001.json"
+    )
+    shutil.rmtree(case.output)
+    with using(KillingDisk(cleared + 1)), pytest.raises(Killed):
+        case.run({})
+    shard = case.output / "bucket_32x16/shard-000000.tar"
+    shard.write_bytes(bytes(shard.stat().st_size))
+    assert_ends_right(case, "damaged after the kill")

@@ -18,13 +18,19 @@ from shardwright.storage.files import using
 from tests.commands import run
 from tests.derive.fakes import Fake, given
 from tests.derive.pictures import make_images, sketch
-from tests.durability.folders import JOURNALS, assert_arrays_are_whole, shard_names
+from tests.durability.folders import (
+    JOURNALS,
+    assert_arrays_are_whole,
+    assert_shards_are_whole,
+    shard_names,
+)
 from tests.durability.scenarios import scenario, small_store, twenty
-from tests.durability.soak import Tally
+from tests.durability.soak import Tally, some
 from tests.faults import Call, WatchedDisk, contents
 from tests.stores import Store
 
 FULL = re.compile(r"the disk is full|the disk has \S+ \w+ free; make room")  # at work, or before
+_CALLS = 8  # of each run at which it fills up; under soak all
 
 
 @pytest.fixture
@@ -213,14 +219,14 @@ class Crowd(WatchedDisk):
             (self.disk / "filler").write_bytes(bytes(free))
 
 
-@pytest.mark.parametrize("name", ["migrate", "derive", "derive more", "recompute"])
-def test_a_store_on_a_disk_that_fills_up_loses_nothing(
+@pytest.mark.parametrize("name", ["migrate", "derive", "derive more", "recompute", "build"])
+def test_work_on_a_disk_that_fills_up_loses_nothing(
     name: str, small_disk: Path, tally: Tally
 ) -> None:
     resize(small_disk, "8m")
     case = scenario(name, small_disk)
-    faults = 0
-    for at in range(1, case.calls + 1, 3):
+    faults, calls = 0, some(range(1, case.calls + 1), _CALLS)
+    for at in calls:
         case.reset()
         told = None
         try:
@@ -232,11 +238,12 @@ def test_a_store_on_a_disk_that_fills_up_loses_nothing(
         # What is already open may have room left in its last block.
         assert told is None or (str(case.output) in told and FULL.search(told))
         assert_arrays_are_whole(case.output, case.start, case.expected)
+        assert_shards_are_whole(case.output, case.start, case.expected)
         left = {name for name in contents(case.output) if name.endswith(".tmp")}
         journals = {name for name in left if name.endswith(tuple(JOURNALS))}
         assert left <= {*(case.start or ()), *journals}
         (small_disk / "filler").unlink()
         case.run(case.again)
         assert contents(case.output) == case.expected
-    assert faults > case.calls // 6
+    assert faults > len(calls) // 2
     tally(full_disks=faults)

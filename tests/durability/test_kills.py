@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,15 @@ from tests.durability.scenarios import TINY, small_store, twenty
 from tests.durability.soak import Tally, times
 from tests.faults import contents
 
-KILLS = 12
+KILLS = 6
+
+
+def offspring(process: BaseProcess) -> list[int]:
+    """List the workers of a process, as far as it lives."""
+    assert process.pid is not None
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [pid for pid in children(process.pid) if is_alive(pid)]
+    return []
 
 
 @pytest.mark.timeout(60 * times(2))
@@ -34,30 +44,30 @@ def test_after_any_number_of_kills_the_bytes_are_those_of_an_unbroken_run(
 ) -> None:
     store = small_store(tmp_path / "derived", twenty(60))
     pack(derived_dir=store.root, output_dir=tmp_path / "unbroken", shard_size=3, workers=1)
-    command = [
-        *(*COMMAND, "pack", "--resume", "--shard-size", "3", "--workers", str(workers)),
-        *("--derived-dir", str(store.root), "--output-dir", str(tmp_path / "shards")),
-    ]
+    told = tmp_path / "told"
+    command: list[str | Path] = ["pack", "--resume", "--shard-size", "3", "--workers", str(workers)]
+    command += ["--derived-dir", store.root, "--output-dir"]
+    processes.start(["--version"], told).join()  # the first takes longer
     started = time.monotonic()
-    subprocess.run([*command[:-1], str(tmp_path / "timed")], check=True, capture_output=True)
+    processes.start([*command, tmp_path / "timed"], told).join()
     usual = time.monotonic() - started
+    assert contents(tmp_path / "timed") == contents(tmp_path / "unbroken")
     draw = random.Random(workers)
     kills = 0
     while kills < times(KILLS):
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
-        try:
-            _, told = process.communicate(timeout=usual * draw.uniform(0.3, 1.1))
-        except subprocess.TimeoutExpired:
-            offspring = children(process.pid)
-            process.kill()
-            process.communicate()
+        process = processes.start([*command, tmp_path / "shards"], told)
+        process.join(usual * draw.uniform(0.1, 1.1))
+        found = offspring(process)
+        process.kill()
+        process.join()
+        wait_until(lambda left=found: not any(map(is_alive, left)))  # type: ignore[misc]
+        if process.exitcode == -signal.SIGKILL:
             kills += 1
-            wait_until(lambda left=offspring: not any(map(is_alive, left)))  # type: ignore[misc]
             continue
-        assert process.returncode == 0, told
+        assert process.exitcode == 0, told.read_text()
         assert contents(tmp_path / "shards") == contents(tmp_path / "unbroken")
         shutil.rmtree(tmp_path / "shards")  # there was nothing left to kill: start over
-    subprocess.run(command, check=True, capture_output=True)
+    processes.start([*command, tmp_path / "shards"], told).join()
     assert contents(tmp_path / "shards") == contents(tmp_path / "unbroken")
     tally(kills_of_a_process=kills)
 
@@ -74,7 +84,7 @@ def test_an_overwrite_that_is_killed_again_and_again_ends_right(
         *("--derived-dir", str(store.root), "--output-dir", str(tmp_path / "shards")),
     ]
     draw = random.Random(0)
-    for _ in range(times(5)):
+    for _ in range(times(3)):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         time.sleep(draw.uniform(0.1, 0.5))
         offspring = children(process.pid) if process.poll() is None else []
@@ -173,10 +183,10 @@ def test_a_migration_by_several_processes_ends_in_the_same_bytes_after_kills(
     migrate(derived_dir=unbroken, workers=1)
     start, expected = contents(output), contents(unbroken)
     command = [*COMMAND, "migrate", "--workers", "2", "--derived-dir", str(output)]
-    for kill in range(times(4)):
+    for kill in range(times(2)):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         wait_until(partial(_has_workers, process))
-        time.sleep(kill % 4 * 0.1)
+        time.sleep(kill % 4 * 0.15)
         offspring = children(process.pid) if process.poll() is None else []
         process.kill()
         tally(kills_of_a_process=process.wait() == -signal.SIGKILL)

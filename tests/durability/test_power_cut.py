@@ -1,4 +1,4 @@
-"""A power cut after every operation, with everything unsynced kept, lost or garbled.
+"""A power cut after an operation, with everything unsynced kept, lost or garbled.
 
 The same command again must end in the same bytes, no shard or record that was reported may be gone,
 and once a command has returned, nothing may change at all. Without any one of the syncs this fails.
@@ -6,6 +6,7 @@ and once a command has returned, nothing may change at all. Without any one of t
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,12 +21,14 @@ from tests.durability.folders import (
     Contents,
     assert_arrays_are_whole,
     assert_manifest_speaks_true,
+    assert_shards_are_whole,
 )
 from tests.durability.powercut import Cut, Listener, Operation, PowerCut, RecordingDisk, replay
-from tests.durability.scenarios import NAMES, STORING, Options, Scenario, scenario
-from tests.durability.soak import SOAK, Tally
+from tests.durability.scenarios import BUILDING, NAMES, Options, Scenario, scenario
+from tests.durability.soak import SOAK, Tally, some
 from tests.faults import Killed, WatchedDisk, contents
 
+_CUTS = 5  # of those that a run can suffer; under soak all
 # For the syncs that matter after a kill: at which call that is.
 KILLS = {
     "pack": 2,
@@ -83,13 +86,6 @@ def without_tmp(held: Contents | None) -> Contents | None:
     }
 
 
-def step(name: str) -> int:
-    """Say which of the cuts are tried: not all of long runs, as that is slow; under soak all."""
-    if SOAK:
-        return 1
-    return 5 if name in STORING else 2 if "overwrite" in name else 1
-
-
 def first_failure(cuts: Iterable[Cut], case: Scenario, log: Sequence[Operation]) -> str | None:
     """Find a power cut after which the promise does not hold."""
     for cut in cuts:
@@ -107,6 +103,7 @@ def failure_after(case: Scenario, cut: Cut) -> str | None:
     try:
         assert_manifest_speaks_true(case.output)
         assert_arrays_are_whole(case.output, case.start, case.expected)
+        assert_shards_are_whole(case.output, case.start, case.expected)
         with using(WatchedDisk()):
             case.run(case.again)
     except (AssertionError, KeyError, ShardwrightError) as error:
@@ -121,20 +118,23 @@ def test_a_power_cut_at_any_moment_is_made_good_by_the_next_run(
     case = scenario(name, folder)
     log = record(case)
     assert not changed_after_the_end(case, log)
-    cuts = list(replay(case.output, case.start, log))
-    cuts = cuts[:: step(name)]
+    cuts = some(list(replay(case.output, case.start, log)), _CUTS)
     assert first_failure(cuts, case, log) is None
     tally(power_cuts=len(cuts))
 
 
 @pytest.mark.parametrize(
-    "name", ["pack", "append", "overwrite", "migrate", "derive", "derive more", "recompute"]
+    "name",
+    [
+        *("pack", "append", "overwrite", "migrate", "derive", "derive more", "recompute"),
+        *("build", "overwrite by a build"),
+    ],
 )
 def test_a_power_cut_after_a_kill_and_a_rerun_changes_nothing(
     name: str, folder: Path, tally: Tally
 ) -> None:
     case = scenario(name, folder)
-    for at in range(1, case.calls + 1, step(name)):
+    for at in some(range(1, case.calls + 1), _CUTS):
         tally(kills_and_power_cuts=1)
         assert not changed_after_the_end(case, record(case, killed_at=at)), f"killed at call {at}"
 
@@ -151,15 +151,60 @@ def test_every_sync_matters(folder: Path, tally: Tally) -> None:
     for site in sorted(sites):
         trials = [(case, log, without(site, log)) for case, log in recorded]
         mutants = [(case, log, mutant) for case, log, mutant in trials if len(mutant) < len(log)]
-        # What needs no run comes first, since it is quick; of the rest only what is new.
-        assert any(
-            changed_after_the_end(case, mutant) or loses_what_was_reported(case, mutant)
-            for case, _, mutant in mutants
-        ) or any(
-            first_failure(new_cuts(case, log, mutant), case, mutant)
-            for case, log, mutant in mutants
+        # What is quick comes first; of that which needs a run, only what is new.
+        assert (
+            any(changed_after_the_end(case, mutant) for case, _, mutant in mutants)
+            or any(loses_what_was_reported(case, mutant) for case, _, mutant in mutants)
+            or any(
+                first_failure(new_cuts(case, log, mutant), case, mutant)
+                for case, log, mutant in mutants
+            )
         ), f"nothing is lost without the sync in {site}"
     tally(syncs_removed=len(sites))
+
+
+@pytest.mark.parametrize(
+    ("name", "asked_by", "count"),
+    [
+        ("append to a build", "shard.finish", 3),  # its tar, records and index
+        ("append to a build", "commits.settle, line \\d+, for sync_folder", 1),  # their names
+        ("overwrite by a build", "finish.(finish|_moved), line \\d+, for make_durable", 2),
+        ("append to a build", "finish.clear", 1),
+        ("append to a build", "finish._save", 2),
+    ],
+)
+def test_the_syncs_of_a_build_matter(
+    name: str, asked_by: str, count: int, folder: Path, tally: Tally
+) -> None:
+    """Each of them, though pack and others ask for syncs in the same lines."""
+    case = scenario(name, folder)
+    log = record(case)
+    lines = {operation.build for operation in log if re.match(asked_by, operation.build)}
+    assert len(lines) == count
+    for line in lines:
+        mutant = [operation for operation in log if operation.build != line]
+        # From the end: there a cut does more harm, and few others need to be tried.
+        assert changed_after_the_end(case, mutant) or first_failure(
+            reversed([*new_cuts(case, log, mutant)]), case, mutant
+        ), f"nothing is lost without the syncs of {line}"
+    tally(syncs_removed=count)
+
+
+@pytest.mark.parametrize("name", BUILDING if SOAK else ["append to a build"])
+def test_a_power_cut_while_a_build_goes_on_after_a_kill_is_made_good(
+    name: str, folder: Path, tally: Tally
+) -> None:
+    """Also if the kill came before the sync of a folder's name, which the rerun finds there."""
+    case = scenario(name, folder)
+    case.reset()
+    with using(disk := WatchedDisk()):
+        case.run(case.first)
+    kills = [at for at, call in enumerate(disk.names, 2) if call == "mkdir"]
+    for at in kills if SOAK else kills[1::2]:
+        log = record(case, killed_at=at)
+        cuts = some(list(replay(case.output, case.start, log)), _CUTS)
+        assert first_failure(cuts, case, log) is None, f"killed at call {at}"
+        tally(kills_and_power_cuts=len(cuts))
 
 
 def without(site: str, log: Sequence[Operation]) -> list[Operation]:

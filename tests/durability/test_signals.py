@@ -5,6 +5,7 @@ What was made is merged, the exit code tells, and the next run ends in the bytes
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -29,15 +30,25 @@ from shardwright.storage.files import using
 from tests.commands import COMMAND, children, is_alive, wait_until
 from tests.derive.pictures import make_images, sketch, store_records
 from tests.durability import processes
-from tests.durability.folders import JOURNAL, Contents, assert_arrays_are_whole
+from tests.durability.folders import (
+    JOURNAL,
+    Contents,
+    assert_arrays_are_whole,
+    assert_manifest_speaks_true,
+    assert_shards_are_whole,
+)
 from tests.durability.scenarios import TINY, scenario, small_store, twenty
-from tests.durability.soak import SOAK, Tally, stride, times
+from tests.durability.soak import SOAK, Tally, some, times
 from tests.durability.test_kills import work
 from tests.faults import Call, WatchedDisk, contents
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
-NAMES = ("migrate", "resume a migration", "derive", "derive more", "resume a derive", "recompute")
-SIGNALS = 6
+NAMES = (
+    *("migrate", "resume a migration", "derive", "derive more", "resume a derive", "recompute"),
+    *("build", "append to a build"),
+)
+SIGNALS = 3  # each once
+_CALLS = 6  # of each run
 
 
 class SignallingDisk(WatchedDisk):
@@ -68,6 +79,10 @@ def command(name: str, folder: Path) -> list[str]:
     """Say a scenario's command as a user would."""
     if "migrat" in name:
         return ["migrate", "--derived-dir", f"{folder}/output"]
+    if "build" in name:
+        words = ["build", f"{folder}/images", "--recipe", f"{folder}/small.toml", "--device", "cpu"]
+        words += ["--output-dir", f"{folder}/output", "--encoders", "sketch", "--batch-size", "2"]
+        return [*words, "--shard-size", "1", "--sha256" if name == "build" else "--append"]
     words = ["derive", f"{folder}/images", "--derived-dir", f"{folder}/output"]
     words += ["--encoders", "sketch", "--batch-size", "2"]
     if name == "recompute":
@@ -85,8 +100,8 @@ def test_a_signal_at_any_call_ends_the_run_in_good_order(
     with using(unbroken := WatchedDisk()):
         done = main(words)
     assert contents(case.output) == case.expected
-    for at in range(1, len(unbroken.calls) + 1, stride(5)):
-        for number in CODES if SOAK else [tuple(CODES)[at // 5 % len(CODES)]]:
+    for turn, at in enumerate(some(range(1, len(unbroken.calls) + 1), _CALLS)):
+        for number in CODES if SOAK else [tuple(CODES)[turn % len(CODES)]]:
             case.reset()
             with using(disk := SignallingDisk(at, number)):
                 code = main(words)
@@ -94,6 +109,8 @@ def test_a_signal_at_any_call_ends_the_run_in_good_order(
             assert code == CODES[number], label
             assert_merged(case.output, case.start)
             assert_arrays_are_whole(case.output, case.start, case.expected)
+            assert_shards_are_whole(case.output, case.start, case.expected)
+            assert_manifest_speaks_true(case.output)
             with using(WatchedDisk()):
                 assert main(words) == done, label
             assert contents(case.output) == case.expected, label
@@ -134,15 +151,21 @@ main()
 """
 
 
+MOMENTS = {
+    "while a model is loaded": ("describe", 1, False),
+    "while it is tried out": ("encode", 1, False),
+    "while it encodes": ("encode", 4, True),
+}
+
+
 @pytest.mark.parametrize(
-    ("method", "nth", "at_work"),
-    [("describe", 1, False), ("encode", 1, False), ("encode", 4, True)],
-    ids=["while a model is loaded", "while it is tried out", "while it encodes"],
+    ("number", "moment"),
+    [*itertools.product(CODES, MOMENTS)] if SOAK else [*zip(CODES, MOMENTS, strict=True)],
 )
-@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 def test_a_model_at_work_is_interrupted_at_once(
-    method: str, nth: int, at_work: bool, number: signal.Signals, folder: Path
+    number: signal.Signals, moment: str, folder: Path
 ) -> None:
+    method, nth, at_work = MOMENTS[moment]
     images, derived = make_images(folder / "images", 4, TINY), folder / "derived"
     words = ["derive", images, "--derived-dir", derived, "--encoders", "sketch", "--batch-size=1"]
     with subprocess.Popen(
@@ -177,7 +200,8 @@ def test_a_model_at_work_is_interrupted_at_once(
 HANGING = """
 import os, sys, threading, time
 from shardwright.cli.main import main
-from shardwright.storage.files import Disk, using
+from shardwright.storage.disk import Disk
+from shardwright.storage.files import using
 
 class Hangs(Disk):
     def fsync(self, fd):

@@ -16,7 +16,6 @@ import xxhash
 from PIL import Image
 
 from shardwright import InputMissingError, UsageError, look, pack
-from shardwright.demo import demo
 from shardwright.looking.viewer import Viewer
 from tests.commands import wait_until
 from tests.look.pictures import HOSTILE, LONG, Folders, Served, painted, previews
@@ -161,16 +160,15 @@ def test_latents_of_other_images_are_reported(at: Folders, tmp_path: Path) -> No
     assert said["warning"].startswith("the vae latents do not look like their images (correlation ")
 
 
-def test_other_images_of_the_same_kind_are_noticed_too(tmp_path: Path) -> None:
-    demo(folder=tmp_path / "demo")
-    images, moved = tmp_path / "demo/images", tmp_path / "moved"
+def test_other_images_of_the_same_kind_are_noticed_too(demonstrated: Path, tmp_path: Path) -> None:
+    images, moved = demonstrated / "images", tmp_path / "moved"
     moved.mkdir()
     names = sorted(path.name for path in images.glob("*.jpg"))
     for one, two in zip(names, [*names[8:], *names[:8]], strict=True):
         with Image.open(images / one) as image, Image.open(images / two) as own:
             image.resize(own.size).save(moved / two)
     for folder, warned in ((images, False), (moved, True)):
-        (said,) = Viewer(previews(tmp_path / "demo/shards", folder)).latents({})["latents"]
+        (said,) = Viewer(previews(demonstrated / "shards", folder)).latents({})["latents"]
         assert bool(said["warning"]) is warned, said
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from shardwright import pack
 from tests import commands
+from tests.durability.soak import SOAK
 from tests.stores import Store, make_store, records
 from tests.tars import digests, listing, shards
 
@@ -70,17 +71,14 @@ def assert_only_whole_shards(output: Path, unbroken: dict[str, str]) -> None:
     assert {name: found[name] for name in names} == {name: unbroken[name] for name in names}
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "workers"),
-    [
-        (signal.SIGINT, 130, "1"),
-        (signal.SIGINT, 130, "2"),
-        (signal.SIGTERM, 143, "1"),
-        (signal.SIGTERM, 143, "2"),
-        (signal.SIGHUP, 129, "1"),
-        (signal.SIGHUP, 129, "2"),
-    ],
-)
+ENDS = [
+    *((signal.SIGINT, 130, "1"), (signal.SIGTERM, 143, "2"), (signal.SIGHUP, 129, "1")),
+    *((signal.SIGINT, 130, "2"), (signal.SIGTERM, 143, "1"), (signal.SIGHUP, 129, "2")),
+]
+AGAIN = [("--overwrite", "1"), ("--resume", "2"), ("--overwrite", "2"), ("--resume", "1")]
+
+
+@pytest.mark.parametrize(("number", "code", "workers"), ENDS if SOAK else ENDS[:3])
 def test_a_signal_ends_the_run_without_half_a_shard(
     number: signal.Signals,
     code: int,
@@ -103,7 +101,7 @@ def test_a_signal_ends_the_run_without_half_a_shard(
     assert_only_whole_shards(output, unbroken)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", "2"] if SOAK else ["2"])
 def test_a_lost_terminal_ends_the_run_as_a_signal_does(
     workers: str,
     many: Store,
@@ -186,11 +184,10 @@ def test_a_signal_to_the_whole_group_ends_it_as_well(
     assert_only_whole_shards(output, unbroken)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize("again", ["--overwrite", "--resume"])
+@pytest.mark.parametrize(("again", "workers"), AGAIN if SOAK else AGAIN[:2])
 def test_a_killed_run_repeated_ends_in_the_same_bytes(
-    workers: str,
     again: str,
+    workers: str,
     many: Store,
     output: Path,
     unbroken: dict[str, str],

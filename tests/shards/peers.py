@@ -73,7 +73,7 @@ def ray(shards: Path) -> Samples:
     import ray
 
     if not ray.is_initialized():  # it ends with the process
-        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     rows = ray.data.read_webdataset(tars(shards)).take_all()
     return [{field: row[field] for field in fields(shards)} for row in rows]
 

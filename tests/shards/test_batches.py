@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +108,7 @@ def test_the_state_tells_where_iterating_is(shards: Path) -> None:
 def test_a_state_of_other_batches_is_refused(shards: Path) -> None:
     dataset = shardwright.open(shards)
     state = dataset.batches(5).state_dict()
-    with pytest.raises(shardwright.UsageError, match=r"other batches: batch_size was 5 and is 4$"):
+    with pytest.raises(shardwright.UsageError, match=r"other batches: batch_size was 5 and is 4; "):
         dataset.batches(4).load_state_dict(state)
     with pytest.raises(shardwright.UsageError, match="other batches: samples was"):
         dataset.bucket("64x64").batches(5).load_state_dict(state)
@@ -289,3 +291,10 @@ def test_ranks_have_different_samples_and_equally_many_batches(shards: Path) -> 
         assert len(batches) == len(dataset.batches(4, rank=rank, world_size=3)) == 2
         seen += [image_id for batch in batches for image_id in batch["image_id"]]
     assert len(seen) == len(set(seen)) == 24
+
+
+def test_a_program_that_ends_in_the_middle_of_an_epoch_prints_no_error(shards: Path) -> None:
+    open_them = f"left = iter(shardwright.open({str(shards)!r}).batches(2))"
+    code = f"import shardwright\n{open_them}\nnext(left)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -317,9 +317,7 @@ def test_missing_files_are_named(shards: Path, tmp_path: Path) -> None:
 def test_a_folder_whose_packing_was_interrupted_is_refused(shards: Path) -> None:
     state = shards / ".shardwright"
     (state / "manifest.json").rename(state / "unfinished.json")
-    with pytest.raises(
-        shardwright.InputMissingError, match="finish it with the same pack and --res"
-    ):
+    with pytest.raises(shardwright.InputMissingError, match="run the same pack with --resume, or"):
         shardwright.open(shards)
 
 

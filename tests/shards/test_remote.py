@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,11 @@ import numpy as np
 import pytest
 
 import shardwright
+from shardwright.storage import urls
+from tests.servers import new_container, use_azure
 from tests.shards import peers
 from tests.shards.packed import assert_sample, expected, file_order, packed
+from tests.shards.uploaded import upload
 from tests.shards.webserver import Manner, WebServer, serving
 
 fsspec = pytest.importorskip("fsspec")
@@ -119,6 +124,29 @@ def test_an_unknown_protocol_is_a_usage_error() -> None:
         shardwright.open("nonsense://x")
 
 
+@pytest.mark.parametrize(("scheme", "package"), [("az", "adlfs"), ("gs", "gcsfs")])
+def test_the_package_that_a_cloud_needs_is_named(
+    scheme: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(shardwright.MissingExtraError) as caught:
+        shardwright.open(f"{scheme}://bucket/shards")
+    assert str(caught.value) == (
+        f"{scheme}://bucket/shards: needs {package}; run pip install {package}"
+    )
+
+
+def test_look_reads_azure(shards: Path, azurite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_azure(monkeypatch, azurite)
+    url = upload(shards, new_container(azurite) / "shards")
+    there, here = (shardwright.look(place, id="img7").sample for place in (url, shards))
+    assert there is not None
+    assert here is not None
+    assert there.pop("place") == here.pop("place").replace(str(shards), url)
+    assert there == here
+    urls._store.cache_clear()
+
+
 def keys(dataset: Any) -> list[str]:  # noqa: ANN401 - a dataset
     return [sample["__key__"] for sample in dataset]
 
@@ -219,6 +247,28 @@ def test_connections_are_not_taken_to_another_process(server: WebServer, method:
     with multiprocessing.get_context(method).Pool(2) as pool:
         assert pool.map(keys, [dataset] * 2) == [file_order(SAMPLES)] * 2
     assert keys(dataset) == file_order(SAMPLES)
+
+
+def test_a_password_in_a_url_is_never_shown(server: WebServer) -> None:
+    password = "0123".join("ab")
+    url = server.url.replace("://", f"://user:{password}@")
+    dataset = shardwright.open(url)
+    assert keys(dataset) == file_order(SAMPLES)
+    errors: list[shardwright.ShardwrightError] = []
+    manners: list[Manner] = ["refused", "cut off", "whole"]
+    for server.manner in manners:
+        with pytest.raises(shardwright.StorageError) as failed:
+            dataset[0]
+        errors.append(failed.value)
+    for other in (f"{url}/elsewhere", f"nonsense://user:{password}@host/shards"):
+        with pytest.raises(shardwright.ShardwrightError) as refused:
+            shardwright.open(other)
+        errors.append(refused.value)
+    assert str(errors[0]).startswith(f"{server.url}/bucket_64x64/shard-000000.tar: cannot be read")
+    assert str(errors[-1]).startswith("nonsense://host/shards: cannot be opened (")
+    for error in errors:
+        assert password not in "".join(traceback.format_exception(error))
+        assert password not in str(error.path)
 
 
 def test_s3_gives_the_same_samples(shards: Path, tmp_path: Path) -> None:

@@ -173,6 +173,8 @@ def test_components_say_what_they_are_and_how_they_were_made(shards: Path, tmp_p
     assert (vae.dtype, vae.shape) == ("float16", (4, "height/8", "width/8"))
     assert (components["pooled"].dtype, components["picture"].dtype) == ("bfloat16", "uint8")
     assert components["t5"].settings == {"model": "a/t5", "dtype": "bfloat16"}
+    assert (components["t5"].source, components["t5"].mask) == ("caption", "t5_mask.npy")
+    assert (vae.source, vae.mask, pose.source) == ("image", None, "elsewhere")
     assert (pose.suffix, pose.shape, pose.model) == ("pose.npy", ("any", 3), None)
     assert pose.settings == {}
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
 from shardwright.recipes import SPECIFICATION
 from shardwright.storage import files
-from shardwright.storage.files import Disk
+from shardwright.storage.disk import Disk
 from shardwright.store import records
 from shardwright.store.journal import Journal, Recovered, journal_path, merge
 from tests.faults import FailingDisk, Killed, KillingDisk, WatchedDisk, contents

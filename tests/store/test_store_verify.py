@@ -21,6 +21,7 @@ from shardwright.recipes import SPECIFICATION, Component
 from shardwright.store import rules
 from shardwright.store.arrays import check_values, values
 from shardwright.store.npy import BadArrayError
+from tests.durability.soak import SOAK
 from tests.fuzz.targets import on_disk
 from tests.store.small import SmallStore, npy, record, small_store
 
@@ -685,7 +686,7 @@ def test_every_flipped_bit_of_a_header_is_found_unless_it_means_the_same(
     complete, array = path.read_bytes(), np.load(path)
     missed = 0
     for place in range(128):
-        for bit in range(8):
+        for bit in range(8) if SOAK else [(place + len(component)) % 8]:
             flipped = bytes([complete[place] ^ 1 << bit])
             path.write_bytes(complete[:place] + flipped + complete[place + 1 :])
             report = shardwright.verify(store.root, workers=1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from shardwright.cli import derive, pack, verify
-from shardwright.cli.options import RECIPE, path
+from shardwright.cli import build, derive, pack, verify
+from shardwright.cli.options import RECIPE, number, path
 from shardwright.cli.printing import call
+from shardwright.progress import quantity
 from shardwright.text import shown
 
 if TYPE_CHECKING:
@@ -15,17 +16,16 @@ if TYPE_CHECKING:
 
 HELP = "run all steps on generated pictures, in seconds"
 DESCRIPTION = """\
-Paints pictures in several shapes, each with a caption. Derives their arrays with the sketch
-encoders, packs them into shards, verifies every value of the store, compares the shards with it,
-reads them back with only Python's tarfile, and writes a report of them. Downloads nothing, and does
-not need torch."""
+Paints pictures in several formats, each with a caption. Builds shards of them with the sketch
+encoders, verifies them against the pictures, reads them back with only Python's tarfile, and writes
+a report of them. Then makes the same shards with a store between: derive, pack. Downloads nothing,
+and does not need torch."""
 EXAMPLE = "  shardwright demo\n"
 _NEXT = """\
 next, on your own images (name.jpg with name.txt beside it, or --captions FILE):
-  shardwright derive IMAGES --dry-run --encoders sketch   what would be made
-  pip install '.[encode]'                                 for the real models, in the checkout
-  shardwright derive IMAGES --fit bucket
-  shardwright pack --shuffle"""
+  shardwright build IMAGES --dry-run --encoders sketch   what would be made
+  pip install '.[encode]'                                for the real models, in the checkout
+  shardwright build IMAGES --fit bucket --shuffle"""
 EXIT_STATUS = """\
 exit status:
   0    done
@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     folder = path("DIR", "a new folder (%(default)s)")
     parser.add_argument("folder", nargs="?", default="shardwright-demo", **folder)
+    parser.add_argument("--pictures", default=24, **number("how many to paint (%(default)s)"))
     for name, flag in RECIPE.items():
         parser.add_argument(name, **flag)
 
@@ -54,21 +55,29 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _describe(result: DemoSummary) -> str:
+    shards, store, packed = map(verify.describe, result.verified)
+    painted = quantity(result.built.inputs, "pictures")
+    read = quantity(result.samples_read, "samples")
     parts = [
-        f"1. painted {result.derived.images_found} pictures with captions in "
-        f"{shown(result.folder)}/images",
-        f"2. {derive.describe(result.derived)}",
-        f"3. {pack.describe(result.packed)}",
+        f"1. painted {painted} with captions in {shown(result.folder)}/images",
+        f"2. {build.describe(result.built)}",
         "\n".join(f"  {line}" for line in result.tree),
-        *(f"{step}. {verify.describe(report)}" for step, report in enumerate(result.verified, 4)),
+        f"3. {shards}",
         "\n".join(
-            [f"6. read back all {result.samples_read} samples with tarfile; the first:"]
+            [f"4. read back all {read} with tarfile; the first:"]
             + [f"  {name:<20} {text}" for name, text in result.first_sample.items()]
         ),
     ]
     if result.preview is not None:
         parts.append(f"its latent, decoded again: {shown(result.preview)}")
-    report, shards = shown(result.report), shown(f"{result.folder}/shards")
-    parts.append(f"7. wrote a page with what is in it: {report}\n  more: shardwright look {shards}")
-    parts.append(_NEXT)
+    report, folder = shown(result.report), shown(f"{result.folder}/shards")
+    parts.append(f"5. wrote a page with what is in it: {report}\n  more: shardwright look {folder}")
+    same = "the same tars as build made, byte for byte" if result.same else "OTHER tars than build"
+    parts += [
+        f"6. with a store between, to curate it: {derive.describe(result.derived)}",
+        store,
+        f"7. {pack.describe(result.packed)}",
+        f"{packed}\n{same}",
+        _NEXT,
+    ]
     return "\n\n".join(parts)

@@ -51,21 +51,69 @@ exit status:
 _IDLE = 0.5  # the part of the time above which reading the images is the bottleneck
 
 
+ENCODING = {
+    "--captions": path("FILE", "JSONL or CSV with image_path or file_name, and caption or text"),
+    "--encoders": text(
+        "SET",
+        "pretrained, or sketch: no models, for trying things out (as before, else pretrained)",
+        *("pretrained", "sketch"),
+    ),
+    "--model": {
+        **text("COMPONENT=ID", "another model: a hub id or a folder; may be given several times"),
+        "action": "append",
+    },
+    "--fit": text(
+        "HOW",
+        "original: latents of the picture's size; bucket: resized to cover the bucket, and "
+        "cropped at the centre (as the recipe says, else as before, else original)",
+        *("original", "bucket"),
+    ),
+    "--decode": text(
+        "HOW",
+        "exact; or fast: JPEG files at a smaller scale, where that is enough (as the recipe "
+        "says, else as before, else exact)",
+        *("exact", "fast"),
+    ),
+    "--ids": text(
+        "HOW",
+        "where the ids of new images come from: name, the file name without its extension; "
+        "path, the path below IMAGES; captions, the image_id in --captions (as the recipe "
+        "says, else as before, else name)",
+        *("name", "path", "captions"),
+    ),
+    "--device": text(
+        "DEVICE",
+        "auto: every GPU; cpu, cuda, cuda:N or mps; several with commas, cuda:0,cuda:2; or cpu:N "
+        "for N processes (%(default)s)",
+        *("auto", "cpu", "cuda", "mps"),
+    ),
+    "--dtype": {
+        **text(
+            "[COMPONENT=]DTYPE",
+            "the precision of the model: float32, tf32 or bfloat16, for all or for one "
+            "component; may be given several times (as before, else what suits the device and "
+            "the encoder)",
+            *("float32", "tf32", "bfloat16"),
+        ),
+        "action": "append",
+    },
+    "--batch-size": number(
+        "images encoded at a time; halved when a device runs out of memory (8, or fewer where "
+        "memory is short)"
+    ),
+    "--compile": switch(
+        "try at the start what makes each model faster (torch.compile, channels_last), and use "
+        "it where that gains 5 %% or more; the trying takes some minutes"
+    ),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    model = text("COMPONENT=ID", "another model: a hub id or a folder; may be given several times")
     flags = {
         "images": path("IMAGES", "(data/approved, or as the recipe says)"),
         **STORE,
-        "--captions": path(
-            "FILE", "JSONL or CSV with image_path or file_name, and caption or text"
-        ),
-        "--encoders": text(
-            "SET",
-            "pretrained, or sketch: no models, for trying things out (as before, else pretrained)",
-            *("pretrained", "sketch"),
-        ),
-        "--model": {**model, "action": "append"},
+        **ENCODING,
         "--components": names("COMPONENT", "make only these, for example vae"),
         "--recompute": names(
             "COMPONENT", "make all arrays of these again; none: discard an unfinished recompute"
@@ -80,46 +128,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--drop-failed": switch(
             "finish a recompute without the images that failed; their old arrays are deleted"
         ),
-        "--fit": text(
-            "HOW",
-            "original: latents of the picture's size; bucket: resized to cover the bucket, and "
-            "cropped at the centre (as the recipe says, else as before, else original)",
-            *("original", "bucket"),
-        ),
-        "--decode": text(
-            "HOW",
-            "exact; or fast: JPEG files at a smaller scale, where that is enough (as the recipe "
-            "says, else as before, else exact)",
-            *("exact", "fast"),
-        ),
-        "--device": text(
-            "DEVICE", "auto, cpu, cuda, cuda:N or mps (%(default)s)", "auto", "cpu", "cuda", "mps"
-        ),
-        "--ids": text(
-            "HOW",
-            "where the ids of new images come from: name, the file name without its extension; "
-            "path, the path below IMAGES; captions, the image_id in --captions (as the recipe "
-            "says, else as before, else name)",
-            *("name", "path", "captions"),
-        ),
-        "--dtype": {
-            **text(
-                "[COMPONENT=]DTYPE",
-                "the precision of the model: float32, tf32 or bfloat16, for all or for one "
-                "component; may be given several times (as before, else what suits the device and "
-                "the encoder)",
-                *("float32", "tf32", "bfloat16"),
-            ),
-            "action": "append",
-        },
-        "--batch-size": number(
-            "images encoded at a time; halved when a device runs out of memory (8, or fewer where "
-            "memory is short)"
-        ),
-        "--compile": switch(
-            "try at the start what makes each model faster (torch.compile, channels_last), and use "
-            "it where that gains 5 %% or more; the trying takes some minutes"
-        ),
         "--trial": number(
             "derive only this many images, and say about how long and how much room the others need"
         ),
@@ -131,8 +139,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Derive, then print the summary."""
-    options.model = dict(map(_model, options.model or []))
-    options.dtype = _dtype(options.dtype or [])
+    options.model, options.dtype = read_models(options.model), read_dtypes(options.dtype)
     summary = call(shardwright.derive, options, describe)
     return 1 if summary.obstacle else 3 if summary.failed else 0
 
@@ -172,6 +179,11 @@ def describe(summary: DeriveSummary) -> str:
     return "\n\n".join(parts)
 
 
+def read_models(texts: list[str] | None) -> dict[str, str]:
+    """Read ``--model``, which may be given several times."""
+    return dict(map(_model, texts or []))
+
+
 def _model(text: str) -> tuple[str, str]:
     component, equals, model = text.partition("=")
     if not equals or not model:
@@ -181,8 +193,9 @@ def _model(text: str) -> tuple[str, str]:
     return component, model
 
 
-def _dtype(texts: list[str]) -> str | dict[str, str] | None:
-    """Read one precision for all, or one for each component that is named."""
+def read_dtypes(texts: list[str] | None) -> str | dict[str, str] | None:
+    """Read ``--dtype``: one precision for all, or one for each component that is named."""
+    texts = texts or []
     if len(texts) <= 1 and not any("=" in each for each in texts):
         return texts[0] if texts else None
     named: dict[str, str] = {}
@@ -208,9 +221,13 @@ def _headline(summary: DeriveSummary) -> str:
     if summary.dry_run:
         return line
     pace = rate(summary.derived / max(summary.seconds, 1e-3), "images")
-    bottleneck = ": image decoding is the bottleneck" * (summary.encoder_waited > _IDLE)
-    idle = f"encoder idle {summary.encoder_waited:.0%}{bottleneck}"
-    return f"{line} [{summary.seconds:.1f} s, {pace}, {idle}]"
+    return f"{line} [{summary.seconds:.1f} s, {pace}, {bottleneck(summary.encoder_waited)}]"
+
+
+def bottleneck(waited: float) -> str:
+    """Say which part of the time the encoders were idle."""
+    reading = ": image decoding is the bottleneck" * (waited > _IDLE)
+    return f"encoder idle {waited:.0%}{reading}"
 
 
 def _forecast(summary: DeriveSummary, trial: Trial) -> str:

@@ -30,6 +30,7 @@ EXAMPLE = """\
   shardwright index data/shards --for hf
   shardwright index data/shards --for energon,wids
   shardwright index data/shards --for energon --remove
+  shardwright index s3://bucket/shards --for wids
 """
 EXIT_STATUS = """\
 exit status:
@@ -46,7 +47,7 @@ _LOADERS = ("energon", "dali", "wids", "webshart", "hf")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     flags = {
-        "shards": path("SHARDS", "the folder (data/shards, or as the recipe says)"),
+        "shards": path("SHARDS", "a folder or a URL (data/shards, or as the recipe says)"),
         **RECIPE,
         "--for": names("LOADER", f"{', '.join(_LOADERS[:-1])} or {_LOADERS[-1]}", *_LOADERS),
         "--remove": switch("remove the loader's files instead"),

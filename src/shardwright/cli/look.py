@@ -28,6 +28,7 @@ EXAMPLE = """\
   shardwright look data/shards
   shardwright look data/derived --images /mnt/moved/approved
   shardwright look data/shards --compare data/shards-other-vae
+  shardwright look s3://bucket/shards --images data/approved
   shardwright look data/shards --report report.html --samples 100
   shardwright look data/shards --id abc123xyz --save abc123xyz.png
   shardwright look data/derived --duplicates duplicates.jsonl --threshold 0.97

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import shardwright
 from shardwright.cli import (
+    build,
     completion,
     demo,
     derive,
@@ -26,7 +27,7 @@ from shardwright.cli import (
 from shardwright.cli.printing import print_json, say, shown_lines
 from shardwright.errors import ShardwrightError, UsageError
 
-COMMANDS = (demo, recipe, derive, migrate, status, pack, verify, look, index, completion)
+COMMANDS = (demo, recipe, build, derive, migrate, status, pack, verify, look, index, completion)
 
 EPILOG = """\
 exit status:

@@ -25,7 +25,7 @@ def declare(
         argument = arguments[f"{name}_" if iskeyword(name) else name]
         kind: Flag = {"dest": argument.name} if first.startswith("--") else {"nargs": "?"}
         default = [] if argument.default == () else argument.default
-        parser.add_argument(*spellings.split(), default=default, **kind, **flag)
+        parser.add_argument(*spellings.split(), **{"default": default, **kind, **flag})
 
 
 @dataclass(frozen=True)
@@ -120,5 +120,32 @@ STORE = {
     "--derived-dir": path("DIR", "the store (data/derived, or as the recipe says)"),
     "--jsonl --input-jsonl": path("FILE", f"its metadata (DERIVED_DIR/{JSONL_NAME})"),
 }
+SELECTION = {
+    "--bucket": names("WxH", "only these buckets"),
+    "--where": several(
+        "EXPRESSION", "only records for which this holds, for example 'width >= 512'"
+    ),
+    "--ids-file": ids(
+        "only the ids in this list: one on a line, or a .jsonl of objects with an image_id"
+    ),
+    "--exclude-ids-file": ids("leave out the ids in this list"),
+    "--split": joined(
+        "NAME=SHARE,...", "hold out parts, for example val=5%%; OUTPUT_DIR/train is the rest"
+    ),
+    "--split-by": text("COLUMN", "samples with one value in this column stay together"),
+    "--shard-size": number("samples per shard (1000)"),
+    "--limit": number("at most N samples in all"),
+    "--shuffle": switch("shuffle before limiting and grouping"),
+    "--seed": number("of the shuffle (0)"),
+}
 WORKERS = {"--workers": number("processes (one per core)")}
+CLUSTER = {
+    "--engine": text("WHERE", "local: this machine; ray: a Ray cluster (local)", "local", "ray"),
+    "--ray-address": text("ADDRESS", "of the cluster (the running one, else a new one here)"),
+}
+ONLY_WRITER = {
+    "--only-writer": switch(
+        "use an object store that ignores conditions, because nobody else writes there"
+    )
+}
 IGNORE_SPACE = {"--ignore-space": switch("continue even if the disk seems too small")}

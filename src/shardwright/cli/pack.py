@@ -7,18 +7,16 @@ from collections.abc import Iterator, Mapping
 
 import shardwright
 from shardwright.cli.options import (
+    CLUSTER,
     IGNORE_SPACE,
+    ONLY_WRITER,
+    SELECTION,
     STORE,
     WORKERS,
     declare,
-    ids,
-    joined,
-    names,
     number,
     path,
-    several,
     switch,
-    text,
 )
 from shardwright.cli.printing import call, listed, shown_lines, table
 from shardwright.packing import BucketSummary, PackSummary
@@ -83,22 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = {
         **STORE,
         "--output-dir": path("DIR", "where the shards go (data/shards, or as the recipe says)"),
-        "--bucket": names("WxH", "pack these buckets only"),
-        "--where": several(
-            "EXPRESSION", "pack records for which this holds, for example 'width >= 512'"
-        ),
-        "--ids-file": ids(
-            "pack only the ids in this list: one on a line, or a .jsonl of objects with an image_id"
-        ),
-        "--exclude-ids-file": ids("leave out the ids in this list"),
-        "--split": joined(
-            "NAME=SHARE,...", "hold out parts, for example val=5%%; OUTPUT_DIR/train is the rest"
-        ),
-        "--split-by": text("COLUMN", "samples with one value in this column stay together"),
-        "--shard-size": number("samples per shard (1000)"),
-        "--limit": number("pack at most N samples in all"),
-        "--shuffle": switch("shuffle before limiting and grouping"),
-        "--seed": number("of the shuffle (0)"),
+        **SELECTION,
         "--overwrite": switch(
             "remove the old shards, all or those of --bucket, once the new ones are complete"
         ),
@@ -113,6 +96,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "report every N ready records when not on a terminal (%(default)s)"
         ),
         **WORKERS,
+        **CLUSTER,
+        **ONLY_WRITER,
     }
     declare(parser, shardwright.pack, flags)
 
@@ -125,7 +110,9 @@ def run(options: argparse.Namespace) -> int:
 
 def describe(summary: PackSummary) -> str:
     """Write for people what was packed, what was not, and what to do about it."""
-    buckets = [_buckets(summary)] if summary.buckets else []
+    buckets = []
+    if summary.buckets:
+        buckets = [buckets_table(summary.buckets, summary.parts, summary.dry_run)]
     return "\n\n".join([_headline(summary), *buckets, _counts(summary), *_advice(summary)])
 
 
@@ -165,13 +152,16 @@ def _synced(summary: PackSummary, synced: SyncSummary) -> str:
     )
 
 
-def _buckets(summary: PackSummary) -> str:
-    rows = [("part" if summary.parts else "bucket", "samples", "shards", "bytes")]
-    for name, part in summary.parts.items():
+def buckets_table(
+    buckets: Mapping[str, BucketSummary], parts: Mapping[str, PartSummary], dry_run: bool
+) -> str:
+    """List what is in each bucket, by part if there is a split."""
+    rows = [("part" if parts else "bucket", "samples", "shards", "bytes")]
+    for name, part in parts.items():
         rows.append(_row(name, part))
-        rows += _bucket_rows(part.buckets, summary.dry_run, "  ")
-    if not summary.parts:
-        rows += _bucket_rows(summary.buckets, summary.dry_run)
+        rows += _bucket_rows(part.buckets, dry_run, "  ")
+    if not parts:
+        rows += _bucket_rows(buckets, dry_run)
     return table(rows)
 
 
@@ -197,22 +187,23 @@ def _counts(summary: PackSummary) -> str:
         f"ready_records: {summary.ready_records}",
         f"skipped_incomplete: {summary.skipped_incomplete}",
     ]
-    lines += _by_reason(summary.skipped_by_reason)
+    lines += by_reason(summary.skipped_by_reason)
     if summary.left_out:
-        lines += [f"left_out: {_total(summary.left_out)}", *_by_reason(summary.left_out)]
+        lines += [f"left_out: {_total(summary.left_out)}", *by_reason(summary.left_out)]
     if summary.synced is not None:
         for name, counts in (
             ("changed_samples", summary.synced.changed),
             ("removed_samples", summary.synced.removed),
         ):
-            lines += [f"{name}: {_total(counts)}", *_by_reason(counts)]
+            lines += [f"{name}: {_total(counts)}", *by_reason(counts)]
         lines.append(f"new_samples: {summary.synced.new_samples}")
     lines.append(f"written_samples: {summary.written_samples}")
     lines.append(f"written_shards: {summary.written_shards}")
     return "\n".join(lines)
 
 
-def _by_reason(counts: Mapping[str, Count]) -> Iterator[str]:
+def by_reason(counts: Mapping[str, Count]) -> Iterator[str]:
+    """List counts by their reasons."""
     for reason, one in counts.items():
         yield f"  {shown(reason)}: {one.count} (for example {shown(one.example)})"
 
@@ -239,7 +230,7 @@ def _advice(summary: PackSummary) -> list[str]:
     if summary.unopened_records and summary.synced is None:
         unopened = quantity(summary.unopened_records, "records")
         advice.append(f"note: {unopened} already packed or excluded; not checked")
-    if summary.dry_run and summary.written_bytes:
+    if summary.dry_run and summary.written_bytes and summary.free_bytes is not None:
         verdict = "enough" if summary.written_bytes <= summary.free_bytes else "NOT ENOUGH"
         advice.append(
             f"space: {summary.written_bytes:,} bytes needed, {summary.free_bytes:,} free: {verdict}"

@@ -13,6 +13,7 @@ from shardwright.progress import Bar, Lines, quantity
 from shardwright.text import near, shown
 
 if TYPE_CHECKING:
+    from shardwright.building import BuildSummary
     from shardwright.deriving import DeriveSummary
     from shardwright.reporting import StoreStatus
     from shardwright.store.quality import Most, Quality
@@ -96,7 +97,7 @@ def change_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
     ]
 
 
-def facts_lines(summary: DeriveSummary) -> list[str]:
+def facts_lines(summary: BuildSummary | DeriveSummary) -> list[str]:
     """Count what arrays do not show of images and captions."""
     lines = []
     for component, cut in summary.truncated.items():

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Iterator
 
 import shardwright
-from shardwright.cli.options import RECIPE, WORKERS, declare, path, switch
+from shardwright.cli.options import CLUSTER, RECIPE, WORKERS, declare, number, path, switch, text
 from shardwright.cli.printing import call, listed
 from shardwright.progress import quantity, size
-from shardwright.store.findings import FAIL, NEEDS_INDEX, NOT_COMPARED, OUTDATED
+from shardwright.store.findings import FAIL, IMAGE_DIFFERS, NEEDS_INDEX, NOT_COMPARED, OUTDATED
 from shardwright.text import shown
 from shardwright.verifying import Finding, VerifyReport
 
@@ -26,24 +26,39 @@ other; the first and last header of each are read. With --read-data every byte i
 checksum, and damage is located down to the member. --against also compares each member with the
 store, byte for byte. A sample whose shard is undamaged, but whose record or arrays the store has
 changed or removed since, is outdated: pack --sync updates it. A member whose array is missing in
-the store is not compared, which is no damage of the shard. Shards without a manifest, for example
-another tool's, are checked as loaders would read them. --loaders lists the loaders that can read
-the folder, by applying their own splitting and grouping rules to all headers and JSON members. In a
-split folder no sample is in two parts, and no tar file is outside the parts.
+the store is not compared, which is no damage of the shard.
+
+--against may also name the images that the shards show: a folder of images or of tars of images, or
+a tar, as for build. Then --samples of the samples, spread evenly over all shards, are recomputed
+with the recorded settings and models, and compared: sketches and masks to the bit, arrays of models
+within the rounding of the recorded dtype. A sample whose image has changed since is outdated, and
+one whose image is missing is not compared. Another model than the recorded one is refused. --recipe
+names models that have moved, and is needed for encoders of your own.
+
+Shards without a manifest, for example another tool's, are checked as loaders would read them.
+--loaders lists the loaders that can read the folder, by applying their own splitting and grouping
+rules to all headers and JSON members. In a split folder no sample is in two parts, and no tar file
+is outside the parts.
+
+A shard folder may be at a URL: s3://BUCKET/FOLDER, gs:// or az://. With --read-data each shard is
+read once, in ranges side by side, and not copied to the disk; --loaders reads each once more.
+Without them, more --workers help, because most of the time is spent waiting for the store.
 
 Each finding names the file and the fix. Nothing is changed."""
 EXAMPLE = """\
   shardwright verify data/derived
   shardwright verify data/shards --read-data
   shardwright verify data/shards --against data/derived
+  shardwright verify data/shards --against data/approved --samples 64
   shardwright verify data/shards --loaders
+  shardwright verify s3://bucket/shards --read-data
 """
 EXIT_STATUS = """\
 exit status:
   0    no damage; there may be warnings
   1    failed
   2    wrong usage, or there is neither a store nor a shard
-  3    no damage, but the store has changed since samples were packed, or lacks their arrays
+  3    no damage, but the store or the images have changed since, or some of them are missing
   12   damaged
   130  interrupted (terminated: 143, hung up: 129)
 """
@@ -56,12 +71,22 @@ _UNPROVEN = {"no_manifest", "part"}  # warnings that the expected contents are u
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     flags = {
-        "path": path("PATH", "what to check (data/derived, or as the recipe says)"),
+        "path": path("PATH", "a folder or a URL (data/derived, or as the recipe says)"),
         **RECIPE,
         "--read-data": switch("read every byte too"),
-        "--against": path("DERIVED_DIR", "compare shards with this store; reads every byte"),
+        "--against": path(
+            "DERIVED_DIR|IMAGES",
+            "compare shards with this store, which reads every byte; or some samples with images",
+        ),
+        "--samples": number("how many samples to recompute from images (16)"),
+        "--device": text(
+            "DEVICE",
+            "where to recompute them: auto, cpu, cuda, cuda:N or mps (auto)",
+            *("auto", "cpu", "cuda", "mps"),
+        ),
         "--loaders": switch("also list the loaders that can read the shards"),
         **WORKERS,
+        **CLUSTER,
     }
     declare(parser, shardwright.verify, flags)
 
@@ -135,5 +160,18 @@ def _verdict(report: VerifyReport) -> str:
         read = "only sizes, indexes, records and the first and last header of each shard read"
     return (
         f"{shown(report.path)}: {verdict}{warnings}\n"
-        f"  {checked} ({size(report.bytes)}), {read} [{report.seconds:.1f} s]"
+        f"  {checked} ({size(report.bytes)}), {read} [{report.seconds:.1f} s]{_recomputed(report)}"
     )
+
+
+def _recomputed(report: VerifyReport) -> str:
+    """Say how many samples were compared with their images."""
+    if report.recomputed is None:
+        return ""
+    kinds = (IMAGE_DIFFERS, OUTDATED)
+    differ = {(one.file, one.sample) for one in report.findings if one.kind in kinds}
+    count = quantity(report.checked["samples"], "samples")
+    verdict = "all equal" if report.recomputed else "none compared"
+    if differ:
+        verdict = f"{len(differ):,} {'differs' if len(differ) == 1 else 'differ'}"
+    return f"\n  recomputed {report.recomputed:,} of {count} from images: {verdict}"

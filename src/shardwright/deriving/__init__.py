@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright import validate
@@ -67,9 +66,9 @@ def derive(
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
     from shardwright.deriving.run import run
-    from shardwright.deriving.settings import Request
+    from shardwright.deriving.settings import Request, all_devices
     from shardwright.deriving.wanted import wanted
-    from shardwright.encoders.base import Options
+    from shardwright.encoders.base import Options, device_names
     from shardwright.recipes.keys import DECODES, FITS, IDS
     from shardwright.store.places import find_recipe
 
@@ -81,13 +80,9 @@ def derive(
         update=update,
         prune=prune,
     )
-    for flag, value, known in (
-        ("--fit", fit, FITS),
-        ("--decode", decode, DECODES),
-        ("--ids", ids, IDS),
-    ):
-        if value is not None and value not in known:
-            raise UsageError(f"{flag} {value}: unknown", fix=f"choose from {', '.join(known)}")
+    validate.require_known("--fit", fit, FITS)
+    validate.require_known("--decode", decode, DECODES)
+    validate.require_known("--ids", ids, IDS)
     if trial is not None:
         integer("--trial", trial, least=1)
         for flag, given in (
@@ -97,9 +92,9 @@ def derive(
         ):
             if given:
                 raise UsageError(f"--trial with {flag}", fix="give one of them")
-    options = Options(as_text("--device", device, "auto, cpu, cuda, cuda:N or mps"))
+    devices = device_names(as_text("--device", device, "auto, cpu, cpu:N, cuda, cuda:N or mps"))
     for each in dtype.values() if isinstance(dtype, Mapping) else (dtype,):
-        replace(options, dtype=each)  # which refuses what is unknown
+        Options(dtype=each)  # which refuses what is unknown
     model = {} if model is None else model
     validate.require_mapping("--model", model, "component names to models")
     model = {n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()}
@@ -143,7 +138,7 @@ def derive(
         file=file,
         captions=place_or_none("--captions", captions),
         encoders=choice,
-        options=options,
+        devices=all_devices(devices, choice, chosen),
         dtypes=dtype or {},
         loaded=loaded,
         models=model,

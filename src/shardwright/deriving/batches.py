@@ -13,6 +13,7 @@ import numpy as np
 from shardwright.deriving.images import Size
 from shardwright.deriving.passes import Array, Pass
 from shardwright.deriving.prepare import Sample, require_mask
+from shardwright.engine import DeviceLostError
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import at_once
 from shardwright.progress import Progress
@@ -60,13 +61,14 @@ class Batcher:
 
     def stack(self, samples: Iterable[Sample]) -> list[Batch]:
         """Stack the inputs of samples into batches, those of one shape together."""
-        groups: dict[tuple[Pass, Shape], list[Sample]] = {}
+        groups: dict[tuple[Pass, Shape, bool], list[Sample]] = {}
         for sample in samples:
             for through, inputs in sample.inputs.items():
-                groups.setdefault((through, inputs[0].shape), []).append(sample)
+                key = (through, inputs[0].shape, sample.alone)
+                groups.setdefault(key, []).append(sample)
         batches = []
-        for (through, _), group in groups.items():
-            step = self._step(through, group[0].inputs[through])
+        for (through, _, alone), group in groups.items():
+            step = 1 if alone else self._step(through, group[0].inputs[through])
             for first in range(0, len(group), step):
                 part = group[first : first + step]
                 columns = zip(*(sample.inputs.pop(through) for sample in part), strict=True)
@@ -76,9 +78,9 @@ class Batcher:
         # One model after the other, which keeps the caches of a device warm.
         return sorted(batches, key=lambda batch: self.passes.index(batch.through))
 
-    def fills(self) -> dict[Pass, float]:
-        """Give the mean number of inputs in a batch, for each pass that had any."""
-        return {each: self._inputs[each] / count for each, count in self._batches.items()}
+    def fills(self) -> dict[Pass, tuple[int, int]]:
+        """Give the inputs of each pass that had any, and the batches that they were in."""
+        return {each: (self._inputs[each], count) for each, count in self._batches.items()}
 
     def encode(self, batches: Iterable[Batch]) -> None:
         """Encode batches; a sample that cannot be encoded even alone is a failure.
@@ -103,7 +105,7 @@ class Batcher:
                         found = through.fetch(begun.popleft()[1], count)
                     else:
                         begun.append((batch, through.run(through.send(*batch.inputs))))
-            except ShardwrightError:
+            except (ShardwrightError, DeviceLostError):
                 raise
             except MemoryError:
                 if begun:  # which takes memory too: fetch it first
@@ -170,7 +172,7 @@ def try_out(through: Pass) -> None:
     try:
         with at_once():
             made = through.encode(*(np.stack([column]) for column in probe(through, size)))
-    except ShardwrightError:
+    except (ShardwrightError, DeviceLostError):
         raise
     except MemoryError:
         what = f"{through.name}: the device has no memory for even one small image"

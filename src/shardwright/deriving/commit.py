@@ -1,36 +1,61 @@
-"""The last stage: check what the encoders made, publish the arrays, and journal the records."""
+"""The last stage: arrays are sealed where they were made, then published with their records.
+
+Sealed means: on the disk, under a temporary name. A worker may seal them in another process. Only
+the process that holds the lock of the store publishes them and writes records, in the order of the
+images.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from shardwright.deriving.batches import require_shape
 from shardwright.deriving.captions import CAPTION
-from shardwright.deriving.images import Size
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.passes import Array
 from shardwright.deriving.prepare import Sample, file_bytes
+from shardwright.deriving.results import Results, with_tokens
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress
-from shardwright.recipes import FORMAT_VERSION, Component
-from shardwright.recipes.compare import dtype_text
-from shardwright.store.arrays import stored, values, write_arrays
+from shardwright.store.arrays import publish_arrays, remove_sealed, seal_arrays
 from shardwright.store.facts import Facts, Truncated
 from shardwright.store.journal import Journal
 from shardwright.store.npy import HEADER_BYTES
-from shardwright.store.records import CROP, Record, ordered, own_fields
+from shardwright.store.records import Record, own_fields
+from shardwright.store.store import Store
 
-_DIGITS = 4  # of facts
+
+@dataclass(frozen=True)
+class Sealer:
+    """Checks samples, and writes their arrays under temporary names."""
+
+    results: Results
+    store: Store  # that they will belong to
+
+    def check(self, sample: Sample) -> None:
+        """Check what was made."""
+        self.results.check(sample)
+
+    def seal(self, samples: Sequence[Sample]) -> None:
+        """Write the arrays of checked samples, and keep only their sizes."""
+        group: list[tuple[Path, Array | bytes]] = []
+        for sample in samples:
+            for component, content in (sample.made or {}).items():
+                group.append((self.store.array(component, sample.source.image_id), content))
+                nbytes = file_bytes(content) + HEADER_BYTES * component.is_array
+                sample.sealed[component] = nbytes
+        seal_arrays(group)
+        for sample in samples:
+            sample.made = {}
 
 
 class Committer:
-    """Writes groups of samples to the store, or to its next generation, and counts them."""
+    """Publishes groups of samples in the store, or in its next generation, and counts them."""
 
     def __init__(
         self,
@@ -43,51 +68,63 @@ class Committer:
     ) -> None:
         self.settings, self.generation = settings, settings.generation
         self.store = self.generation.store if self.generation else settings.store
-        self.following = settings.following()
+        keeps = self.generation is None
+        self.results = Results(self.store.recipe, settings.following(), keeps)
+        self.sealer = Sealer(self.results, self.store)
         self.records, self.facts = records, facts
         self.outcomes, self.summary, self.progress = outcomes, summary, progress
 
     def check(self, sample: Sample) -> None:
-        """Check what was made, and keep it as it is stored, which takes less than it did."""
-        sample.made = self._checked(sample)
-        sample.arrays.clear()
-        sample.pictures.clear()
+        """Check what was made in this process."""
+        self.results.check(sample)
 
     def commit(self, samples: Sequence[Sample]) -> None:
-        """Make a group of checked samples durable, and count each of them."""
-        group: list[tuple[Path, Array | bytes]] = []
-        for sample in samples:
-            made = sample.made or {}
-            self._note(sample, made)
-            for component, content in made.items():
-                group.append((self.store.array(component, sample.source.image_id), content))
-                part = self.summary.components[component.name]
-                part.made += 1
-                nbytes = file_bytes(content) + HEADER_BYTES * component.is_array
-                part.bytes_written += nbytes
-        records = [None if sample.failure else self._record(sample) for sample in samples]
-        # A record says what its arrays were made from, so a record that is there changes first; a
-        # new one says that its arrays are there, so it comes last. In a generation all are new.
-        changed: list[Record] = []
-        new: list[Record] = []
-        for sample, record in zip(samples, records, strict=True):
-            if self.generation is not None and not sample.failure:
-                new.append(self._own(sample, record or {"image_id": sample.source.image_id}))
-            elif record is not None and record != sample.record:
-                (new if sample.record is None else changed).append(record)
-        # The facts first: arrays that are missing then are made again, and so are their facts.
-        self.facts.commit()
-        self._journal(changed)
-        write_arrays(group)
+        """Seal and publish a group that was made in this process."""
+        self.sealer.seal(samples)
+        self.publish(samples)
+
+    def publish(self, samples: Sequence[Sample]) -> None:
+        """Make a group of sealed samples durable, and count each of them."""
+        paths = self.sealed(samples)
+        try:
+            records = [
+                None if sample.failure else self.results.record(sample) for sample in samples
+            ]
+            # A record says what its arrays were made from, so a record that is there changes
+            # first; a new one says that its arrays are there, so it comes last. In a generation
+            # all are new.
+            changed: list[Record] = []
+            new: list[Record] = []
+            for sample, record in zip(samples, records, strict=True):
+                self._note(sample)
+                if self.generation is not None and not sample.failure:
+                    new.append(self._own(sample, record or {"image_id": sample.source.image_id}))
+                elif record is not None and record != sample.record:
+                    (new if sample.record is None else changed).append(record)
+            # The facts first: arrays that are missing then are made again, and so are their facts.
+            self.facts.commit()
+            self._journal(changed)
+        except BaseException:
+            remove_sealed(paths)
+            raise
+        publish_arrays(paths)
         self._journal(new)
         self.progress.advance(len(samples))
         for sample, record in zip(samples, records, strict=True):
+            for component, nbytes in sample.sealed.items():
+                part = self.summary.components[component.name]
+                part.made += 1
+                part.bytes_written += nbytes
             if sample.failure:
                 self._fail(sample, *sample.failure)
             else:
                 self.outcomes.succeed(bool(sample.make) or record != sample.record)
                 if sample.unapplied:
                     self.outcomes.leave_profile(sample.source, sample.unapplied)
+
+    def sealed(self, samples: Sequence[Sample]) -> list[Path]:
+        """Give the paths of the arrays that samples were sealed with."""
+        return [self.store.array(c, s.source.image_id) for s in samples for c in s.sealed]
 
     def _own(self, sample: Sample, record: Record) -> Record:
         """Leave out columns that were not given: they may change in the store before the swap."""
@@ -97,12 +134,12 @@ class Committer:
         cleared = {name: None for name, value in sample.columns.items() if value is None}
         return {name: value for name, value in record.items() if name in given} | cleared
 
-    def _note(self, sample: Sample, arrays: Collection[Component]) -> None:
+    def _note(self, sample: Sample) -> None:
         """Journal what is newly known of an image's file and caption, and count what was cut."""
-        image_id = sample.source.image_id
+        image_id, arrays = sample.source.image_id, sample.sealed.keys()
         old = known = sample.facts or Facts(image_id)
         if any(component.source == "image" for component in arrays):
-            known = self._seen(sample, known, arrays)
+            known = self.results.seen(sample, known, arrays)
             if not sample.failure:
                 self.summary.quality.add(known)
         if sample.is_left_out:
@@ -110,9 +147,7 @@ class Committer:
             known = replace(known, tokens_lost=sample.tokens_lost, left_out=digest)
             known = replace(known, image=sample.image)
         elif sample.tokens_lost and not sample.failure:
-            known = replace(
-                known, tokens_lost=sample.tokens_lost, cut_at=sample.cut_at, left_out=None
-            )
+            known = with_tokens(sample, known)
             for name, lost in sample.tokens_lost.items():
                 self.summary.truncated.setdefault(name, Truncated()).add(image_id, lost)
         wanted = sample.wants_text or CAPTION not in self.store.recipe.texts
@@ -125,50 +160,10 @@ class Committer:
         if known != (Facts(image_id) if self.generation else old):
             self.facts.append(to_builtins(known))
 
-    def _seen(self, sample: Sample, known: Facts, arrays: Collection[Component]) -> Facts:
-        """Add what is known of an image's file, and of what its new arrays show of the picture."""
-        size = _known(sample.size)
-        frames = [view.frame(size) for c, view in self.following.items() if c in arrays]
-        if frames:
-            known = replace(
-                known,
-                enlarged=round(max(frame.enlarged for frame in frames), _DIGITS),
-                cropped=round(max(frame.cropped(size) for frame in frames), _DIGITS),
-            )
-        return replace(
-            known,
-            image=sample.image,
-            outdated=_outdated(sample, arrays),
-            decoded=sample.decoded,
-            colour_space=sample.colour_space,
-        )
-
     def _journal(self, records: list[Record]) -> None:
         for record in records:
             self.records.append(record)
         self.records.commit()
-
-    def _checked(self, sample: Sample) -> dict[Component, Array | bytes]:
-        """Give the files of a sample: arrays as they are stored, where values must be finite.
-
-        Valid arrays of a sample that failed are kept, and not made again next time; except in a
-        generation, and those made from its caption, which no record has.
-        """
-        valid: dict[Component, Array | bytes] = dict(sample.pictures)
-        for component, array in sample.arrays.items():
-            size = _known(sample.size)
-            if component.follows_picture:
-                size = self.following[component].frame(size).size
-            require_shape(component, array, size)
-            found = as_stored(component, array, sample.masks)
-            if isinstance(found, str):
-                sample.failure = sample.failure or ("not_finite", f"{component.name}: {found}")
-            else:
-                valid[component] = found
-        if sample.failure:
-            kept = self.generation is None
-            return {c: found for c, found in valid.items() if kept and c.source == "image"}
-        return valid
 
     def _fail(self, sample: Sample, reason: str, detail: str) -> None:
         """Count a sample that failed, and say which arrays in use a recompute keeps."""
@@ -181,58 +176,3 @@ class Committer:
             kept = [c.name for c in there if generation.used.array(c, image_id).exists()]
             detail += f"; kept as it was: {', '.join(kept)}" if kept else ""
         self.outcomes.fail_at_work(sample.source, reason, detail, [c.name for c in sample.make])
-
-    def _record(self, sample: Sample) -> Record | None:
-        """Write the record of a sample; None while its mask is missing."""
-        source, size = sample.source, _known(sample.size)
-        record: Record = {"image_id": source.image_id, "image_path": source.path}
-        record |= (sample.record or {}) | sample.columns
-        for name, value in sample.columns.items():
-            if value is None:
-                del record[name]
-        record["height"], record["width"] = size.height, size.width
-        record["aspect_bucket"] = str(self.store.recipe.bucket_for(*size))
-        record["format_version"] = FORMAT_VERSION
-        if sample.wants_text:
-            record |= sample.texts | sample.masks
-        if CAPTION not in self.store.recipe.texts:
-            record[CAPTION] = sample.texts[CAPTION]
-        for component, view in self.following.items():
-            if component in sample.make or sample.record is None:
-                record.pop(CROP, None)
-                if view.fit == "bucket":
-                    record[CROP] = list(view.frame(size).box)
-        if not all(field in record for field in self.store.recipe.record_fields):
-            return None
-        return ordered(record, self.store.recipe)
-
-
-def _outdated(sample: Sample, arrays: Collection[Component]) -> list[str]:
-    """Name the arrays of an image that show an earlier file than those made now."""
-    before = sample.facts
-    if before is None or before.image is None or sample.image is None:
-        return []
-    made = [component.name for component in arrays]
-    same = before.image.xxh3 == sample.image.xxh3
-    return [name for name in (before.outdated if same else sample.kept) if name not in made]
-
-
-def as_stored(
-    component: Component, array: Array, masks: Mapping[str, Sequence[int]]
-) -> Array | str:
-    """Give what an encoder made as it is stored, or say why it cannot be; masks by their field."""
-    if component.trim and component.mask:
-        array = array[np.array(masks[component.mask.field], bool)]
-        if not len(array):
-            return "the mask keeps no token"
-    found = stored(array, component)
-    held = component.is_float or np.array_equal(found, array)
-    if held and np.isfinite(values(found, component)).all():
-        return found
-    what = "too large a value" if np.isfinite(array).all() else "NaN or infinity"
-    return f"{what} for {dtype_text(component)}"
-
-
-def _known(size: Size | None) -> Size:
-    assert size is not None  # a sample without one has failed
-    return size

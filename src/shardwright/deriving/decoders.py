@@ -13,8 +13,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -28,7 +26,15 @@ import numpy as np
 
 from shardwright.deriving import images
 from shardwright.deriving.images import BadImageError
-from shardwright.engine.local import InWorker, cores, exit_code, signals_blocked, spawn
+from shardwright.engine.local import (
+    KEPT_MEMORY,
+    InWorker,
+    cores,
+    kill,
+    nameless_file,
+    signals_blocked,
+    spawn,
+)
 from shardwright.engine.worker import portable
 from shardwright.errors import ShardwrightError
 
@@ -36,35 +42,31 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _FEW = 32  # images for each core: below, starting processes costs more than they gain
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    # Memory is kept for the next picture: to get it from the system took up to a third of the time.
-    "PILLOW_BLOCKS_MAX": "4",  # of 16 MiB
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 25),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 27),
-    "MALLOC_TOP_PAD_": str(1 << 25),
-}
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **KEPT_MEMORY}
 _KEPT = 1 << 26  # bytes of an arena; what a huge picture needs beyond is given back
 _AT_ONCE = 1 << 30  # bytes: the system takes no more than 2 GiB in one call
 _FIX = "raise the limits (ulimit -u, ulimit -n) or free memory"
 _START = "a process that decodes images did not start"
 
 
-def children_for(count: int) -> int:
+def children_for(count: int, available: int) -> int:
     """Choose how many processes decode so many images; 0 to decode in the calling threads."""
-    found = min(cores(), count // _FEW)
+    found = min(available, count // _FEW)
     return found if found > 1 else 0
 
 
 class Decoders(Generic[Arguments, Result]):
     """Calls a function in some processes, or here if there are none; for several threads.
 
+    ``available`` are the cores that it may use; all by default.
     The function and its arguments must be picklable. What the function raises is raised here.
     """
 
-    def __init__(self, function: Callable[Arguments, Result], count: int) -> None:
+    def __init__(
+        self, function: Callable[Arguments, Result], count: int, available: int | None = None
+    ) -> None:
         self.function, self.count = function, count
+        self._available = available or cores()
         self._children = [_Child(function) for _ in range(count)]
         self._idle: SimpleQueue[_Child] = SimpleQueue()
 
@@ -84,7 +86,7 @@ class Decoders(Generic[Arguments, Result]):
     @property
     def threads(self) -> int:
         """Say how many threads keep all busy: one more, while others copy what was made."""
-        return self.count + 1 if self.count else cores()
+        return self.count + 1 if self.count else self._available
 
     def __call__(self, *given: Arguments.args, **named: Arguments.kwargs) -> Result:
         """Run the function; if its process dies, once more; BadImageError if it dies again.
@@ -128,7 +130,7 @@ class _Child:
         """Start the process, and do not wait for it."""
         try:
             with ExitStack() as undo:
-                self.arena = _new_arena()
+                self.arena = nameless_file()
                 undo.callback(os.close, self.arena)
                 ours, theirs = Pipe()
                 undo.enter_context(ours)
@@ -168,9 +170,7 @@ class _Child:
         self.connection.close()
         self.connection = None
         os.close(self.arena)
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        return exit_code(self.pid)
+        return kill([self.pid])[0]
 
     def _death(self) -> _DiedError:
         said = os.pread(self.arena, 1 << 16, 0).decode(errors="replace").strip().splitlines()
@@ -248,11 +248,3 @@ def _move(
         end = offset + len(part)
         while offset < end:
             offset += move(arena, [part[len(part) - (end - offset) :][:_AT_ONCE]], offset)
-
-
-def _new_arena() -> int:
-    """Open a file without a name: in memory where the system has that, or else on the disk."""
-    if sys.platform == "linux":
-        return os.memfd_create("shardwright")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 
 import numpy as np
 
 from shardwright.deriving.batches import require_shape
-from shardwright.deriving.commit import as_stored
 from shardwright.deriving.images import Size
 from shardwright.deriving.passes import Array, Pass
-from shardwright.deriving.settings import InForce
+from shardwright.deriving.results import as_stored
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import at_once
 from shardwright.progress import Progress
 from shardwright.recipes import Component
-from shardwright.storage import files
-from shardwright.store.arrays import write_arrays
 
 
-def write_empty(
-    through: Pass, components: Collection[Component], settings: InForce, progress: Progress
-) -> None:
-    """Encode the empty caption, and write the arrays and masks of some components of a pass."""
+def encoded(
+    through: Pass, components: Collection[Component], progress: Progress
+) -> dict[str, Array]:
+    """Encode the empty caption; give arrays and masks of some components of a pass, by suffix."""
     if not components:
-        return
+        return {}
     try:
         with at_once():
             tokens = through.prepare("")
@@ -34,23 +30,20 @@ def write_empty(
         raise
     except Exception as error:  # a user's own encoder may not know what to do with it
         progress.warn(_nothing(through.name, str(error)))
-        return
-    group: list[tuple[Path, Array | bytes]] = []
+        return {}
+    found: dict[str, Array] = {}
     for component in components:
         (array,) = made[component]
         require_shape(component, array, Size(0, 0))
         masks = {component.mask.field: tokens.mask} if component.mask else {}
-        found = as_stored(component, array, masks)
-        if isinstance(found, str):
-            progress.warn(_nothing(component.name, found))
+        stored = as_stored(component, array, masks)
+        if isinstance(stored, str):
+            progress.warn(_nothing(component.name, stored))
             continue
-        store = settings.store_of(component)
-        group.append((store.empty(component.suffix), found))
+        found[component.suffix] = stored
         if component.mask is not None:
-            group.append((store.empty(component.mask.suffix), np.array(tokens.mask, np.uint8)))
-    for path, _ in group:
-        files.make_folder(path.parent)
-    write_arrays(group)
+            found[component.mask.suffix] = np.array(tokens.mask, np.uint8)
+    return found
 
 
 def _nothing(name: str, why: str) -> str:

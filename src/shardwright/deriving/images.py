@@ -15,12 +15,15 @@ from PIL import (
     ImageFile,
     ImageOps,
     JpegImagePlugin,
+    PngImagePlugin,
     TiffImagePlugin,
     UnidentifiedImageError,
 )
 
+from shardwright.deriving import places
 from shardwright.deriving.colour import Conversion, conversion, profile_name
-from shardwright.deriving.sources import FORMAT_OF, is_regular
+from shardwright.deriving.places import HEAD, CutOffError, FarError, Place
+from shardwright.deriving.sources import FORMAT_OF
 from shardwright.encoders.preparing import Box
 from shardwright.pictures import PIXEL_LIMIT
 from shardwright.store.provenance import SRGB
@@ -37,6 +40,9 @@ _INSTEAD = {
 }
 _BRANDS = {b"av": "AVIF", b"he": "HEIF", b"mi": "HEIF", b"ms": "HEIF"}  # first bytes
 _JXL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
+_PNG_TEXTS = (b"eXIf", b"iTXt", b"tEXt", b"zTXt")  # chunks that may hold EXIF or XMP data
+_PNG_END = b"\0\0\0\0IEND\xae\x42\x60\x82"
+_TAIL = 1 << 16  # bytes: they begin there if they come after the pixels
 _ORIENTATION = 0x0112
 _BITS = 258  # per sample, in a TIFF
 _PHOTOMETRIC = 262  # what its values mean: 0 if white is zero
@@ -99,27 +105,47 @@ def strict() -> Iterator[None]:
             ImageFile.LOAD_TRUNCATED_IMAGES = truncated
 
 
-def head(path: str) -> Head:
+def fetched(place: Place, *, head: bool = False) -> Place:
+    """Read a picture at a URL, or its head, into memory, so that it is asked for once."""
+    try:
+        return places.fetched(place, HEAD) if head else places.fetched(place)
+    except FarError as error:
+        raise BadImageError(error.reason, str(error.strerror)) from None
+
+
+def head(place: Place) -> Head:
     """Look at the head of a file."""
-    with _opened(path) as image:
+    with _opened(place, head=True) as image:
         # Of a TIFF, Pillow gives the size that it will have when it is upright.
-        turned = image.format != "TIFF" and image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
+        turned = image.format != "TIFF" and _exif(image).get(_ORIENTATION) in _QUARTER_TURNS
         size = Size(image.height, image.width) if turned else Size(*image.size)
         return Head(size, isinstance(image, JpegImagePlugin.JpegImageFile))
 
 
-def measure(path: str) -> Size:
+def _exif(image: Image.Image) -> Image.Exif:
+    """Read the EXIF data; Pillow would decode a PNG to see whether they come after its pixels."""
+    if isinstance(image, PngImagePlugin.PngImageFile) and image.fp is not None:
+        at, size = image.fp.tell(), image.fp.seek(0, os.SEEK_END)
+        image.fp.seek(max(at, size - _TAIL))
+        tail = image.fp.read()
+        image.fp.seek(at)
+        if tail.endswith(_PNG_END) and not any(kind in tail for kind in _PNG_TEXTS):
+            return Image.Image.getexif(image)
+    return image.getexif()
+
+
+def measure(place: Place) -> Size:
     """Give the size of a picture, upright, from the head of its file."""
-    return head(path).size
+    return head(place).size
 
 
-def read(path: str, colours: Collection[str], scale: int = 1) -> Pictures:
+def read(place: Place, colours: Collection[str], scale: int = 1) -> Pictures:
     """Read a picture: orientation applied, any mode to RGB, alpha over white.
 
     ``scale`` is 2, 4 or 8 to decode a JPEG at a half, a quarter or an eighth of its sides. Nothing
     is copied that is neither turned nor converted.
     """
-    with _opened(path) as image:
+    with _opened(place) as image:
         _require_white(image)
         width, height = image.size
         if scale > 1 and not image.draft(None, (width // scale, height // scale)):
@@ -156,9 +182,9 @@ def read(path: str, colours: Collection[str], scale: int = 1) -> Pictures:
         )
 
 
-def has_other_colours(path: str) -> bool:
+def has_other_colours(place: Place) -> bool:
     """Whether a picture has a colour profile that changes its colours."""
-    with suppress(BadImageError), _opened(path) as image:
+    with suppress(BadImageError), _opened(place, head=True) as image:
         profile = image.info.get("icc_profile")
         mode = "L" if image.mode.startswith("I") else image.mode
         return bool(profile) and conversion(profile, mode).apply is not None
@@ -166,16 +192,19 @@ def has_other_colours(path: str) -> bool:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[Image.Image]:
+def _opened(place: Place, *, head: bool = False) -> Iterator[Image.Image]:
     """Open a picture, and turn any error into a reason."""
     try:
-        if not is_regular(path):
+        if not places.is_regular(place):
             raise BadImageError("unreadable", "not a regular file")
-        named = _format_by_name(path)
+        named = _format_by_name(place)
         if named == "RAW":  # most are TIFF files, of which Pillow would read a thumbnail
             raise BadImageError("format_not_readable", _INSTEAD[named])
         formats = (*_READABLE, named) if named == _BY_NAME else _READABLE
-        with Image.open(path, formats=formats) as image:
+        with (
+            places.opened(place, head=head) as file,
+            Image.open(file, formats=formats) as image,
+        ):
             if image.width * image.height > PIXEL_LIMIT:
                 detail = f"{image.width}x{image.height} is more than {PIXEL_LIMIT:,} pixels"
                 raise BadImageError("too_large", detail)
@@ -183,16 +212,21 @@ def _opened(path: str) -> Iterator[Image.Image]:
     except BadImageError:
         raise
     except UnidentifiedImageError as error:
-        format_ = _format_by_content(path) or _format_by_name(path)
+        format_ = _format_by_content(place) or _format_by_name(place)
         if format_ is None or format_ in (*_READABLE, _BY_NAME):
-            raise BadImageError("broken_image", str(error)) from None
+            # Of a part, Pillow knows no name.
+            unknown = f"cannot identify image file {str(place)!r}"
+            detail = str(error) if isinstance(place, str) else unknown
+            raise BadImageError("broken_image", detail) from None
         detail = _INSTEAD.get(format_, "save it as PNG, TIFF or JPEG")
         raise BadImageError("format_not_readable", detail) from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise BadImageError("too_large", f"more than {PIXEL_LIMIT:,} pixels") from None
     except MemoryError:
         raise BadImageError("too_large", "not enough memory to decode it") from None
-    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+    except FarError as error:
+        raise BadImageError(error.reason, str(error.strerror)) from None
+    except (FileNotFoundError, PermissionError, IsADirectoryError, CutOffError) as error:
         raise BadImageError("unreadable", str(error.strerror)) from None
     except Exception as error:  # decoders may raise anything
         raise BadImageError("broken_image", str(error) or type(error).__name__) from None
@@ -211,15 +245,14 @@ def _readable() -> tuple[str, ...]:
 _READABLE = _readable()
 
 
-def _format_by_name(path: str) -> str | None:
-    return FORMAT_OF.get(os.path.splitext(path)[1].lower())
+def _format_by_name(place: Place) -> str | None:
+    return FORMAT_OF.get(os.path.splitext(str(place))[1].lower())
 
 
-def _format_by_content(path: str) -> str | None:
+def _format_by_content(place: Place) -> str | None:
     """Recognise the formats that need a plug-in; they often have the suffix of another."""
     try:
-        with open(path, "rb") as file:
-            head = file.read(12)
+        head = places.begin(place, 12)
     except OSError:
         return None
     if head[4:8] == b"ftyp":

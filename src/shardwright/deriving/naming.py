@@ -37,7 +37,7 @@ def named(
     def chosen(number: int, source: Source) -> str:
         before = known.get(number, "")
         if how == "path":
-            return before or _spelt(source.path, root)
+            return before or spelt(source.path, root)
         return (keep and before) or given_id(source, captions) or before
 
     return [
@@ -77,7 +77,7 @@ def require_recorded(request: Request) -> None:
         )
 
 
-def _spelt(path: str, root: str) -> str:
+def spelt(path: str, root: str) -> str:
     """Write a path below a folder as a plain file name."""
     return os.path.relpath(path, root).replace("%", "%25").replace("/", "%2F")
 

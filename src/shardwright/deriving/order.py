@@ -23,7 +23,7 @@ from shardwright.deriving.recorded import recorded_size
 from shardwright.deriving.views import View
 from shardwright.recipes import Component
 
-_REACH = 512  # images
+REACH = 512  # images that are seen ahead
 _EARLY_AT_FIRST = 32  # images that may be made before their turn, until their rate is known
 _EARLY_BYTES = 1 << 30
 _EARLY_SECONDS = 20
@@ -40,8 +40,13 @@ class _Seen(NamedTuple):
 class Order:
     """Gives out samples in crews of one shape, and takes them back in the order of the images."""
 
-    def __init__(self, samples: Iterator[Sample], shape: Callable[[Sample], Hashable]) -> None:
-        self._samples, self._shape = samples, shape
+    def __init__(
+        self,
+        samples: Iterator[Sample],
+        shape: Callable[[Sample], Hashable],
+        reach: int = REACH,
+    ) -> None:
+        self._samples, self._shape, self._reach = samples, shape, reach
         self._most_early = _EARLY_AT_FIRST
         self._largest = 1  # bytes that a sample stores, of late
         self._drawn = 0
@@ -56,7 +61,7 @@ class Order:
         crew = [oldest.sample]
         others: list[_Seen] = []
         while len(crew) < count and self._early(others) < self._most_early:
-            if (seen := self._next(oldest.place + _REACH)) is None:
+            if (seen := self._next(oldest.place + self._reach)) is None:
                 break
             if seen.shape == oldest.shape:
                 crew.append(seen.sample)
@@ -101,11 +106,14 @@ class Order:
 
 def shape(sample: Sample, views: Mapping[Component, View]) -> Hashable:
     """Give what samples that are encoded together have in common: the sizes of what is encoded."""
+    if sample.alone:  # then their order is that of the images
+        return None
     following = [c for c in sample.make if c.follows_picture and c.is_array]
     if not following:
         return None
     try:
-        size = recorded_size(sample.record) or images.measure(sample.source.path)
+        size = sample.size or recorded_size(sample.record)
+        size = size or images.measure(sample.source.place)
         return tuple(views[component].frame(size).size for component in following)
     except BadImageError:  # reading it gives the reason
         return "unreadable"

@@ -2,7 +2,7 @@
 
 Four stages run at once. Reader threads have the images decoded and prepared, ahead of the encoders,
 in bounded memory. One thread stacks a group of samples into batches. The calling thread only
-encodes. One thread checks the results and commits arrays and records. They are read in an order in
+encodes. One thread checks the results and commits them to a sink. They are read in an order in
 which pictures of one shape come together, and committed in the order of the images, so an
 interrupted and resumed run makes the same store as one without a break.
 """
@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from shardwright.deriving import images
 from shardwright.deriving.batches import Batch, Batcher
-from shardwright.deriving.commit import Committer
 from shardwright.deriving.order import Order
 from shardwright.deriving.prepare import Sample
 from shardwright.interrupts import POLL, check
 from shardwright.progress import Progress
 
 Result = TypeVar("Result")
+Said = TypeVar("Said", covariant=True)
 
 _GROUP_SECONDS = 3  # about what a kill may cost: the size of groups is adapted to it
 _TURN_SECONDS = 30  # where a group costs the moving of models too
@@ -33,9 +33,22 @@ _LARGEST_GROUP = 256
 _GROUP_BYTES = 1 << 28  # of inputs in a group, and again of those that wait to be stacked
 _CREW_BYTES = 1 << 29  # of inputs that are encoded at a time
 _NOTE_EVERY = 10  # seconds
+ALONE = 8  # samples in a group of those that are encoded one by one
 
 
-class Pipeline:
+class Sink(Protocol[Said]):
+    """Where samples end."""
+
+    def check(self, sample: Sample) -> None:
+        """Check what was made; ``made`` is then what is stored."""
+        ...
+
+    def commit(self, samples: Sequence[Sample]) -> Said:
+        """Take a group of checked samples whose turn has come."""
+        ...
+
+
+class Pipeline(Generic[Said]):
     """Runs samples through the four stages."""
 
     def __init__(
@@ -43,11 +56,11 @@ class Pipeline:
         order: Order,
         read: Callable[[Sample], Sample],
         batcher: Batcher,
-        committer: Committer,
+        sink: Sink[Said],
         progress: Progress,
     ) -> None:
         self.order, self.read = order, read
-        self.batcher, self.committer, self.progress = batcher, committer, progress
+        self.batcher, self.sink, self.progress = batcher, sink, progress
         self.waited = 0.0  # seconds in which the encoders were idle
         self.seconds = 0.0
         self.read_seconds = 0.0  # in all reader threads
@@ -55,8 +68,11 @@ class Pipeline:
         self._idle = False  # whether the encoders wait for the next group
         self._broken = False  # whether a commit has failed
 
-    def run(self, total: int, readers: int) -> None:
-        """Make all samples. However this ends, what is complete in their order is committed."""
+    def run(self, total: int, readers: int) -> Generator[Said, None, None]:
+        """Make all samples, and give what the sink says of each group.
+
+        However this ends, what is complete in their order is committed.
+        """
         started = noted = now = time.monotonic()
         done = 0
         # Left in the opposite order: the readers stop first, and the committer is waited for.
@@ -68,7 +84,7 @@ class Pipeline:
         ):
             ahead = _Ahead(reading, self._read, self.order, readers)
             coming = stacking.submit(self._next, ahead)
-            committed: Future[None] | None = None
+            committed: Future[list[Said]] | None = None
             while True:
                 self._idle = True
                 group, batches = self._wait(coming)
@@ -80,7 +96,10 @@ class Pipeline:
                 # What is encoded will be committed, whatever comes; then not too far ahead of it.
                 before, committed = committed, committing.submit(self._commit, group)
                 if before is not None:
-                    self._wait(before)
+                    yield from self._wait(before)
+                if group[0].alone:  # so that it is known how far we came
+                    yield from self._wait(committed)
+                    committed = None
                 done += len(group)
                 last, now = now, time.monotonic()
                 self.seconds = now - started
@@ -91,19 +110,21 @@ class Pipeline:
                     noted = now
                     self.progress.note(f"{done:,}/{total:,} images, {idle}")
             if committed is not None:
-                self._wait(committed)
+                yield from self._wait(committed)
         self.seconds = time.monotonic() - started
 
     @property
     def waited_part(self) -> float:
-        """Give the part of the time in which the encoders were idle."""
-        return self.waited / self.seconds if self.seconds else 0.0
+        """Give the part of the time in which the encoders were idle, until the last group."""
+        return min(1.0, self.waited / self.seconds) if self.seconds else 0.0
 
     def _next(self, ahead: _Ahead) -> tuple[list[Sample], list[Batch]]:
         """Gather the crews of the next group of samples, and their batches."""
         samples: list[Sample] = []
         nbytes, most = 0, _GROUP_BYTES * (4 if self.batcher.takes_turns else 1)
         while len(samples) < self._group_size and nbytes < most:
+            if len(samples) >= ALONE and samples[0].alone:
+                break
             # Full batches matter more than a full group, for which the encoders need not wait.
             enough = self._idle and len(samples) >= self.batcher.batch_size
             crew = ahead.take(self._group_size, self._crew_size, wait=not enough)
@@ -120,18 +141,20 @@ class Pipeline:
         sample.read_seconds = time.monotonic() - began
         return sample
 
-    def _commit(self, group: list[Sample]) -> None:
+    def _commit(self, group: list[Sample]) -> list[Said]:
         """Check a group, and commit what is complete up to the first sample that is missing."""
+        said: list[Said] = []
         if self._broken:  # after a gap, nothing can be committed in order
-            return
+            return said
         try:
             try:
                 for sample in group:
-                    self.committer.check(sample)
+                    self.sink.check(sample)
             finally:
                 turn = self.order.finish(group)
-                for first in range(0, len(turn), _LARGEST_GROUP):
-                    self.committer.commit(turn[first : first + _LARGEST_GROUP])
+                groups = range(0, len(turn), _LARGEST_GROUP)
+                said = [self.sink.commit(turn[at : at + _LARGEST_GROUP]) for at in groups]
+            return said
         except BaseException:
             self._broken = True
             raise
@@ -166,33 +189,40 @@ class _Ahead:
         readers: int,
     ) -> None:
         self._pool, self._read, self._order, self._readers = pool, read, order, readers
-        self._crews: deque[list[Future[Sample]]] = deque()
-        self._typical = 1 << 24  # bytes of a sample that is still being read: a first guess
+        self._crews: deque[list[Future[list[Sample]]]] = deque()
+        self._coming = 0  # samples in these
+        self._typical = 1 << 24  # bytes that a sample takes: a first guess, then the most of late
+        self._guessed = True
 
     def take(self, count: int, size: int, *, wait: bool) -> list[Sample]:
         """Give the next crew, and keep so many samples coming; none if all are out, or none yet."""
-        self._fill(count, size)
+        if not self._crews:
+            self._fill(count, size)
         if not self._crews or not (wait or all(future.done() for future in self._crews[0])):
             return []
-        crew = [future.result() for future in self._crews.popleft()]
-        self._typical = max(self._typical * 9 // 10, *(sample.nbytes for sample in crew))
+        crew = [sample for future in self._crews.popleft() for sample in future.result()]
+        self._coming -= len(crew)
+        before = 0 if self._guessed else self._typical * 9 // 10
+        self._typical = max(1, before, *(sample.nbytes for sample in crew))
+        self._guessed = False
         self._fill(count, size)
         return crew
 
     def _fill(self, count: int, size: int) -> None:
-        coming = [future for crew in self._crews for future in crew]
-        waiting = sum(
-            future.result().nbytes if future.done() else self._typical for future in coming
-        )
         size = min(size, max(1, _CREW_BYTES // self._typical))
         most = max(_GROUP_BYTES, self._readers * self._typical)  # no reader waits for memory
-        while len(coming) < count + self._readers and waiting < most:
-            crew = [self._pool.submit(self._read, sample) for sample in self._order.crew(size)]
+        while self._coming < count + self._readers and self._coming * self._typical < most:
+            crew = self._order.crew(size)
             if not crew:
                 return
-            self._crews.append(crew)
-            coming += crew
-            waiting += self._typical * len(crew)
+            # A reader takes its share of a crew at once: to hand over each sample takes time too.
+            share = -(-len(crew) // self._readers)
+            parts = (crew[at : at + share] for at in range(0, len(crew), share))
+            self._crews.append([self._pool.submit(self._read_all, part) for part in parts])
+            self._coming += len(crew)
+
+    def _read_all(self, samples: list[Sample]) -> list[Sample]:
+        return [self._read(sample) for sample in samples]
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from shardwright.deriving import captions, images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row
 from shardwright.deriving.images import BadImageError, Size
 from shardwright.deriving.passes import Array, Pass
+from shardwright.deriving.places import Place, image_file
 from shardwright.deriving.recorded import recorded_size, recorded_text
 from shardwright.deriving.sources import Source
 from shardwright.deriving.views import Look, View
@@ -18,11 +19,12 @@ from shardwright.deriving.views import look as look_here
 from shardwright.errors import ShardwrightError
 from shardwright.progress import quantity
 from shardwright.recipes import Component
-from shardwright.store.facts import Decoded, Facts, ImageFile, image_file
+from shardwright.storage.urls import is_url
+from shardwright.store.facts import Decoded, Facts, ImageFile
 from shardwright.store.quality import TOO_LONG
 from shardwright.store.records import Record
 
-Looking = Callable[[str, Sequence[View]], Look]
+Looking = Callable[[Place, Sequence[View]], Look]
 
 
 @dataclass
@@ -47,11 +49,13 @@ class Sample:
     arrays: dict[Component, Array] = field(default_factory=dict)  # what it gave
     pictures: dict[Component, bytes] = field(default_factory=dict)  # files
     made: dict[Component, Array | bytes] | None = None  # its files, once they are checked
+    sealed: dict[Component, int] = field(default_factory=dict)  # their bytes, once they are written
     failure: tuple[str, str] | None = None  # the reason's name and a detail
     decoded: Decoded | None = None
     colour_space: str | None = None  # of the file
     read_seconds: float = 0.0
     unapplied: str | None = None  # why its colour profile was not applied, if it was not
+    alone: bool = False  # whether it is encoded by itself: its group has killed a worker
 
     @property
     def is_left_out(self) -> bool:
@@ -83,6 +87,8 @@ def read(
     ``texts`` are the fields that its record needs; ``look`` may look in another process. An image
     without a record is left out if its captions lose more than ``most_lost`` tokens.
     """
+    if sample.failure:  # it has killed its worker
+        return sample
     try:
         read_texts(sample, texts)
         if sample.wants_text:
@@ -95,9 +101,9 @@ def read(
     except (BadImageError, CaptionError) as error:
         sample.failure = (error.args[0], error.args[1])
         sample.inputs.clear()
-        if sample.is_left_out:
+        if sample.is_left_out and not is_url(sample.source.path):
             with suppress(OSError):  # then it is not known which file it was
-                sample.image = image_file(sample.source.path)
+                sample.image = image_file(sample.source.place)
     return sample
 
 
@@ -145,16 +151,19 @@ def _read_image(
     views: Mapping[Component, View],
     look: Looking,
 ) -> None:
-    path = sample.source.path
+    place = sample.source.place
     made = [component for component in sample.make if component.source == "image"]
     if not made:
         # The arrays that are there show the picture of the record, whatever the file holds now.
-        sample.size = recorded_size(sample.record) or images.measure(path)
+        size = recorded_size(sample.record)
+        sample.size = size or images.measure(images.fetched(place, head=True))
         return
+    # Here, in one of many threads: a process that decodes would idle until the bytes come.
+    place = images.fetched(place)
     through = [each for each in passes if not set(made).isdisjoint(each.components)]
     pictures = [component for component in made if not component.is_array]
     seen = [views[each.components[0]] for each in through] + [views[c] for c in pictures]
-    found = (look if all(view.is_portable for view in seen) else look_here)(path, seen)
+    found = (look if all(view.is_portable for view in seen) else look_here)(place, seen)
     sample.size, sample.image, sample.unapplied = found.size, found.file, found.unapplied
     sample.decoded, sample.colour_space = found.decoded, found.colour_space
     made_of = iter(found.made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from shardwright.deriving import places
 from shardwright.deriving.images import Size
 from shardwright.deriving.sources import Source, contested
 from shardwright.store import facts, records
@@ -70,7 +71,7 @@ def other_image(recorded: object, path: str) -> str | None:
     """
     if not isinstance(recorded, str) or os.path.normpath(recorded) == os.path.normpath(path):
         return None
-    if os.path.basename(recorded) == os.path.basename(path) and not os.path.exists(recorded):
+    if os.path.basename(recorded) == os.path.basename(path) and not places.exists(recorded):
         return None
     try:
         return None if os.path.samefile(recorded, path) else recorded

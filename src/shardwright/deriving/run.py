@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import to_builtins
@@ -16,30 +17,24 @@ from shardwright.deriving import (
     captions,
     generations,
     images,
-    machine,
     naming,
-    prepare,
     sources,
 )
-from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
 from shardwright.deriving.captions import Captions
 from shardwright.deriving.changes import Changes, first_ids, unknown
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.commit import Committer
-from shardwright.deriving.decoders import Decoders, children_for
-from shardwright.deriving.empty import write_empty
 from shardwright.deriving.inventory import Inventory
-from shardwright.deriving.order import Order, shape
+from shardwright.deriving.making import Maker, Making
 from shardwright.deriving.outcomes import Outcomes, write_failures
-from shardwright.deriving.passes import passes
-from shardwright.deriving.pipeline import Pipeline
+from shardwright.deriving.passes import Array
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.deriving.trial import forecast
-from shardwright.deriving.tuning import tune
-from shardwright.deriving.views import look
+from shardwright.deriving.workers import Publisher, Worker
+from shardwright.engine.devices import Devices, alone
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
@@ -47,6 +42,7 @@ from shardwright.recipes import Component
 from shardwright.storage import files, locks
 from shardwright.storage.local import free_bytes, require_space, require_writable
 from shardwright.store import facts, rearrange
+from shardwright.store.arrays import write_arrays
 from shardwright.store.folders import holds_shards
 from shardwright.store.journal import Journal
 from shardwright.store.provenance import SRGB
@@ -116,9 +112,11 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                     raise
                 summary.obstacle = str(error)
         if not request.dry_run:
-            for each in passes(settings.encoders, views):
-                if not set(layout.work).isdisjoint(each.components):
-                    try_out(each)
+            making = settings.making(layout.work, empties)
+            maker = None
+            if len(request.devices) == 1:
+                with alone(settings.device):
+                    maker = Maker(making, request.devices[0], progress)
             if new and _is_begun(store):
                 locks.require_unlocked(store.folder)
                 raise SourceChangedError(
@@ -126,7 +124,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                 )
             journals = journals or opened.enter_context(_opened(request, progress))
             assert journals is not None
-            _work(layout, outcomes, journals, empties, summary, progress)
+            _work(layout, outcomes, journals, maker or making, summary, progress)
             _count_updated(summary, outcomes)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
     summary.unapplied_profiles = outcomes.profiles
@@ -270,7 +268,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
         pruned=sorted(pruned.values()),
         bytes_needed=sum(needed.values()),
         free_bytes=free_bytes(request.store.folder),
-        device=", ".join(sorted({encoder.device for encoder in settings.encoders.values()})),
+        device=settings.device,
     )
 
 
@@ -291,11 +289,11 @@ def _work(
     layout: Plan,
     outcomes: Outcomes,
     journals: Journals,
-    empties: Collection[Component],
+    makes: Maker | Making,
     summary: DeriveSummary,
     progress: Progress,
 ) -> None:
-    """Make what is missing, and put what was recomputed in use."""
+    """Make what is missing, here or on several devices; put what was recomputed in use."""
     settings, inventory = layout.settings, layout.inventory
     request, generation = settings.request, settings.generation
     if journals.records.recovered is not None:
@@ -313,40 +311,28 @@ def _work(
     left = layout.numbers[count:]
     kept = _failures_kept(settings, outcomes, left)
     with generation.opened() if generation else nullcontext(), kept:
-        views = settings.views()
-        each = passes(settings.encoders, views)
-        for through in each:
-            write_empty(
-                through, [c for c in through.components if c in empties], settings, progress
-            )
         progress.phase("derive", count, "images")
         target = generation or journals
-        rooms = {} if request.batch_size else machine.rooms(each)  # models are loaded
-        batcher = Batcher(each, request.batch_size or BATCH_SIZE, progress, rooms)
-        if request.compile:
-            bucket = request.store.recipe.buckets[0]
-            for through in each:
-                if not set(layout.work).isdisjoint(through.components):
-                    size = images.Size(bucket.width, bucket.height)
-                    tune(through, batcher, size)
         committer = Committer(settings, target.records, target.facts, outcomes, summary, progress)
-        order = Order(islice(layout.samples(), count), partial(shape, views=views))
-        with Decoders(look, children_for(min(count, layout.pictures))) as decoders:
-
-            def read(sample: prepare.Sample) -> prepare.Sample:
-                recipe = request.store.recipe
-                most_lost = recipe.selection.max_tokens_lost
-                return prepare.read(sample, recipe.texts, each, views, decoders, most_lost)
-
-            pipeline = Pipeline(order, read, batcher, committer, progress)
-            pipeline.run(count, decoders.threads)
+        samples, pictures = islice(layout.samples(), count), min(count, layout.pictures)
+        if isinstance(makes, Maker):
+            with alone(settings.device):
+                write_empties(settings, makes.empties())
+                for _ in makes.run(samples, committer, count, pictures):
+                    pass
+            report = makes.report()
+        else:
+            keep = partial(write_empties, settings)
+            worker = Worker(makes, committer.sealer, pictures)
+            devices = Devices(request.devices)
+            publisher = Publisher(committer, devices, keep, progress, request.batch_size)
+            report = publisher.run(worker, samples, count)
     summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
-    for through, fill in batcher.fills().items():
-        for component in through.components:
-            summary.components[component.name].batch_fill = round(fill, 2)
-    summary.encoder_waited = round(pipeline.waited_part, 4)
+    for name, (inputs, batches) in report.fills.items():
+        summary.components[name].batch_fill = round(inputs / batches, 2)
+    summary.encoder_waited = round(report.waited / report.seconds, 4) if report.seconds else 0.0
     if request.trial and count:
-        summary.trial = forecast(pipeline, summary, count, len(left))
+        summary.trial = forecast(report, summary, count, len(left), len(request.devices))
     if generation is not None:
         missing = generation.missing()
         for component, image_ids in missing.items():
@@ -357,6 +343,18 @@ def _work(
                 summary.swapped = [component.name for component in generation.entries]
         else:
             summary.unfinished = [component.name for component in generation.entries]
+
+
+def write_empties(settings: InForce, arrays: Mapping[str, Array]) -> None:
+    """Write what is missing of the empty caption."""
+    group: list[tuple[Path, Array | bytes]] = []
+    for component in settings.store.recipe.captions:
+        store = settings.store_of(component)
+        group += [(store.empty(name), arrays[name]) for name in component.members if name in arrays]
+    if any(not path.exists() for path, _ in group):
+        for path, _ in group:
+            files.make_folder(path.parent)
+        write_arrays(group)
 
 
 def _count_updated(summary: DeriveSummary, outcomes: Outcomes) -> None:

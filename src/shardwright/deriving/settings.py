@@ -7,8 +7,9 @@ same settings. Any run finishes that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,22 @@ import xxhash
 from msgspec import json, structs
 
 from shardwright import encoders
-from shardwright.deriving.before import Before, fit_of
+from shardwright.deriving.before import Before
+from shardwright.deriving.choices import choices, load, view_of
 from shardwright.deriving.generations import Generation, files_in, made_in, updated_in
 from shardwright.deriving.inventory import Inventory
+from shardwright.deriving.making import Making
 from shardwright.deriving.views import View
-from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter, RecipeError
-from shardwright.encoders.preparing import preparing
+from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
+from shardwright.encoders.devices import every_gpu
+from shardwright.engine.local import cores
 from shardwright.errors import InputMissingError, MissingExtraError, UsageError
-from shardwright.interrupts import at_once
 from shardwright.progress import Progress
-from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile, Side
+from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.recipes.keys import ENCODERS
 from shardwright.storage import files
 from shardwright.store import provenance
-from shardwright.store.provenance import FAST, FRACTIONS, SRGB, Entry, Settings, complete
+from shardwright.store.provenance import FRACTIONS, Entry, Settings, complete
 from shardwright.store.store import Store
 
 
@@ -43,7 +46,7 @@ class Request:
     file: RecipeFile
     captions: Path | None
     encoders: encoders.Choice
-    options: Options
+    devices: tuple[str, ...]  # one or more, of one kind
     dtypes: Mapping[str, str]  # component name -> precision
     loaded: dict[Any, Any]  # what encoders share
     models: Mapping[str, str]  # component name -> id or path
@@ -129,28 +132,19 @@ class InForce:
         """Load encoders, each once; raise if arrays were made with other settings."""
         for component in components:
             if component not in self.encoders:
-                self._require_named(component)
-                options = self._options(component)
-                try:
-                    with at_once():
-                        encoder = encoders.load(
-                            self.request.encoders, component, options, self.request.loaded
-                        )
-                        settings = _described(encoder) | self._choices(component)
-                except RecipeError as error:
-                    raise self.request.file.error(*error.fault) from error
+                request = self.request
+                encoder, told = load(
+                    request.encoders,
+                    component,
+                    self._options(component),
+                    request.loaded,
+                    request.file,
+                    self.store.folder,
+                )
                 self.encoders[component] = encoder
-                self.settings[component] = settings
+                self.settings[component] = told | self._choices(component)
         kept = {c.name: s for c, s in self.settings.items() if c not in self.request.recompute}
         self._require_same(kept)
-
-    def _require_named(self, component: Component) -> None:
-        """Refuse code that only the store names: data must not decide what runs."""
-        own = component.encoder is not None and component.encoder not in ENCODERS
-        if own and self.request.encoders == "pretrained" and self.request.file.origin is None:
-            what = f"{component.name}: its encoder {component.encoder} is named only by the store"
-            fix = "give --recipe FILE that names it, because code named in data is never run"
-            raise UsageError(what, path=self.store.folder, fix=fix)
 
     def _options(self, component: Component) -> Options:
         """Give the options of an encoder; arrays are added with the precision of those there."""
@@ -160,11 +154,16 @@ class InForce:
             # What an encoder of the user's says of its dtype may be anything.
             if known.get("encoders") == "pretrained" and known.get("dtype") in DTYPES:
                 dtype = known["dtype"]
-        return replace(self.request.options, dtype=dtype)
+        return Options(self.request.devices[0], dtype)
 
     def digest(self, texts: Mapping[str, str | None]) -> str:
         """Hash texts with what decides into how many tokens they are cut."""
         return digest(self.store.recipe, provenance.set_of(self.request.encoders), texts)
+
+    @property
+    def device(self) -> str:
+        """Name the devices that are used; none if no encoder is."""
+        return device_text(self.request.devices, list(self.encoders.values()))
 
     @property
     def recomputed(self) -> Set[Component]:
@@ -176,28 +175,29 @@ class InForce:
         """Whether only what changed is made beside the arrays in use."""
         return self.generation is not None and self.generation.is_update
 
+    def making(self, work: Iterable[Component], empties: Iterable[Component]) -> Making:
+        """Give how this run makes samples; a device tries the encoders of ``work`` first."""
+        return Making(
+            recipe=self.store.recipe,
+            encoders=self.request.encoders,
+            components=tuple(self.encoders),
+            dtypes={c.name: self._options(c).dtype for c in self.encoders},
+            views=self.views(),
+            work=tuple(work),
+            empties=tuple(empties),
+            batch_size=self.request.batch_size,
+            compile=self.request.compile,
+            cores=cores(),
+            loaded=self.encoders,
+        )
+
     def views(self) -> dict[Component, View]:
         """Give what each component that is made from pictures sees of them."""
         return {component: self.view(component) for component in self.store.recipe.pictures}
 
     def view(self, component: Component) -> View:
         """Give what a component sees of a picture."""
-        chosen, recipe = self._choices(component), self.store.recipe
-        encoder: Any = self.encoders.get(component)
-        fitted = chosen.get("fit") == "bucket"
-        divisors = {axis.of: axis.divisor for axis in component.shape if isinstance(axis, Side)}
-        return View(
-            colour=chosen["colour"],
-            fit=chosen.get("fit", "original"),
-            crop=chosen.get("crop"),
-            decode=chosen.get("decode"),
-            divisors=(1, 1) if fitted else (divisors.get("width", 1), divisors.get("height", 1)),
-            buckets=recipe.buckets if fitted else (),
-            levels=recipe.levels if fitted else (),
-            name=component.name,
-            prepare=preparing(encoder),
-            writer=None if component.is_array else encoder,
-        )
+        return view_of(component, self.store.recipe, self._choices(component))
 
     def following(self) -> dict[Component, View]:
         """Give what each component that follows the picture shows of it, where that is known."""
@@ -316,22 +316,12 @@ class InForce:
 
     def _choices(self, component: Component) -> Settings:
         """Give the settings that are not the encoder's: the user's, and the rules of pictures."""
-        recipe, kept = self.store.recipe, self._kept(component)
-        chosen: Settings = {"encoders": provenance.set_of(self.request.encoders)}
-        if component.source != "image":
-            return chosen
-        chosen["colour"] = complete(kept)["colour"] if kept is not None else SRGB
-        if recipe.decode == FAST:
-            chosen["decode"] = FAST
-        fit = fit_of(component, recipe, kept)
-        if fit is not None:
-            chosen["fit"] = fit
-        if fit == "bucket":
-            if self._crops_fractions(component):
-                chosen["crop"] = FRACTIONS
-            if recipe.buckets != SPECIFICATION.buckets:
-                chosen["buckets"] = [str(bucket) for bucket in recipe.buckets]
-        return chosen
+        made_with, fractions = provenance.set_of(self.request.encoders), True
+        if component.source == "image":
+            fractions = self._crops_fractions(component)
+        return choices(
+            component, self.store.recipe, made_with, self._kept(component), fractions=fractions
+        )
 
     def _kept(self, component: Component) -> Settings | None:
         """Give the settings of arrays that are there and stay, or whose recompute is begun."""
@@ -350,6 +340,29 @@ class InForce:
         return all(each.get("crop") == FRACTIONS for each in fitted)
 
 
+def all_devices(
+    names: tuple[str, ...], choice: encoders.Choice, components: Iterable[Component]
+) -> tuple[str, ...]:
+    """Give the devices of a run: auto is every GPU, if there are several."""
+    if len(names) > 1 and not isinstance(choice, str):
+        what = "--device: encoders that are objects run in this process, on one device"
+        fix = "name their class in the recipe (package.module:Class), or give one device"
+        raise UsageError(what, fix=fix)
+    models = any(c.encoder not in (None, encoders.PICTURE) for c in components)
+    if names == ("auto",) and choice == "pretrained" and models:
+        with suppress(ImportError):  # reported when a model is loaded
+            gpus = every_gpu()
+            return gpus if len(gpus) > 1 else names
+    return names
+
+
+def device_text(names: Sequence[str], loaded: Collection[Encoder | PictureWriter]) -> str:
+    """Name the devices that encoders run on, as ``--device`` takes them."""
+    if len(names) > 1 and loaded:
+        return f"cpu:{len(names)}" if names[0] == "cpu" else ",".join(names)
+    return ", ".join(sorted({encoder.device for encoder in loaded}))
+
+
 def digest(recipe: Recipe, encoders: str, texts: Mapping[str, str | None]) -> str:
     """Hash texts with what decides into how many tokens they are cut."""
     given = {field: texts[field] for field in recipe.texts}
@@ -358,18 +371,6 @@ def digest(recipe: Recipe, encoders: str, texts: Mapping[str, str | None]) -> st
 
 def _without_view(settings: Settings) -> Settings:
     return {key: value for key, value in settings.items() if key not in ("fit", "crop", "decode")}
-
-
-def _described(encoder: Encoder | PictureWriter) -> Settings:
-    """Ask an encoder what its arrays depend on, as JSON gives it back."""
-    found: object = encoder.describe()
-    try:
-        if isinstance(found, dict):
-            return provenance.plain(found)
-    except (TypeError, ValueError, OverflowError):  # something that JSON cannot hold
-        pass
-    what = f"{encoder.component.name}: describe() of the encoder gave {found!r}"
-    raise UsageError(what, fix="give a dict that JSON can hold")
 
 
 def _is_new(entry: Entry | None, component: Component) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwright.deriving.places import Part, Place
 from shardwright.errors import InputMissingError, UsageError, refusal
 from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.recipes import Recipe
+from shardwright.storage.urls import Url
 from shardwright.store.records import LONGEST_FILE_NAME, image_id_of, image_id_problem
 
 # File names that mean an image, by format: Pillow's name for it, or ours if it has none.
@@ -37,6 +38,8 @@ FORMAT_OF = {f".{suffix}": name for name, listed in _FORMATS.items() for suffix 
 # Beside one of these, a file of the same name counts as a copy in another format.
 _USUAL = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SIDECAR = ".txt"
+TAR = ".tar"
+State = tuple[int, int]  # the size and the time of a file
 _APART = {  # what to do about images of one id, by where ids come from
     "name": "use --ids path{} to tell them apart",
     "path": "rename one of them",
@@ -46,12 +49,19 @@ _APART = {  # what to do about images of one id, by where ids come from
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One image file."""
+    """One image: a file, or a member of a tar."""
 
     image_id: str  # blank if the captions file has none
     path: str  # as it goes into the record
-    has_sidecar: bool  # a text file of the same name lies beside it
+    has_sidecar: bool  # a text file or member of the same name lies beside it
     fault: str | None = None  # if it is a folder that cannot be read: why
+    part: Part | None = None  # where a member of a tar is, or a file at a URL
+    text: Part | None = None  # and the text beside it
+
+    @property
+    def place(self) -> Place:
+        """Give where its picture is."""
+        return self.part or self.path
 
     @property
     def sidecar(self) -> str:
@@ -70,15 +80,22 @@ def find(folder: Path, progress: Progress) -> list[Source]:
         raise UsageError("is a file", path=folder, fix=fix)
     if not folder.is_dir():
         raise InputMissingError("no such folder", path=folder, fix=fix)
-    progress.phase("look for images", 0, "images")
-    found = sorted(_walk(folder, progress), key=lambda source: source.path)
+    found, _ = find_all(folder, progress)
     if not found:
         listed = ", ".join(suffix[1:] for suffix in _USUAL)
         raise InputMissingError(f"no images; looked for {listed} and others", path=folder, fix=fix)
     return found
 
 
-def _walk(folder: Path, progress: Progress) -> Iterator[Source]:
+def find_all(folder: Path, progress: Progress) -> tuple[list[Source], list[str]]:
+    """Find every image below a folder that exists, and every tar; as ``find`` does."""
+    progress.phase("look for images", 0, "images")
+    tars: list[str] = []
+    found = sorted(_walk(folder, progress, tars), key=lambda source: source.path)
+    return found, sorted(tars)
+
+
+def _walk(folder: Path, progress: Progress, tars: list[str]) -> Iterator[Source]:
     pending = [str(folder)]
     while pending:
         current = pending.pop()
@@ -107,10 +124,45 @@ def _walk(folder: Path, progress: Progress) -> Iterator[Source]:
                 images.append(entry.path)
             elif suffix == _SIDECAR:
                 texts.add(stem)
+            elif suffix.lower() == TAR:
+                tars.append(entry.path)
         for path in images:
             stem = image_id_of(path)
             yield Source(stem, path, stem in texts)
         progress.advance(len(images))
+
+
+def find_far(url: Url, progress: Progress) -> tuple[list[Source], dict[str, State]]:
+    """Find every image at a URL, and every tar with its state, as ``find_all`` does in a folder.
+
+    Their sizes and times are known from the listing, so that none is asked for by itself.
+    """
+    progress.phase("look for images", 0, "images")
+    images: list[Part] = []
+    tars: dict[str, State] = {}
+    texts: set[str] = set()
+    start = len(url.key) + 1 if url.key else 0
+    for at, found in url.walk():
+        check()
+        # A key that ends with a slash stands for a folder.
+        if found.key.endswith("/") or f"/{found.key[start:]}".find("/.") >= 0:
+            continue
+        stem, suffix = os.path.splitext(at.text)
+        if suffix.lower() in FORMAT_OF:
+            images.append(Part(at.text, 0, found.size, "", found.mtime_ns))
+            progress.advance(1)
+        elif suffix == _SIDECAR:
+            texts.add(stem)
+        elif suffix.lower() == TAR:
+            tars[at.text] = (found.size, found.mtime_ns)
+    images.sort()
+    sources = [
+        Source(
+            image_id_of(part.path), part.path, os.path.splitext(part.path)[0] in texts, part=part
+        )
+        for part in images
+    ]
+    return sources, dict(sorted(tars.items()))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -157,7 +209,7 @@ def problems(
             found[number] = ("unreadable_folder", detail)
         elif not source.image_id:
             found[number] = ("no_image_id", "no image_id in --captions, and none on record")
-        elif not _is_text(source.path) or image_id_problem(source.image_id):
+        elif not is_text(source.path) or image_id_problem(source.image_id):
             found[number] = ("image_id_invalid", "its name is not a valid image_id")
         elif source.image_id in shared and kept.get(source.image_id) != source:
             others = (other for other in shared[source.image_id] if other != source)
@@ -171,12 +223,7 @@ def problems(
     return found
 
 
-def is_regular(path: str) -> bool:
-    """Whether a path is a regular file: opening a pipe or a device may block forever."""
-    return stat.S_ISREG(os.stat(path).st_mode)
-
-
-def _is_text(path: str) -> bool:
+def is_text(path: str) -> bool:
     """Whether a path is Unicode, as JSON must be; file names need not be."""
     try:
         path.encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -86,5 +87,9 @@ class DeriveSummary(Summary):
     @property
     def fit(self) -> str | None:
         """Say how the latents fit their bucket, and what that means for batches."""
-        settings = [part.settings for part in self.components.values() if part.settings]
-        return next((_FITS[each["fit"]] for each in settings if "fit" in each), None)
+        return fit_text(part.settings for part in self.components.values() if part.settings)
+
+
+def fit_text(settings: Iterable[Mapping[str, Any]]) -> str | None:
+    """Say how latents fit their bucket, by the settings of components; None if there are none."""
+    return next((_FITS[each["fit"]] for each in settings if "fit" in each), None)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +17,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shardwright.buckets import Bucket, choose
-from shardwright.deriving import images
+from shardwright.deriving import images, places
 from shardwright.deriving.images import BadImageError, Pictures, Size
-from shardwright.deriving.sources import is_regular
+from shardwright.deriving.places import Place
 from shardwright.encoders.base import PictureWriter
 from shardwright.encoders.picture import Writer
 from shardwright.encoders.preparing import Box, Preparing, pixels
 from shardwright.recipes import Recipe
-from shardwright.store import facts
 from shardwright.store.facts import Decoded, ImageFile
 from shardwright.store.provenance import FAST, FRACTIONS, SRGB
 
@@ -116,27 +114,27 @@ class Look(NamedTuple):
     made: tuple[Any, ...]
 
 
-def look(path: str, views: Sequence[View]) -> Look:
+def look(place: Place, views: Sequence[View]) -> Look:
     """Read a picture once, or once for each scale, and prepare what each view shows of it."""
     file = None
     with suppress(OSError):  # reading it gives the reason
-        file = facts.image_file(path) if is_regular(path) else None
+        file = places.image_file(place) if places.is_regular(place) else None
     scales = [1] * len(views)
     if any(view.decode == FAST for view in views):
-        head = images.head(path)
+        head = images.head(place)
         if head.scalable:
             scales = [view.scale(head.size) if view.decode == FAST else 1 for view in views]
     made: dict[int, Any] = {}
     found: list[Pictures] = []
     for scale in dict.fromkeys(scales):
         those = {n: view for n, view in enumerate(views) if scales[n] == scale}
-        pictures = images.read(path, {view.colour for view in those.values()}, scale)
+        pictures = images.read(place, {view.colour for view in those.values()}, scale)
         shown: dict[View, Image.Image] = {}
         for number, view in those.items():
             try:
                 if view not in shown:
                     shown[view] = _shown(pictures, view)
-                made[number] = _made(path, file, pictures, view, shown[view])
+                made[number] = _made(place, file, pictures, view, shown[view])
             except BadImageError:
                 raise
             except Exception as error:  # a model's own code may raise anything
@@ -150,10 +148,10 @@ def look(path: str, views: Sequence[View]) -> Look:
     return Look(first.size, file, unapplied, first.plain, decoded, first.colour_space, in_order)
 
 
-def original(path: str, file: ImageFile | None) -> bytes | None:
-    """Read an image file as it is; None if it is no longer the one that was decoded."""
+def original(place: Place, file: ImageFile | None) -> bytes | None:
+    """Read an image as it is in its file; None if it is no longer the one that was decoded."""
     with suppress(OSError):
-        data = Path(path).read_bytes()
+        data = places.read(place)
         if file and xxhash.xxh3_64_hexdigest(data) == file.xxh3:
             return data
     return None
@@ -214,13 +212,13 @@ def _whole(box: Box) -> tuple[int, int, int, int]:
 
 
 def _made(
-    path: str, file: ImageFile | None, pictures: Pictures, view: View, image: Image.Image
+    place: Place, file: ImageFile | None, pictures: Pictures, view: View, image: Image.Image
 ) -> NDArray[Any] | bytes:
     """Prepare what a view shows, or write its file."""
     frame = view.frame(pictures.size)
     if view.writer is not None:
         kept = pictures.plain and frame.size == pictures.size
-        return view.writer.write(pixels(image), original(path, file) if kept else None)
+        return view.writer.write(pixels(image), original(place, file) if kept else None)
     if view.prepare is None:
         return pixels(image)
     padded = pictures.scale > 1 and not frame.is_resized

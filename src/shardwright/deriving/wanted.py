@@ -48,19 +48,46 @@ def wanted(
     used = recorded(folder)
     begun = provenance.readable(store.next.folder) if recompute else {}
     start = (read_recipe(store.next.folder) if begun else None) or used
-    if choice is None:
-        choice = _usual_set(begun or provenance.readable(folder))
-    encoders.require_choice(choice)
-    recipe = file.recipe if start is None or file.origin is not None else start
     if ids is None and used is not None and "images.ids" not in file.origins:
         ids = used.ids
+    recipe, choice, loaded = followed(
+        file,
+        start,
+        begun or provenance.readable(folder),
+        fit=fit,
+        decode=decode,
+        ids=ids,
+        models=models,
+        choice=choice,
+    )
+    return Wanted(replace(store, recipe=recipe), used, choice, loaded)
+
+
+def followed(
+    file: RecipeFile,
+    start: Recipe | None,
+    entries: Mapping[str, provenance.Entry],
+    *,
+    fit: str | None,
+    decode: str | None,
+    ids: str | None,
+    models: Mapping[str, str],
+    choice: encoders.Choice | None,
+) -> tuple[Recipe, encoders.Choice, dict[Any, Any]]:
+    """Give the complete recipe of the file, else that of a start, with the flags over it.
+
+    Also the set of encoders, by default that of ``entries``; and what encoders share.
+    """
+    if choice is None:
+        choice = _usual_set(entries)
+    encoders.require_choice(choice)
+    recipe = file.recipe if start is None or file.origin is not None else start
     recipe = recipe.override(fit=fit, decode=decode, models=models, ids=ids)
     _require_sense(recipe, file)
     known = start.by_name if start else {}
     loaded: dict[Any, Any] = {}
     components = (_known(c, known.get(c.name), choice, file, loaded) for c in recipe.components)
-    recipe = replace(recipe, components=tuple(components))
-    return Wanted(replace(store, recipe=recipe), used, choice, loaded)
+    return replace(recipe, components=tuple(components)), choice, loaded
 
 
 def _usual_set(entries: Mapping[str, provenance.Entry]) -> str:

@@ -112,6 +112,24 @@ class RecipeError(UsageError):
         self.fault = (component.name, key, what, fix)
 
 
+def device_names(text: str) -> tuple[str, ...]:
+    """Read ``--device``: one device, several with commas, or ``cpu:N`` for N processes."""
+    words = [word.strip() for word in text.split(",")]
+    names: list[str] = []
+    for word in words:
+        kind, _, number = word.partition(":")
+        if kind == "cpu" and number.isascii() and number.isdigit() and int(number):
+            names += ["cpu"] * int(number)
+        else:
+            names.append(Options(word).device)
+    kinds = {name.partition(":")[0] for name in names}
+    twice = len(set(words)) < len(words) or (len(words) > 1 and not kinds <= {"cuda"})
+    if twice or (len(names) > 1 and "cuda" in names):
+        what = f"--device {text}: not several different devices of one kind"
+        raise UsageError(what, fix="give for example cuda:0,cuda:2, or cpu:4 for 4 processes")
+    return tuple(names)
+
+
 @dataclass(frozen=True)
 class Options:
     """How the user wants the encoders loaded."""
@@ -123,7 +141,7 @@ class Options:
         """Refuse unknown devices and dtypes; float16 too: many models overflow in it."""
         if not _DEVICE.fullmatch(self.device):
             what = f"--device {self.device}: unknown"
-            raise UsageError(what, fix="choose from auto, cpu, cuda, cuda:N and mps")
+            raise UsageError(what, fix="choose from auto, cpu, cpu:N, cuda, cuda:N and mps")
         if self.dtype is not None and self.dtype not in DTYPES:
             why = "overflows in these models" if self.dtype == "float16" else "not supported"
             fix = "choose from float32, tf32 and bfloat16"

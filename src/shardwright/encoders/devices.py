@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.encoders.packages import first_line
+from shardwright.engine import DeviceLostError
 from shardwright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ Made = TypeVar("Made")
 
 # What allocators of CPU, MPS, cuDNN and cuBLAS say, where the class of the error is a general one.
 _NO_MEMORY = re.compile("can't allocate memory|out of memory|ALLOC_FAILED")
+# What CUDA says when a device, or what this process has on it, is of no more use. Other errors of
+# it are about what was asked for, and the next picture may be right again.
+_LOST = re.compile(
+    "CUDA error: (?!out of memory|no kernel image|invalid |operation not supported|CUBLAS|CUDNN)"
+    "|no CUDA-capable device|device-side assert|unspecified launch failure|uncorrectable ECC error"
+    "|illegal memory access"
+)
 RESERVE = 3 << 30  # bytes beside a model: what one picture of a megapixel takes in float32
 
 
@@ -147,7 +155,7 @@ def choose_device(name: str) -> str:
     """Turn auto into the best device there is; raise if a named one is not there."""
     import torch
 
-    cuda = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    cuda = every_gpu()
     there = ["cpu", *(["cuda"] if cuda else []), *cuda]
     if torch.backends.mps.is_available():
         there.append("mps")
@@ -157,6 +165,21 @@ def choose_device(name: str) -> str:
         what = f"--device {name}: torch {torch.__version__} finds no such device"
         raise UsageError(what, fix=f"choose from {', '.join(there)}")
     return name
+
+
+def every_gpu() -> tuple[str, ...]:
+    """Name all GPUs that CUDA finds."""
+    import torch
+
+    return tuple(f"cuda:{number}" for number in range(torch.cuda.device_count()))
+
+
+def settle_on(name: str) -> None:
+    """Make a GPU the only one that this process touches, or it would take memory of the first."""
+    if name.startswith("cuda:"):
+        import torch
+
+        torch.cuda.set_device(name)
 
 
 @contextmanager
@@ -185,13 +208,15 @@ def precision(dtype: str) -> Iterator[None]:
 
 
 def guard(compute: Callable[[], Made]) -> Made:
-    """Compute; raise MemoryError if the device has no room."""
+    """Compute; raise MemoryError if the device has no room, DeviceLostError if it is gone."""
     import torch
 
     try:
         return compute()
     except RuntimeError as error:
         if not _out_of_memory(error):
+            if _LOST.search(str(error)):
+                raise DeviceLostError(first_line(error)) from error
             raise
         cause = first_line(error)
     # Only here the error is gone, and with its frames the tensors that they held.

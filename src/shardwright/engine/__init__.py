@@ -1,10 +1,30 @@
-"""Where tasks run: this process, or several on this machine."""
+"""Where tasks run: this process, or several on this machine.
+
+``local.Local`` is an engine for work on cores: it gives each worker one task after the other.
+``devices.Devices`` is for encoders: each worker has a device, loads its weights once, and draws
+tasks itself, also ahead, so that its pipeline is never empty. A worker of it that dies is started
+again, and its tasks are not lost.
+"""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Protocol, TypeVar
+from enum import Enum
+from typing import Final, Protocol, TypeVar
 
 Task = TypeVar("Task")
 Message = TypeVar("Message")
+
+
+class Done(Enum):
+    """What a worker says when a task is finished; not passed on to the caller."""
+
+    DONE = "done"
+
+
+DONE: Final = Done.DONE
+
+
+class DeviceLostError(Exception):
+    """A device is gone while it was in use; its tasks can be done on another one."""
 
 
 class Engine(Protocol):

@@ -15,10 +15,12 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from shardwright.engine.local import DONE, FAILED, MESSAGE
+from shardwright.engine import DONE
+from shardwright.engine.local import FAILED, MESSAGE
 from shardwright.errors import ShardwrightError
 
 
@@ -43,12 +45,15 @@ def serve(connection: Connection) -> None:
     try:
         while True:
             function, task = connection.recv()
-            for message in function(task):
+            for message in chain(function(task), [DONE]):
                 connection.send((MESSAGE, message))
-            connection.send((DONE, None))
     except Exception as error:  # of the task; or the parent is gone, and this goes nowhere
-        trace = "".join(traceback.format_exception(error))
-        connection.send((FAILED, (portable(error), trace)))
+        connection.send(failed(error))
+
+
+def failed(error: Exception) -> tuple[str, tuple[Exception, str]]:
+    """Give what to send of an error: it and its traceback."""
+    return FAILED, (portable(error), "".join(traceback.format_exception(error)))
 
 
 def portable(error: Exception) -> Exception:

@@ -160,7 +160,7 @@ def open_source(flag: str, path: object, recipe: object, progress: Progress) -> 
     from shardwright.verifying.folder import is_shard_folder
 
     file = find_recipe(recipe)
-    location = str(file.paths["store"]) if path is None else as_text(flag, path)
+    location = file.paths["store"] if path is None else as_text(flag, path)
     if "://" in location:
         return open_shards(location, progress)
     folder = Path(location)

@@ -34,6 +34,8 @@ from shardwright.shards.reader.catalog import Catalog, open_catalog
 from shardwright.shards.reader.folder import Folder, LocalFolder, Piece, Shard
 from shardwright.shards.reader.remote import RemoteFolder
 from shardwright.shards.reader.view import View
+from shardwright.storage import urls
+from shardwright.storage.urls import STORES, Location
 from shardwright.store.arrays import widened
 from shardwright.store.attention import CROPPED, ENLARGED
 from shardwright.store.provenance import Settings
@@ -227,12 +229,19 @@ class ShardSource:
 
 def open_shards(location: str, progress: Progress) -> ShardSource:
     """Open what is at a path or a URL."""
+    parts: Mapping[str, Location] = {}
+    scheme, url, _ = location.partition("://")
+    if not url or scheme in STORES:  # others cannot be listed
+        folder = urls.location(location)
+        parts = {} if is_packed(folder) else parts_of(folder)
+    folders: dict[str | None, Folder] = {n: _folder(str(part)) for n, part in parts.items()}
+    return ShardSource(location, folders or {None: _folder(location)}, progress)
+
+
+def _folder(location: str) -> Folder:
     if "://" in location:
-        return ShardSource(location, {None: RemoteFolder(location, {})}, progress)
-    path = Path(location)
-    parts = {} if is_packed(path) else parts_of(path)
-    folders: dict[str | None, Folder] = {n: LocalFolder(part) for n, part in parts.items()}
-    return ShardSource(location, folders or {None: LocalFolder(path)}, progress)
+        return RemoteFolder(location, {}, forks=False)
+    return LocalFolder(Path(location))
 
 
 def _recipe(catalog: Catalog) -> Recipe:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from shardwright.buckets import is_bucket
-from shardwright.engine.local import Local
 from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.packing.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
-from shardwright.validate import integer, names, place_or_none, require_switches
+from shardwright.validate import integer, require_switches
 
 __all__ = ["BucketSummary", "PackSummary", "pack"]
 
@@ -45,6 +43,9 @@ def pack(
     dry_run: bool = False,
     progress_every: int = 500,
     workers: int | None = None,
+    engine: str = "local",
+    ray_address: str | None = None,
+    only_writer: bool = False,
     progress: Progress | None = None,
 ) -> PackSummary:
     """Pack the ready samples of a store into tar shards, one folder per aspect bucket.
@@ -59,66 +60,65 @@ def pack(
     # Here, to keep the import of the package and --help fast.
     from msgspec.structs import asdict
 
-    from shardwright.packing.choice import ids_file as file_of
+    from shardwright.engine.ray import ray_of, tasks_on
+    from shardwright.packing.flags import bucket_names, read_settings
     from shardwright.packing.run import Request, run
-    from shardwright.recipes.split import choose_split
-    from shardwright.shards.format.manifest import PackSettings
+    from shardwright.storage.probe import require_conditions
+    from shardwright.storage.urls import Url
     from shardwright.store.places import find_places
-    from shardwright.store.where import parse
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append, "sync": sync}
     switches = {"other_jsonl": other_jsonl, "sha256": sha256, "ignore_space": ignore_space}
-    require_switches(shuffle=shuffle, dry_run=dry_run, **switches, **ways)
+    require_switches(shuffle=shuffle, dry_run=dry_run, only_writer=only_writer, **switches, **ways)
     way = [name for name, given in ways.items() if given]
     if len(way) > 1:
         raise UsageError("use only one of --overwrite, --resume, --append and --sync")
     if sync and bucket:
-        listed = ", ".join(f'"{name}"' for name in _bucket_names(bucket))
+        listed = ", ".join(f'"{name}"' for name in bucket_names(bucket))
         fix = f"to keep only these, give --where 'bucket in ({listed})'"
         raise UsageError("--sync follows all buckets of a folder, and --bucket names some", fix=fix)
     places = find_places(recipe, derived_dir, jsonl, output_dir)
-    conditions = names("--where", where)
-    for text in conditions:
-        parse(text)
-    drawn = 0 if seed is None else integer("--seed", seed, least=-(1 << 63))
-    settings = PackSettings(
-        buckets=_bucket_names(bucket),
+    settings = read_settings(
+        places.store.folder,
+        places.split,
+        bucket=bucket,
+        where=where,
+        ids_file=ids_file,
+        exclude_ids_file=exclude_ids_file,
+        split=split,
+        split_by=split_by,
+        shard_size=shard_size,
+        limit=limit,
         shuffle=shuffle,
-        seed=drawn if shuffle else None,
-        limit=None if limit is None else integer("--limit", limit),
-        shard_size=1000 if shard_size is None else integer("--shard-size", shard_size, least=1),
-        split=choose_split(split, split_by, places.split),
-        where=conditions,
-        ids_file=file_of(place_or_none("--ids-file", ids_file), places.store),
-        exclude_ids_file=file_of(
-            place_or_none("--exclude-ids-file", exclude_ids_file), places.store
-        ),
+        seed=seed,
     )
     given = {name: value for name, value in asdict(settings).items() if value}
     if limit is not None:
         given["limit"] = settings.limit
     if seed is not None:
-        given["seed"] = drawn
+        given["seed"] = int(seed)
     if shard_size is None:
         del given["shard_size"]
-    request = Request(
-        store=places.store,
-        output_dir=places.shards,
-        settings=settings,
-        given=given,
-        way=way[0] if way else None,
-        **switches,
-        dry_run=dry_run,
-        progress_every=integer("--progress-every", progress_every, least=1),
-        engine=Local.of(workers),
-    )
-    return run(request, progress or Progress())
-
-
-def _bucket_names(given: Iterable[str]) -> list[str]:
-    found = sorted(names("--bucket", given))
-    for name in found:
-        if not is_bucket(name):
-            fix = "write WIDTHxHEIGHT, for example 832x1216"
-            raise UsageError(f"--bucket {name}: not a bucket", fix=fix)
-    return found
+    ray, told, output = ray_of(engine, ray_address), progress or Progress(), places.shards
+    if isinstance(output, Url):
+        if overwrite or sync:
+            what = f"--{way[0]}: is a URL, where shards are added and never replaced"
+            raise UsageError(what, path=output, fix="give another --output-dir")
+        if not dry_run:
+            output = require_conditions(output, only_writer)
+    writes = [] if dry_run else [output]
+    with tasks_on(ray, workers, told.warn, writes=writes, reads=[places.store.folder]) as tasks:
+        return run(
+            Request(
+                store=places.store,
+                output_dir=output,
+                settings=settings,
+                given=given,
+                way=way[0] if way else None,
+                **switches,
+                dry_run=dry_run,
+                progress_every=integer("--progress-every", progress_every, least=1),
+                engine=tasks,
+            ),
+            told,
+        )

@@ -16,6 +16,7 @@ from shardwright.errors import InputMissingError, ShardwrightError, UsageError
 from shardwright.recipes import Recipe, Selection
 from shardwright.shards.format.manifest import IdsFile, PackSettings, relative_name
 from shardwright.storage.files import explained
+from shardwright.storage.urls import Location
 from shardwright.store import facts, records, where
 from shardwright.store.facts import Facts
 from shardwright.store.records import BadRecordError, Record, is_image_id
@@ -116,11 +117,7 @@ def read_choice(settings: PackSettings, store: Store) -> Choice:
 
     A renamed image is in a list by its first id too: what was taken out must not come back.
     """
-    found: dict[str, frozenset[str]] = {}
-    for name, flag in FLAGS.items():
-        if (file := getattr(settings, name)) is not None:
-            found[name], now = _read_ids(flag, joined(store.folder, file.path), store)
-            settings = msgspec.structs.replace(settings, **{name: now})
+    settings, found = _lists(settings, store.folder)
     limits, first_ids, beyond = store.recipe.selection, dict[str, str](), dict[str, str]()
     if found or settings.split or limits != Selection():
         for _, known in facts.read(store):
@@ -140,6 +137,24 @@ def read_choice(settings: PackSettings, store: Store) -> Choice:
     )
 
 
+def read_lists(settings: PackSettings, folder: Location) -> Choice:
+    """Read the lists that settings name relative to a folder; nothing is known of the images."""
+    settings, found = _lists(settings, folder)
+    excluded = found.get("exclude_ids_file", frozenset())
+    return Choice(settings, Selection(), found.get("ids_file"), excluded)
+
+
+def _lists(
+    settings: PackSettings, folder: Location
+) -> tuple[PackSettings, dict[str, frozenset[str]]]:
+    found: dict[str, frozenset[str]] = {}
+    for name, flag in FLAGS.items():
+        if (file := getattr(settings, name)) is not None:
+            found[name], now = _read_ids(flag, joined(folder, file.path), folder)
+            settings = msgspec.structs.replace(settings, **{name: now})
+    return settings, found
+
+
 def _exceeded(known: Facts, recipe: Recipe) -> str | None:
     """Name the limit of the recipe that an image exceeds; what is unknown does not."""
     lost = [count for name, count in known.tokens_lost.items() if name in recipe.by_name]
@@ -155,12 +170,12 @@ def _exceeded(known: Facts, recipe: Recipe) -> str | None:
     return None
 
 
-def ids_file(path: Path | None, store: Store) -> IdsFile | None:
-    """Name a list in settings; what is in it is known when it is read."""
-    return None if path is None else IdsFile(relative_name(path, store.folder), "")
+def ids_file(path: Path | None, folder: Location) -> IdsFile | None:
+    """Name a list in settings, relative to a folder; what is in it is known when it is read."""
+    return None if path is None else IdsFile(relative_name(path, folder), "")
 
 
-def _read_ids(flag: str, path: Path, store: Store) -> tuple[frozenset[str], IdsFile]:
+def _read_ids(flag: str, path: Path, folder: Location) -> tuple[frozenset[str], IdsFile]:
     """Read a list of ids, one to a line; in a ``.jsonl`` file, those of its records."""
     if not path.is_file():
         fix = f"restore it, or give another {flag} (with --sync, if there are shards)"
@@ -168,7 +183,7 @@ def _read_ids(flag: str, path: Path, store: Store) -> tuple[frozenset[str], IdsF
     with explained(path):
         data = path.read_bytes()
     ids = frozenset((_jsonl_ids if path.suffix == ".jsonl" else _text_ids)(flag, path, data))
-    return ids, IdsFile(relative_name(path, store.folder), xxhash.xxh3_64_hexdigest(data))
+    return ids, IdsFile(relative_name(path, folder), xxhash.xxh3_64_hexdigest(data))
 
 
 def _text_ids(flag: str, path: Path, data: bytes) -> Iterator[str]:

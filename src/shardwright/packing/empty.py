@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import xxhash
 
@@ -12,6 +11,7 @@ from shardwright.shards.format import manifest
 from shardwright.shards.format.empty import empty_faults, empty_folder, empty_members
 from shardwright.shards.format.manifest import Manifest
 from shardwright.storage import files
+from shardwright.storage.urls import Location, names
 from shardwright.store import commands
 from shardwright.store.store import Store
 
@@ -26,14 +26,13 @@ def read(store: Store) -> dict[str, bytes]:
     return found
 
 
-def publish(output: Path, base: Manifest, wanted: Mapping[str, bytes]) -> dict[str, str]:
+def publish(output: Location, base: Manifest, wanted: Mapping[str, bytes]) -> dict[str, str]:
     """Put the empty caption beside the shards; give the checksums for the manifest.
 
     That of shards that stay is kept, and only what is missing is added.
     """
     folder = empty_folder(output)
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    there = files.read_existing({name: folder / name for name in names})
+    there = files.read_existing({name: folder / name for name in names(folder)})
     listed = base.empties() if base.shards else {}
     kept = {name: data for name, data in there.items() if listed.get(name) == _checksum(data)}
     new = {**wanted, **kept}

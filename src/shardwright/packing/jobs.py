@@ -20,6 +20,7 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.loaders.indexes import read_record
 from shardwright.storage.local import free_bytes
+from shardwright.storage.urls import Location
 from shardwright.store import commands
 
 
@@ -34,7 +35,7 @@ class Job:
     jsonls: list[str]  # that its shards were packed from
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Location:
         """Give its shard folder."""
         return self.target.folder
 
@@ -84,7 +85,7 @@ def summarize(
     old: Mapping[str, Sequence[str]],
     synced: Comparison | None,
     *,
-    output: Path,
+    output: Location,
     dry_run: bool,
     obstacle: str | None,
     started: float,
@@ -134,7 +135,7 @@ def summarize(
         obstacle=obstacle,
         replaced_shards=[name for name in gone if name in new],
         removed_shards=[name for name in gone if name not in new],
-        free_bytes=free_bytes(output),
+        free_bytes=free_bytes(output) if isinstance(output, Path) else None,
         output_dir=str(output),
         journal=str(journal) if journal else None,
         derive_command=derive,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.progress import Progress
 from shardwright.shards.format import consistency, manifest
 from shardwright.shards.format.manifest import Manifest
+from shardwright.storage.urls import Location
 from shardwright.store.commands import quoted
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
@@ -19,7 +19,7 @@ def jsonl_name(store: Store) -> str:
     return manifest.relative_name(store.jsonl, store.folder)
 
 
-def require_same_jsonl(store: Store, known: Sequence[str], output: Path) -> None:
+def require_same_jsonl(store: Store, known: Sequence[str], output: Location) -> None:
     """Raise if the shards were packed from other JSONLs, which may hold out samples."""
     if known and jsonl_name(store) not in known:
         before = [str(store.of(name).jsonl) for name in known]
@@ -31,7 +31,7 @@ def require_same_jsonl(store: Store, known: Sequence[str], output: Path) -> None
         )
 
 
-def require_one_jsonl(store: Store, known: Sequence[str], output: Path) -> None:
+def require_one_jsonl(store: Store, known: Sequence[str], output: Location) -> None:
     """Raise if shards were packed from other JSONLs too: their samples are not in this one."""
     if others := [str(store.of(name).jsonl) for name in known if name != jsonl_name(store)]:
         raise UsageError(
@@ -42,7 +42,7 @@ def require_one_jsonl(store: Store, known: Sequence[str], output: Path) -> None:
 
 
 def require_same_kind(
-    store: Store, entries: Mapping[str, Entry], base: Manifest, output: Path, progress: Progress
+    store: Store, entries: Mapping[str, Entry], base: Manifest, output: Location, progress: Progress
 ) -> None:
     """Raise if the store's arrays were made with other settings than those of the shards kept.
 
@@ -50,7 +50,7 @@ def require_same_kind(
     """
     if not base.shards:
         return
-    if not base.jsonls():
+    if not base.jsonls() and not all(run.is_build for run in base.runs):
         progress.warn(
             f"{output}: the manifest does not name the JSONL of its shards; if it was only a part "
             f"of the store, check that {store.jsonl} holds no held-out sample"

@@ -13,7 +13,6 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import NamedTuple
 
 import xxhash
@@ -28,6 +27,7 @@ from shardwright.shards.format import index
 from shardwright.shards.format.manifest import Run, ShardEntry
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.storage.files import explained
+from shardwright.storage.urls import Location, Stat
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, is_image_id
@@ -73,7 +73,7 @@ class Comparison:
         return self.changed.total + self.removed.total
 
 
-def newer(source: os.stat_result, shard: os.stat_result, moved: bool = True) -> bool:
+def newer(source: os.stat_result, shard: os.stat_result | Stat, moved: bool = True) -> bool:
     """Whether a file may have been written, or moved there, after a shard.
 
     Times of one tick may be equal. An update that was begun before the shard was packed is moved
@@ -85,17 +85,20 @@ def newer(source: os.stat_result, shard: os.stat_result, moved: bool = True) -> 
 
 
 def of_jsonl(name: str, packed: Iterable[Packed], runs: Sequence[Run]) -> list[Packed]:
-    """Give the shards that were packed from a JSONL, or may be: earlier versions did not say."""
+    """Give the shards that were packed from a JSONL, or may be: earlier versions did not say.
+
+    Those of a build are from none.
+    """
     found = []
     for shard in packed:
-        jsonl = runs[shard.entry.run].jsonl
-        if jsonl in (name, None):
-            found.append(replace(shard, named=jsonl is not None))
+        run = runs[shard.entry.run]
+        if run.jsonl in (name, None) and not run.is_build:
+            found.append(replace(shard, named=run.jsonl is not None))
     return found
 
 
 def compare(
-    output: Path,
+    output: Location,
     packed: Sequence[Packed],
     found: Scan,
     stays: Callable[[int], bool],
@@ -173,7 +176,7 @@ def _not_ready(store: Store, absent: Collection[str]) -> dict[str, str]:
 
 
 class _Task(NamedTuple):
-    output: Path
+    output: Location
     path: str
     samples: Excerpt
     moved: bool

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,19 +27,26 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.packing import known
 from shardwright.packing.plan import Plan, Shard
 from shardwright.packing.start import existing
-from shardwright.packing.write import entry_of, make_task, write_shard
+from shardwright.packing.write import ShardToWrite, make_task, write_shard
 from shardwright.progress import Progress, quantity, size
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import index, manifest, records
 from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
+from shardwright.shards.format.moving import remove_stage
 from shardwright.shards.format.names import bucket_folder, existing_buckets, leftovers
+from shardwright.shards.format.writer import entry_of, names_of, publish
 from shardwright.storage import files
 from shardwright.storage.local import LocalStorage
+from shardwright.storage.objects import together
+from shardwright.storage.remote import abort_uploads, storage_at
+from shardwright.storage.urls import Location, Url, names
 from shardwright.store.provenance import Entry
 from shardwright.version import __version__
 
+_CHUNK = 1 << 20
 
-def refuse(output: Path, found: Sequence[Path], only: Collection[str]) -> None:
+
+def refuse(output: Location, found: Sequence[Location], only: Collection[str]) -> None:
     """Raise if there are shards already; ``only`` are the buckets asked for, if not all are."""
     if not found:
         return
@@ -50,6 +58,10 @@ def refuse(output: Path, found: Sequence[Path], only: Collection[str]) -> None:
         where, buckets = f"of {', '.join(sorted(only))}", sorted(only)
     elif only:
         overwrite = "--overwrite without --bucket"
+    if isinstance(output, Url):
+        resume = "--resume to finish the interrupted run, or " if unfinished else ""
+        what, fix = "already exists, so nothing was written", f"give {resume}another --output-dir"
+        raise ShardExistsError(what, path=found[0], fix=fix)
     count = len(existing(output, buckets))
     which = f"all {count:,} shards" if count > 1 else "the 1 shard"
     raise ShardExistsError(
@@ -60,13 +72,14 @@ def refuse(output: Path, found: Sequence[Path], only: Collection[str]) -> None:
     )
 
 
-def finished(output: Path, plan: Plan) -> dict[str, ShardEntry]:
+def finished(output: Location, plan: Plan) -> dict[str, ShardEntry]:
     """Find the planned shards that are already there, complete and with the planned samples."""
-    entries = (_finished(output, plan, shard) for shard in plan.shards)
+    look = partial(_finished, output, plan)
+    entries = together(look, plan.shards) if isinstance(output, Url) else map(look, plan.shards)
     return {entry.path: entry for entry in entries if entry is not None}
 
 
-def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
+def _finished(output: Location, plan: Plan, shard: Shard) -> ShardEntry | None:
     check()
     path = output / index.index_name(shard.path)
     try:
@@ -85,13 +98,13 @@ def _finished(output: Path, plan: Plan, shard: Shard) -> ShardEntry | None:
         return None
     if (head.ids, head.shard, head.bytes, there.st_size) != planned:
         return None
-    return entry_of(shard.bucket, head, data)
+    return entry_of(head, data)
 
 
 def write(
     plan: Plan,
     shards: Sequence[Shard],
-    output: Path,
+    output: Location,
     *,
     prefix: str,
     replaced: Collection[str],
@@ -111,37 +124,51 @@ def write(
     those to ``keep``.
     """
     remove_leftovers(output)
+    if isinstance(output, Path):
+        remove_stage(output)
     remaining = Counter(shard.bucket for shard in shards)
     for bucket in remaining:
         for folder in _folders(output, bucket):
             files.make_folder(folder)
     progress.phase("write", sum(shard.bytes for shard in shards), "B")
     entries: list[ShardEntry] = []
+    etags: dict[str, str] = {}
+    given: dict[str, Shard] = {}  # tasks that were given to workers, and are not done
     held: dict[str, list[ShardEntry]] = {bucket: [] for bucket in remaining}
     facts = known.Places(plan.scan, (sample for shard in shards for sample in shard.samples))
-    tasks = (make_task(plan, shard, facts, LocalStorage(output), sha256) for shard in shards)
+
+    def tasks() -> Iterator[ShardToWrite]:
+        for shard in shards:
+            given[shard.path] = shard
+            yield make_task(plan, shard, facts, storage_at(output), sha256)
+
     try:
-        with closing(engine.run(write_shard, tasks)) as messages:
+        with closing(engine.run(write_shard, tasks())) as messages:
             for message in messages:
                 if isinstance(message, int):
                     progress.advance(message)
                     continue
-                bucket = message.bucket
-                held[bucket].append(message)
+                entry, bucket = message.entry, message.entry.bucket
+                etags |= message.etags
+                del given[entry.path]
+                held[bucket].append(entry)
                 remaining[bucket] -= 1
                 if bucket not in replaced or not remaining[bucket]:
                     if bucket in replaced:
                         manifest.remove_manifest(output)
                     _publish(output, bucket, held[bucket], keep if bucket in replaced else None)
                     held[bucket].clear()
-                entries.append(message)
+                entries.append(entry)
                 progress.note(
-                    f"{prefix}{message.path} {quantity(message.samples, 'samples')}, "
+                    f"{prefix}{entry.path} {quantity(entry.samples, 'samples')}, "
                     f"{len(entries)}/{quantity(len(shards), 'shards')}"
                 )
     except BaseException as error:
         with suppress(StorageError):  # the error that brought us here is the one to report
-            remove_leftovers(output)
+            if isinstance(output, Path):
+                remove_leftovers(output)
+            elif not isinstance(error, StorageError):  # then it is within reach
+                abort_uploads(output, {name for path in given for name in names_of(path)})
         if isinstance(error, NoSpaceError):
             done = sum(entry.bytes for entry in entries)
             needed = size(sum(shard.bytes for shard in shards) - done)
@@ -153,23 +180,38 @@ def write(
             fix = f"pack again with --resume, or if that is refused with {way}"
             raise SourceChangedError(error.what, path=error.path, fix=fix) from error
         raise
+    if isinstance(output, Url):
+        _require_as_sent(output, entries, etags)
     return entries
 
 
+def _require_as_sent(output: Url, entries: Sequence[ShardEntry], etags: Mapping[str, str]) -> None:
+    """Raise if another run, which no lock keeps out, has replaced files that this one has sent."""
+    start = len(output.text) + 1
+    there = {url.text[start:]: found.etag for url, found in output.walk()} if entries else {}
+    others = [e.path for e in entries if any(there.get(n) != etags[n] for n in names_of(e.path))]
+    for path in others:
+        files.remove(output / index.index_name(path))  # so that --resume writes the shard again
+    if others:
+        what, fix = "another run has written it too", "pack again with --resume"
+        raise SourceChangedError(what, path=output / others[0], fix=fix)
+
+
 def _publish(
-    output: Path, bucket: str, sealed: Sequence[ShardEntry], keep: Collection[str] | None
+    output: Location, bucket: str, sealed: Sequence[ShardEntry], keep: Collection[str] | None
 ) -> None:
     """Give sealed shards their names; remove the others of the bucket, if it has some to keep."""
+    if isinstance(output, Url):  # then the worker has done it
+        return
     for entry in sealed:
-        for name in (*_beside(entry.path), entry.path):
-            LocalStorage(output).publish(name)
+        publish(LocalStorage(output), entry.path)
     if keep is not None:
         remove_shards(output, bucket, keep={*keep, *(entry.path for entry in sealed)})
     for folder in _folders(output, bucket):
         files.sync_folder(folder)
 
 
-def remove_shards(output: Path, bucket: str, keep: Iterable[str] = ()) -> None:
+def remove_shards(output: Location, bucket: str, keep: Iterable[str] = ()) -> None:
     """Remove the shards of a bucket, with their indexes and records."""
     kept = {output / path for path in keep}
     for path in existing(output, [bucket]):
@@ -184,7 +226,7 @@ def _beside(shard: str) -> tuple[str, str]:
     return records.records_name(shard), index.index_name(shard)
 
 
-def remove_empty_buckets(output: Path) -> None:
+def remove_empty_buckets(output: Location) -> None:
     """Remove the folders of buckets without shards."""
     for bucket in existing_buckets(output):
         if not existing(output, [bucket]):
@@ -192,10 +234,12 @@ def remove_empty_buckets(output: Path) -> None:
                 files.remove_empty_folders(folder)
 
 
-def make_durable(output: Path) -> None:
+def make_durable(output: Location) -> None:
     """Make every name in the folder durable, also those that a killed run did not sync."""
-    for folder in (output, output / STATE_FOLDER / index.INDEX_FOLDER):
-        files.sync_folder(folder)
+    if isinstance(output, Url):
+        return
+    files.sync_folder(output)
+    files.sync_folder(output / STATE_FOLDER / index.INDEX_FOLDER)
     files.sync_parent(output)
     for bucket in existing_buckets(output):
         for folder in _folders(output, bucket):
@@ -203,26 +247,30 @@ def make_durable(output: Path) -> None:
                 files.sync_folder(folder)
 
 
-def remove_leftovers(output: Path) -> None:
+def remove_leftovers(output: Location) -> None:
     """Remove what a killed run left half written, and indexes and records without their shard."""
+    if isinstance(output, Url):  # uploads, which may be those of a run that is at work
+        with suppress(StorageError):  # it may not be allowed, and nothing depends on it
+            abort_uploads(output)
+        return
     for bucket in existing_buckets(output):
         indexes, shards = _folders(output, bucket)
-        complete = {path.stem for path in existing(output, [bucket])}
+        complete = {os.path.splitext(path.name)[0] for path in existing(output, [bucket])}
         suffixes = (index.INDEX_SUFFIX, records.RECORDS_SUFFIX)
-        found = sorted(path for suffix in suffixes for path in indexes.glob("*" + suffix))
-        lone = [path for path in found if path.stem not in complete]
+        found = [name for name in names(indexes) if name.endswith(suffixes)]
+        lone = [indexes / name for name in found if os.path.splitext(name)[0] not in complete]
         for path in (*leftovers(indexes), *leftovers(shards), *lone):
             files.remove(path)
 
 
-def _folders(output: Path, bucket: str) -> tuple[Path, Path]:
+def _folders(output: Location, bucket: str) -> tuple[Location, Location]:
     """Give the folders of a bucket's indexes and records, and of its shards."""
     name = bucket_folder(bucket)
     return output / STATE_FOLDER / index.INDEX_FOLDER / name, output / name
 
 
 def finish(
-    output: Path,
+    output: Location,
     plan: Plan,
     begun: Unfinished,
     entries: Sequence[ShardEntry],
@@ -257,11 +305,11 @@ def finish(
         runs, shards = [*runs, run], [*shards, *new]
     shards = sorted(shards, key=lambda entry: entry.path)
     if sha256:
-        shards = [_with_sha256(entry, output) for entry in shards]
+        shards = [with_sha256(entry, output) for entry in shards]
     if not runs:  # no sample is left here
         manifest.remove_manifest(output)
         files.withdraw(output / STATE_FOLDER / manifest.SHA256_NAME)
-        manifest.remove_unfinished(output)
+        manifest.remove_unfinished(output, begun.plan)
         return
     recipe = plan.scan.store.recipe
     done = Manifest(
@@ -272,16 +320,16 @@ def finish(
     )
     manifest.save_sha256(output, done)
     manifest.save_manifest(output, done)
-    manifest.remove_unfinished(output)
+    manifest.remove_unfinished(output, begun.plan)
 
 
-def _with_sha256(entry: ShardEntry, output: Path) -> ShardEntry:
+def with_sha256(entry: ShardEntry, output: Location) -> ShardEntry:
     """Read a shard that was packed without --sha256 for its digest."""
     if entry.sha256 is not None:
         return entry
     hasher = hashlib.sha256()
-    with (output / entry.path).open("rb") as file:
-        while data := file.read(1 << 20):
+    with storage_at(output).open(entry.path) as file:
+        for start in range(0, file.size, _CHUNK):
             check()
-            hasher.update(data)
+            hasher.update(file.pread(start, _CHUNK))
     return msgspec.structs.replace(entry, sha256=hasher.hexdigest())

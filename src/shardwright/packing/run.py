@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from shardwright.errors import (
     ProvenanceError,
     ShardExistsError,
     SourceChangedError,
+    StorageError,
     UsageError,
 )
 from shardwright.packing import empty, publish, start, sync
@@ -44,7 +44,9 @@ from shardwright.shards.format.manifest import PackSettings, ShardEntry, Unfinis
 from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.storage import locks
-from shardwright.storage.local import LocalStorage, require_space, require_writable
+from shardwright.storage.local import require_space, require_writable
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location, Url, is_within
 from shardwright.store import commands, provenance
 from shardwright.store.commands import quoted
 from shardwright.store.provenance import Entry
@@ -56,7 +58,7 @@ class Request:
     """The arguments of a run, after validation."""
 
     store: Store
-    output_dir: Path
+    output_dir: Location
     settings: PackSettings  # as far as the flags say
     given: Mapping[str, Any]  # those of them that are not the default
     way: str | None  # overwrite, resume, append or sync, where shards may be there already
@@ -133,7 +135,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     elif active:
         with ExitStack() as locked:
             for job in active:
-                locked.enter_context(LocalStorage(job.folder).lease())
+                locked.enter_context(storage_at(job.folder).lease())
             now = find_targets(request.output_dir, request.settings, request.way)
             if now != (split, targets) or _starts(request, targets) != starts:
                 what = "another run has written here"
@@ -185,10 +187,12 @@ def _settings(
     if stays and request.way != "resume":  # which is refused for any other setting
         now = as_before.conditions(folder)
         if was != now:
-            listed = f"with {' '.join(map(quoted, was))}" if was else "without conditions"
             change = commands.pack(request.store, top, "--sync", *now)
-            what = f"was packed {listed}, so nothing was written"
-            raise UsageError(what, path=request.output_dir, fix=f"to change that, run {change}")
+            what = f"was packed {start.spelt(was)}, so nothing was written"
+            fix = f"to change that, run {change}"
+            if before.is_build:
+                fix = "give the same conditions, or another --output-dir"
+            raise UsageError(what, path=request.output_dir, fix=fix)
     if request.way == "sync" or (request.way == "resume" and before.sync):
         scope = {"buckets": start.asked_buckets(starts)}
         given = {**scope, **request.given, "split": split, "part": None}
@@ -261,9 +265,10 @@ def _obstacle(
 
 def _require_own_folder(request: Request) -> None:
     """Keep shards out of the store's own folders."""
-    target, store = request.output_dir.resolve(), request.store
-    arrays = [store.arrays(component).resolve() for component in store.recipe.components]
-    if target == store.folder.resolve() or any(target.is_relative_to(folder) for folder in arrays):
+    output, store = request.output_dir, request.store
+    arrays = [store.arrays(component) for component in store.recipe.components]
+    own = output.resolve() == store.folder.resolve()
+    if own or any(is_within(output, folder) for folder in arrays):
         fix = "give another --output-dir"
         raise UsageError("belongs to the store", path=request.output_dir, fix=fix)
 
@@ -289,7 +294,7 @@ def _starts(request: Request, targets: Sequence[Target]) -> list[Start]:
     return [start.fresh(target.folder, overwrite=overwrite, only=only) for target in targets]
 
 
-def _kept(layout: Plan, start: Start, folder: Path, way: str | None) -> dict[str, ShardEntry]:
+def _kept(layout: Plan, start: Start, folder: Location, way: str | None) -> dict[str, ShardEntry]:
     """Find the shards of the interrupted run that need not be written again."""
     if start.resumed is None:
         return {}
@@ -337,6 +342,11 @@ def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Pro
         instead = f" instead of --{request.way}" if request.way not in (None, "resume") else ""
         interrupt.add_note(f"to continue, run the same pack with --resume{instead}")
         raise
+    except StorageError as error:
+        if not isinstance(request.output_dir, Url) or error.fix is None:
+            raise
+        fix = error.fix.replace("run the same command again", "pack again with --resume")
+        raise StorageError(error.what, path=error.path, fix=fix) from error
 
 
 def _write_target(
@@ -346,8 +356,11 @@ def _write_target(
     if shards := (start.before or start.base).shards:  # SHA256SUMS, once there, is kept up
         sha256 |= all(entry.sha256 is not None for entry in shards)
     if start.append:  # an interrupted one may have left shards that are not planned now
+        keep = job.stay
+        if isinstance(target, Url):  # another run of this plan may have just written one
+            keep |= {shard.path for shard in job.todo}
         for name in existing_buckets(target):
-            publish.remove_shards(target, name, keep=job.stay)
+            publish.remove_shards(target, name, keep=keep)
     written = publish.write(
         layout,
         job.todo,

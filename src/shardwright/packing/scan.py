@@ -1,7 +1,6 @@
 """The first step of packing: read the metadata, list the arrays, and find the ready records.
 
-Of each record only its id, its bucket and the place of its line are kept: a million records take a
-few hundred megabytes.
+Of each record only its id, its bucket and the place of its line are kept, in columns.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import filterfalse
+from itertools import filterfalse, pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,6 +35,28 @@ _UNMET = -1  # for its place: no record of these arrays has come yet
 _ARRAY = ".npy"  # ids are compared as names of arrays, because listing a folder gives these
 
 
+class Ids:
+    """Ids one after another in memory: 40 bytes for 32 characters, where a list takes 90."""
+
+    def __init__(self) -> None:
+        self._text, self._ends = bytearray(), array("Q", [0])
+
+    def append(self, image_id: str) -> None:
+        """Add an id."""
+        self._text += image_id.encode()
+        self._ends.append(len(self._text))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, sample: int) -> str:
+        return self._text[self._ends[sample] : self._ends[sample + 1]].decode()
+
+    def __iter__(self) -> Iterator[str]:
+        for start, end in pairwise(self._ends):
+            yield self._text[start:end].decode()
+
+
 @dataclass
 class Scan:
     """The ready samples of a store, in columns; a sample is its position in them."""
@@ -43,7 +64,7 @@ class Scan:
     store: Store
     jsonl_state: tuple[int, int]  # its size and time, to notice a change before we copy it
     skipped: Counts = field(default_factory=Counts)
-    ids: list[str] = field(default_factory=list)
+    ids: Ids = field(default_factory=Ids)
     buckets: list[str] = field(default_factory=list)
     offsets: array[int] = field(default_factory=lambda: array("Q"))
     lengths: array[int] = field(default_factory=lambda: array("I"))
@@ -68,9 +89,12 @@ class Scan:
         there = sample < len(self.offsets) and self.offsets[sample] == offset
         return sample if there and sample not in self.dropped else None
 
-    def ready(self) -> Iterator[int]:
+    def ready(self) -> Sequence[int]:
         """Give the ready samples in the order of the JSONL."""
-        return filterfalse(self.dropped.__contains__, range(len(self.ids)))
+        samples = range(len(self.ids))
+        if not self.dropped:
+            return samples
+        return array("I", filterfalse(self.dropped.__contains__, samples))
 
     @property
     def total_records(self) -> int:
@@ -120,6 +144,9 @@ class Excerpt:
         path = self.store.jsonl
         with ExitStack() as stack:
             fd = _open(path, 0, stack)
+            if hasattr(os, "posix_fadvise"):  # so that a disk reads many at a time; macOS has none
+                for offset, length in zip(self.offsets, self.lengths, strict=True):
+                    os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
             for image_id, offset, length in zip(self.ids, self.offsets, self.lengths, strict=True):
                 check()
                 yield image_id, os.pread(fd, length, offset)

@@ -27,15 +27,20 @@ _NONE = -1  # no condition fails
 class Selected:
     """The samples that are asked for, in the order in which a limit takes them."""
 
-    order: list[int]
-    parts: dict[int, str] = field(default_factory=dict)  # by sample, if there is a split
+    order: Sequence[int]
+    parts: tuple[str, ...] = ()  # the names of a split's parts, if there is one
+    numbers: array[int] = field(default_factory=lambda: array("H"))  # of the parts, by sample
     left_out: Counts = field(default_factory=Counts)  # the others, by condition
     packed_before: int = 0
     unselected: set[int] = field(default_factory=set)  # of those, what is not asked for now
 
-    def of_part(self, samples: list[int], part: str | None) -> list[int]:
+    def part_of(self, sample: int) -> str | None:
+        """Give the part of a sample; without a split, None."""
+        return self.parts[self.numbers[sample]] if self.parts else None
+
+    def of_part(self, samples: Sequence[int], part: str | None) -> Sequence[int]:
         """Give those of some samples that belong to a part."""
-        return samples if part is None else [s for s in samples if self.parts[s] == part]
+        return samples if part is None else [s for s in samples if self.part_of(s) == part]
 
 
 def select(
@@ -52,11 +57,14 @@ def select(
     ``known`` are the ids that are packed already, when shards are appended. ``--bucket`` is for new
     samples, and not for those that are ``packed`` in shards that follow the store.
     """
-    samples, read = list(scan.ready()), _Read()
+    samples, read = scan.ready(), _Read()
     if choice.conditions or choice.group:
         read = _read(scan, samples, choice, engine, progress)
     _warn_of_lists(scan, choice, progress)
-    settings, found, alone = choice.settings, Selected([]), list[int]()
+    settings, order, alone = choice.settings, array("I"), list[int]()
+    found = Selected(order)
+    if settings.split is not None:
+        found.parts, found.numbers = settings.split.names, array("H", [0]) * len(scan.ids)
     for sample in samples:
         image_id = scan.ids[sample]
         fault = choice.fault(image_id, read.fails.get(sample))
@@ -68,11 +76,12 @@ def select(
             fault = fault if image_id in packed else "--bucket"
         if settings.split is not None and fault is None:
             group = read.groups.get(sample)
-            part = found.parts[sample] = str(choice.part_of(image_id, group))
+            part = str(choice.part_of(image_id, group))
+            found.numbers[sample] = found.parts.index(part)
             fault = None if part in parts else "--split"
             alone += [sample] if choice.group and group is None else []
         if fault is None:
-            found.order.append(sample)
+            order.append(sample)
         else:
             found.left_out.add(fault, image_id)
     if alone:
@@ -81,10 +90,21 @@ def select(
             f"{scan.ids[alone[0]]}: the part of each is chosen by its own id"
         )
     if settings.shuffle:
-        # By sort key, because random() is the one method whose sequence Python guarantees.
-        draw = random.Random(settings.seed)
-        found.order.sort(key=lambda _: draw.random())
+        found.order = _shuffled(order, settings.seed)
     return found
+
+
+def _shuffled(order: array[int], seed: int | None) -> array[int]:
+    """Sort by random numbers, because random() is the one method whose sequence Python guarantees.
+
+    Equal ones leave two samples in their order.
+    """
+    import numpy as np  # here, because it takes longer to load than a small store to pack
+
+    draw = random.Random(seed).random
+    keys = np.fromiter((draw() for _ in order), np.float64, len(order))
+    shuffled = np.asarray(order)[np.argsort(keys, kind="stable")]
+    return array("I", shuffled.tobytes())
 
 
 @dataclass
@@ -148,7 +168,8 @@ def _read(
     asked |= {choice.group: "the column of the split"} if choice.group else {}
     for name, flag in asked.items():
         if samples and name not in fields:
-            fix = f"there are {', '.join(sorted(fields))}"
+            ours = (field for field in fields if not field.startswith("__"))  # of a plan
+            fix = f"there are {', '.join(sorted(ours))}"
             raise UsageError(f"{flag}: no record has a field {name}", fix=fix)
     return found
 

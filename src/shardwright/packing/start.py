@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import msgspec
 
@@ -30,6 +29,10 @@ from shardwright.shards.format.names import (
     existing_shards,
     shard_number,
 )
+from shardwright.storage.objects import together
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location, Url
+from shardwright.store.commands import quoted
 
 _EMPTY = Manifest(runs=[], shards=[])
 
@@ -39,7 +42,7 @@ class Start:
     """Where a run starts."""
 
     base: Manifest  # the shards that stay as they are
-    loose: Sequence[Path] = ()  # shards that no manifest lists, and this run would not remove
+    loose: Sequence[Location] = ()  # shards that no manifest lists, and this run would not remove
     append: bool = False  # whether the run adds to the base
     resumed: Unfinished | None = None  # the run that is continued
     replaced: Collection[str] = ()  # buckets whose old shards go; after an interruption, mixed ones
@@ -53,19 +56,30 @@ class Start:
         """Raise if what would be packed now is not what the resumed run was packing."""
         if self.resumed is None or self.resumed.plan == plan:
             return
-        old = msgspec.structs.asdict(self.resumed.settings)
-        new = msgspec.structs.asdict(settings)
-        differing = [
-            f"{_flag(name)} was {_value(value)} and is {_value(new[name])}"
-            for name, value in old.items()
-            if value != new[name]
-        ]
+        changes = changed_settings(self.resumed.settings, settings)
+        differing = [f"{flag} was {old} and is {new}" for flag, old, new in changes]
         what = ", ".join(differing) or "the records or arrays of the store have changed"
         fix = f"run it as before, or pack again with --{'sync' if self.before else 'overwrite'}"
         raise UsageError(f"--resume: this is not the run to resume: {what}", fix=fix)
 
 
-def existing(output: Path, buckets: Iterable[str]) -> list[Path]:
+def changed_settings(old: PackSettings, new: PackSettings) -> list[tuple[str, str, str]]:
+    """List the settings that differ: the flag, what it was and what it is."""
+    before, now = msgspec.structs.asdict(old), msgspec.structs.asdict(new)
+    return [
+        (_flag(name), _value(value), _value(now[name]))
+        for name, value in before.items()
+        if value != now[name]
+    ]
+
+
+def spelt(conditions: Sequence[str]) -> str:
+    """Say with which conditions a folder was packed."""
+    listed = " ".join(map(quoted, conditions))
+    return f"with {listed}" if conditions else "without conditions"
+
+
+def existing(output: Location, buckets: Iterable[str]) -> list[Location]:
     """Find the shards that are already there in some buckets."""
     return [
         path
@@ -74,13 +88,13 @@ def existing(output: Path, buckets: Iterable[str]) -> list[Path]:
     ]
 
 
-def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
+def fresh(output: Location, *, overwrite: bool, only: Collection[str]) -> Start:
     """Start over; shards of other buckets stay, unless all are overwritten."""
     going = (only or existing_buckets(output)) if overwrite else []
     replaced = [name for name in going if existing(output, [name])]
     if overwrite and not only:
         return Start(_EMPTY, replaced=replaced)
-    unfinished = manifest.load_unfinished(output)
+    unfinished = _unfinished(output)
     base = _base(output, unfinished)
     mixed = set(unfinished.replaces) if unfinished else set()
     base = _without({*mixed, *going}, base)
@@ -89,24 +103,39 @@ def fresh(output: Path, *, overwrite: bool, only: Collection[str]) -> Start:
     return Start(base, loose, replaced=replaced)
 
 
-def append(output: Path) -> Start:
+def append(output: Location) -> Start:
     """Start after the last shard of each bucket."""
-    unfinished = manifest.load_unfinished(output)
+    unfinished = _unfinished(output)
     if unfinished is not None and unfinished.sync:
         fix = "finish it with --sync, which also packs what is new"
         raise UsageError("its last run was interrupted", path=output, fix=fix)
-    return _after(output, _listed(output, unfinished, "--append"), True, unfinished)
+    return after(output, _listed(output, unfinished, "--append"), True, unfinished)
 
 
-def sync(output: Path) -> Start:
+def sync(output: Location) -> Start:
     """Start with all shards that are there, or were before an interrupted sync."""
-    unfinished = manifest.load_unfinished(output)
+    unfinished = _unfinished(output)
     if unfinished is not None and unfinished.sync:
         return _synced(output, unfinished.sync, unfinished)
-    return _synced(output, Before(_listed(output, unfinished, "--sync"), {}), unfinished)
+    base = _listed(output, unfinished, "--sync")
+    if any(run.is_build for run in base.runs):
+        what = "was made by shardwright build, and --sync follows a store"
+        fix = "build with --append, or pack with --overwrite"
+        raise UsageError(what, path=output, fix=fix)
+    return _synced(output, Before(base, {}), unfinished)
 
 
-def _listed(output: Path, unfinished: Unfinished | None, way: str) -> Manifest:
+def _unfinished(output: Location) -> Unfinished | None:
+    """Read the note of an interrupted run; raise if only a build can finish it."""
+    unfinished = manifest.load_unfinished(output)
+    if unfinished is not None and unfinished.is_build:
+        what = "its last run was an interrupted build"
+        fix = "run the same shardwright build again to finish it, or give another --output-dir"
+        raise UsageError(what, path=output, fix=fix)
+    return unfinished
+
+
+def _listed(output: Location, unfinished: Unfinished | None, way: str) -> Manifest:
     """Give the manifest to add to; raise if there are other shards, or an interrupted run."""
     if unfinished is not None and not unfinished.append:
         fix = f"finish it with --resume, or pack again with --overwrite, before you {way}"
@@ -120,7 +149,7 @@ def _listed(output: Path, unfinished: Unfinished | None, way: str) -> Manifest:
     return base
 
 
-def _synced(output: Path, before: Before, unfinished: Unfinished | None) -> Start:
+def _synced(output: Location, before: Before, unfinished: Unfinished | None) -> Start:
     packed = [
         replace(shard, changes=before.changes.get(shard.entry.path, {}))
         for shard in _packed(output, before.manifest, before.ids)
@@ -135,13 +164,13 @@ def _synced(output: Path, before: Before, unfinished: Unfinished | None) -> Star
     )
 
 
-def resume(output: Path) -> Start:
+def resume(output: Location) -> Start:
     """Start where the last run was interrupted, or go over it again if it was not."""
-    unfinished = manifest.load_unfinished(output)
+    unfinished = _unfinished(output)
     if unfinished is not None and unfinished.sync:
         return _synced(output, unfinished.sync, unfinished)
     if unfinished is not None:
-        return _after(output, _base(output, unfinished), unfinished.append, unfinished)
+        return after(output, _base(output, unfinished), unfinished.append, unfinished)
     done = manifest.load_manifest(output)
     if done is None:  # then no run of ours has begun here
         return Start(_EMPTY, loose=_unlisted(output, _EMPTY))
@@ -149,6 +178,9 @@ def resume(output: Path) -> Start:
     kept = [shard for shard in done.shards if shard.run != last]
     base = msgspec.structs.replace(done, runs=done.runs[:-1], shards=kept)
     run = done.runs[-1]
+    if run.is_build:
+        fix = "pack with --append, or with --overwrite"
+        raise UsageError("its last run was a build, which is finished", path=output, fix=fix)
     again = Unfinished(
         append=run.append, plan=run.plan, settings=run.settings, replaces=[], base=base
     )
@@ -156,10 +188,10 @@ def resume(output: Path) -> Start:
         written = [shard.path for shard in done.shards if shard.run == last]
         ids = {path: index.load(output, path).head.ids for path in written}
         return _synced(output, Before(done, ids), again)
-    return _after(output, base, run.append, again)
+    return after(output, base, run.append, again)
 
 
-def resume_part(output: Path, part: str, current: Unfinished | Run | None) -> Start:
+def resume_part(output: Location, part: str, current: Unfinished | Run | None) -> Start:
     """Start a part of a split where the ``current`` run left it.
 
     It is resumed if that run has begun it. Otherwise it begins.
@@ -174,7 +206,7 @@ def resume_part(output: Path, part: str, current: Unfinished | Run | None) -> St
     return append(output) if current.append else Start(_EMPTY, loose=_unlisted(output, _EMPTY))
 
 
-def current_run(outputs: Iterable[Path]) -> Unfinished | Run | None:
+def current_run(outputs: Iterable[Location]) -> Unfinished | Run | None:
     """Find the last run into the parts of a split: the unfinished one, or the latest.
 
     A damaged manifest names none; it is reported where it is needed.
@@ -195,7 +227,7 @@ def current_run(outputs: Iterable[Path]) -> Unfinished | Run | None:
     return None
 
 
-def _last(output: Path) -> Unfinished | Run | None:
+def _last(output: Location) -> Unfinished | Run | None:
     if (unfinished := manifest.load_unfinished(output)) is not None:
         return unfinished
     done = manifest.load_manifest(output)
@@ -215,14 +247,14 @@ def asked_buckets(starts: Iterable[Start]) -> list[str]:
     return sorted({name for names in asked for name in names}) if all(asked) else []
 
 
-def packed_ids(output: Path) -> frozenset[str]:
+def packed_ids(output: Location) -> frozenset[str]:
     """Read the ids that have a sample in the finished shards of a folder."""
     done = manifest.load_manifest(output)
     shards = done.shards if done else ()
     return frozenset(i for shard in shards for i in index.load(output, shard.path).head.ids)
 
 
-def packed_from(output: Path) -> list[str]:
+def packed_from(output: Location) -> list[str]:
     """Name the JSONLs that the shards of the folder were packed from, as far as recorded."""
     names: list[str] = []
     with suppress(DamageError):  # then they are unknown, and --overwrite is the way out
@@ -248,17 +280,18 @@ def only(base: Manifest, shards: Sequence[ShardEntry]) -> Manifest:
     )
 
 
-def _unlisted(output: Path, base: Manifest) -> list[Path]:
+def _unlisted(output: Location, base: Manifest) -> list[Location]:
     """Find the shards that a manifest does not list."""
     listed = {output / shard.path for shard in base.shards}
     return [path for path in existing(output, existing_buckets(output)) if path not in listed]
 
 
-def _base(output: Path, unfinished: Unfinished | None) -> Manifest:
+def _base(output: Location, unfinished: Unfinished | None) -> Manifest:
     return (unfinished.base if unfinished else manifest.load_manifest(output)) or _EMPTY
 
 
-def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | None) -> Start:
+def after(output: Location, base: Manifest, append: bool, unfinished: Unfinished | None) -> Start:
+    """Start with the shards of a base; if they are added to, after the last of each bucket."""
     packed = _packed(output, base, {}) if append else []
     numbers: dict[str, int] = {}
     for entry in (shard.entry for shard in packed):
@@ -275,21 +308,34 @@ def _after(output: Path, base: Manifest, append: bool, unfinished: Unfinished | 
     )
 
 
-def _packed(output: Path, listed: Manifest, gone: Mapping[str, Sequence[str]]) -> list[Packed]:
+def _packed(output: Location, listed: Manifest, gone: Mapping[str, Sequence[str]]) -> list[Packed]:
     """Read the ids of the listed shards; those of some that may be ``gone`` are known."""
-    packed = []
+    there = sizes(output, [entry.path for entry in listed.shards])
     for entry in listed.shards:
-        check()
-        path, ids = output / entry.path, gone.get(entry.path)
-        if ids is None and (not path.is_file() or path.stat().st_size != entry.bytes):
+        if entry.path not in gone and there.get(entry.path) != entry.bytes:
             fix = "restore a copy, or pack again with --overwrite, before you add to it"
-            raise DamageError("is missing or incomplete", path=path, fix=fix)
+            raise DamageError("is missing or incomplete", path=output / entry.path, fix=fix)
+
+    def packed(entry: ShardEntry) -> Packed:
+        check()
+        ids = gone.get(entry.path)
         known = index.load(output, entry.path).head.ids if ids is None else ids
-        packed.append(Packed(entry, known, replaced=ids is not None))
-    return packed
+        return Packed(entry, known, replaced=ids is not None)
+
+    if not isinstance(output, Url):
+        return [packed(entry) for entry in listed.shards]
+    return list(together(packed, listed.shards))
 
 
-def mixed(output: Path, start: Start, kept: Collection[str]) -> list[str]:
+def sizes(output: Location, paths: Sequence[str]) -> dict[str, int]:
+    """Give the sizes of those of some shards that are there."""
+    if isinstance(output, Url):
+        return dict(storage_at(output).list(".tar")) if paths else {}
+    found = {path: output / path for path in paths}
+    return {name: path.stat().st_size for name, path in found.items() if path.is_file()}
+
+
+def mixed(output: Location, start: Start, kept: Collection[str]) -> list[str]:
     """Name the buckets with shards that a sync replaces or removes."""
     stay = {output / path for path in (*kept, *(entry.path for entry in start.base.shards))}
     buckets = existing_buckets(output)

@@ -81,7 +81,7 @@ class PackSummary(Summary):
     obstacle: str | None  # under dry_run, why the run itself would stop
     replaced_shards: list[str]  # old shards that new ones of that name replaced, or would
     removed_shards: list[str]  # other old shards that were removed, or would be
-    free_bytes: int
+    free_bytes: int | None  # None at a URL
     output_dir: str
     journal: str | None  # holds records of an interrupted derive, which are not packed
     derive_command: str | None  # merges the journal, and makes off_shape arrays fit

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from msgspec import UNSET, UnsetType
 
@@ -28,6 +27,7 @@ from shardwright.packing.targets import Target
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format.manifest import Before
 from shardwright.shards.format.names import shard_number
+from shardwright.storage.urls import Location
 from shardwright.store import commands
 
 
@@ -109,7 +109,7 @@ def require_some_left(starts: Sequence[Start], selected: Selected, checked: Chec
 
 
 def require_current(
-    job: Job, selected: Selected, output: Path, engine: Engine, progress: Progress
+    job: Job, selected: Selected, output: Location, engine: Engine, progress: Progress
 ) -> None:
     """Raise if packed samples are outdated, before others are appended to them."""
     scan, runs = job.layout.scan, job.start.base.runs

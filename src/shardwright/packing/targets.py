@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from shardwright.errors import DamageError, UsageError
 from shardwright.packing.start import existing
@@ -12,6 +11,7 @@ from shardwright.recipes.split import Split
 from shardwright.shards.format import parts
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.shards.format.names import existing_buckets
+from shardwright.storage.urls import Location
 from shardwright.store.commands import quoted
 
 
@@ -19,7 +19,7 @@ from shardwright.store.commands import quoted
 class Target:
     """A shard folder, and the part of a split that belongs there."""
 
-    folder: Path
+    folder: Location
     part: str | None = None
 
     @property
@@ -29,7 +29,7 @@ class Target:
 
 
 def find_targets(
-    output: Path, settings: PackSettings, way: str | None
+    output: Location, settings: PackSettings, way: str | None
 ) -> tuple[Split | None, list[Target]]:
     """Find the folders to pack into, by the split that is asked for or was recorded before.
 
@@ -61,7 +61,7 @@ def find_targets(
     return split, [Target(output / name, name) for name in names]
 
 
-def _named_beside(output: Path) -> tuple[str | None, Split | None]:
+def _named_beside(output: Location) -> tuple[str | None, Split | None]:
     """Find the part that a folder without a readable manifest is, if those beside it name it."""
     folder = output.absolute()
     for split in parts.recorded_splits(folder.parent).values():
@@ -70,7 +70,7 @@ def _named_beside(output: Path) -> tuple[str | None, Split | None]:
     return None, None
 
 
-def _require_readable(output: Path) -> None:
+def _require_readable(output: Location) -> None:
     """Raise if a folder below may be a part whose split is unknown."""
     for folder in parts.packed_below(output):
         try:
@@ -80,7 +80,7 @@ def _require_readable(output: Path) -> None:
             raise DamageError(error.what, path=error.path, fix=fix) from None
 
 
-def _require_same(output: Path, split: Split | None, before: Split) -> None:
+def _require_same(output: Location, split: Split | None, before: Split) -> None:
     if split is None or split == before:
         return
     was = " ".join(map(quoted, before.flags()))

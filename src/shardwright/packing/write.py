@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from array import array
 from collections import deque
@@ -10,22 +9,13 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 
-import xxhash
-from msgspec import UNSET
-
-from shardwright.errors import StorageError
 from shardwright.packing import known
 from shardwright.packing.plan import Plan, Shard
 from shardwright.packing.scan import Excerpt, changed
-from shardwright.recipes import JSON_SUFFIX, Component
-from shardwright.shards.format import index, tar
-from shardwright.shards.format import records as shard_records
-from shardwright.shards.format.index import ShardIndex
-from shardwright.shards.format.keys import key
+from shardwright.recipes import Component
 from shardwright.shards.format.manifest import ShardEntry
-from shardwright.shards.format.record_members import json_member, mask_member
-from shardwright.storage.files import GatheredFile
-from shardwright.storage.local import LocalStorage
+from shardwright.shards.format.writer import ShardWriter, names_of
+from shardwright.storage.remote import RemoteStorage, Storage
 from shardwright.store import content, npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
@@ -38,7 +28,7 @@ _REPORT = 1 << 25  # bytes between two progress messages
 class ShardToWrite:
     """All that a worker needs to write one shard."""
 
-    output: LocalStorage
+    output: Storage
     shard: Shard
     samples: Excerpt
     sizes: array[int]
@@ -48,7 +38,7 @@ class ShardToWrite:
 
 
 def make_task(
-    plan: Plan, shard: Shard, facts: known.Places, output: LocalStorage, sha256: bool
+    plan: Plan, shard: Shard, facts: known.Places, output: Storage, sha256: bool
 ) -> ShardToWrite:
     """Gather what a worker needs for one shard."""
     sizes, times = array("Q"), array("q")
@@ -59,82 +49,59 @@ def make_task(
     return ShardToWrite(output, shard, samples, sizes, times, facts.of(shard.samples), sha256)
 
 
-def write_shard(task: ShardToWrite) -> Iterator[int | ShardEntry]:
-    """Write one shard, its records and its index; yield bytes now and then, then its entry."""
+@dataclass(frozen=True)
+class Written:
+    """A shard that was written."""
+
+    entry: ShardEntry
+    etags: dict[str, str]  # at an object store: of its files, by name
+
+
+def write_shard(task: ShardToWrite) -> Iterator[int | Written]:
+    """Write one shard, its records and its index; yield bytes now and then, then the shard."""
     path, size, ids = task.shard.path, task.shard.bytes, task.samples.ids
     store, recipe = task.samples.store, task.samples.store.recipe
-    fast, secure = xxhash.xxh3_128(), hashlib.sha256() if task.sha256 else None
-    beside, beside_size = xxhash.xxh3_64(), 0
-    with (
-        task.output.create(path, [fast, secure] if secure else [fast]) as file,
-        task.output.create(shard_records.records_name(path), [beside]) as lines,
-        ExitStack() as stack,
-    ):
-        shard = _Members(file)
-        folders = task.samples.folders(stack)
-        planned = zip(task.sizes, task.times, strict=True)
-        reported = 0
-        opened = stack.enter_context(closing(_open_ahead(ids, folders)))
-        facts = stack.enter_context(closing(known.read(store, ids, task.facts)))
-        samples = zip(task.samples.lines(), facts, opened, strict=True)
-        for (image_id, line), fact, arrays in samples:
-            try:
-                record = records.parse(line)
-            except BadRecordError:
-                raise changed(store.jsonl, "written to") from None
-            name = key(image_id, recipe.longest_key)
-            shard.add(f"{name}.{JSON_SUFFIX}", json_member(record, recipe))
-            text = shard_records.line(record, recipe, fact)
-            lines.put(text)
-            beside_size += len(text)
-            for (component, _), fd in zip(folders, arrays, strict=True):
+    reported = 0
+    with ShardWriter(task.output, path, recipe, sha256=task.sha256) as shard:
+        with ExitStack() as stack:
+            folders = task.samples.folders(stack)
+            planned = zip(task.sizes, task.times, strict=True)
+            opened = stack.enter_context(closing(_open_ahead(ids, folders)))
+            facts = stack.enter_context(closing(known.read(store, ids, task.facts)))
+            samples = zip(task.samples.lines(), facts, opened, strict=True)
+            for (image_id, line), fact, arrays in samples:
                 try:
-                    if isinstance(fd, BadArrayError):
-                        raise fd
-                    shard.add_array(f"{name}.{component.suffix}", *next(planned), component, fd)
-                except BadArrayError as error:
-                    how = error.reason.replace("_", " ")
-                    raise changed(store.array(component, image_id), how) from None
-                if component.mask is not None:
-                    mask = mask_member(record, component.mask)
-                    shard.add(f"{name}.{component.mask.suffix}", mask)
-            if file.written - reported >= _REPORT:
-                yield file.written - reported
-                reported = file.written
-        file.put(tar.END)
-        file.seal(size)
-        lines.seal(beside_size)
+                    record = records.parse(line)
+                except BadRecordError:
+                    raise changed(store.jsonl, "written to") from None
+                shard.begin(image_id, record, fact)
+                for (component, _), fd in zip(folders, arrays, strict=True):
+                    try:
+                        if isinstance(fd, BadArrayError):
+                            raise fd
+                        _add_array(shard, component, fd, *next(planned))
+                    except BadArrayError as error:
+                        how = error.reason.replace("_", " ")
+                        raise changed(store.array(component, image_id), how) from None
+                if shard.written - reported >= _REPORT:
+                    yield shard.written - reported
+                    reported = shard.written
+        entry = shard.finish(size)
+    etags = {}
+    if isinstance(task.output, RemoteStorage):  # only who has sent it can complete it
+        etags = {name: task.output.publish(name) for name in names_of(path)}
     yield size - reported
-    head = index.Head(
-        version=index.VERSION,
-        shard=path,
-        bytes=size,
-        xxh3=fast.hexdigest(),
-        sha256=secure.hexdigest() if secure else None,
-        records_xxh3=beside.hexdigest(),
-        members=recipe.suffixes,
-        longest_key=recipe.longest_key,
-        ids=ids,
-    )
-    data = index.encode(ShardIndex(head, shard.table))
-    with task.output.create(index.index_name(path)) as file:
-        file.put(data)
-        file.seal(len(data))
-    yield entry_of(task.shard.bucket, head, data)
+    yield Written(entry, etags)
 
 
-def entry_of(bucket: str, head: index.Head, data: bytes) -> ShardEntry:
-    """Make the entry of a shard from its index, and the bytes of that."""
-    return ShardEntry(
-        path=head.shard,
-        bucket=bucket,
-        samples=len(head.ids),
-        bytes=head.bytes,
-        xxh3=head.xxh3,
-        sha256=head.sha256,
-        index_xxh3=xxhash.xxh3_64_hexdigest(data),
-        records_xxh3=head.records_xxh3 or UNSET,
-    )
+def _add_array(shard: ShardWriter, component: Component, fd: int, size: int, time: int) -> None:
+    """Add an array file's bytes as they are, if it is still as it was planned."""
+    if content.check(fd, component)[0] != size:
+        raise BadArrayError("another_size")
+    shard.add_file(component, fd, size)
+    after = os.fstat(fd)
+    if (after.st_size, after.st_ctime_ns) != (size, time):
+        raise BadArrayError("written_to_or_replaced")
 
 
 def _open_ahead(
@@ -171,41 +138,3 @@ def _close(arrays: list[int | BadArrayError]) -> None:
     for fd in arrays:
         if isinstance(fd, int):
             os.close(fd)
-
-
-class _Members:
-    """Adds members to a shard, and to its table."""
-
-    def __init__(self, file: GatheredFile) -> None:
-        self.file = file
-        self.position = 0
-        self.table = array("Q")
-
-    def add(self, name: str, data: bytes) -> None:
-        """Add a member made here."""
-        self.file.put(tar.header(name, len(data)) + data + bytes(tar.padding(len(data))))
-        self._note(len(data), xxhash.xxh3_64_intdigest(data))
-
-    def add_array(self, name: str, size: int, time: int, component: Component, fd: int) -> None:
-        """Add an array file's bytes as they are, if it is still as it was planned."""
-        if content.check(fd, component)[0] != size:
-            raise BadArrayError("another_size")
-        self.file.put(tar.header(name, size))
-        hasher = xxhash.xxh3_64()
-        try:
-            count = self.file.put_from(fd, size, hasher)
-        except StorageError:  # of the shard, not of the array
-            raise
-        except OSError:
-            raise BadArrayError("unreadable") from None
-        if count != size:
-            raise BadArrayError("truncated")
-        after = os.fstat(fd)
-        if (after.st_size, after.st_ctime_ns) != (size, time):
-            raise BadArrayError("written_to_or_replaced")
-        self.file.put(bytes(tar.padding(size)))
-        self._note(size, hasher.intdigest())
-
-    def _note(self, size: int, checksum: int) -> None:
-        self.table.extend((self.position + tar.BLOCK, size, checksum))
-        self.position += tar.member_bytes(size)

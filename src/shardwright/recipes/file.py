@@ -36,7 +36,7 @@ class RecipeFile:
     """What a recipe file and the files that it extends say."""
 
     recipe: Recipe  # dtype and shape of a component may not be known yet
-    paths: Mapping[str, Path]  # images, store and shards
+    paths: Mapping[str, str]  # images, store and shards; paths or URLs
     origin: str | None  # the file or name that was asked for; None if there is none
     origins: Mapping[str, str]  # of values, by TABLE.KEY or component.NAME.KEY
     tables: Tables = dataclasses.field(repr=False)  # all values, as TOML has them
@@ -206,7 +206,7 @@ def _built(tables: Tables, origins: Mapping[str, str], origin: str | None) -> Re
         raise _error(invalid.fault, origins, origin) from None
     for fault in rules.faults(recipe):
         raise _error(fault, origins, origin)
-    paths = {name: Path(path) for name, path in {**keys.DEFAULT_PATHS, **tables["paths"]}.items()}
+    paths = {**keys.DEFAULT_PATHS, **tables["paths"]}
     shares = {name: share for name, share in tables["split"].items() if name != BY}
     try:
         split = read_split(shares if tables["split"] else None, tables["split"].get(BY), TABLE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from shardwright.buckets import is_bucket
@@ -31,7 +30,7 @@ class Fault(NamedTuple):
     fix: str
 
 
-def decode(data: bytes, path: Path | str) -> Recipe:
+def decode(data: bytes, path: object) -> Recipe:
     """Read a recipe from a store; the path is for errors."""
     import msgspec  # here, to keep --help fast
 
@@ -43,7 +42,7 @@ def decode(data: bytes, path: Path | str) -> Recipe:
     return recipe
 
 
-def require_valid(recipe: Recipe, path: Path | str) -> None:
+def require_valid(recipe: Recipe, path: object) -> None:
     """Raise if a recipe from a store or a manifest breaks a rule or is incomplete."""
     for fault in faults(recipe):
         table = f"[{fault.table}] " if fault.table else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -22,6 +21,7 @@ from shardwright.reporting import PackedStatus
 from shardwright.shards.format import consistency, index, manifest
 from shardwright.shards.format.manifest import PackSettings, Run, Unfinished
 from shardwright.shards.format.parts import is_packed, packed_below, top_folder
+from shardwright.storage.urls import Location
 from shardwright.store import commands, provenance
 from shardwright.store.folders import holds_shards
 from shardwright.store.store import Store
@@ -31,7 +31,7 @@ from shardwright.store.store import Store
 class _Packing:
     """A shard folder, as its manifest and indexes describe it."""
 
-    folder: Path
+    folder: Location
     runs: list[Run]
     unfinished: Unfinished | None = None
     samples: int = 0
@@ -52,7 +52,7 @@ class _Packing:
 class _Group:
     """The shard folders that one pack command writes: one, or the parts of a split."""
 
-    top: Path  # its --output-dir
+    top: Location  # its --output-dir
     packings: list[_Packing]
     settings: PackSettings | None = None  # of its last run
 
@@ -80,7 +80,7 @@ class Packings:
     """The shard folders in a folder and directly below it, compared with a store."""
 
     def __init__(
-        self, output_dir: Path, ready: Set[str], scan: Scan, engine: Engine, progress: Progress
+        self, output_dir: Location, ready: Set[str], scan: Scan, engine: Engine, progress: Progress
     ) -> None:
         store = scan.store
         self.output_dir = output_dir
@@ -115,6 +115,9 @@ class Packings:
             where, note = str(one.folder), one.unfinished
             if one.damaged:
                 return commands.command("verify", where), f"{where} is damaged"
+            if note and note.is_build:  # into which this store is not packed
+                why = f"a build into {where} was interrupted, or is still running"
+                return None, f"{why}; to finish it, run the same shardwright build again"
             if note and note.store in (None, manifest.relative_name(store.folder, one.folder)):
                 before = note.base.jsonls() if note.base else []
                 other = ["--other-jsonl"] if before and note.jsonl not in (None, *before) else []
@@ -164,7 +167,7 @@ class Packings:
 
     def _groups(self) -> list[_Group]:
         """Group the parts of a split."""
-        groups: dict[Path, _Group] = {}
+        groups: dict[Location, _Group] = {}
         for one in self._packings:
             top = top_folder(one.folder, one.runs[-1].settings) if one.runs else one.folder
             groups.setdefault(top, _Group(top, [])).packings.append(one)
@@ -191,7 +194,7 @@ class Packings:
         asked = wanted(self._store, msgspec.structs.replace(settings, part=None))
         return lambda sample: asked is None or self._scan.ids[sample] in asked
 
-    def _read(self, folder: Path, ready: Set[str]) -> _Packing:
+    def _read(self, folder: Location, ready: Set[str]) -> _Packing:
         found = _Packing(folder, [])
         try:
             found.unfinished = manifest.load_unfinished(folder)
@@ -217,6 +220,6 @@ class Packings:
         return found
 
 
-def _folders(output_dir: Path) -> list[Path]:
+def _folders(output_dir: Location) -> list[Location]:
     """Find the shard folders, finished or not."""
     return [*([output_dir] if is_packed(output_dir) else []), *packed_below(output_dir)]

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Collection, Container, Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 
 from shardwright import interrupts
 from shardwright.buckets import Bucket, is_bucket
@@ -25,6 +24,7 @@ from shardwright.reporting.export import Table
 from shardwright.reporting.packed import Packings
 from shardwright.reporting.rows import Rows
 from shardwright.shards.format.manifest import PackSettings
+from shardwright.storage.urls import Location
 from shardwright.store import attention, commands, facts, folders, provenance, rearrange, records
 from shardwright.store.array_faults import ANYTHING, check_all
 from shardwright.store.attention import Attention
@@ -38,7 +38,11 @@ _SHARD_SIZE = 1000  # pack's default, because every shard adds a few bytes
 
 
 def look(
-    store: Store, output_dir: Path, engine: Engine, progress: Progress, table: Table | None = None
+    store: Store,
+    output_dir: Location,
+    engine: Engine,
+    progress: Progress,
+    table: Table | None = None,
 ) -> StoreStatus:
     """Scan and check as packing does, then count what it leaves out; and fill a table."""
     started = time.monotonic()

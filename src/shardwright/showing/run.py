@@ -44,7 +44,7 @@ def show(given: str | None, store: Path | None, init: Path | None) -> RecipeSumm
 
 def _in_force(given: str | None) -> RecipeFile:
     found = recipes.find(given)
-    return (_of_store(found.paths["store"]) if found.origin is None else None) or found
+    return (_of_store(Path(found.paths["store"])) if found.origin is None else None) or found
 
 
 def _of_store(folder: Path) -> RecipeFile | None:

@@ -8,7 +8,6 @@ synced, renamed, and the folder synced. ``Disk`` holds the primitive calls; a te
 from __future__ import annotations
 
 import errno
-import fcntl
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,72 +17,16 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from shardwright.errors import ShardwrightError, StorageError, refusal
 from shardwright.interrupts import check
+from shardwright.storage.disk import Disk
+from shardwright.storage.urls import Location, Url
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
 TMP_SUFFIX = ".tmp"
-_DIRECT = getattr(os, "O_DIRECT", 0)  # Linux has it; elsewhere the cache is used
 _ALIGNMENT = 4096  # of what bypasses the cache
 _GATHERED = 1 << 22  # bytes at a time: large enough that a disk is never idle between two
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-
-
-class Disk:
-    """The calls that change what is on disk, one method each."""
-
-    def create(self, path: Path) -> int:
-        """Open a new file for writing; it must not exist."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-
-    def append(self, path: Path) -> int:
-        """Open a file for writing at its end; it need not exist."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-
-    def write(self, fd: int, data: bytes | memoryview) -> int:
-        """Write some of the data and return how many bytes."""
-        return os.write(fd, data)
-
-    def bypass_cache(self, fd: int, bypass: bool) -> bool:
-        """Switch direct writes on or off; return whether they are on now."""
-        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-        try:
-            fcntl.fcntl(fd, fcntl.F_SETFL, flags | _DIRECT if bypass else flags & ~_DIRECT)
-        except OSError:
-            return False
-        return bypass and _DIRECT != 0
-
-    def fsync(self, fd: int) -> None:
-        """Wait until a file's bytes are on the disk."""
-        os.fsync(fd)
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Replace the target by the source in one step."""
-        os.replace(source, target)
-
-    def link(self, source: Path, target: Path) -> None:
-        """Give a file a second name; it must not exist."""
-        os.link(source, target)
-
-    def unlink(self, path: Path) -> None:
-        """Remove a file's name."""
-        os.unlink(path)
-
-    def mkdir(self, path: Path) -> None:
-        """Make one folder."""
-        os.mkdir(path)
-
-    def rmdir(self, path: Path) -> None:
-        """Remove one empty folder."""
-        os.rmdir(path)
-
-    def fsync_folder(self, path: Path) -> None:
-        """Wait until a folder's names are on the disk."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 _disk = Disk()
@@ -167,32 +110,36 @@ class Hasher(Protocol):
     def update(self, data: bytes | memoryview, /) -> None: ...  # take in some bytes
 
 
-class GatheredFile(NewFile):
-    """A large new file, gathered in one buffer while a thread writes and hashes the other.
+class Sink(Protocol):
+    """A large new file that is being written; leaving the block before ``seal`` discards it."""
 
-    Full buffers bypass the cache where the file system allows it: shards are larger than memory and
-    would push out what is read again, and the disk would idle until a final fsync of gigabytes.
-    """
+    written: int  # bytes that are on their way to the disk or the store
 
-    def __init__(self, path: Path, hashers: Sequence[Hasher] = (), tmp: Path | None = None) -> None:
-        from concurrent.futures import ThreadPoolExecutor  # here, to keep the start light
+    def __enter__(self) -> Self: ...
 
-        super().__init__(path, tmp)
-        self._hashers = hashers
-        # Memory maps begin on a page boundary, as what bypasses the cache must.
-        self._buffer, self._other = (memoryview(mmap.mmap(-1, _GATHERED)) for _ in range(2))
-        self._used = 0
-        self._direct: bool | None = None
-        self._writer = ThreadPoolExecutor(1)
-        self._writing: Future[None] | None = None  # the other buffer
+    def __exit__(self, *_: object) -> None: ...
 
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._writer.shutdown()  # before the file is closed
-        finally:
-            super().__exit__()
+    def put(self, data: bytes | memoryview) -> None:
+        """Append bytes."""
 
-    def put(self, data: bytes) -> None:
+    def put_from(self, fd: int, length: int, hasher: Hasher) -> int:
+        """Append bytes of an open file, and hash them; return how many it had."""
+
+    def seal(self, length: int) -> None:
+        """Check that it has this length, and that all of it is where it belongs."""
+
+
+class Gathering:
+    """Bytes are gathered in a buffer, which is emptied when it is full."""
+
+    _buffer: memoryview
+    _used = 0
+
+    def _room(self) -> int:
+        """Make room in the buffer and count it."""
+        raise NotImplementedError
+
+    def put(self, data: bytes | memoryview) -> None:
         """Append bytes."""
         view = memoryview(data)
         while view:
@@ -215,13 +162,37 @@ class GatheredFile(NewFile):
             done += count
         return done
 
+
+class GatheredFile(NewFile, Gathering):
+    """A large new file, gathered in one buffer while a thread writes and hashes the other.
+
+    Full buffers bypass the cache where the file system allows it: shards are larger than memory and
+    would push out what is read again, and the disk would idle until a final fsync of gigabytes.
+    """
+
+    def __init__(self, path: Path, hashers: Sequence[Hasher] = (), tmp: Path | None = None) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # here, to keep the start light
+
+        super().__init__(path, tmp)
+        self._hashers = hashers
+        # Memory maps begin on a page boundary, as what bypasses the cache must.
+        self._buffer, self._other = (memoryview(mmap.mmap(-1, _GATHERED)) for _ in range(2))
+        self._direct: bool | None = None
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None  # the other buffer
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._writer.shutdown()  # before the file is closed
+        finally:
+            super().__exit__()
+
     def seal(self, length: int) -> None:
         self._flush()
         self._wait()
         super().seal(length)
 
     def _room(self) -> int:
-        """Make room in the buffer and count it."""
         if self._used == _GATHERED:
             self._flush()
         return _GATHERED - self._used
@@ -294,20 +265,24 @@ def move(path: Path, target: Path) -> None:
         _disk.rename(path, target)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    with explained(folder):
-        _disk.fsync_folder(folder)
+def sync_folder(folder: Location) -> None:
+    """Make the names in a folder durable; at an object store they are."""
+    if isinstance(folder, Path):
+        with explained(folder):
+            _disk.fsync_folder(folder)
 
 
-def sync_parent(folder: Path) -> None:
+def sync_parent(folder: Location) -> None:
     """Make the name of a folder durable; in a parent that we cannot read we did not make it."""
-    if os.access(folder.parent, os.R_OK):
+    if isinstance(folder, Path) and os.access(folder.parent, os.R_OK):
         sync_folder(folder.parent)
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Location, data: bytes) -> None:
     """Write a file completely or not at all, replacing what was there."""
+    if isinstance(path, Url):
+        path.write(data)
+        return
     with NewFile(path) as file:
         file.write(data)
         file.seal(len(data))
@@ -332,7 +307,7 @@ def keep(path: Path, name: Path) -> None:
     sync_folder(name.parent)
 
 
-def read_existing(paths: Mapping[str, Path]) -> dict[str, bytes]:
+def read_existing(paths: Mapping[str, Location]) -> dict[str, bytes]:
     """Read those of some files that exist, by the same names."""
     found = {}
     for name, path in paths.items():
@@ -341,22 +316,25 @@ def read_existing(paths: Mapping[str, Path]) -> dict[str, bytes]:
     return found
 
 
-def remove(path: Path) -> None:
+def remove(path: Location) -> None:
     """Remove a file if it is there."""
+    if isinstance(path, Url):
+        path.remove()
+        return
     with explained(path), suppress(FileNotFoundError):
         _disk.unlink(path)
 
 
-def withdraw(path: Path) -> None:
+def withdraw(path: Location) -> None:
     """Remove a file durably, so that no power cut brings it back."""
-    if path.exists():
+    if path.is_file():
         remove(path)
         sync_folder(path.parent)
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and its parents, durably."""
-    if path.is_dir():
+def make_folder(path: Location) -> None:
+    """Make a folder and its parents, durably; an object store has none."""
+    if isinstance(path, Url) or path.is_dir():
         return
     make_folder(path.parent)
     with explained(path):
@@ -371,9 +349,9 @@ def state(fd: int) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def remove_empty_folders(path: Path) -> None:
+def remove_empty_folders(path: Location) -> None:
     """Remove a folder and those in it, as far as they hold no files."""
-    if not path.is_dir():
+    if isinstance(path, Url) or not path.is_dir():
         return
     for child in path.iterdir():
         remove_empty_folders(child)
@@ -384,7 +362,7 @@ def remove_empty_folders(path: Path) -> None:
 
 
 @contextmanager
-def explained(path: Path | None = None) -> Iterator[None]:
+def explained(path: Location | None = None) -> Iterator[None]:
     """Turn an OSError into one of ours, of this path or else the error's own."""
     try:
         yield
@@ -392,4 +370,6 @@ def explained(path: Path | None = None) -> Iterator[None]:
         raise
     except OSError as error:
         path = path or Path(os.fsdecode(error.filename or "disk"))
+        if isinstance(path, Url):
+            raise StorageError(error.strerror or str(error), path=path) from error
         raise refusal(path, error) from error

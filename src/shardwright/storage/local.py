@@ -20,6 +20,7 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.progress import size
 from shardwright.storage import files, locks
 from shardwright.storage.files import GatheredFile, Hasher
+from shardwright.storage.urls import Location, Url
 
 
 class Readable(Protocol):
@@ -82,13 +83,19 @@ class LocalStorage:
         """Give a sealed file its name. Follow with ``files.sync_folder``, once a folder."""
         files.publish(self.folder / (name + files.TMP_SUFFIX), self.folder / name)
 
+    def discard(self, name: str) -> None:
+        """Remove a file that was begun and is not published."""
+        files.remove(self.folder / (name + files.TMP_SUFFIX))
+
     def lease(self) -> AbstractContextManager[None]:
         """Lock the folder for one writer."""
         return locks.lock(self.folder)
 
 
-def require_writable(folder: Path) -> None:
-    """Raise before any work if a folder cannot be made or written to."""
+def require_writable(folder: Location) -> None:
+    """Raise before any work if a folder cannot be made or written to; a URL is tried otherwise."""
+    if isinstance(folder, Url):
+        return
     there = _existing(folder)
     if not there.is_dir():
         raise UsageError("is not a folder", path=there, fix="give another to write to")
@@ -110,10 +117,9 @@ def _takes_files(folder: Path) -> bool:
     return True
 
 
-def require_space(folder: Path, what: str, needed: int, instead: str = "") -> None:
-    """Raise if the disk has less free space than needed."""
-    free = free_bytes(folder)
-    if needed > free:
+def require_space(folder: Location, what: str, needed: int, instead: str = "") -> None:
+    """Raise if the disk has less free space than needed; an object store has no limit."""
+    if isinstance(folder, Path) and needed > (free := free_bytes(folder)):
         what = f"{what} {size(needed)} and the disk has {size(free)} free"
         fix = f"make room, {instead}or continue with --ignore-space"
         raise NoSpaceError(what, path=folder, fix=fix)

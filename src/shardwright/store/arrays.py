@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,22 +38,48 @@ def write_arrays(arrays: Iterable[tuple[Path, Array | bytes]]) -> None:
     When this returns, all of them are on the disk. If it fails, some may be, and no other files
     are left.
     """
-    # ".tmp" is no longer than ".npy" or ".webp", so the longest image_id fits too.
-    group = [(path, path.with_suffix(files.TMP_SUFFIX), array) for path, array in arrays]
+    group = list(arrays)
+    seal_arrays(group)
+    publish_arrays([path for path, _ in group])
+
+
+def seal_arrays(arrays: Iterable[tuple[Path, Array | bytes]]) -> None:
+    """Write a group of files to the disk, under their temporary names; all of them or none."""
+    group = [(path, _tmp(path), array) for path, array in arrays]
     share = max(1, min(_SHARE, len(group) // _THREADS))
     shares = [group[first : first + share] for first in range(0, len(group), share)]
-    try:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(_write, shares))
-        for path, tmp, _ in group:
-            files.publish(tmp, path)
-    except BaseException:
-        for _, tmp, _ in group:
-            with suppress(StorageError):  # the first error is the one to report
-                files.remove(tmp)
-        raise
-    for folder in dict.fromkeys(path.parent for path, _, _ in group):
+    with _or_removed(path for path, _, _ in group), ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(_write, shares))
+
+
+def publish_arrays(paths: Sequence[Path]) -> None:
+    """Give sealed files their names. If it fails, those without a name are removed."""
+    with _or_removed(paths):
+        for path in paths:
+            files.publish(_tmp(path), path)
+    for folder in dict.fromkeys(path.parent for path in paths):
         files.sync_folder(folder)
+
+
+def remove_sealed(paths: Iterable[Path]) -> None:
+    """Remove the files that have no name yet, as far as they are there."""
+    for path in paths:
+        with suppress(StorageError):  # the error that brought us here is the one to report
+            files.remove(_tmp(path))
+
+
+@contextmanager
+def _or_removed(paths: Iterable[Path]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        remove_sealed(paths)
+        raise
+
+
+def _tmp(path: Path) -> Path:
+    # ".tmp" is no longer than ".npy" or ".webp", so the longest image_id fits too.
+    return path.with_suffix(files.TMP_SUFFIX)
 
 
 def read_array(path: Path, component: Component) -> Array:
@@ -83,6 +109,31 @@ def stored(array: Array, component: Component) -> Array:
     return np.where(nan, bits >> 16 | 0x40, rounded).astype("<u2")
 
 
+def is_finite(array: Array, component: Component) -> bool:
+    """Whether a stored array has no NaN and no infinity; integers never have.
+
+    Floats are compared by their bits, which is several times faster: without the sign, the bits of
+    a number are below those of infinity, and those of NaN above.
+    """
+    if not component.is_float or not array.size:
+        return True
+    bits = array.view(f"<u{array.itemsize}")
+    return int((bits & _unsigned(bits.dtype)).max()) < _infinity(component)
+
+
+def _unsigned(bits: np.dtype[Any]) -> Any:  # noqa: ANN401 - a number of this type
+    """Give the mask that leaves out the sign."""
+    return bits.type((1 << 8 * bits.itemsize - 1) - 1)
+
+
+def _infinity(component: Component) -> int:
+    """Give the bits of infinity."""
+    if component.dtype == BFLOAT16:
+        return _BFLOAT16_INFINITY
+    kind = np.dtype(component.header_dtype)
+    return int(np.array(np.inf, kind).view(f"<u{kind.itemsize}"))
+
+
 def values(array: Array, component: Component) -> Array:
     """Give the numbers that a stored array holds: bfloat16 as float32, others as they are."""
     return widened(array) if component.dtype == BFLOAT16 else array
@@ -103,14 +154,10 @@ def check_values(fd: int, size: int, shape: Shape, component: Component) -> None
 
 
 def _check_numbers(fd: int, end: int, nbytes: int, component: Component) -> None:
-    """Read the numbers of an array.
-
-    Floats are compared by their bits, which is several times faster: without the sign, the bits of
-    a number are below those of infinity, and those of NaN above.
-    """
+    """Read the numbers of an array, and compare them by their bits, as ``is_finite`` does."""
     kind = np.dtype(component.header_dtype)
     bits = np.dtype(f"<u{kind.itemsize}")
-    unsigned = bits.type((1 << 8 * kind.itemsize - 1) - 1)
+    unsigned = _unsigned(bits)
     highest = 0
     first = None
     constant = nbytes > kind.itemsize
@@ -130,9 +177,7 @@ def _check_numbers(fd: int, end: int, nbytes: int, component: Component) -> None
         if component.is_float:
             highest = max(highest, int((numbers & unsigned).max()))
     if component.is_float:
-        infinity = _BFLOAT16_INFINITY
-        if component.dtype != BFLOAT16:
-            infinity = int(np.array(np.inf, kind).view(bits))
+        infinity = _infinity(component)
         if highest >= infinity:
             raise BadArrayError("nan" if highest > infinity else "infinite")
     if constant and component.is_never_constant:
@@ -176,7 +221,7 @@ def _write(share: Sequence[_Item]) -> None:
     with ExitStack() as unsealed:
         written = []
         for path, tmp, held in share:
-            parts = [held] if isinstance(held, bytes) else _parts(held)
+            parts = pieces(held)
             file = unsealed.enter_context(files.NewFile(path, tmp))
             for part in parts:
                 file.write(part)
@@ -186,7 +231,9 @@ def _write(share: Sequence[_Item]) -> None:
             file.seal(length)
 
 
-def _parts(array: Array) -> list[bytes | memoryview]:
-    """Give the header and the data of an array's file."""
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    return [npy.header_bytes(array.dtype.str, array.shape), data]
+def pieces(held: Array | bytes) -> list[bytes | memoryview]:
+    """Give the bytes of a file: the header and the data of an array, or a picture as it is."""
+    if isinstance(held, bytes):
+        return [held]
+    data = np.ascontiguousarray(held).reshape(-1).view(np.uint8).data
+    return [npy.header_bytes(held.dtype.str, held.shape), data]

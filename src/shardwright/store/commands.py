@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from shardwright.layout import JSONL_NAME
+from shardwright.storage.urls import Location
 from shardwright.store import facts, provenance, records
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
@@ -39,7 +40,7 @@ def store_flags(store: Store) -> list[str]:
     return words if own else [*words, "--jsonl", _spelt(store.jsonl)]
 
 
-def _spelt(path: Path) -> str:
+def _spelt(path: Location) -> str:
     """Write a path so that it does not look like a flag."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
@@ -68,13 +69,13 @@ def derive(
     return command("derive", *given, *flags, *store_flags(store))
 
 
-def pack(store: Store, output_dir: Path, *flags: str) -> str:
+def pack(store: Store, output_dir: Location, *flags: str) -> str:
     """Write the pack command from this store into this folder."""
     where = [] if output_dir == Path(_SHARDS) else ["--output-dir", _spelt(output_dir)]
     return command("pack", *store_flags(store), *where, *flags)
 
 
-def index(shards: Path, loaders: Iterable[str], *flags: str) -> str:
+def index(shards: Location, loaders: Iterable[str], *flags: str) -> str:
     """Write the command that makes the files of other loaders."""
     return command("index", _spelt(shards), "--for", ",".join(loaders), *flags)
 

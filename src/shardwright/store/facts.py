@@ -19,6 +19,7 @@ import xxhash
 from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.storage.files import explained
+from shardwright.storage.urls import is_url
 from shardwright.store import records
 from shardwright.store.quality import Quality
 from shardwright.store.records import BadRecordError
@@ -189,7 +190,7 @@ def is_gone(path: str) -> bool:
 
 def absolute(path: str) -> str:
     """Make a path absolute; bytes that are not Unicode are replaced, for JSON."""
-    return os.fsencode(os.path.abspath(path)).decode(errors="replace")
+    return path if is_url(path) else os.fsencode(os.path.abspath(path)).decode(errors="replace")
 
 
 def _xxh3(path: str) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 from shardwright.summary import Summary
 from shardwright.text import shown
 
-OUTDATED = "outdated"  # the kind of a finding: the store has changed since
-NOT_COMPARED = "not_compared"  # another: the store has no array to compare with
+OUTDATED = "outdated"  # the kind of a finding: the store, or the image, has changed since
+NOT_COMPARED = "not_compared"  # another: there is no array or image to compare with
+IMAGE_DIFFERS = "image_differs"  # another: a member is not what its image gives
 PASS, NEEDS_INDEX, FAIL = "pass", "needs index", "fail"  # the verdicts on a loader
 
 
@@ -46,8 +47,9 @@ class VerifyReport(Summary):
     bytes: int  # of the arrays or shards that were checked
     findings: list[Finding]
     seconds: float
-    outdated: int = 0  # samples that the store has changed since they were packed
-    not_compared: int = 0  # members whose array is missing in the store
+    outdated: int = 0  # samples whose record, arrays or image have changed since
+    not_compared: int = 0  # members whose array or image is missing
+    recomputed: int | None = None  # samples that were compared with their images, if asked for
     loaders: dict[str, str] | None = None  # pass, needs index or fail, by loader, if asked for
 
     @property

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
-from shardwright.layout import JSONL_NAME, STATE_FOLDER
+from shardwright.layout import BUCKET_PREFIX, JSONL_NAME, STATE_FOLDER
 from shardwright.recipes import Component
 from shardwright.storage import files
+from shardwright.storage.urls import Location, names
 from shardwright.store import commands
 from shardwright.store.store import Store
 
@@ -21,10 +22,13 @@ def is_store(folder: Path) -> bool:
     return store.jsonl.is_file() or store.journal.is_file()
 
 
-def holds_shards(folder: Path) -> bool:
+def holds_shards(folder: Location) -> bool:
     """Whether shards were packed into a folder, so that no store may use it."""
     manifest = folder / STATE_FOLDER / "manifest.json"
-    return manifest.exists() or any(folder.glob("bucket_*/*.tar"))
+    buckets = (name for name in names(folder) if name.startswith(BUCKET_PREFIX))
+    return manifest.is_file() or any(
+        name.endswith(".tar") for bucket in buckets for name in names(folder / bucket)
+    )
 
 
 def require_merged(store: Store) -> None:

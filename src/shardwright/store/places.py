@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 from shardwright import recipes
 from shardwright.recipes import RecipeFile
 from shardwright.recipes.split import Split
+from shardwright.storage import urls
+from shardwright.storage.urls import Location
 from shardwright.store.store import Store
 from shardwright.validate import as_text, place, place_or_none
 
@@ -16,7 +17,7 @@ class Places(NamedTuple):
     """A store, the folder of its shards, and how the recipe splits them."""
 
     store: Store
-    shards: Path
+    shards: Location
     split: Split | None
 
 
@@ -28,7 +29,7 @@ def find_recipe(given: object) -> RecipeFile:
 def find_places(recipe: object, derived_dir: object, jsonl: object, shards: object) -> Places:
     """Find the store and the shard folder of a command; raise if the store has another recipe."""
     file = find_recipe(recipe)
-    folder = file.paths["store"] if derived_dir is None else place("--derived-dir", derived_dir)
+    folder = place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir)
     store = Store.at(folder, place_or_none("--jsonl", jsonl), file)
-    output = file.paths["shards"] if shards is None else place("--output-dir", shards)
+    output = urls.place("--output-dir", file.paths["shards"] if shards is None else shards)
     return Places(store, output, file.split)

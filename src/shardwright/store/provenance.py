@@ -134,16 +134,20 @@ def set_of(encoders: object) -> str:
     return encoders if isinstance(encoders, str) else _GIVEN
 
 
-def settings_in(document: object) -> dict[str, Settings]:
-    """Read the settings by component from a document, for example a manifest's copy.
+def entries_in(document: object) -> dict[str, Entry]:
+    """Read the entries by component from a document, for example a manifest's copy.
 
     Empty if there are none: another tool may have written it.
     """
     try:
-        entries = msgspec.convert(document, _Document).components
+        return msgspec.convert(document, _Document).components
     except msgspec.ValidationError:
         return {}
-    return {name: entry.settings for name, entry in entries.items()}
+
+
+def settings_in(document: object) -> dict[str, Settings]:
+    """Read the settings by component from such a document."""
+    return {name: entry.settings for name, entry in entries_in(document).items()}
 
 
 def differences(

@@ -29,6 +29,12 @@ class Most:
         if value > self.most:
             self.most, self.example = value, image_id
 
+    def join(self, other: Most) -> None:
+        """Add what was counted elsewhere."""
+        images = self.images + other.images
+        self.add(other.example, other.most)
+        self.images = images
+
 
 @dataclass
 class Quality:
@@ -54,3 +60,13 @@ class Quality:
         space = facts.colour_space
         if space is not None and space != _PLAIN and not space.startswith(_SRGB):
             self.colour_spaces.setdefault(space, Count(0, facts.image_id)).count += 1
+
+    def join(self, other: Quality) -> None:
+        """Add what was counted elsewhere."""
+        self.enlarged.join(other.enlarged)
+        self.cropped.join(other.cropped)
+        self.decoded_smaller.join(other.decoded_smaller)
+        self.much_enlarged += other.much_enlarged
+        self.much_cropped += other.much_cropped
+        for space, count in other.colour_spaces.items():
+            self.colour_spaces.setdefault(space, Count(0, count.example)).count += count.count

@@ -15,6 +15,7 @@ from shardwright.layout import EMPTY_FOLDER, JSONL_NAME, STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
 from shardwright.recipes.compare import differences
 from shardwright.storage import files
+from shardwright.storage.urls import Location, Url
 from shardwright.store import provenance
 from shardwright.store.journal import journal_path
 
@@ -111,8 +112,13 @@ class Store:
             files.write(path, msgspec.json.encode(self.recipe) + b"\n")
 
 
-def joined(folder: Path, name: str) -> Path:
-    """Find a file by its path relative to a folder, which was made with links resolved."""
+def joined(folder: Location, name: str) -> Path:
+    """Find a file by its path relative to a folder, which was made with links resolved.
+
+    None is relative to a URL.
+    """
+    if isinstance(folder, Url):
+        return Path(name)
     plain = Path(os.path.normpath(folder / name))
     real = Path(os.path.normpath(folder.resolve() / name))
     return plain if plain.resolve() == real.resolve() else real

@@ -1,26 +1,37 @@
 """``shardwright.verify``: checks a store or a shard folder, and lists what is wrong.
 
-Shards: ``folder`` → ``shard`` → ``sample`` → ``against`` the store, and ``loader_rules``.
+Shards: ``folder`` → ``shard`` → ``sample`` → ``against`` the store, or the ``images``; and
+``loader_rules``.
 A store: ``store``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from shardwright.engine.local import Local
+from shardwright.engine import Engine
 from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
+from shardwright.storage.urls import Location, Url, place
 from shardwright.store.findings import Finding, VerifyReport
-from shardwright.validate import place, place_or_none, require_switches
+from shardwright.validate import as_text, integer, place_or_none, require_switches
+
+if TYPE_CHECKING:
+    from shardwright.recipes import RecipeFile
 
 __all__ = ["Finding", "VerifyReport", "verify"]
 
 StrPath = str | os.PathLike[str]
+
+_SAMPLES = 16  # that are recomputed
+_OVERWRITE = re.compile("(?:with|and) --overwrite")
 
 
 @entry
@@ -30,39 +41,74 @@ def verify(
     recipe: StrPath | None = None,
     read_data: bool = False,
     against: StrPath | None = None,
+    samples: int | None = None,
+    device: str | None = None,
     loaders: bool = False,
     workers: int | None = None,
+    engine: str = "local",
+    ray_address: str | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Check a store or a shard folder, and list what is wrong with its fix.
+    """Check a store or a shard folder, also one at a URL, and list what is wrong with its fix.
 
     Without ``read_data`` this checks the records, array headers and sizes of a store, or the names,
     sizes, indexes and records of a shard folder and the first and last header of each shard; with
     it, every byte. ``against`` names the store that shards were packed from, to compare each member
-    with its source; what the store has changed since is outdated, which is no damage. ``loaders``
-    applies the rules of every loader to the shards. Nothing is changed. Damage is reported, not
-    raised: see ``damaged``, ``outdated`` and ``findings``.
+    with its source; what the store has changed since is outdated, which is no damage. Or it names
+    the images that they show, a folder or a tar: then ``samples`` of them (16) are recomputed on
+    ``device`` (auto) as the manifest says they were made, and compared within its rounding. Raises
+    UsageError if another model is here. ``loaders`` applies the rules of every loader to the
+    shards. ``engine="ray"`` reads on all cores of a cluster. Nothing is changed. Damage is
+    reported, not raised: see ``damaged``, ``outdated`` and ``findings``.
     """
     # Imported where they are needed, for a quick start.
-    from shardwright.shards.format.parts import is_packed, parts_of, require_no_parts
+    from shardwright.engine.ray import ray_of, tasks_on
     from shardwright.store.folders import is_store
     from shardwright.store.places import find_recipe
-    from shardwright.verifying.folder import is_shard_folder, verify_shards
-    from shardwright.verifying.parts import verify_parts
 
     require_switches(read_data=read_data, loaders=loaders)
     file = find_recipe(recipe)
-    target = file.paths["store"] if path is None else place("path", path)
+    target = place("path", file.paths["store"] if path is None else path)
     source = place_or_none("--against", against)
-    engine, report = Local.of(workers), progress or Progress()
-    if not target.exists():
-        raise InputMissingError("no such folder", path=target, fix="give a store or a shard folder")
-    if not target.is_dir():
-        fix = "give the store or the shard folder that it is in"
-        raise UsageError("is a file", path=target, fix=fix)
-    if is_store(target):
-        if against is not None or loaders:
-            flag = "--loaders" if against is None else "--against"
+    count = _SAMPLES if samples is None else integer("--samples", samples, least=1)
+    if source is None or is_store(source):
+        for flag, given in (("--samples", samples), ("--device", device)):
+            if given is not None:
+                fix = "give --against the images that the shards show"
+                raise UsageError(f"{flag} is for samples that are recomputed", fix=fix)
+    ray, report = ray_of(engine, ray_address), progress or Progress()
+    if isinstance(target, Path):
+        _require_folder(target)
+    seen = [target, *([] if source is None else [source])]
+    with tasks_on(ray, workers, report.warn, reads=seen) as where:
+        asked = _Asked(target, source, file, read_data, loaders, count, device)
+        found = _verified(asked, where, report)
+    if isinstance(target, Url):  # where shards are never replaced
+        found = replace(found, findings=[_elsewhere(one) for one in found.findings])
+    return found
+
+
+class _Asked(NamedTuple):
+    target: Location
+    source: Path | None  # of --against
+    file: RecipeFile
+    read_data: bool
+    loaders: bool
+    samples: int
+    device: str | None
+
+
+def _verified(asked: _Asked, engine: Engine, report: Progress) -> VerifyReport:
+    """Find out what it is, and check it."""
+    from shardwright.shards.format.parts import is_packed, parts_of, require_no_parts
+    from shardwright.store.folders import is_store
+    from shardwright.verifying.folder import is_shard_folder, verify_shards
+    from shardwright.verifying.parts import verify_parts
+
+    target, source, file, read_data, loaders, count, device = asked
+    if isinstance(target, Path) and is_store(target):
+        if source is not None or loaders:
+            flag = "--loaders" if source is None else "--against"
             raise UsageError("is a store", path=target, fix=f"{flag} is for a shard folder")
         from shardwright.store.store import Store
         from shardwright.verifying.store import verify_store
@@ -71,20 +117,54 @@ def verify(
         return verify_store(store, read_data=read_data, engine=engine, progress=report)
     if loaders:
         require_no_parts(target)
-    parts = {} if is_packed(target) else parts_of(target)
-    if not parts and not is_shard_folder(target):
+    packed = is_packed(target)
+    parts = {} if packed else parts_of(target)
+    if not (packed or parts or is_shard_folder(target)):
+        _require_folder(target)
         what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
         fix = "give the folder that derive, migrate or pack wrote"
         raise UsageError(what, path=target, fix=fix)
+    recomputing = None
+    if source is not None and not is_store(source):
+        from shardwright.verifying.images import Recomputing
+
+        folders, on = parts or {"": target}, _device(device)
+        recomputing = Recomputing(folders, source, count, file, on, report)
+        source = None
     verified = partial(verify_parts, parts=parts) if parts else verify_shards
     found = verified(target, read_data=read_data, against=source, engine=engine, progress=report)
-    if not loaders:
-        return found
-    from shardwright.verifying.loader_rules import check_loaders, findings_of
+    if recomputing is not None:
+        found = recomputing.compare(found)
+    if loaders:
+        from shardwright.verifying.loader_rules import check_loaders, findings_of
 
-    checks = check_loaders(target, report)
-    return replace(
-        found,
-        findings=[*found.findings, *findings_of(checks, target)],
-        loaders={check.loader: check.verdict for check in checks},
-    )
+        checks = check_loaders(target, report)
+        found = replace(
+            found,
+            findings=[*found.findings, *findings_of(checks, target)],
+            loaders={check.loader: check.verdict for check in checks},
+        )
+    return found
+
+
+def _require_folder(path: Location) -> None:
+    if not path.exists():
+        raise InputMissingError("no such folder", path=path, fix="give a store or a shard folder")
+    if not path.is_dir():
+        fix = "give the store or the shard folder that it is in"
+        raise UsageError("is a file", path=path, fix=fix)
+
+
+def _elsewhere(found: Finding) -> Finding:
+    return replace(found, fix=_OVERWRITE.sub("to another URL", found.fix))
+
+
+def _device(given: object) -> str:
+    """Read ``--device``, which is one."""
+    from shardwright.encoders.base import device_names
+
+    text = as_text("--device", "auto" if given is None else given, "auto, cpu, cuda, cuda:N or mps")
+    names = device_names(text)
+    if len(names) > 1:
+        raise UsageError(f"--device {text}: verify uses one device", fix=f"give {names[0]}")
+    return names[0]

@@ -17,6 +17,7 @@ from shardwright.progress import Progress
 from shardwright.recipes import JSON_SUFFIX, Component
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.shards.format.tarread import Fault
+from shardwright.storage.urls import Stat
 from shardwright.store import content, npy, records
 from shardwright.store.findings import NOT_COMPARED, OUTDATED
 from shardwright.store.npy import BadArrayError
@@ -36,7 +37,7 @@ class Source:
     update: str = ""  # how to bring the shards up to date
 
     def faults(
-        self, image_id: str, places: Mapping[str, Place], written: os.stat_result | None
+        self, image_id: str, places: Mapping[str, Place], written: os.stat_result | Stat | None
     ) -> Iterator[Fault]:
         """Find differences between a sample and the store.
 
@@ -97,7 +98,7 @@ def read_source(store: Store, progress: Progress) -> Source:
     return Source(store, lines)
 
 
-def _rewritten(path: Path, component: Component, shard: os.stat_result) -> bool:
+def _rewritten(path: Path, component: Component, shard: os.stat_result | Stat) -> bool:
     """Whether a valid array was put there after the shard; otherwise the file is damaged."""
     try:
         source = npy.open_array(path)

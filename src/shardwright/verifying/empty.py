@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import xxhash
 
 from shardwright.shards.format.empty import empty_faults, empty_folder, empty_members, empty_name
 from shardwright.shards.format.manifest import Manifest
 from shardwright.storage.files import read_existing
+from shardwright.storage.urls import Location, names
 from shardwright.store import commands
 from shardwright.store.findings import Finding
 from shardwright.store.store import Store
@@ -18,12 +18,11 @@ _FIX = "restore it from a copy, or run the same pack with --append"
 
 
 def check_empty(
-    folder: Path, packed: Manifest, store: Store | None, *, read_data: bool
+    folder: Location, packed: Manifest, store: Store | None, *, read_data: bool
 ) -> Iterator[Finding]:
     """Compare the files with the manifest, the recipe and, if given, the store."""
     place, listed = empty_folder(folder), packed.empties()
-    names = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
-    there = read_existing({name: place / name for name in names})
+    there = read_existing({name: place / name for name in names(place)})
     for suffix, checksum in listed.items():
         if suffix not in there:
             yield _finding("empty_missing", suffix, "is missing, but the manifest lists it")

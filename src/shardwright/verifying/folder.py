@@ -24,11 +24,18 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import consistency, keys, manifest
 from shardwright.shards.format.index import INDEX_FOLDER
-from shardwright.shards.format.manifest import MANIFEST_NAME, SHA256_NAME, UNFINISHED_NAME, Manifest
+from shardwright.shards.format.manifest import (
+    MANIFEST_NAME,
+    SHA256_NAME,
+    UNFINISHED_NAME,
+    Manifest,
+    ShardEntry,
+)
 from shardwright.shards.format.names import bucket_folder, existing_buckets, is_shard_path
 from shardwright.shards.format.parts import is_packed, top_folder
-from shardwright.storage.files import TMP_SUFFIX, explained
-from shardwright.storage.local import LocalStorage
+from shardwright.storage.files import TMP_SUFFIX, read_existing
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location, Url
 from shardwright.store import commands, provenance
 from shardwright.store.findings import NOT_COMPARED, Finding, VerifyReport
 from shardwright.store.store import Store
@@ -39,15 +46,16 @@ from shardwright.verifying.shard import Checker, Outlines, Seen, ShardToCheck
 TAR = ".tar"
 _PACK_AGAIN = "pack again with --overwrite"
 _RESUME = "run the same pack with --resume"
+_BUILD_AGAIN = "build again with --overwrite"
 
 
-def is_shard_folder(path: Path) -> bool:
+def is_shard_folder(path: Location) -> bool:
     """Whether a folder holds shards, ours or another tool's."""
-    return is_packed(path) or any(LocalStorage(path).list(TAR))
+    return is_packed(path) or any(storage_at(path).list(TAR))
 
 
 def verify_shards(
-    folder: Path, *, read_data: bool, against: Path | None, engine: Engine, progress: Progress
+    folder: Location, *, read_data: bool, against: Path | None, engine: Engine, progress: Progress
 ) -> VerifyReport:
     """Check a shard folder; ``against`` also compares it with a store, which reads all data."""
     source = read_source(Store.at(against), progress) if against is not None else None
@@ -55,12 +63,12 @@ def verify_shards(
 
 
 def check_folder(
-    folder: Path, source: Source | None, read_data: bool, engine: Engine, progress: Progress
+    folder: Location, source: Source | None, read_data: bool, engine: Engine, progress: Progress
 ) -> tuple[VerifyReport, list[Seen]]:
     """Check a shard folder; give also what was seen of each shard."""
     started = time.monotonic()
     read_data = read_data or source is not None
-    shards = LocalStorage(folder)
+    shards = storage_at(folder)
     sizes = dict(sorted(shards.list(TAR)))
     packed, unfinished, findings = _documents(folder)
     listed = packed or (unfinished.base if unfinished else None)
@@ -74,7 +82,8 @@ def check_folder(
     for shard in seen:
         other = None if shard.fits else outlines.find(shard.path)
         findings += shard.findings if other is None else [_renamed(shard.path, other)]
-    findings += _own_sizes(seen, source)
+    built = packed is not None and packed.runs[-1].is_build
+    findings += _own_sizes(seen, source, built)
     findings += _repeated_keys(seen)
     if packed is not None and unfinished is None:
         against_store = source.store if source else None
@@ -85,7 +94,8 @@ def check_folder(
             findings.append(Finding("other_recipe", path, None, what, fix, damage=False))
             against_store = None
         findings += check_empty(folder, packed, against_store, read_data=read_data)
-    for path, _ in sorted(shards.list(TAR + TMP_SUFFIX)):
+    # At a URL nothing has a temporary name.
+    for path, _ in sorted(shards.list(TAR + TMP_SUFFIX)) if isinstance(folder, Path) else ():
         what, fix = "partly written by an interrupted run", "the next pack removes it"
         findings.append(Finding("leftover", path, None, what, fix, damage=False))
     if source is not None:
@@ -104,7 +114,9 @@ def check_folder(
     return report, seen
 
 
-def _documents(folder: Path) -> tuple[Manifest | None, manifest.Unfinished | None, list[Finding]]:
+def _documents(
+    folder: Location,
+) -> tuple[Manifest | None, manifest.Unfinished | None, list[Finding]]:
     """Read the manifest and the note of an unfinished run, and check them."""
     packed, unfinished, findings = None, None, list[Finding]()
     try:
@@ -117,40 +129,44 @@ def _documents(folder: Path) -> tuple[Manifest | None, manifest.Unfinished | Non
         findings.append(_finding("manifest_damaged", UNFINISHED_NAME, error.what, _PACK_AGAIN))
     if unfinished is not None:
         what = "a run was interrupted, or is still active"
-        fix = "if none is active, finish it with the same pack and --resume, or use --overwrite"
+        fix = "if none is active, finish it with the same pack and --resume"
+        if isinstance(folder, Path):
+            fix += ", or use --overwrite"
         if unfinished.sync:
             fix = "if none is active, finish it with pack --sync"
+        if unfinished.is_build:
+            fix = "if none is active, run the same shardwright build again"
         findings.append(_finding("unfinished", UNFINISHED_NAME, what, fix))
     elif packed is not None:
         findings += _contradictions(folder, packed)
-    elif not (folder / STATE_FOLDER / MANIFEST_NAME).exists():
+    elif not (folder / STATE_FOLDER / MANIFEST_NAME).is_file():
         findings.append(_no_manifest(folder))
     return packed, unfinished, findings
 
 
-def _contradictions(folder: Path, packed: Manifest) -> Iterator[Finding]:
+def _contradictions(folder: Location, packed: Manifest) -> Iterator[Finding]:
     """Find what is wrong in a manifest and its SHA256SUMS, whatever the shards hold."""
-    again = "pack all buckets again with --overwrite"
+    is_build = packed.runs[-1].is_build
+    again = _BUILD_AGAIN if is_build else "pack all buckets again with --overwrite"
     for what in consistency.contradictions(packed):
         yield _finding("manifest_wrong", MANIFEST_NAME, what, f"restore it from a copy, or {again}")
     for what in consistency.mixed_runs(packed):
         yield _finding("mixed_components", MANIFEST_NAME, what, again)
     path = folder / STATE_FOLDER / SHA256_NAME
-    with explained(path):
-        found = path.read_bytes() if path.is_file() else None
+    found = read_existing({SHA256_NAME: path}).get(SHA256_NAME)
     if found != manifest.sha256_sums(packed):
         what = "is missing" if found is None else "differs from the manifest"
-        fix = "run the same pack with --resume --sha256"
+        fix = _BUILD_AGAIN if is_build else f"{_RESUME} --sha256"
         yield _finding("sha256_differs", SHA256_NAME, what, fix)
 
 
-def _no_manifest(folder: Path) -> Finding:
+def _no_manifest(folder: Location) -> Finding:
     if (folder / STATE_FOLDER / INDEX_FOLDER).exists():
         what = "is missing, although shards have indexes"
         return _finding("manifest_missing", MANIFEST_NAME, what, _PACK_AGAIN)
     above = folder.resolve().parent
     is_bucket = folder.resolve().name.removeprefix(bucket_folder("")) in existing_buckets(above)
-    if is_bucket and (above / STATE_FOLDER / MANIFEST_NAME).exists():
+    if is_bucket and (above / STATE_FOLDER / MANIFEST_NAME).is_file():
         what = "is part of a shard folder, whose manifest is not checked"
         fix = f"verify {above}, which also finds missing and changed shards"
         return Finding("part", str(folder), None, what, fix, damage=False)
@@ -180,14 +196,24 @@ def _compare(
         elif entry.bucket not in replaced:
             entries[entry.path] = entry
     missing = {path: entry for path, entry in entries.items() if path not in sizes}
-    last = len(listed.runs) - 1 if listed and unfinished is None else None
+    runs = listed.runs if listed else []
+    last = len(runs) - 1 if unfinished is None else None
+    built = {number for number, run in enumerate(runs) if run.is_build}
+
+    def written_again(entry: ShardEntry, resume: str) -> str:
+        """Say how a shard of the manifest is written again."""
+        if entry.run in built:
+            return _BUILD_AGAIN
+        return resume if entry.run == last else _PACK_AGAIN
+
     tasks = []
     for path in sizes:
         if path in entries:
-            again = f"delete it and {_RESUME}" if entries[path].run == last else _PACK_AGAIN
+            again = written_again(entries[path], f"delete it and {_RESUME}")
             tasks.append(ShardToCheck(path, entries[path], f"restore it from a copy, or {again}"))
         elif unfinished is not None:
-            tasks.append(ShardToCheck(path, None, f"delete it and {_RESUME}"))
+            again = _BUILD_AGAIN if unfinished.is_build else f"delete it and {_RESUME}"
+            tasks.append(ShardToCheck(path, None, again))
         elif packed is None:
             tasks.append(ShardToCheck(path, None, "pack the samples again with shardwright pack"))
         elif missing and (name := outlines.find(path)) in missing:
@@ -198,7 +224,7 @@ def _compare(
             findings.append(Finding("foreign", path, None, what, "move it out of the folder"))
     for path, entry in missing.items():
         what = f"is missing, with {quantity(entry.samples, 'samples')}"
-        fix = f"restore it from a copy, or {_RESUME if entry.run == last else _PACK_AGAIN}"
+        fix = f"restore it from a copy, or {written_again(entry, _RESUME)}"
         findings.append(Finding("missing", path, None, what, fix))
     return tasks, findings
 
@@ -244,11 +270,13 @@ def _check(
     return sorted(seen, key=lambda shard: shard.path)  # the same report for any workers
 
 
-def _own_sizes(seen: list[Seen], source: Source | None) -> Iterator[Finding]:
+def _own_sizes(seen: list[Seen], source: Source | None, built: bool) -> Iterator[Finding]:
     """Report arrays that have their picture's size and not their bucket's, once per shard."""
     found = [(shard, shard.own_size) for shard in seen if shard.own_size]
     fix = "derive with --fit bucket and --recompute, then pack with --overwrite"
-    if source is None:
+    if built:
+        fix = "build with --fit bucket and --overwrite"
+    elif source is None:
         fix += "; verify --against DERIVED_DIR prints the command"
     elif found:
         derive = commands.derive(source.store, fit_buckets=True)
@@ -279,8 +307,10 @@ def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
                 yield Finding("repeated_key", shard.path, None, what, _PACK_AGAIN, sample=key)
 
 
-def _update(store: Store, folder: Path, packed: Manifest) -> str:
-    """Say how shards follow a store that has changed."""
+def _update(store: Store, folder: Location, packed: Manifest) -> str:
+    """Say how shards follow a store that has changed; --sync does so only for packed ones."""
+    if isinstance(folder, Url) or any(run.is_build for run in packed.runs):
+        return _PACK_AGAIN
     if consistency.other_kind(packed, store.recipe, provenance.readable(store.folder)):
         return _PACK_AGAIN
     top = top_folder(folder, packed.runs[-1].settings)
@@ -288,7 +318,7 @@ def _update(store: Store, folder: Path, packed: Manifest) -> str:
 
 
 def left_out(
-    source: Source, seen: list[Seen], folder: Path, packed: Manifest | None
+    source: Source, seen: list[Seen], folder: Location, packed: Manifest | None
 ) -> Iterator[Finding]:
     """Report the records of the store that are in no shard."""
     found = {key for shard in seen for key in shard.keys}
@@ -312,9 +342,13 @@ def left_out(
             fix = f"the store was made with other settings ({listed}); to pack all again"
         as_before = msgspec.structs.replace(settings, limit=None, buckets=[]).flags(store.folder)
         fix += f", run {commands.pack(store, top_folder(folder, settings), how, *as_before)}"
+        if isinstance(folder, Url) and how == "--overwrite":
+            fix = f"the store was made with other settings ({listed}); {_PACK_AGAIN}"
     elif names:  # the rest may be held out of training
         paths = " and ".join(str(store.of(name).jsonl) for name in names)
         fix = f"the shards were packed from {paths}, a part of the store"
+    elif packed and packed.runs[-1].is_build:
+        fix = "the shards were made by shardwright build, not from this store"
     else:
         fix = (
             "the packed JSONL is not recorded, so they may be held out on purpose; or --limit or "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
@@ -21,10 +20,13 @@ from shardwright.shards.format.tarread import Entry, Fault
 from shardwright.shards.loaders import indexes as loader_indexes
 from shardwright.shards.loaders.indexes import CARD_NAME, LOADERS, Packed
 from shardwright.storage.files import explained
-from shardwright.storage.local import LocalFile, Readable
+from shardwright.storage.local import Readable
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location, names_below
 from shardwright.store.commands import command
 from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding
 from shardwright.summary import Count
+from shardwright.verifying.one_pass import in_one_pass
 
 FAULTS = {
     "not_a_tar": "the tar cannot be read",
@@ -93,20 +95,20 @@ class LoaderCheck:
         return FAIL if self.faults else NEEDS_INDEX if self.index is False else PASS
 
 
-def check_loaders(folder: Path, progress: Progress) -> list[LoaderCheck]:
+def check_loaders(folder: Location, progress: Progress) -> list[LoaderCheck]:
     """Apply the rules of every loader to the headers and JSON members of all shards."""
-    visible = [path for path in sorted(folder.rglob("*")) if _is_visible_file(path, folder)]
-    shards = [path for path in visible if path.suffix == ".tar"]
+    visible = [path for path in names_below(folder) if _is_visible(path)]
+    shards = [path for path in visible if path.endswith(".tar")]
     progress.phase("loaders", len(shards), "shards")
     check = Check()
     for shard in shards:
-        with explained(shard), LocalFile(shard) as file:
-            check.shard(file, shard.relative_to(folder).as_posix())
+        with explained(folder / shard), storage_at(folder).open(shard) as file:
+            check.shard(in_one_pass(file), shard)
         progress.advance(1)
     if not _has_card(folder):
         for path in visible:
-            if path.suffix != ".tar":
-                check.add("visible", path.relative_to(folder).as_posix())
+            if not path.endswith(".tar"):
+                check.add("visible", path)
     checks = []
     for loader, rules in RULES.items():
         found = {name: check.faults[name] for name in rules if name in check.faults}
@@ -120,7 +122,7 @@ def check_loaders(folder: Path, progress: Progress) -> list[LoaderCheck]:
     return checks
 
 
-def findings_of(checks: Iterable[LoaderCheck], folder: Path) -> Iterator[Finding]:
+def findings_of(checks: Iterable[LoaderCheck], folder: Location) -> Iterator[Finding]:
     """Report every fault once, with all loaders that fail on it."""
     failed: dict[str, list[LoaderCheck]] = {}
     for check in checks:
@@ -233,18 +235,17 @@ def _typed(value: object, path: Steps = ()) -> Iterator[tuple[Steps, str]]:
             yield from _typed(item, (*path, _ITEM))
 
 
-def _is_visible_file(path: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return not hidden and path.is_file()
+def _is_visible(path: str) -> bool:
+    return not any(part.startswith(".") for part in path.split("/"))
 
 
-def _has_card(folder: Path) -> bool:
+def _has_card(folder: Location) -> bool:
     """Whether a card lists the shards for Hugging Face."""
     card = folder / CARD_NAME
     return card.is_file() and b"configs:" in card.read_bytes()
 
 
-def _stale(folder: Path, loader: str, there: list[str]) -> list[str]:
+def _stale(folder: Location, loader: str, there: list[str]) -> list[str]:
     """Find the index files of a loader that ``index`` would write, change or remove now."""
     try:
         listed = manifest.load_manifest(folder) if there else None

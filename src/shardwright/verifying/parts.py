@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +17,7 @@ from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest
+from shardwright.storage.urls import Location, Url, names_below
 from shardwright.store.findings import NOT_COMPARED, Finding, VerifyReport
 from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
@@ -28,8 +30,8 @@ _ABSOLUTE = (NOT_COMPARED, "left_out", "empty_left_out", "other_recipe", "no_man
 
 
 def verify_parts(
-    folder: Path,
-    parts: Mapping[str, Path],
+    folder: Location,
+    parts: Mapping[str, Location],
     *,
     read_data: bool,
     against: Path | None,
@@ -66,7 +68,7 @@ def verify_parts(
     )
 
 
-def _missing(parts: Mapping[str, Path]) -> Iterator[Finding]:
+def _missing(parts: Mapping[str, Location]) -> Iterator[Finding]:
     """Find parts that a run into another part has packed too."""
     packed: dict[str, str] = {}  # by name: the part that names it
     for name, path in parts.items():
@@ -78,29 +80,39 @@ def _missing(parts: Mapping[str, Path]) -> Iterator[Finding]:
         yield Finding("part_missing", name, None, what, fix)
 
 
-def _outside(folder: Path, parts: Mapping[str, Path]) -> Iterator[Finding]:
+def _outside(folder: Location, parts: Mapping[str, Location]) -> Iterator[Finding]:
     """Find tar files beside the parts, for example in a copy of one."""
-    for name in sorted(os.listdir(folder)):
-        if name in parts or name.startswith("."):
-            continue
-        if tars := _tars(folder / name):
-            what = f"is outside the parts, with {quantity(tars, 'tar files')}"
-            why = "loaders that read every tar would mix the parts"
-            fix = "move it out of the folder"
-            yield Finding("outside_parts", name, None, f"{what}: {why}", fix)
+    for name, tars in sorted(Counter(_tars(folder, parts)).items()):
+        what = f"is outside the parts, with {quantity(tars, 'tar files')}"
+        why = "loaders that read every tar would mix the parts"
+        fix = "move it out of the folder"
+        yield Finding("outside_parts", name, None, f"{what}: {why}", fix)
 
 
-def _tars(path: Path) -> int:
-    """Count the tar files that a path is, or holds; those of an own packing too."""
-    count = int(path.name.endswith(TAR) and not path.is_dir())
-    for _, folders, names in os.walk(path, followlinks=True):
+def _tars(folder: Location, parts: Mapping[str, Location]) -> Iterator[str]:
+    """Give for each tar file outside the parts the name below the folder that it is, or is in.
+
+    Those of an own packing count too.
+    """
+    if isinstance(folder, Url):
+        for path in names_below(folder):
+            top, *_ = names = path.split("/")
+            if top not in parts and path.endswith(TAR) and not any(n[:1] == "." for n in names):
+                yield top
+        return
+    for root, folders, files in os.walk(folder, followlinks=True):
         check()
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        count += sum(name.endswith(TAR) and not name.startswith(".") for name in names)
-    return count
+        below = Path(root).relative_to(folder).parts
+        inside = parts if not below else ()
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in inside]
+        for name in files:
+            if name.endswith(TAR) and not name.startswith("."):
+                yield below[0] if below else name
 
 
-def _not_begun(folder: Path, parts: Mapping[str, Path], source: Source) -> Iterator[Finding]:
+def _not_begun(
+    folder: Location, parts: Mapping[str, Location], source: Source
+) -> Iterator[Finding]:
     """Report the records of parts that have no folder, because they had no sample before."""
     for done in filter(None, map(_readable, parts.values())):
         *before, last = done.runs
@@ -113,7 +125,7 @@ def _not_begun(folder: Path, parts: Mapping[str, Path], source: Source) -> Itera
         return
 
 
-def _readable(path: Path) -> Manifest | None:
+def _readable(path: Location) -> Manifest | None:
     with suppress(DamageError):  # reported already
         return manifest.load_manifest(path)
     return None

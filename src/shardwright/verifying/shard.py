@@ -7,15 +7,17 @@ another tool, from the tar alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 import xxhash
 from msgspec import UnsetType
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import ShardwrightError, StorageError
 from shardwright.interrupts import check
 from shardwright.recipes import Recipe
 from shardwright.shards.format import index, records, tar
@@ -23,13 +25,14 @@ from shardwright.shards.format.index import Head, ShardIndex
 from shardwright.shards.format.keys import key, keys
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.tarread import Fault
-from shardwright.storage.files import Hasher
-from shardwright.storage.local import LocalStorage, Readable
+from shardwright.storage.local import Readable
+from shardwright.storage.remote import Storage
+from shardwright.storage.urls import Stat
 from shardwright.store.findings import NOT_COMPARED, OUTDATED, Finding
 from shardwright.verifying.against import Source
+from shardwright.verifying.one_pass import BUFFER, OnePass, in_one_pass
 from shardwright.verifying.sample import OWN_SIZE, check_sample, header, indexed, walked
 
-_BUFFER = 1 << 18  # bytes read at a time: few enough to stay in the CPU cache while hashed
 _REPORT = 1 << 25  # bytes between two progress messages
 _FIX_SAMPLE = "fix the sample in the store (shardwright verify there), then pack with --overwrite"
 _PACK_AGAIN = "if the store is right, pack again with --overwrite"
@@ -69,7 +72,7 @@ class Seen:
 class Checker:
     """Checks shards of a folder."""
 
-    shards: LocalStorage
+    shards: Storage
     recipe: Recipe
     read_data: bool
 
@@ -97,6 +100,8 @@ class Checker:
                         more = Fault("more", "has more faults than are listed")
                         seen.findings.append(more.finding(task.path, task.fix))
                         break
+        except StorageError:  # of the network, not of this shard
+            raise
         except OSError as error:
             fault = Fault("unreadable", str(error.strerror))
             seen.findings.append(fault.finding(task.path, f"make it readable, or {task.fix}"))
@@ -108,6 +113,8 @@ class Checker:
         shard, entry = None, task.entry
         try:
             shard = self.index(task)
+        except StorageError:
+            raise
         except ShardwrightError as error:
             what = f"its index cannot be used ({error.path}: {error.what})"
             yield Fault("index_damaged", what)
@@ -127,34 +134,67 @@ class Checker:
             if not seen.fits and seen.bytes == size:
                 yield Fault("header_differs", "its first or last header is damaged")
             return
+        if not self.read_data:
+            yield from chain.from_iterable(self._samples(in_one_pass(file), task, None, seen))
+            return
         recorded = (stated and stated.sha256) or (entry and entry.sha256)
-        fast, secure, written = xxhash.xxh3_128(), hashlib.sha256(), None
-        if self.read_data:
-            yield from _read(file, [fast, secure] if recorded else [fast])
-            if stated and (fast.hexdigest(), seen.bytes) != (stated.xxh3, size):
-                yield Fault("differs", "its bytes are not those that were written")
-                if shard is not None:
-                    yield from _locate(file, shard)
-                    return
-            elif stated:
-                written = (self.shards.folder / task.path).stat()
-            if recorded and written and secure.hexdigest() != recorded:
-                what = f"its sha256 is {secure.hexdigest()}, but {recorded} is recorded"
-                yield Fault("sha256_differs", what, fix=_RESTORE)
-        bucket, names = entry.bucket if entry else None, seen.keys
+        fast, secure = xxhash.xxh3_128(), hashlib.sha256()
+        passing = OnePass(file, [fast, secure] if recorded else [fast])
+        written = (self.shards.folder / task.path).stat() if stated and task.source else None
+        faults, reported = list[Fault](), 0
+        cut = shard is not None and seen.bytes != size  # so its samples are not where they were
+        for found in () if cut else self._samples(passing, task, shard, seen, written):
+            faults += found
+            if passing.done - reported >= _REPORT:
+                yield passing.done - reported
+                reported = passing.done
+        while passing.done < passing.size:  # after the end of the tar, or after damage
+            passing.read_until(passing.done + _REPORT)
+            yield passing.done - reported
+            reported = passing.done
+        yield passing.done - reported
+        if stated and (fast.hexdigest(), seen.bytes) != (stated.xxh3, size):
+            yield Fault("differs", "its bytes are not those that were written")
+            if shard is not None:
+                yield from _locate(file, shard)
+                return
+            if written is not None:  # which the shard is not, after all
+                seen.keys.clear()
+                again = self._samples(in_one_pass(file), task, None, seen)
+                faults = list(chain.from_iterable(again))
+        elif stated and recorded and secure.hexdigest() != recorded:
+            what = f"its sha256 is {secure.hexdigest()}, but {recorded} is recorded"
+            yield Fault("sha256_differs", what, fix=_RESTORE)
+        yield from faults
+
+    def _samples(
+        self,
+        file: Readable,
+        task: ShardToCheck,
+        shard: ShardIndex | None,
+        seen: Seen,
+        written: os.stat_result | Stat | None = None,
+    ) -> Iterator[list[Fault]]:
+        """Find the faults of each sample, and of what is between them.
+
+        ``written`` are the times of the shard, if it is as it was written.
+        """
+        bucket, names = task.entry.bucket if task.entry else None, seen.keys
         samples = indexed(file, shard, names) if shard else walked(file, names, self.recipe)
         for found in samples:
             check()
             if isinstance(found, Fault):
-                yield found
+                yield [found]
                 continue
             name, places = found
             image_id, faults = check_sample(places, bucket, self.recipe)
-            for fault in faults:  # our own shard is as it was packed, so the store has it too
-                yield fault._replace(sample=name, fix=_FIX_SAMPLE if shard else None)
+            # Our own shard is as it was packed, so the store has it too.
+            fix = _FIX_SAMPLE if shard else None
+            faults = [fault._replace(sample=name, fix=fix) for fault in faults]
             if task.source and image_id is not None:
                 for fault in task.source.faults(image_id, places, written):
-                    yield fault._replace(sample=name, fix=fault.fix or _PACK_AGAIN)
+                    faults.append(fault._replace(sample=name, fix=fault.fix or _PACK_AGAIN))
+            yield faults
 
     def _records(self, path: str, xxh3: str | UnsetType | None) -> Fault | None:
         """Compare the records of a shard with their checksum, if it has them."""
@@ -164,6 +204,8 @@ class Checker:
             if records.checksum(self.shards.folder, path) == xxh3:
                 return None
             what = "is damaged"
+        except StorageError:
+            raise
         except OSError as error:
             what = str(error.strerror)
         file = self.shards.folder / records.records_name(path)
@@ -172,7 +214,7 @@ class Checker:
     def index(self, task: ShardToCheck) -> ShardIndex | None:
         """Read the index of a shard, if it must have one or has one; raise if it is unusable."""
         path, entry = self.shards.folder / index.index_name(task.path), task.entry
-        if entry is None and not path.exists():
+        if entry is None and not path.is_file():
             return None
         data = index.read(path)
         shard = index.decode(data, path)
@@ -188,7 +230,7 @@ class Checker:
 class Outlines:
     """Recognises the shards of a folder by their size and their first and last header."""
 
-    def __init__(self, shards: LocalStorage) -> None:
+    def __init__(self, shards: Storage) -> None:
         self._shards = shards
 
     def find(self, path: str) -> str | None:
@@ -225,22 +267,9 @@ def _differences(entry: ShardEntry | None, head: Head) -> Iterator[str]:
             yield f"the manifest says {name} {listed}, but its index says {found}"
 
 
-def _read(file: Readable, hashers: Sequence[Hasher]) -> Iterator[int]:
-    """Hash all of a file; give the bytes read from time to time."""
-    unreported = 0
-    for data in _pieces(file, 0, file.size):
-        for hasher in hashers:
-            hasher.update(data)
-        unreported += len(data)
-        if unreported >= _REPORT:
-            yield unreported
-            unreported = 0
-    yield unreported
-
-
 def _pieces(file: Readable, offset: int, size: int) -> Iterator[bytes]:
     end = offset + size
-    while offset < end and (data := file.pread(offset, min(_BUFFER, end - offset))):
+    while offset < end and (data := file.pread(offset, min(BUFFER, end - offset))):
         check()
         yield data
         offset += len(data)

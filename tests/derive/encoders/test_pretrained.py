@@ -511,7 +511,7 @@ def test_a_value_that_float16_cannot_hold_is_given_as_it_is(
 def test_a_device_that_is_not_there_is_refused(checkpoints: Checkpoints) -> None:
     with pytest.raises(UsageError, match=r"--device cuda:99: torch .* finds no such device.*cpu"):
         encoder("vae", checkpoints["vae"], device="cuda:99")
-    with pytest.raises(UsageError, match="choose from auto, cpu, cuda, cuda:N and mps"):
+    with pytest.raises(UsageError, match="choose from auto, cpu, cpu:N, cuda, cuda:N and mps"):
         encoder("vae", checkpoints["vae"], device="gpu")
 
 

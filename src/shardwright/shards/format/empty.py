@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from shardwright.layout import EMPTY_FOLDER, STATE_FOLDER
 from shardwright.recipes import Component, Recipe, Shape
 from shardwright.shards.format.record_members import mask_fault
+from shardwright.storage.urls import Location
 from shardwright.store import content
 from shardwright.store.npy import BadArrayError
 
@@ -17,7 +17,7 @@ def empty_name(suffix: str) -> str:
     return f"{STATE_FOLDER}/{EMPTY_FOLDER}/{suffix}"
 
 
-def empty_folder(output: Path) -> Path:
+def empty_folder(output: Location) -> Location:
     """Give the folder of these files."""
     return output / STATE_FOLDER / EMPTY_FOLDER
 

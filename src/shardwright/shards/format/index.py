@@ -10,14 +10,14 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import xxhash
 
-from shardwright.errors import DamageError, InputMissingError
+from shardwright.errors import DamageError, InputMissingError, StorageError
 from shardwright.layout import STATE_FOLDER
+from shardwright.storage.urls import Location, names_below
 
 INDEX_FOLDER = "index"
 INDEX_SUFFIX = ".idx"
@@ -77,11 +77,11 @@ def index_name(shard: str) -> str:
     return f"{STATE_FOLDER}/{INDEX_FOLDER}/{shard.removesuffix('.tar')}{INDEX_SUFFIX}"
 
 
-def shards(output_dir: Path) -> list[str]:
+def shards(output_dir: Location) -> list[str]:
     """List the shards that have an index, as paths below the output folder."""
     root = output_dir / STATE_FOLDER / INDEX_FOLDER
-    found = sorted(root.rglob(f"*{INDEX_SUFFIX}"))
-    return [path.relative_to(root).with_suffix(".tar").as_posix() for path in found]
+    found = (name for name in names_below(root) if name.endswith(INDEX_SUFFIX))
+    return [f"{name.removesuffix(INDEX_SUFFIX)}.tar" for name in found]
 
 
 def encode(found: ShardIndex) -> bytes:
@@ -90,7 +90,7 @@ def encode(found: ShardIndex) -> bytes:
     return body + xxhash.xxh3_64_digest(body)[::-1]
 
 
-def decode(data: bytes, path: Path | str) -> ShardIndex:
+def decode(data: bytes, path: Location | str) -> ShardIndex:
     """Read an index; raise DamageError if it is damaged."""
     body, checksum = data[:-_WORD], data[-_WORD:]
     if xxhash.xxh3_64_digest(body)[::-1] != checksum:
@@ -108,15 +108,17 @@ def decode(data: bytes, path: Path | str) -> ShardIndex:
     return ShardIndex(head, _little_endian(table))
 
 
-def read(path: Path) -> bytes:
+def read(path: Location) -> bytes:
     """Read the file of an index."""
     try:
         return path.read_bytes()
+    except StorageError:
+        raise
     except OSError as error:
         raise InputMissingError(str(error.strerror), path=path, fix=_FIX) from None
 
 
-def load(output_dir: Path, shard: str) -> ShardIndex:
+def load(output_dir: Location, shard: str) -> ShardIndex:
     """Read the index of a shard."""
     path = output_dir / index_name(shard)
     return decode(read(path), path)

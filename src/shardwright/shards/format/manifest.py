@@ -15,12 +15,14 @@ import msgspec
 import xxhash
 from msgspec import UNSET, UnsetType
 
-from shardwright.errors import DamageError
+from shardwright.errors import DamageError, LockedError, SourceChangedError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Recipe, require_valid
 from shardwright.recipes.split import Split
 from shardwright.shards.format.empty import empty_members
 from shardwright.storage import files
+from shardwright.storage.objects import NEW, ConditionError
+from shardwright.storage.urls import Location, Url
 from shardwright.store.store import joined
 
 MANIFEST_NAME = "manifest.json"
@@ -77,7 +79,7 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         kept = {name: getattr(self, name) or getattr(before, name) for name in names}
         return msgspec.structs.replace(self, **kept)
 
-    def conditions(self, store: Path) -> list[str]:
+    def conditions(self, store: Location) -> list[str]:
         """Spell the conditions and lists, which all runs of a folder share."""
         words = [word for text in self.where for word in ("--where", text)]
         for flag, file in (
@@ -87,7 +89,7 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             words += [flag, str(joined(store, file.path))] if file else []
         return words
 
-    def flags(self, store: Path) -> list[str]:
+    def flags(self, store: Location) -> list[str]:
         """Spell these settings as flags of pack from this store, leaving out defaults."""
         words = ["--bucket", ",".join(self.buckets)] if self.buckets else []
         words += self.split.flags() if self.split else []
@@ -100,7 +102,7 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of pack: its settings, its counts, and the provenance of the store."""
+    """One run of pack or build: its settings, its counts, and how its arrays were made."""
 
     tool: str
     append: bool
@@ -116,6 +118,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     jsonl: str | None = None  # that was packed, relative to the store's folder; None: unknown
     parts: dict[str, str] | UnsetType = UNSET  # of a split: the plan of each part in this run
     sync: bool | UnsetType = UNSET  # whether it also wrote shards of earlier runs again
+    build: dict[str, Any] | UnsetType = UNSET  # what a build was made from; absent: it was a pack
+
+    @property
+    def is_build(self) -> bool:
+        """Whether its shards were built, without a store."""
+        return self.build is not UNSET
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,25 +177,37 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     jsonl: str | None = None  # and its metadata, relative to the store's folder
     parts: dict[str, str] | UnsetType = UNSET  # as of a run
     sync: Before | UnsetType = UNSET  # what a sync needs to be finished
+    build: dict[str, Any] | UnsetType = UNSET  # as of a run
+
+    @property
+    def is_build(self) -> bool:
+        """Whether the same build finishes it, and no pack."""
+        return self.build is not UNSET
 
 
 Document = TypeVar("Document", Manifest, Unfinished)
 
 
-def relative_name(path: Path, folder: Path) -> str:
-    """Make a path relative, as a run records it, so that the tree can be moved."""
-    name = os.path.relpath(path.resolve(), folder.resolve())
+def relative_name(path: Location, folder: Location) -> str:
+    """Make a path relative, as a run records it, so that the tree can be moved.
+
+    Nothing is relative to a URL, or beside one.
+    """
+    if isinstance(path, Url) or isinstance(folder, Url):
+        name = str(path.resolve())
+    else:
+        name = os.path.relpath(path.resolve(), folder.resolve())
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
-def load_manifest(output_dir: Path) -> Manifest | None:
+def load_manifest(output_dir: Location) -> Manifest | None:
     """Read the manifest of a shard folder, if it has one."""
     path = output_dir / STATE_FOLDER / MANIFEST_NAME
     data = _read(path)
     return None if data is None else decode_manifest(data, path)
 
 
-def decode_manifest(data: bytes, path: Path | str) -> Manifest:
+def decode_manifest(data: bytes, path: Location | str) -> Manifest:
     """Read a manifest from its bytes; raise DamageError if it is damaged."""
     found = _decode(data, path, Manifest)
     runs, paths = range(len(found.runs)), {entry.path for entry in found.shards}
@@ -197,7 +217,7 @@ def decode_manifest(data: bytes, path: Path | str) -> Manifest:
     return found
 
 
-def load_unfinished(output_dir: Path) -> Unfinished | None:
+def load_unfinished(output_dir: Location) -> Unfinished | None:
     """Read the note of an unfinished run, if there is one."""
     path = output_dir / STATE_FOLDER / UNFINISHED_NAME
     data = _read(path)
@@ -210,27 +230,74 @@ def load_unfinished(output_dir: Path) -> Unfinished | None:
     return found
 
 
-def save_manifest(output_dir: Path, manifest: Manifest) -> None:
-    """Publish the manifest."""
-    files.write(output_dir / STATE_FOLDER / MANIFEST_NAME, _encode(manifest))
+def save_manifest(output_dir: Location, manifest: Manifest) -> None:
+    """Publish the manifest; at a URL, which has no lock, only over the one that it adds to."""
+    path = output_dir / STATE_FOLDER / MANIFEST_NAME
+    if isinstance(path, Path):
+        files.write(path, _encode(manifest))
+        return
+    there = path.head()
+    before, after = _plans(load_manifest(output_dir) if there else None), _plans(manifest)
+    if before == after:  # a run of the same plan was faster
+        return
+    try:
+        if before != after[:-1]:
+            raise ConditionError
+        path.write(_encode(manifest), there.etag if there else NEW)
+    except ConditionError:
+        raise _written_to(path) from None
 
 
-def save_unfinished(output_dir: Path, unfinished: Unfinished) -> None:
-    """Record that a run has started."""
-    files.write(output_dir / STATE_FOLDER / UNFINISHED_NAME, _encode(unfinished))
+def save_unfinished(output_dir: Location, unfinished: Unfinished) -> bool:
+    """Record that a run has started, and say whether that was not on record.
+
+    At a URL, where no lock keeps others out, only if no other run has started.
+    """
+    path = output_dir / STATE_FOLDER / UNFINISHED_NAME
+    if isinstance(path, Path):
+        files.write(path, _encode(unfinished))
+        return True
+    while not path.create(_encode(unfinished)):
+        found = load_unfinished(output_dir)
+        if found is None:  # it has just been removed
+            continue
+        if found.plan != unfinished.plan:
+            fix = "wait until it has finished, or give another --output-dir"
+            raise LockedError("another run has begun here", path=output_dir, fix=fix)
+        return False
+    before, done = _plans(unfinished.base), _plans(load_manifest(output_dir))
+    resumed = not unfinished.is_build and done == [*before, unfinished.plan]  # a finished pack
+    if done != before and not resumed:
+        path.remove()  # another run has finished since this one has looked
+        raise _written_to(output_dir)
+    return True
 
 
-def remove_manifest(output_dir: Path) -> None:
+def _plans(manifest: Manifest | None) -> list[str]:
+    """Name the plans whose shards a manifest lists."""
+    return [manifest.runs[number].plan for number in manifest.by_run()] if manifest else []
+
+
+def _written_to(path: Location) -> SourceChangedError:
+    what, fix = "another run has written here in the meantime", "run the same command again"
+    return SourceChangedError(what, path=path, fix=fix)
+
+
+def remove_manifest(output_dir: Location) -> None:
     """Remove the manifest, because shards it lists are about to be replaced."""
     files.withdraw(output_dir / STATE_FOLDER / MANIFEST_NAME)
 
 
-def remove_unfinished(output_dir: Path) -> None:
-    """Record that the run has finished."""
+def remove_unfinished(output_dir: Location, plan: str) -> None:
+    """Record that the run of a plan has finished; at a URL, another may have started already."""
+    if isinstance(output_dir, Url):
+        note = load_unfinished(output_dir)
+        if note is None or note.plan != plan:
+            return
     files.withdraw(output_dir / STATE_FOLDER / UNFINISHED_NAME)
 
 
-def save_sha256(output_dir: Path, manifest: Manifest) -> None:
+def save_sha256(output_dir: Location, manifest: Manifest) -> None:
     """Write the file for ``sha256sum -c``, or remove it if a digest is unknown."""
     path = output_dir / STATE_FOLDER / SHA256_NAME
     data = sha256_sums(manifest)
@@ -253,13 +320,13 @@ def _encode(document: Manifest | Unfinished) -> bytes:
     return body + b',\n  "xxh3": "' + xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n'
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: Location) -> bytes | None:
     with files.explained(path), suppress(FileNotFoundError, NotADirectoryError):
         return path.read_bytes()
     return None
 
 
-def _decode(data: bytes, path: Path | str, kind: type[Document]) -> Document:
+def _decode(data: bytes, path: Location | str, kind: type[Document]) -> Document:
     body, comma, checksum = data.rpartition(b',\n  "xxh3": "')
     if not comma or checksum != xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n':
         raise DamageError("is damaged", path=path, fix=_FIX)
@@ -269,7 +336,7 @@ def _decode(data: bytes, path: Path | str, kind: type[Document]) -> Document:
         raise DamageError(f"this version cannot read it ({error})", path=path, fix=_FIX) from None
 
 
-def _require_own_names(found: Manifest, path: Path | str) -> None:
+def _require_own_names(found: Manifest, path: Location | str) -> None:
     """Raise if a manifest, which may come from anybody, names files elsewhere."""
     recipe = found.samples_of()
     require_valid(recipe, path)

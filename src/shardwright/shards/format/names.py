@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 from shardwright.buckets import is_bucket
 from shardwright.layout import BUCKET_PREFIX
 from shardwright.storage.files import TMP_SUFFIX
+from shardwright.storage.urls import Location, names
 
 _SHARD = re.compile(r"shard-([0-9]{6,})\.tar", re.ASCII)
 _LEFTOVER = re.compile(r"shard-[0-9]{6,}\.(tar|idx|jsonl)" + re.escape(TMP_SUFFIX), re.ASCII)
@@ -39,22 +38,18 @@ def is_shard_path(path: str) -> bool:
     return folder != bucket and is_bucket(bucket) and _SHARD.fullmatch(name) is not None
 
 
-def existing_buckets(output_dir: Path) -> list[str]:
+def existing_buckets(output_dir: Location) -> list[str]:
     """List the buckets that have a folder here."""
-    split = (name.partition(BUCKET_PREFIX) for name in _names(output_dir))
+    split = (name.partition(BUCKET_PREFIX) for name in names(output_dir))
     return [bucket for before, _, bucket in split if not before and is_bucket(bucket)]
 
 
-def existing_shards(folder: Path) -> dict[int, Path]:
+def existing_shards(folder: Location) -> dict[int, Location]:
     """Find the shards in a bucket's folder, by number."""
-    matches = map(_SHARD.fullmatch, _names(folder))
+    matches = map(_SHARD.fullmatch, names(folder))
     return {int(match[1]): folder / match[0] for match in matches if match}
 
 
-def leftovers(folder: Path) -> list[Path]:
+def leftovers(folder: Location) -> list[Location]:
     """Find the partly written files of a killed run in a bucket's folder."""
-    return [folder / name for name in _names(folder) if _LEFTOVER.fullmatch(name)]
-
-
-def _names(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder)) if folder.is_dir() else []
+    return [folder / name for name in names(folder) if _LEFTOVER.fullmatch(name)]

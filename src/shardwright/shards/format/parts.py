@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import overload
 
 from shardwright.errors import DamageError, UsageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes.split import Split
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings
+from shardwright.storage.urls import Location, Url, names
 
 _NOTES = (manifest.MANIFEST_NAME, manifest.UNFINISHED_NAME)
 
 
-def is_packed(folder: Path) -> bool:
+def is_packed(folder: Location) -> bool:
     """Whether a run of pack has begun in a folder."""
     return any((folder / STATE_FOLDER / name).is_file() for name in _NOTES)
 
 
-def packed_below(output: Path) -> list[Path]:
+def packed_below(output: Location) -> list[Location]:
     """Find the shard folders directly below a folder, finished or not."""
-    names = sorted(os.listdir(output)) if output.is_dir() else []
-    return [output / name for name in names if is_packed(output / name)]
+    return [output / name for name in names(output) if is_packed(output / name)]
 
 
-def last_settings(folder: Path) -> PackSettings | None:
+def last_settings(folder: Location) -> PackSettings | None:
     """Give the settings of the last run in a shard folder, which may not have finished."""
     if (unfinished := manifest.load_unfinished(folder)) is not None:
         return unfinished.settings
@@ -34,7 +35,7 @@ def last_settings(folder: Path) -> PackSettings | None:
     return done.runs[-1].settings if done else None
 
 
-def recorded_splits(output: Path) -> dict[str, Split]:
+def recorded_splits(output: Location) -> dict[str, Split]:
     """Find the parts below a folder, each with its split; a damaged manifest names none."""
     found: dict[str, Split] = {}
     for folder in packed_below(output):
@@ -45,22 +46,28 @@ def recorded_splits(output: Path) -> dict[str, Split]:
     return found
 
 
-def parts_of(output: Path) -> dict[str, Path]:
+@overload
+def parts_of(output: Path) -> dict[str, Path]: ...
+@overload
+def parts_of(output: Url) -> dict[str, Url]: ...
+@overload
+def parts_of(output: Location) -> Mapping[str, Location]: ...
+def parts_of(output: Location) -> Mapping[str, Location]:
     """Give the folders of the parts of a split folder by name; none if it is not one.
 
     A part whose manifest is damaged counts if another part names it.
     """
     splits = recorded_splits(output)
-    names = dict.fromkeys(name for split in splits.values() for name in (*split.names, *splits))
-    return {name: output / name for name in names if is_packed(output / name)}
+    known = dict.fromkeys(name for split in splits.values() for name in (*split.names, *splits))
+    return {name: output / name for name in known if is_packed(output / name)}
 
 
-def top_folder(folder: Path, settings: PackSettings) -> Path:
+def top_folder(folder: Location, settings: PackSettings) -> Location:
     """Give the folder to pack into, which for a part is that of the split."""
     return folder.parent if settings.part and settings.part == folder.name else folder
 
 
-def require_no_parts(folder: Path) -> None:
+def require_no_parts(folder: Location) -> None:
     """Raise if a folder is split, for a command that takes one part."""
     if not is_packed(folder) and (found := parts_of(folder)):
         fix = f"give {' or '.join(map(str, found.values()))}"

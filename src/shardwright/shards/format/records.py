@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import xxhash
 
-from shardwright.errors import DamageError, InputMissingError
+from shardwright.errors import DamageError, InputMissingError, StorageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import Recipe
 from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.record_members import json_fields, json_text
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location
 from shardwright.store import records
 from shardwright.store.facts import Facts
 from shardwright.store.records import BadRecordError, Record
@@ -65,34 +66,36 @@ def _facts(record: Record, recipe: Recipe, known: Facts | None) -> SampleFacts:
     )
 
 
-def decode(data: bytes, path: Path | str, xxh3: str) -> Iterator[tuple[Record, SampleFacts]]:
+def decode(data: bytes, path: Location | str, xxh3: str) -> Iterator[tuple[Record, SampleFacts]]:
     """Read the lines in shard order; raise DamageError if they are not those of the checksum."""
     if xxhash.xxh3_64_hexdigest(data) != xxh3:
         raise DamageError("is damaged", path=path, fix=_FIX)
     return _lines(data, path)
 
 
-def load(output_dir: Path, shard: str, xxh3: str) -> Iterator[tuple[Record, SampleFacts]]:
+def load(output_dir: Location, shard: str, xxh3: str) -> Iterator[tuple[Record, SampleFacts]]:
     """Read the records of a shard; its entry in the manifest has the checksum."""
     path = output_dir / records_name(shard)
     try:
         data = path.read_bytes()
+    except StorageError:
+        raise
     except OSError as error:
         raise InputMissingError(str(error.strerror), path=path, fix=_FIX) from None
     return decode(data, path, xxh3)
 
 
-def checksum(output_dir: Path, shard: str) -> str:
+def checksum(output_dir: Location, shard: str) -> str:
     """Give the xxh3 of the file, which may be large; the caller handles OSErrors."""
     hasher = xxhash.xxh3_64()
-    with (output_dir / records_name(shard)).open("rb", buffering=0) as file:
-        while data := file.read(_CHUNK):
+    with storage_at(output_dir).open(records_name(shard)) as file:
+        for start in range(0, file.size, _CHUNK):
             check()
-            hasher.update(data)
+            hasher.update(file.pread(start, _CHUNK))
     return hasher.hexdigest()
 
 
-def _lines(data: bytes, path: Path | str) -> Iterator[tuple[Record, SampleFacts]]:
+def _lines(data: bytes, path: Location | str) -> Iterator[tuple[Record, SampleFacts]]:
     for number, text in enumerate(io.BytesIO(data), 1):
         try:
             record = records.parse(text)

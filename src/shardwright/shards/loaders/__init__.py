@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardwright.entry import entry
+from shardwright.storage.urls import place
 from shardwright.summary import Summary
-from shardwright.validate import names, place, require_switches
+from shardwright.validate import names, require_switches
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def index(
     for_: Iterable[str] = (),
     remove: bool = False,
 ) -> IndexSummary:
-    """Write the index files that other loaders need, or remove them.
+    """Write the index files that other loaders need, or remove them, in a folder or at a URL.
 
     Files left from an earlier packing are removed. A file that ``index`` did not write, or that
     was edited since, is never replaced: that is an error. Your text in the dataset card stays.
@@ -39,5 +40,5 @@ def index(
     from shardwright.store.places import find_recipe
 
     require_switches(remove=remove)
-    folder = find_recipe(recipe).paths["shards"] if shards is None else place("shards", shards)
+    folder = place("shards", find_recipe(recipe).paths["shards"] if shards is None else shards)
     return write_indexes(folder, names("--for", for_), remove)

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 import xxhash
@@ -28,6 +28,8 @@ from shardwright.shards.format.tar import BLOCK, member_bytes
 from shardwright.shards.loaders import IndexSummary, card
 from shardwright.storage import files
 from shardwright.storage.local import LocalStorage
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location, Url, names_below
 from shardwright.text import shown
 
 ENERGON_FOLDER = ".nv-meta"
@@ -46,7 +48,7 @@ Record = dict[str, dict[str, str]]
 class Packed:
     """A shard folder with its manifest."""
 
-    folder: Path
+    folder: Location
     manifest: Manifest
 
     def indexes(self) -> Iterator[tuple[ShardEntry, ShardIndex]]:
@@ -91,7 +93,7 @@ def dali(packed: Packed) -> Iterator[File]:
             " ".join(f"{suffix} {at} {size} {name}" for suffix, name, at, size in sample)
             for sample in _samples(found)
         ]
-        path = Path(DALI_FOLDER, entry.path).with_suffix(".idx").as_posix()
+        path = f"{DALI_FOLDER}/{entry.path.removesuffix('.tar')}.idx"
         yield path, "\n".join([f"v1.2 {entry.samples}", *lines, ""]).encode()
 
 
@@ -119,7 +121,7 @@ def webshart(packed: Packed) -> Iterator[File]:
             for _, name, offset, size in sample
         }
         body = {"filesize": entry.bytes, "files": members}
-        yield Path(entry.path).with_suffix(".json").as_posix(), msgspec.json.encode(body)
+        yield f"{entry.path.removesuffix('.tar')}.json", msgspec.json.encode(body)
 
 
 def hf(packed: Packed) -> Iterator[File]:
@@ -137,7 +139,7 @@ LOADERS: dict[str, Loader] = {
 }
 
 
-def write_indexes(folder: Path, chosen: list[str], remove: bool) -> IndexSummary:
+def write_indexes(folder: Location, chosen: list[str], remove: bool) -> IndexSummary:
     """Write the files of some loaders, or remove them; those of an earlier packing are removed too.
 
     The checksum of each file is recorded before the file appears, so a killed run leaves nothing
@@ -148,15 +150,15 @@ def write_indexes(folder: Path, chosen: list[str], remove: bool) -> IndexSummary
         what = unknown[0] if unknown else "--for: no loader given"
         raise UsageError(what, fix=f"there are {', '.join(LOADERS)}")
     if not folder.is_dir():
-        fix = "give the --output-dir of a pack"
+        fix = "give the --output-dir of a pack or a build"
         raise InputMissingError("no such folder", path=folder, fix=fix)
     require_no_parts(folder)
     listed = None if remove else manifest.load_manifest(folder)
     if not remove and not (listed and listed.shards):
-        fix = "pack it, or finish its packing with --resume"
+        fix = "pack or build it, or finish that: pack with --resume, or the same build again"
         raise InputMissingError("has no manifest", path=folder, fix=fix)
     written, removed = list[str](), list[str]()
-    with LocalStorage(folder).lease():
+    with storage_at(folder).lease():
         there = _content(folder / CARD_NAME) if "hf" in chosen and not remove else None
         if there is not None and not card.is_ours(there):
             raise _not_ours(folder / CARD_NAME)
@@ -167,13 +169,13 @@ def write_indexes(folder: Path, chosen: list[str], remove: bool) -> IndexSummary
                 known = record.setdefault(name, {})
                 old = set(known)
                 if listed is not None:
-                    sealed = _write(Packed(folder, listed), name, known)
+                    packed = Packed(folder, listed)
+                    sealed = _seal(packed, name, known)
                     for path, checksum in sealed.items():
                         known[path] = f"{known.get(path, '')} {checksum}".strip()
                     _save_record(folder, record)
-                    for path, checksum in sealed.items():
-                        LocalStorage(folder).publish(path)
-                        known[path] = checksum
+                    for path in _publish(packed, name, sealed):
+                        known[path] = sealed[path]
                     _sync_folders(folder, sealed)
                     written += sealed
                     old.difference_update(sealed)
@@ -183,15 +185,14 @@ def write_indexes(folder: Path, chosen: list[str], remove: bool) -> IndexSummary
     return IndexSummary(str(folder), chosen, written, sorted(removed))
 
 
-def present(folder: Path, loader: str) -> Iterator[str]:
+def present(folder: Location, loader: str) -> Iterator[str]:
     """Find the files that a loader would use; a card only if it is ours."""
-    for pattern in LOADERS[loader].owns:
-        for path in folder.glob(pattern):
-            if path.name != CARD_NAME or card.is_ours(path.read_bytes()):
-                yield path.relative_to(folder).as_posix()
+    for name in _matching(folder, LOADERS[loader].owns):
+        if name != CARD_NAME or card.is_ours((folder / name).read_bytes()):
+            yield name
 
 
-def read_record(folder: Path) -> Record:
+def read_record(folder: Location) -> Record:
     """Read which files we wrote."""
     try:
         data = (folder / _RECORD).read_bytes()
@@ -200,14 +201,14 @@ def read_record(folder: Path) -> Record:
         return {}  # so no file counts as ours
 
 
-def renewed(path: Path, data: bytes) -> bytes:
+def renewed(path: Location, data: bytes) -> bytes:
     """Give the new contents of a file; in a card only our parts change."""
     if path.name != CARD_NAME or (there := _content(path)) is None:
         return data
     return card.renewed(there, data)
 
 
-def _save_record(folder: Path, record: Record) -> None:
+def _save_record(folder: Location, record: Record) -> None:
     kept = {loader: known for loader, known in record.items() if known}
     if kept == read_record(folder):
         return
@@ -217,23 +218,23 @@ def _save_record(folder: Path, record: Record) -> None:
         files.withdraw(folder / _RECORD)
 
 
-def _content(path: Path) -> bytes | None:
+def _content(path: Location) -> bytes | None:
     """Read a file, if there is one; a broken link is not ours."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        if path.is_symlink():
+        if isinstance(path, Path) and path.is_symlink():
             raise _not_ours(path) from None
         return None
 
 
-def _not_ours(path: Path) -> UsageError:
+def _not_ours(path: Location) -> UsageError:
     what = "was not written by shardwright index, or was edited since"
     return UsageError(what, path=path, fix="move it away first")
 
 
-def _write(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
-    """Write the files of a loader under temporary names; give their checksums."""
+def _seal(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
+    """Write the files of a loader under temporary names, but none to a URL; give checksums."""
     folder, sealed = packed.folder, dict[str, str]()
     try:
         for name, new in LOADERS[loader].write(packed):
@@ -243,10 +244,11 @@ def _write(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]
             ours = there in (None, data) or _is_ours(there, known.get(name, ""))
             if name != CARD_NAME and not ours:
                 raise _not_ours(path)
-            files.make_folder(path.parent)
-            with LocalStorage(folder).create(name) as file:
-                file.put(data)
-                file.seal(len(data))
+            if isinstance(folder, Path):
+                files.make_folder((folder / name).parent)
+                with LocalStorage(folder).create(name) as file:
+                    file.put(data)
+                    file.seal(len(data))
             sealed[name] = xxhash.xxh3_64_hexdigest(data)
     except BaseException:
         with suppress(StorageError):  # the error that brought us here is the one to report
@@ -255,23 +257,51 @@ def _write(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]
     return sealed
 
 
-def _sync_folders(folder: Path, names: Iterable[str]) -> None:
+def _publish(packed: Packed, loader: str, sealed: Iterable[str]) -> Iterator[str]:
+    """Give the sealed files their names; those at a URL are made again, to hold one at a time."""
+    folder = packed.folder
+    if isinstance(folder, Path):
+        for name in sealed:
+            LocalStorage(folder).publish(name)
+            yield name
+        return
+    for name, new in LOADERS[loader].write(packed):
+        files.write(folder / name, renewed(folder / name, new))
+        yield name
+
+
+def _sync_folders(folder: Location, names: Iterable[str]) -> None:
     for parent in {(folder / name).parent for name in names}:
         files.sync_folder(parent)
 
 
-def _remove_half_written(folder: Path, loader: str) -> None:
-    """Remove the temporary files of a killed run."""
-    for pattern in (_RECORD, *LOADERS[loader].owns):
-        for path in list(folder.glob(pattern + files.TMP_SUFFIX)):
-            files.remove(path)
+def _remove_half_written(folder: Location, loader: str) -> None:
+    """Remove the temporary files of a killed run; at a URL there are none."""
+    if isinstance(folder, Path):
+        patterns = (_RECORD, *LOADERS[loader].owns)
+        for name in _matching(folder, [pattern + files.TMP_SUFFIX for pattern in patterns]):
+            files.remove(folder / name)
+
+
+def _matching(folder: Location, patterns: Iterable[str]) -> list[str]:
+    """Find the files whose paths below a folder match a pattern."""
+    if isinstance(folder, Url):
+        there = [(name, PurePosixPath(name)) for name in names_below(folder)]
+        return [
+            name
+            for pattern in patterns
+            for name, path in there
+            if path.match(pattern) and name.count("/") == pattern.count("/")
+        ]
+    found = (path for pattern in patterns for path in folder.glob(pattern))
+    return [path.relative_to(folder).as_posix() for path in found]
 
 
 def _is_ours(there: bytes, checksums: str) -> bool:
     return xxhash.xxh3_64_hexdigest(there) in checksums.split()
 
 
-def _remove(folder: Path, names: Iterable[str], known: dict[str, str]) -> list[str]:
+def _remove(folder: Location, names: Iterable[str], known: dict[str, str]) -> list[str]:
     removed = []
     for name in names:
         path = folder / name

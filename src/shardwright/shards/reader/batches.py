@@ -172,7 +172,8 @@ class Epochs:
             if state.get(name) != value
         ]
         if differing:
-            raise UsageError(f"this state belongs to other batches: {', '.join(differing)}")
+            what = f"this state belongs to other batches: {', '.join(differing)}"
+            raise UsageError(what, fix="use the same shards and settings, or start without it")
         epoch, batch = integer("epoch", state.get("epoch")), integer("batch", state.get("batch"))
         if batch > self.count(epoch) + workers:
             count = quantity(self.count(epoch), "batches")

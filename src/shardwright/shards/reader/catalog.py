@@ -85,8 +85,8 @@ def open_catalog(folder: Folder) -> Catalog:
     listed, unfinished = folder.read_files([_MANIFEST, _UNFINISHED])
     if listed is None:
         if unfinished is not None:
-            fix = "finish it with the same pack and --resume"
-            raise InputMissingError("packing was interrupted", path=folder.name, fix=fix)
+            fix = "run the same pack with --resume, or the same build, to finish it"
+            raise InputMissingError("its last run was interrupted", path=folder.name, fix=fix)
         if isinstance(folder, LocalFolder):
             require_no_parts(folder.path)
             return _scan(folder)

@@ -28,6 +28,8 @@ class ComponentInfo:
 
     name: str
     suffix: str  # of its member, which is its field in a sample
+    source: str  # what it is made from: "image", "caption" or "elsewhere"
+    mask: str | None  # the field with ones where its rows are tokens of the caption
     dtype: str  # of its values, for example "float16"
     shape: tuple[int | str, ...]  # as in a recipe file, for example (16, "height/8", "width/8")
     model: str | None
@@ -47,6 +49,8 @@ def components_of(found: Manifest) -> dict[str, ComponentInfo]:
         described[component.name] = ComponentInfo(
             name=component.name,
             suffix=component.suffix,
+            source=component.source,
+            mask=component.mask.suffix if component.mask else None,
             dtype=dtype_text(component),
             shape=shape_text(component),
             model=settings.get("model"),

@@ -60,6 +60,7 @@ class Folder(Protocol):
     """Where shards are."""
 
     name: str
+    groups_ahead: int  # groups of pieces to announce before they are read
 
     def read_files(self, paths: Sequence[str]) -> Iterator[bytes | None]:
         """Read small files; None for a missing one."""
@@ -71,11 +72,16 @@ class Folder(Protocol):
         """Give pieces of shards; raise if a shard has changed since the folder was opened."""
 
     def will_need(self, pieces: Sequence[Piece]) -> None:
-        """Announce pieces that will be read soon."""
+        """Announce pieces that will be read soon, in one call."""
+
+    def forget(self, pieces: Sequence[Piece]) -> None:
+        """Take an announcement back."""
 
 
 class LocalFolder:
     """A folder on a local file system."""
+
+    groups_ahead = 2
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()  # so that a process may change its working folder
@@ -119,6 +125,9 @@ class LocalFolder:
         for shard, offset, size in merge(pieces, mmap.PAGESIZE):
             start = offset - offset % mmap.PAGESIZE
             self._map(shard).madvise(mmap.MADV_WILLNEED, start, offset + size - start)
+
+    def forget(self, pieces: Sequence[Piece]) -> None:
+        """Do nothing: the system holds what was read ahead."""
 
     def _map(self, shard: Shard) -> mmap.mmap:
         mapped = self._maps.get(shard.path)

@@ -21,8 +21,6 @@ from shardwright.shards.reader.folder import COPY, Folder, Piece
 
 Sample = dict[str, Any]
 
-_AHEAD = 2  # groups or batches to read ahead
-
 
 class View:
     """Samples by their numbers in the catalog; it can be pickled and forked."""
@@ -72,14 +70,20 @@ class View:
         return hasher.hexdigest()
 
     def ahead(self, groups: Iterable[Numbers]) -> Iterator[Numbers]:
-        """Pass groups of samples on, after telling the disk to read a few ahead."""
-        waiting: deque[Numbers] = deque()
-        for group in groups:
-            self.folder.will_need(self._pieces(group.tolist()))
-            waiting.append(group)
-            if len(waiting) > _AHEAD:
-                yield waiting.popleft()
-        yield from waiting
+        """Pass groups of samples on, after telling the folder to read a few ahead."""
+        waiting: deque[tuple[Numbers, list[Piece]]] = deque()
+        try:
+            for group in groups:
+                pieces = self._pieces(group.tolist())
+                self.folder.will_need(pieces)
+                waiting.append((group, pieces))
+                if len(waiting) > self.folder.groups_ahead:
+                    yield waiting.popleft()[0]
+            while waiting:
+                yield waiting.popleft()[0]
+        finally:  # the caller may have stopped early, or Python itself ends
+            for _, pieces in waiting:
+                self.folder.forget(pieces)
 
     def in_order(self, group: int) -> Iterator[Sample]:
         """Read all samples in file order, so many at a time."""

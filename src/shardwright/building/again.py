@@ -1,0 +1,293 @@
+"""``build --from``: the shards that it starts from, and what is made of them.
+
+Their recipe stays, with the named components as the new recipe has them. All else follows from the
+shards: the samples, their order, the buckets and the parts of a split.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from shardwright.buckets import Bucket
+from shardwright.building.copying import Copying, CopyPlan
+from shardwright.building.plan import Plan, Shard
+from shardwright.deriving.before import fit_of
+from shardwright.errors import DamageError, InputMissingError, ProvenanceError, UsageError
+from shardwright.interrupts import check
+from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile, require_valid
+from shardwright.recipes.compare import bucket_changes, changes
+from shardwright.recipes.file import shipped
+from shardwright.shards.format import manifest
+from shardwright.shards.format.empty import empty_folder
+from shardwright.shards.format.manifest import (
+    IdsFile,
+    Manifest,
+    PackSettings,
+    ShardEntry,
+    relative_name,
+)
+from shardwright.shards.format.names import shard_number
+from shardwright.shards.format.parts import is_packed, parts_of
+from shardwright.shards.reader.folder import COPY
+from shardwright.storage import files
+from shardwright.storage.urls import Location, is_within
+from shardwright.store import provenance
+from shardwright.store.provenance import Entry, Settings
+from shardwright.store.store import joined
+from shardwright.validate import require_known
+
+_GIVE = "give the folder of finished shards"
+_IMAGES = "build from the images"
+
+
+def require_alone(given: Mapping[str, object]) -> None:
+    """Raise if there is an argument that would choose other samples, or from elsewhere."""
+    for name, value in given.items():
+        if value is not None and value is not False and value != () and value != []:
+            flag = "IMAGES" if name == "images" else f"--{name.replace('_', '-')}"
+            what = f"{flag}: --from keeps the samples as they are in its shards"
+            raise UsageError(what, fix="leave it out")
+
+
+@dataclass(frozen=True)
+class Shards:
+    """A folder of finished shards, or the parts of a split folder."""
+
+    folder: Path
+    folders: Mapping[str | None, Path]  # by part
+    manifests: Mapping[str | None, Manifest]
+
+    @property
+    def recipe(self) -> Recipe:
+        """Give the recipe of the samples."""
+        done = next(iter(self.manifests.values()))
+        recipe = done.samples_of()
+        if recipe is not SPECIFICATION:
+            return recipe
+        fits = {e.settings.get("fit") for e in self.made.values()}  # which alone knows it
+        return replace(recipe, fit="bucket" if "bucket" in fits else recipe.fit)
+
+    @property
+    def made(self) -> dict[str, Entry]:
+        """Give how each component was made, in the last run that knows."""
+        return {name: entry for each in self._runs for name, entry in each.items()}
+
+    @property
+    def _runs(self) -> list[dict[str, Entry]]:
+        return [
+            provenance.entries_in(done.runs[number].provenance)
+            for done in self.manifests.values()
+            for number in done.by_run()
+        ]
+
+    def require_one_kind(self, kept: Sequence[Component]) -> None:
+        """Raise if components that are copied were made in two ways."""
+        last = {component.name: self.made.get(component.name) for component in kept}
+        now = {name: entry.settings for name, entry in last.items() if entry}
+        for each in self._runs:
+            before = {name: entry.settings for name, entry in each.items()}
+            changed, listed = provenance.differences(before, now)
+            if changed:
+                what = f"its runs made components in different ways ({listed})"
+                fix = f"add them to --components, or {_IMAGES}"
+                raise ProvenanceError(what, path=self.folder, fix=fix)
+
+    @property
+    def checksum(self) -> str:
+        """Give the xxh3 of the manifests, which have the checksums of all else."""
+        return xxhash.xxh3_64_hexdigest(msgspec.json.encode(list(self.manifests.values())))
+
+    def settings(self, output: Location) -> PackSettings:
+        """Give the settings that chose the samples, as a build into a folder has them."""
+        last = next(iter(self.manifests.values())).runs[-1]
+        found = msgspec.structs.replace(last.settings, part=None)
+        if not last.is_build:  # then lists of ids are named from the store, wherever it is
+            return found
+        return msgspec.structs.replace(
+            found,
+            ids_file=self._moved(found.ids_file, output),
+            exclude_ids_file=self._moved(found.exclude_ids_file, output),
+        )
+
+    def _moved(self, ids: IdsFile | None, output: Location) -> IdsFile | None:
+        if ids is None:
+            return None
+        path = relative_name(joined(self.folder, ids.path), output)
+        return msgspec.structs.replace(ids, path=path)
+
+    def empties(self, kept: Sequence[Component]) -> dict[str, bytes]:
+        """Read the empty caption of components, by the suffix of its members."""
+        (folder, done), *_ = zip(self.folders.values(), self.manifests.values(), strict=True)
+        wanted = {name for component in kept for name in component.members}
+        listed = {name: xxh3 for name, xxh3 in done.empties().items() if name in wanted}
+        paths = {name: empty_folder(folder) / name for name in listed}
+        found = files.read_existing(paths)
+        for name, xxh3 in listed.items():
+            if xxhash.xxh3_64_hexdigest(found.get(name, b"")) != xxh3:
+                raise DamageError("is missing or damaged", path=paths[name], fix=COPY)
+        return found
+
+
+def load(folder: Path, output: Location) -> Shards:
+    """Find the shards of a folder; raise if they are not finished, or not apart from the output."""
+    if not folder.is_dir():
+        raise InputMissingError("no such folder", path=folder, fix=_GIVE)
+    inside, around = is_within(output, folder), is_within(folder, output)
+    if inside or around:
+        how = "is" if inside and around else "holds" if around else "is in"
+        what = f"{how} the folder of --from, which stays as it is"
+        raise UsageError(what, path=output, fix="give another --output-dir")
+    folders: dict[str | None, Path] = {None: folder}
+    if not is_packed(folder):
+        folders = dict(parts_of(folder).items())
+    manifests = {}
+    for part, place in folders.items():
+        if manifest.load_unfinished(place) is not None:
+            raise UsageError("its last run was interrupted", path=place, fix="finish it first")
+        if (done := manifest.load_manifest(place)) is not None:
+            manifests[part] = done
+    if not manifests:
+        raise UsageError("has no manifest", path=folder, fix=_GIVE)
+    for part, done in manifests.items():
+        if part is None and (of := done.runs[-1].settings.part):
+            what = f"is the part {of} of a split, and --from takes all of it"
+            raise UsageError(what, path=folder, fix="give the folder above it")
+        for entry in done.shards:
+            check()
+            path = folders[part] / entry.path
+            if not path.is_file() or path.stat().st_size != entry.bytes:
+                raise DamageError("is missing or incomplete", path=path, fix=COPY)
+    if len({msgspec.json.encode(done.samples_of()) for done in manifests.values()}) > 1:
+        what = f"its parts {' and '.join(map(str, manifests))} have different recipes"
+        raise UsageError(what, path=folder, fix=_IMAGES)
+    return Shards(folder, {part: folders[part] for part in manifests}, manifests)
+
+
+@dataclass(frozen=True)
+class Again:
+    """What ``--from`` and ``--components`` ask for."""
+
+    shards: Shards
+    copying: Copying
+    empties: Mapping[str, bytes]  # of what is copied
+
+    def source(self, output: Location) -> list[str]:
+        """Name the shards as a plan does: their place, and their checksum."""
+        return [relative_name(self.shards.folder, output), self.shards.checksum]
+
+    @property
+    def components(self) -> str:
+        """Name the components that are made again, as the flag has them."""
+        return ",".join(component.name for component in self.copying.make)
+
+    def seen(self, component: Component) -> Settings:
+        """Give the setting that says that a component was made from a lossy picture."""
+        picture = self.copying.picture
+        if component.source != "image" or picture is None or _is_exact(picture):
+            return {}
+        return {"from": picture.suffix}
+
+    def layout(self) -> CopyPlan:
+        """Give a task for each shard."""
+        shards: list[Shard] = []
+        entries: list[ShardEntry] = []
+        for part, done in self.shards.manifests.items():
+            order = {e.path: (Bucket.parse(e.bucket), shard_number(e.path)) for e in done.shards}
+            for entry in sorted(done.shards, key=lambda entry: order[entry.path]):
+                samples = array("Q", range(entry.samples))
+                shards.append(Shard(len(shards), part, entry.bucket, entry.path, samples))
+                entries.append(entry)
+        none = Plan.empty()
+        folders = self.shards.folders
+        return CopyPlan(none.scan, none.selected, [], shards, [], self.copying, folders, entries)
+
+
+def asked(shards: Shards, wanted: Recipe, names: Sequence[str], file: RecipeFile) -> Again:
+    """Choose what is made again; ``wanted`` is the recipe that is given, else that of the shards.
+
+    Raise if that is not possible, or if it leaves open what the user wants.
+    """
+    before = shards.recipe
+    if not names:
+        what = "--from without --components"
+        raise UsageError(what, fix="name the components to make again with --components")
+    for name in names:
+        require_known("--components", name, list(before.by_name | wanted.by_name))
+    if file.origin is not None:
+        _require_kept(before, wanted, names, file)
+    new = {name: wanted.by_name.get(name) or before.by_name[name] for name in names}
+    added = [c for name, c in wanted.by_name.items() if name in new and name not in before.by_name]
+    changed = (new.get(component.name, component) for component in before.components)
+    recipe = replace(before, components=(*changed, *added))
+    require_valid(recipe, file.origin or shards.folder)
+    make = tuple(component for component in recipe.components if component.name in new)
+    copying = Copying(before, recipe, make, _picture(before, recipe, make, shards.folder))
+    shards.require_one_kind(copying.kept)
+    return Again(shards, copying, shards.empties(copying.kept))
+
+
+def _require_kept(before: Recipe, wanted: Recipe, names: Sequence[str], file: RecipeFile) -> None:
+    """Raise if a recipe changes more than the components that are named."""
+    found = bucket_changes(before, file.recipe)
+    # A shipped recipe has one because it must; it is not what the user asks for.
+    if file.origins.get("images.fit") not in (None, *shipped()) and file.recipe.fit != before.fit:
+        found.append(f"fit was {before.fit}, now {file.recipe.fit}")
+    limits = asdict(before.selection)
+    for key, limit in asdict(file.recipe.selection).items():
+        if limit != limits[key]:
+            was, now = ("not given" if each is None else each for each in (limits[key], limit))
+            found.append(f"{key} was {was}, now {now}")
+    if found:
+        what = f"has another [images] than the shards of --from ({'; '.join(found)})"
+        raise UsageError(what, path=file.origin, fix=f"leave it as it is, or {_IMAGES}")
+    others = []
+    for name, component in wanted.by_name.items():
+        if name in names:
+            continue
+        old = before.by_name.get(name)
+        listed = ["added"] if old is None else [*changes(old, component), *_model(old, component)]
+        found += [f"{name}: {what}" for what in listed]
+        others += [name] if listed else []
+    if others:
+        what = f"has other components than the shards of --from ({'; '.join(found)})"
+        fix = f"add them: --components {','.join((*names, *others))}; or leave them as they are"
+        raise UsageError(what, path=file.origin, fix=fix)
+
+
+def _model(old: Component, new: Component) -> list[str]:
+    before, now = old.settings.get("model"), new.settings.get("model")
+    return [] if before == now else [f"model was {before}, now {now}"]
+
+
+def _picture(
+    before: Recipe, recipe: Recipe, make: Sequence[Component], folder: Path
+) -> Component | None:
+    """Choose the member that components are made from, if one is made from pictures."""
+    needing = [component for component in make if component.source == "image"]
+    if not needing:
+        return None
+    name = needing[0].name
+    found = sorted((c for c in before.components if not c.is_array), key=_is_exact, reverse=True)
+    if not found:
+        what = f"{name} is made from pictures, and the shards have no picture member"
+        raise UsageError(what, path=folder, fix=_IMAGES)
+    for component in needing:
+        if recipe.fit == "bucket" and fit_of(component, recipe, None) is None:
+            what = (
+                f"{component.name} sees complete pictures, and {found[0].suffix} shows only what "
+                "fits the bucket"
+            )
+            raise UsageError(what, path=folder, fix=_IMAGES)
+    return found[0]
+
+
+def _is_exact(picture: Component) -> bool:
+    """Whether a picture has the pixels that it was made of."""
+    kind, quality = picture.settings.get("format"), picture.settings.get("quality")
+    return kind == "png" or (kind, quality) == ("webp", 100)

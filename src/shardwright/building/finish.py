@@ -1,0 +1,226 @@
+"""The end of a build: shards get their numbers and names, and the manifest is written.
+
+All of it follows from the commits, and can be repeated after a kill at any step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+from msgspec import UNSET
+
+from shardwright.building.commits import MOVING_NAME, Commit
+from shardwright.building.plan import INPUTS_NAME, PLAN_NAME, PlanFile, Shard
+from shardwright.building.state import Place
+from shardwright.errors import DamageError, LockedError
+from shardwright.layout import STATE_FOLDER
+from shardwright.packing import empty, publish
+from shardwright.packing.start import sizes
+from shardwright.recipes import SPECIFICATION
+from shardwright.shards.format import manifest
+from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
+from shardwright.shards.format.moving import make_folders, move_shard, stage_of
+from shardwright.shards.format.names import bucket_folder, existing_buckets, shard_name
+from shardwright.storage import files
+from shardwright.storage.urls import Location, Url, names_below
+from shardwright.summary import Count
+from shardwright.version import __version__
+
+RESTORE_FIX = "restore a copy, or build again with --overwrite"
+
+
+def numbered(
+    place: Place, shards: Sequence[Shard], commits: Mapping[int, Commit]
+) -> dict[int, str]:
+    """Give the paths of the shards that were made in a place, by their tasks, without gaps.
+
+    At a URL they have their names already, and a task without a shard leaves a gap.
+    """
+    if isinstance(place.folder, Url):
+        made = (s for s in shards if s.part == place.target.part and commits[s.number].shard)
+        return {shard.number: shard.path for shard in made}
+    numbers = dict(place.begin.first_numbers)
+    paths = {}
+    for shard in shards:
+        if shard.part == place.target.part and commits[shard.number].shard is not None:
+            number = numbers.get(shard.bucket, 0)
+            numbers[shard.bucket] = number + 1
+            paths[shard.number] = f"{bucket_folder(shard.bucket)}/{shard_name(number)}"
+    return paths
+
+
+def finish(
+    place: Place,
+    plan: PlanFile,
+    paths: Mapping[int, str],
+    commits: Mapping[int, Commit],
+    counts: tuple[int, Mapping[str, Count]],
+    empties: Mapping[str, bytes],
+    parts: Mapping[str, str],
+) -> list[ShardEntry]:
+    """Move the shards of a place out of the stage, if they are in one, and write its manifest.
+
+    ``counts`` are all inputs of the plan, and those that are left out by reason; ``parts`` is the
+    plan of each part, if there is a split.
+    """
+    folder, base = place.folder, place.begin.base
+    if place.finished:
+        return _last_entries(folder)
+    if not any(commit.shard for commit in commits.values()):
+        # What was there stays, even with --overwrite.
+        manifest.remove_unfinished(folder, plan.digest)
+        return []
+    made = [(entry, path) for n, path in paths.items() if (entry := commits[n].shard)]
+    if isinstance(folder, Url):
+        entries = [entry for entry, _ in made]
+        listed = {entry.path for entry in (*base.shards, *entries)}
+        for bucket in existing_buckets(folder):  # of a task in place of inputs that no longer fail
+            publish.remove_shards(folder, bucket, keep=listed)
+    else:
+        entries = _moved(folder, place, made)
+    stays = bool(entries or base.shards)
+    checksums = empty.publish(folder, base, empties if stays else {})
+    if stays:  # else it is a part of a split that got nothing
+        publish.make_durable(folder)  # before the manifest lists them
+    total, left = counts
+    out = sum(count.count for count in left.values())
+    made_with = {n: msgspec.structs.replace(e, component=None) for n, e in plan.made.items()}
+    runs, shards = base.runs, base.shards
+    if entries:
+        run = Run(
+            tool=f"shardwright {__version__}",
+            append=plan.append,
+            settings=msgspec.structs.replace(plan.settings, part=place.target.part),
+            plan=plan.digest,
+            total_records=total,
+            ready_records=total - out,
+            skipped_incomplete=out,
+            skipped_by_reason={name: asdict(count) for name, count in left.items()},
+            samples=sum(entry.samples for entry in entries),
+            shards=len(entries),
+            provenance={"components": msgspec.to_builtins(made_with, order="sorted")},
+            parts=dict(parts) or UNSET,
+            build=note_of(plan),
+        )
+        new = [msgspec.structs.replace(entry, run=len(runs)) for entry in entries]
+        runs, shards = [*runs, run], [*shards, *new]
+    if runs:
+        _save(folder, plan, runs, shards, checksums, plan.sha256 or place.has_sha256)
+    else:
+        manifest.remove_manifest(folder)
+        files.withdraw(folder / STATE_FOLDER / manifest.SHA256_NAME)
+    manifest.remove_unfinished(folder, plan.digest)
+    return entries
+
+
+def _moved(folder: Path, place: Place, made: Sequence[tuple[ShardEntry, str]]) -> list[ShardEntry]:
+    """Move shards out of the stage, in place of those that are replaced."""
+    stage = stage_of(folder)
+    moved = {path for entry, path in made if not (stage / entry.path).exists()}
+    stay = {*(entry.path for entry in place.begin.base.shards), *moved}
+    if place.begin.replaced:
+        manifest.remove_manifest(folder)
+        for bucket in existing_buckets(folder):
+            publish.remove_shards(folder, bucket, keep=stay)
+    make_folders(folder, [path for _, path in made])
+    if made:
+        # What moves must not get lost with a folder that a killed run did not sync. And the removal
+        # of old shards must last: if a power cut brought one back, the next run would take the new
+        # index of that name for the old one's, and remove both.
+        publish.make_durable(folder)
+        files.write(stage / MOVING_NAME, b"")  # from now on, what is not in the stage has moved
+    entries = [move_shard(stage, folder, entry, path) for entry, path in made]
+    publish.remove_leftovers(folder)  # also what a killed run did not remove of old shards
+    publish.remove_empty_buckets(folder)
+    return entries
+
+
+def entries(places: Sequence[Place]) -> dict[str | None, list[ShardEntry]]:
+    """Give the shards that a finished plan has made, by part; raise if a file is gone."""
+    found = {p.target.part: _last_entries(p.folder) for p in places if p.finished}
+    for place in places:
+        entries = found.get(place.target.part, [])
+        there = sizes(place.folder, [entry.path for entry in entries])
+        for entry in entries:
+            if there.get(entry.path) != entry.bytes:
+                path = place.folder / entry.path
+                raise DamageError("is missing or incomplete", path=path, fix=RESTORE_FIX)
+    return found
+
+
+def _last_entries(folder: Location) -> list[ShardEntry]:
+    done = manifest.load_manifest(folder)
+    assert done is not None
+    return [entry for entry in done.shards if entry.run == len(done.runs) - 1]
+
+
+def _save(
+    folder: Location,
+    plan: PlanFile,
+    runs: list[Run],
+    shards: list[ShardEntry],
+    checksums: dict[str, str],
+    sha256: bool,
+) -> None:
+    shards = sorted(shards, key=lambda entry: entry.path)
+    if sha256:
+        shards = [publish.with_sha256(entry, folder) for entry in shards]
+    done = Manifest(
+        runs=runs,
+        shards=shards,
+        recipe=UNSET if plan.recipe == SPECIFICATION else plan.recipe,
+        empty=checksums or UNSET,
+    )
+    manifest.save_sha256(folder, done)
+    manifest.save_manifest(folder, done)
+
+
+def begin(places: Sequence[Place], plan: PlanFile, parts: Mapping[str, str]) -> None:
+    """Note in each place that a build has begun; in none if another run has begun in one."""
+    begun: list[Location] = []
+    for place in places:
+        if not place.finished:
+            note = Unfinished(
+                append=plan.append,
+                plan=plan.digest,
+                settings=msgspec.structs.replace(plan.settings, part=place.target.part),
+                replaces=sorted(place.begin.replaced),
+                base=place.begin.base,
+                parts=dict(parts) or UNSET,
+                build=note_of(plan),
+            )
+            files.make_folder(place.folder / STATE_FOLDER)
+            try:
+                if manifest.save_unfinished(place.folder, note):
+                    begun.append(place.folder)
+            except LockedError:
+                for folder in begun:
+                    manifest.remove_unfinished(folder, plan.digest)
+                raise
+
+
+def note_of(plan: PlanFile) -> dict[str, object]:
+    """Say what a plan was made from."""
+    if plan.source is not None:
+        return {"from": plan.source[0]}
+    return {"inputs": [listing.path for listing in plan.listings]}
+
+
+def clear(
+    output: Location,
+    places: Sequence[Place],
+    plan: str,
+    keep: Collection[str] = (PLAN_NAME, INPUTS_NAME),
+) -> None:
+    """Remove the commits and what else is in the stages; the plan stays."""
+    if isinstance(output, Url):
+        (stage_of(output) / plan).remove_below(keep=keep)
+        return
+    for stage in dict.fromkeys([*(stage_of(place.folder) for place in places), stage_of(output)]):
+        for name in names_below(stage):
+            if stage != stage_of(output) or name not in keep:
+                files.remove(stage / name)
+        files.remove_empty_folders(stage)

@@ -1,0 +1,300 @@
+"""From the paths that a user gives to images and tars; and one input as a plan stores it.
+
+A row holds all that is needed to find an image again, in its file or in its tar, and to see that it
+is still the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import xxhash
+
+from shardwright.building import tars
+from shardwright.deriving import captions, places, sources
+from shardwright.deriving.captions import CaptionError
+from shardwright.deriving.places import CHANGED as CHANGED
+from shardwright.deriving.places import GONE as GONE
+from shardwright.deriving.places import HEAD, Part, Place, begins
+from shardwright.deriving.places import UNREADABLE as UNREADABLE
+from shardwright.deriving.recorded import other_image
+from shardwright.deriving.sources import TAR, Source, State
+from shardwright.errors import InputMissingError, UsageError
+from shardwright.progress import Progress
+from shardwright.recipes import Recipe
+from shardwright.shards.format.tar import BLOCK
+from shardwright.shards.format.tarread import split
+from shardwright.storage.local import LocalFile, Readable
+from shardwright.storage.urls import Location, Url, is_url
+from shardwright.summary import Count
+
+_GIVE = "give folders of images, or tars of images"
+
+Span = tuple[int, int]  # the offset and size of a member's data
+
+
+class Found(NamedTuple):
+    """What a given path holds, in the order of the paths."""
+
+    path: str  # as it was given
+    images: list[Source]
+    tars: list[str]
+    states: Mapping[str, State] = {}  # of tars at a URL, as they were listed
+
+    @property
+    def root(self) -> str:
+        """Name the folder that paths in ids are relative to."""
+        return os.path.dirname(self.path) or "." if self.tars == [self.path] else self.path
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """What a given path held when it was listed; equal if nothing was added or removed."""
+
+    path: str  # as it was given
+    images: int
+    tars: int
+    digest: str
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One image as a plan stores it."""
+
+    image_id: str
+    path: str  # as in the record; of a member, the path of its tar and its name
+    width: int  # upright
+    height: int
+    bytes: int  # of its file, or of its tar
+    mtime_ns: int
+    beside: bool = False  # whether a text lies beside its file
+    tar_length: int = 0  # the characters of the path that are its tar's; 0 for a file
+    image: Span | None = None
+    text: Span | None = None
+    json: Span | None = None
+    # Of the first bytes; in a tar of this machine, of the names and sizes of its members too.
+    xxh3: str = ""
+
+    @property
+    def tar(self) -> str:
+        """Give the path of its tar; blank for a file."""
+        return self.path[: self.tar_length]
+
+    @property
+    def file(self) -> str:
+        """Give the path of the file that it is in."""
+        return self.tar or self.path
+
+
+class Problem(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An image, a tar or a folder that cannot be used."""
+
+    image_id: str  # blank if it is not known, or if it is not an image
+    path: str
+    reason: str
+    detail: str
+    tar: str = ""  # that it is in
+
+    @property
+    def file(self) -> str:
+        """Give the path of the file that it is in."""
+        return self.tar or self.path
+
+
+def find(paths: Sequence[Location], progress: Progress) -> list[Found]:
+    """Find the images and tars of each given path; raise if one has none, or holds another."""
+    given: dict[Location, Location] = {}
+    for path in paths:
+        real = path.resolve()
+        if real in given:
+            raise UsageError("is given twice", path=path, fix="give it once")
+        given[real] = path
+    for real, path in given.items():
+        outer = next((given[above] for above in _parents(real) if above in given), None)
+        if outer is not None:
+            what = f"is inside {outer}, which is given too"
+            raise UsageError(what, path=path, fix="give only one of them")
+    return [_find_far(p, progress) if isinstance(p, Url) else _find(p, progress) for p in paths]
+
+
+def _parents(place: Location) -> Iterator[Location]:
+    while place != place.parent:
+        place = place.parent
+        yield place
+
+
+def _find(path: Path, progress: Progress) -> Found:
+    if path.is_dir():
+        found = Found(str(path), *sources.find_all(path, progress))
+        if not found.images and not found.tars:
+            raise InputMissingError("no images and no tars", path=path, fix=_GIVE)
+        return found
+    if not path.exists():
+        raise InputMissingError("no such file or folder", path=path, fix=_GIVE)
+    if path.suffix.lower() != TAR:
+        raise UsageError("is neither a folder nor a .tar file", path=path, fix=_GIVE)
+    return Found(str(path), [], [str(path)])
+
+
+def _find_far(url: Url, progress: Progress) -> Found:
+    if url.suffix.lower() == TAR and (tar := url.head()) is not None:
+        return Found(str(url), [], [str(url)], {str(url): (tar.size, tar.mtime_ns)})
+    images, tars = sources.find_far(url, progress)
+    if not images and not tars:
+        if url.is_file():
+            raise UsageError("is neither a folder nor a .tar file", path=url, fix=_GIVE)
+        raise InputMissingError("no images and no tars", path=url, fix=_GIVE)
+    return Found(str(url), images, list(tars), tars)
+
+
+def listing(found: Found) -> Listing:
+    """Sum up the names of the images, and the names, sizes and times of the tars.
+
+    No image is looked at: ``changed`` does that for each one when it is needed.
+    """
+    hasher = xxhash.xxh3_128()
+    start = len(found.root)
+    for source in found.images:
+        hasher.update(os.fsencode(source.path[start:]) + (b"\0\1" if source.has_sidecar else b"\0"))
+    for tar in found.tars:
+        hasher.update(os.fsencode(f"{os.path.relpath(tar, found.root)}\0{_state(found, tar)}\0"))
+    return Listing(as_text(found.path), len(found.images), len(found.tars), hasher.hexdigest())
+
+
+def differences(
+    found: Sequence[Found], planned: Iterable[Row | Problem]
+) -> dict[str, dict[str, Count]]:
+    """Count the new, missing and changed files of given paths, against all of a plan.
+
+    Of images only their names are known, and whether a text lies beside them.
+    """
+    now: dict[str, tuple[str, object]] = {}  # the given path of each file, and its state
+    for each in found:
+        path = as_text(each.path)
+        now |= {as_text(s.path): (path, s.has_sidecar) for s in each.images}
+        now |= {as_text(tar): (path, _state(each, tar)) for tar in each.tars}
+    given = [as_text(each.path) for each in found]
+    kinds = {path: dict[str, dict[str, None]]() for path in given}  # files by kind, in order
+    known: set[str] = set()
+    for row in planned:
+        file = row.file
+        if file not in now:
+            path = next((p for p in given if file == p or file.startswith(p.rstrip("/") + "/")), "")
+            if path:
+                kinds[path].setdefault("missing", {})[file] = None
+            continue
+        known.add(file)
+        if isinstance(row, Row):
+            before: object = (row.bytes, row.mtime_ns) if row.tar else row.beside
+            path, state = now[file]
+            if before != state:
+                kinds[path].setdefault("changed", {})[file] = None
+    for file, (path, _) in now.items():
+        if file not in known:
+            kinds[path].setdefault("new", {})[file] = None
+    return {
+        path: {
+            kind: Count(len(files), next(iter(files)))
+            for kind in ("new", "missing", "changed")
+            if (files := kinds[path].get(kind))
+        }
+        for path in given
+    }
+
+
+def source_of(row: Row) -> Source:
+    """Give the image of a row, to be read."""
+    seen = (row.mtime_ns, row.xxh3) if is_url(row.file) else ()
+    if row.image is None:
+        part = Part(row.path, 0, row.bytes, "", *seen) if seen else None
+        return Source(row.image_id, row.path, row.beside, part=part)
+    tar, name = row.tar, row.path[row.tar_length + 1 :]
+    key, _ = split(name) or (name, "")
+    text = Part(tar, *row.text, f"{key}.{tars.TEXT}") if row.text else None
+    image = Part(tar, *row.image, name, *seen)
+    return Source(row.image_id, row.path, text is not None, part=image, text=text)
+
+
+def columns(json: Part | None, recipe: Recipe) -> captions.Row:
+    """Read the columns of the JSON that lies with an image; raise CaptionError."""
+    if json is None:
+        return {}
+    try:
+        return tars.row(places.read(json), recipe)
+    except OSError as error:
+        raise CaptionError("caption_unreadable", f"{json}: {error.strerror}") from None
+
+
+def is_same(recorded: str, path: str) -> bool:
+    """Whether a path names the image of a record; also after its folder was moved.
+
+    Blank where nothing is recorded, in shards of an earlier version.
+    """
+    if not recorded or os.path.normpath(recorded) == os.path.normpath(path):
+        return True
+    if f"{TAR}/" in path or f"{TAR}/" in recorded:  # of keys, those of one tar are the same
+        return recorded.split("/")[-2:] == path.split("/")[-2:]
+    return other_image(recorded, path) is None
+
+
+def changed(row: Row) -> tuple[str, str] | None:
+    """Say why an image is no longer the one that was planned: the reason's name and a detail.
+
+    A file with another time, as a copy has, is the same if its size and its first bytes are. A tar
+    may be another one if what belongs to this image is in it as before. An image at a URL was
+    compared when it was read.
+    """
+    if is_url(row.file):
+        return None
+    try:
+        now = os.stat(row.file)
+        if (now.st_size, now.st_mtime_ns) == (row.bytes, row.mtime_ns):
+            return None
+        if row.image is None:
+            if now.st_size == row.bytes and head_of(row.path) == row.xxh3:
+                return None
+            return CHANGED, "its file has changed since it was planned"
+        with LocalFile(Path(row.tar)) as tar:
+            spans = [span for span in (row.image, row.text, row.json) if span is not None]
+            is_there = all(sum(span) <= tar.size for span in spans)
+            if is_there and fingerprint(tar, spans) == row.xxh3:
+                return None
+        what = "its tar was changed after planning, and this image or its text is different now"
+        return CHANGED, what
+    except FileNotFoundError:
+        return GONE, f"{'its tar' if row.tar else 'its file'} is gone"
+    except OSError as error:
+        return UNREADABLE, error.strerror or str(error)
+
+
+def head_of(place: Place) -> str:
+    """Hash the first bytes of an image."""
+    return begins(places.begin(place, HEAD))
+
+
+def fingerprint(tar: Readable, spans: Iterable[Span]) -> str:
+    """Hash how members begin: their names and sizes, and some of their bytes."""
+    hasher = xxhash.xxh3_64()
+    for offset, size in spans:
+        data = tar.pread(offset - BLOCK, BLOCK + min(size, HEAD))
+        for part in (data[:100], data[124:136], data[345:500], data[BLOCK:]):  # with a prefix
+            hasher.update(part)
+    return hasher.hexdigest()
+
+
+def _state(found: Found, tar: str) -> State | None:
+    """Give the size and time of a tar, if it can be found."""
+    if tar in found.states:
+        return found.states[tar]
+    try:
+        now = os.stat(tar)
+    except OSError:
+        return None
+    return now.st_size, now.st_mtime_ns
+
+
+def as_text(name: str) -> str:
+    """Give a name as JSON can hold it: bytes that are not Unicode are replaced."""
+    return os.fsencode(name).decode(errors="replace")

@@ -1,0 +1,328 @@
+"""The sizes of all images, from their heads, and their texts, in worker processes.
+
+They become the rows of a plan, in order. At a URL each request takes some time, in which nothing is
+to be done, so there a worker sends many at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from shardwright.building import inputs, tars
+from shardwright.building.inputs import (
+    Found,
+    Problem,
+    Row,
+    Span,
+    as_text,
+    fingerprint,
+    head_of,
+    is_same,
+)
+from shardwright.building.tars import Flaw, TarSample
+from shardwright.deriving import captions, images, places, sources
+from shardwright.deriving.captions import CaptionError
+from shardwright.deriving.images import BadImageError
+from shardwright.deriving.naming import spelt
+from shardwright.deriving.places import Part
+from shardwright.deriving.sources import Source, State
+from shardwright.engine import Engine
+from shardwright.interrupts import POLL, check
+from shardwright.progress import Progress
+from shardwright.recipes import Recipe
+from shardwright.storage.local import LocalFile, Readable
+from shardwright.storage.urls import is_url
+from shardwright.store.records import image_id_problem
+
+_AT_ONCE = 256  # images in a task, and rows in a message
+_REQUESTS = 32  # that a worker sends at a time
+_AHEAD = 1 << 16  # rows that may wait for those before them
+
+
+class _Task(NamedTuple):
+    """Some image files or one tar; neither, to wait until others have caught up."""
+
+    number: int
+    given: str  # the given path that they are in
+    root: str
+    recipe: Recipe
+    images: Sequence[Source] = ()
+    tar: str = ""
+    state: State | None = None  # of a tar at a URL
+
+
+class Measured(NamedTuple):
+    """One image, and what lies with it."""
+
+    row: Row | Problem
+    given: str  # the given path that it is in
+    columns: captions.Row  # of its JSON
+    text: str | None = None  # the caption beside it
+    fault: tuple[str, str] | None = None  # why that cannot be read: the reason and a detail
+
+
+class _Message(NamedTuple):
+    number: int  # of its task
+    rows: list[Measured]
+    last: bool = False
+
+
+def measured(
+    found: Sequence[Found], recipe: Recipe, engine: Engine, progress: Progress
+) -> Generator[Measured, None, None]:
+    """Look at the heads of all images, and give what a plan needs, in the order of the inputs.
+
+    Ids are those that the recipe chooses; several images may have one. With ids from captions, that
+    of a file is blank, and that of a member is in its JSON, or blank.
+    """
+    known = 0 if any(each.tars for each in found) else sum(len(each.images) for each in found)
+    progress.phase("measure images", known, "images")
+    order = _Order(_tasks(found, recipe), recipe)
+    with closing(engine.run(_measure, order.tasks())) as messages:
+        for message in messages:
+            for rows in order.turn(message):
+                progress.advance(len(rows))
+                yield from rows
+
+
+class _Order:
+    """Puts what tasks give back in order; workers that are too far ahead wait."""
+
+    def __init__(self, tasks: Iterator[_Task], recipe: Recipe) -> None:
+        self._tasks, self._recipe = tasks, recipe
+        self._turn = 0
+        self._waiting: dict[int, list[_Message]] = {}
+        self._held = 0  # rows that wait
+
+    def tasks(self) -> Iterator[_Task]:
+        """Give the tasks; the one whose turn it is has always been given out already."""
+        for task in self._tasks:
+            while self._held > _AHEAD:
+                yield _Task(-1, "", "", self._recipe)
+            yield task
+
+    def turn(self, message: _Message) -> Iterator[list[Measured]]:
+        """Take a message, and give the rows whose turn has come."""
+        self._waiting.setdefault(message.number, []).append(message)
+        self._held += len(message.rows)
+        while self._turn in self._waiting:
+            done = False
+            for each in self._waiting.pop(self._turn):
+                self._held -= len(each.rows)
+                done = each.last
+                yield each.rows
+            if not done:
+                break
+            self._turn += 1
+
+
+def _tasks(found: Sequence[Found], recipe: Recipe) -> Iterator[_Task]:
+    number = 0
+    for each in found:
+        for start in range(0, len(each.images), _AT_ONCE):
+            some = each.images[start : start + _AT_ONCE]
+            yield _Task(number, each.path, each.root, recipe, some)
+            number += 1
+        for tar in each.tars:
+            state = each.states.get(tar)
+            yield _Task(number, each.path, each.root, recipe, tar=tar, state=state)
+            number += 1
+
+
+def _measure(task: _Task) -> Iterator[_Message]:
+    """Do one task, in a worker."""
+    if task.number < 0:
+        time.sleep(POLL)
+        return
+    looks = _members(task) if task.tar else (partial(_file, task, each) for each in task.images)
+    last = False
+    with _many_at_a_time() if is_url(task.given) else nullcontext(_one_by_one) as look:
+        while not last:
+            with images.strict():
+                some = look(islice(looks, _AT_ONCE))
+            last = len(some) < _AT_ONCE
+            yield _Message(task.number, some, last)
+
+
+_Look = Callable[[], Measured]
+
+
+def _one_by_one(looks: Iterable[_Look]) -> list[Measured]:
+    return [look() for look in looks]
+
+
+@contextmanager
+def _many_at_a_time() -> Iterator[Callable[[Iterable[_Look]], list[Measured]]]:
+    pool = ThreadPoolExecutor(_REQUESTS)
+
+    def run(looks: Iterable[_Look]) -> list[Measured]:
+        futures = [pool.submit(look) for look in looks]
+        while wait(futures, POLL).not_done:
+            check()
+        return [future.result() for future in futures]
+
+    try:
+        yield run
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _file(task: _Task, source: Source) -> Measured:
+    row = _file_row(task, source)
+    if isinstance(row, Problem):
+        return Measured(row, task.given, {})
+    return _with_texts(task, row, source, {})
+
+
+def _member(task: _Task, tar: Readable | None, state: State, sample: TarSample | Flaw) -> Measured:
+    image_id = _id_of_key(task, sample.key)
+    if isinstance(sample, Flaw):
+        where = f"{task.tar}/{sample.key}" if sample.key else task.tar
+        problem = Problem(image_id, where, sample.reason, sample.detail, task.tar)
+        return Measured(problem, task.given, {})
+    row = _tar_row(task, tar, state, sample, image_id)
+    if isinstance(row, Problem):
+        return Measured(row, task.given, {})
+    try:
+        columns = inputs.columns(sample.json, task.recipe)
+    except CaptionError as error:
+        problem = Problem(row.image_id, row.path, error.args[0], error.args[1], row.tar)
+        return Measured(problem, task.given, {})
+    source = Source(row.image_id, row.path, sample.text is not None, text=sample.text)
+    return _with_texts(task, row, source, columns)
+
+
+def _with_texts(task: _Task, row: Row, source: Source, columns: captions.Row) -> Measured:
+    """Read the caption that lies with an image.
+
+    It may be that it is not needed, so an image does not fail here for lack of it.
+    """
+    try:
+        return Measured(row, task.given, columns, captions.beside(source))
+    except CaptionError as error:
+        return Measured(row, task.given, columns, fault=(error.args[0], error.args[1]))
+
+
+def _file_row(task: _Task, source: Source) -> Row | Problem:
+    image_id = _id_of(source, task.root, task.recipe.ids)
+    if source.fault:
+        detail = f"{source.fault}; the images in this folder are not used"
+        return Problem("", as_text(source.path), "unreadable_folder", detail)
+    try:
+        _require_names(image_id, source.path)
+        place = images.fetched(source.place, head=True)
+        state = (place.size, place.mtime_ns) if isinstance(place, Part) else _state(place)
+        size, begins = images.measure(place), head_of(place)
+    except BadImageError as error:
+        return Problem(as_text(image_id), as_text(source.path), *error.args)
+    except OSError as error:
+        return Problem(image_id, source.path, "unreadable", str(error.strerror))
+    return Row(image_id, source.path, *size, *state, source.has_sidecar, xxh3=begins)
+
+
+def _state(path: str) -> State:
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
+
+
+def parted(
+    found: Sequence[Found], known: Mapping[str, str], ids: str
+) -> tuple[list[Found], list[Found]]:
+    """Part the image files that are known from all others; give the others, and then these.
+
+    ``known`` has the paths of images by their ids: another image of the same id is not known.
+    """
+    others, there = [], []
+    for each in found:
+        sides: tuple[list[Source], list[Source]] = ([], [])
+        for source in each.images:
+            recorded = known.get(_id_of(source, each.root, ids))
+            sides[recorded is not None and is_same(recorded, source.path)].append(source)
+        others.append(each._replace(images=sides[False]))
+        there.append(each._replace(images=sides[True], tars=[]))
+    return others, there
+
+
+def _id_of(source: Source, root: str, ids: str) -> str:
+    """Give the id of an image file; blank if it comes from captions."""
+    by_name = source.image_id if ids == "name" else ""
+    return spelt(source.path, root) if ids == "path" else by_name
+
+
+def _members(task: _Task) -> Iterator[_Look]:
+    """Give what is to be done for each sample of a tar."""
+    path, name = task.tar, as_text(task.tar)
+    if name != path:
+        what = "its name is not Unicode, which a record cannot hold"
+        problem = Problem("", name, "image_id_invalid", what)
+        yield lambda: Measured(problem, task.given, {})
+        return
+    try:
+        state = task.state or _state(
+            path
+        )  # before its headers are read: what changes later is noticed
+        tar = LocalFile(Path(path)) if task.state is None else None
+    except OSError as error:
+        problem = Problem("", path, "unreadable_tar", str(error.strerror))
+        yield lambda: Measured(problem, task.given, {})
+        return
+    with tar or nullcontext():
+        for sample in tars.samples(path, state[0]):
+            yield partial(_member, task, tar, state, sample)
+
+
+def _tar_row(
+    task: _Task, tar: Readable | None, state: State, sample: TarSample, image_id: str
+) -> Row | Problem:
+    path, image = str(sample.image), _span(sample.image)
+    text = _span(sample.text) if sample.text else None
+    json = _span(sample.json) if sample.json else None
+    try:
+        if task.recipe.ids == "captions" and sample.json:
+            image_id = tars.given_id(places.read(sample.json))
+        _require_names(image_id, path)
+        width, height = images.measure(sample.image)
+        spans = [span for span in (image, text, json) if span is not None]
+        xxh3 = fingerprint(tar, spans) if tar else head_of(sample.image)
+    except (BadImageError, CaptionError) as error:
+        return Problem(image_id, path, error.args[0], error.args[1], task.tar)
+    except OSError as error:
+        return Problem(image_id, path, "unreadable", str(error.strerror), task.tar)
+    return Row(
+        image_id,
+        path,
+        width,
+        height,
+        *state,
+        tar_length=len(task.tar),
+        image=image,
+        text=text,
+        json=json,
+        xxh3=xxh3,
+    )
+
+
+def _id_of_key(task: _Task, key: str) -> str:
+    """Give the id of a key; blank if there is none, or if ids come from captions."""
+    if not key or task.recipe.ids == "captions":
+        return ""
+    base = task.root if task.recipe.ids == "name" else os.path.splitext(task.tar)[0]
+    return spelt(f"{base}/{key}", task.root)
+
+
+def _span(part: Part) -> Span:
+    return part.offset, part.size
+
+
+def _require_names(image_id: str, path: str) -> None:
+    """Raise if a record cannot hold the names of an image; an id may be chosen later."""
+    if not sources.is_text(path) or (image_id and image_id_problem(image_id)):
+        raise BadImageError("image_id_invalid", "its name is not a valid image_id")

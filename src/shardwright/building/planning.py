@@ -1,0 +1,264 @@
+"""From a request to a plan: the one that was stored, if it is the same, or a new one.
+
+What is only needed to plan, such as the list of all images, is gone when the work begins.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from shardwright.building import finish, inputs, plan, state
+from shardwright.building.inputs import Found
+from shardwright.building.outcome import Outcome
+from shardwright.building.plan import Plan, PlanFile
+from shardwright.building.request import Made, Request, describe, load_encoders
+from shardwright.building.state import Place
+from shardwright.deriving import announce, captions
+from shardwright.deriving.captions import Captions
+from shardwright.deriving.settings import device_text
+from shardwright.engine import Engine
+from shardwright.engine.devices import Devices
+from shardwright.engine.local import Local, cores
+from shardwright.engine.ray import RayDevices
+from shardwright.errors import DamageError, ProvenanceError, ShardExistsError, UsageError
+from shardwright.packing import start
+from shardwright.packing.choice import FLAGS, Choice, read_lists
+from shardwright.packing.targets import Target, find_targets
+from shardwright.progress import Progress, quantity
+from shardwright.shards.format.manifest import PackSettings, Run, Unfinished, relative_name
+from shardwright.shards.format.moving import stage_of
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location, Url, is_within, location
+from shardwright.summary import Count
+from shardwright.text import shown
+
+
+def planned(
+    request: Request,
+    engine: Engine,
+    devices: Devices | RayDevices,
+    stack: ExitStack,
+    progress: Progress,
+) -> tuple[Made, Outcome]:
+    """Plan, or find the plan that is there; ``stack`` holds the locks until the end of the run."""
+    output = request.output
+    found = inputs.find(request.inputs, progress)
+    _require_apart(found, output)
+    given = _captions(request)
+    made = load_encoders(request) if isinstance(devices, Devices) else _described(request, devices)
+    if not request.dry_run:
+        stack.enter_context(storage_at(output).lease())
+    asked, choice, targets = _asked(request, found, made)
+    for target in targets:
+        if target.folder != output and not request.dry_run:
+            stack.enter_context(storage_at(target.folder).lease())
+    if isinstance(devices, Devices):
+        device = device_text(devices.names, list(made.encoders.values()))
+    else:
+        device = f"{quantity(len(devices.names), 'workers')} of the cluster"
+    outcome = Outcome(device, asked, made.used)
+    if request.again is not None:
+        outcome.copied = [component.name for component in request.again.copying.kept]
+        outcome.source = str(request.again.shards.folder)
+    folder = stage_of(output) if isinstance(output, Path) else _temporary(stack)
+    stored, outcome.finished = _stored(request, asked, targets, folder)
+    places = state.places(targets, stored, request.way)
+    known = {} if request.again else state.known(places)
+    if stored is not None:
+        outcome.changed = _changed(stored, asked, found, folder, progress)
+        outcome.plan = stored
+    else:
+        outcome.obstacle = _obstacle(places, asked, request)
+        if request.dry_run:
+            folder = _temporary(stack)
+        elif isinstance(output, Path):
+            finish.clear(output, places, "")  # or commits of an equal plan would count
+        count = plan.write(found, given, asked.recipe, known, folder, engine, progress)
+        announce.unused_rows(given, progress)
+        outcome.unused_rows = given.unused() if given else {}
+        checksum = plan.checksum(folder)
+        outcome.plan = msgspec.structs.replace(asked, known=count, inputs=checksum)
+    outcome.inputs_folder = folder
+    if request.again is not None:
+        outcome.layout = request.again.layout()
+    else:
+        outcome.layout = _layout(outcome.plan, choice, places, known, folder, progress)
+    outcome.places = [_without_ids(place) for place in places]
+    return made, outcome
+
+
+def _described(request: Request, devices: RayDevices) -> Made:
+    """Ask a worker how components are made."""
+    with closing(devices.run(describe, [replace(request, loaded={}, ray=None)])) as answers:
+        return next(answers)
+
+
+def _temporary(stack: ExitStack) -> Path:
+    """Make a local folder for the inputs of a plan, for the time of the run."""
+    return Path(stack.enter_context(tempfile.TemporaryDirectory()))
+
+
+def _stored(
+    request: Request, asked: PlanFile, targets: Sequence[Target], folder: Path
+) -> tuple[PlanFile | None, bool]:
+    """Give the stored plan, if it is the one that is asked for; and whether it is finished.
+
+    ``folder`` is the local folder of its inputs.
+    """
+    output = request.output
+    try:
+        stored = state.load_plan(output)
+        if stored is not None and isinstance(output, Url):
+            with suppress(FileNotFoundError):  # reported as damage
+                state.fetch_inputs(output, stored, folder)
+        if stored is not None and state.is_interrupted(output):
+            state.require_same(output, stored, asked, folder)
+            return stored, False
+    except (UsageError, DamageError):
+        if request.way != "overwrite":
+            raise
+        return None, False  # it starts over
+    if stored and _is_finished(stored, asked, targets, request.way, folder):
+        return stored, True
+    return None, False
+
+
+def _without_ids(place: Place) -> Place:
+    """Forget the ids of the samples that are there, which the layout was made from."""
+    return replace(place, begin=replace(place.begin, known=frozenset(), packed=()))
+
+
+def _require_apart(found: Sequence[Found], output: Location) -> None:
+    """Raise if the shards would lie among the inputs, where the next run would find them."""
+    for each in found:
+        if is_within(output, location(each.path)):
+            what = f"is inside {shown(each.path)}, which is an input"
+            raise UsageError(what, path=output, fix="give another --output-dir")
+
+
+def _captions(request: Request) -> Captions | None:
+    if request.captions is None:
+        return None
+    return captions.read(request.captions, request.inputs[0], request.recipe)
+
+
+def _asked(
+    request: Request, found: Sequence[Found], made: Made
+) -> tuple[PlanFile, Choice, list[Target]]:
+    """Give the plan that is asked for, without its inputs; and the folders of its parts."""
+    split, targets = find_targets(request.output, request.settings, request.way)
+    settings = msgspec.structs.replace(request.settings, split=split)
+    earlier = start.current_run(target.folder for target in targets)
+    if request.way == "append" and earlier is not None:
+        settings = _chosen_as(earlier, settings, request.output)
+    choice, again, given = Choice(settings, request.recipe.selection), request.again, None
+    if again is None:
+        choice = read_lists(settings, request.output)
+    if request.captions is not None:
+        data = xxhash.xxh3_64_hexdigest(request.captions.read_bytes())
+        given = [relative_name(request.captions, request.output), data]
+    asked = PlanFile(
+        settings=choice.settings,
+        recipe=request.recipe,
+        made=made.entries,
+        listings=[inputs.listing(each) for each in found],
+        at=os.getcwd(),
+        captions=given,
+        append=request.way == "append",
+        sha256=request.sha256,
+        source=again.source(request.output) if again else None,
+        components=again.components if again else None,
+    )
+    return asked, choice, targets
+
+
+def _chosen_as(earlier: Run | Unfinished, own: PackSettings, output: Location) -> PackSettings:
+    """Complete the settings of an --append by those of the last run.
+
+    All runs of a folder share their conditions.
+    """
+    before = earlier.settings
+    if isinstance(earlier, Unfinished):  # what differs is reported where plans are compared
+        return own.chosen_as(before)
+    if not earlier.is_build:  # then lists of ids are named from the store, wherever it is
+        lists = {name: getattr(own, name) for name in FLAGS if getattr(before, name)}
+        if missing := " and ".join(FLAGS[name] for name, file in lists.items() if file is None):
+            what = f"was packed with {missing}, and only its store knows where that is"
+            raise UsageError(what, path=output, fix=f"give {missing} again")
+        before = msgspec.structs.replace(before, **lists)
+    settings = own.chosen_as(before)
+    was = before.conditions(output)
+    if settings.conditions(output) != was:
+        what = f"was {'built' if earlier.is_build else 'packed'} {start.spelt(was)}"
+        fix = "give the same conditions, or --overwrite, or another --output-dir"
+        raise UsageError(f"{what}, so nothing was written", path=output, fix=fix)
+    return settings
+
+
+def _is_finished(
+    stored: PlanFile, asked: PlanFile, targets: Sequence[Target], way: str | None, folder: Path
+) -> bool:
+    """Whether the build that is asked for has been done, and nothing has changed since."""
+    if way == "overwrite" or stored.listings != asked.listings:
+        return False
+    if state.changes(stored, asked):
+        return False
+    if not any(state.has_run(target.folder, stored.digest) for target in targets):
+        return False
+    # An --append that found nothing new has written down other inputs.
+    return plan.checksum(folder) == stored.inputs
+
+
+def _changed(
+    stored: PlanFile, asked: PlanFile, found: Sequence[Found], folder: Path, progress: Progress
+) -> dict[str, dict[str, Count]]:
+    """Say what has changed in the inputs since the plan was made; the plan stays as it is."""
+    before = {listing.path: listing for listing in stored.listings}
+    now = zip(found, asked.listings, strict=True)
+    changed = [each for each, listing in now if listing != before.get(listing.path)]
+    if not changed:
+        return {}
+    counted = inputs.differences(changed, plan.rows(folder))
+    for path, counts in counted.items():
+        listed = "; ".join(
+            f"{quantity(count.count, 'files')} {kind}, for example {shown(count.example)}"
+            for kind, count in counts.items()
+        )
+        progress.warn(
+            f"{shown(path)}: changed since the plan was made ({listed}); going on with the "
+            "plan. To add what is new, run it with --append afterwards"
+        )
+    return counted
+
+
+def _obstacle(places: Sequence[Place], asked: PlanFile, request: Request) -> str | None:
+    """Raise if the build cannot begin in one of its places; under dry_run, say why."""
+    try:
+        for place in places:
+            state.require_free(place, asked, request.way)
+            state.require_same_kind(place, asked.recipe, asked.made)
+    except (ShardExistsError, ProvenanceError) as error:
+        if not request.dry_run:
+            raise
+        return str(error)
+    return None
+
+
+def _layout(
+    asked: PlanFile,
+    choice: Choice,
+    places: Sequence[Place],
+    known: Mapping[str, str],
+    folder: Path,
+    progress: Progress,
+) -> Plan:
+    numbers = {place.target.part: place.begin.first_numbers for place in places}
+    return plan.read(folder, asked.recipe, choice, known, numbers, Local(cores()), progress)

@@ -1,0 +1,239 @@
+"""A run of build: plan, make the shards on all devices, publish them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from shardwright.building import finish, ledger, state
+from shardwright.building.commits import FOLDER, StagedCommits
+from shardwright.building.direct import DirectCommits, TakenOverError
+from shardwright.building.outcome import (
+    Outcome,
+    announce_plan,
+    predict,
+    require_complete,
+    summarize,
+)
+from shardwright.building.plan import Plan
+from shardwright.building.planning import planned
+from shardwright.building.request import Made, Request
+from shardwright.building.shard import Builder
+from shardwright.building.summary import BuildSummary
+from shardwright.building.work import Work
+from shardwright.deriving.choices import view_of
+from shardwright.deriving.making import Making
+from shardwright.deriving.order import REACH
+from shardwright.deriving.results import Results
+from shardwright.engine import Engine
+from shardwright.engine.devices import Devices
+from shardwright.engine.local import Local, cores
+from shardwright.engine.ray import RayDevices
+from shardwright.errors import (
+    LockedError,
+    NoSpaceError,
+    ShardExistsError,
+    SourceChangedError,
+    StorageError,
+    TooManyFailuresError,
+    UsageError,
+)
+from shardwright.progress import Progress, quantity
+from shardwright.recipes import Recipe
+from shardwright.shards.format.moving import sync_stage
+from shardwright.storage import files
+from shardwright.storage.local import require_space, require_writable
+from shardwright.storage.remote import abort_uploads
+from shardwright.storage.urls import Url
+from shardwright.store.folders import is_store
+
+_TRIES = 3  # of a build that another process disturbs
+
+
+def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSummary:
+    """Plan, make what is not there yet, and sum it up.
+
+    At a URL another process may be faster; then this one looks again at what is left to do.
+    """
+    started, output = time.monotonic(), request.output
+    require_writable(output)
+    if isinstance(output, Url) and not request.dry_run:
+        with suppress(StorageError):  # it may not be allowed, and nothing depends on it
+            abort_uploads(output)
+    if isinstance(output, Path) and is_store(output):
+        raise UsageError("is a store", path=output, fix="give another --output-dir")
+    with ExitStack() as stack:
+        engine, devices = _engines(request, stack, progress)
+        before = state.current_folder(output)
+        try:
+            made, outcome = planned(request, engine, devices, stack, progress)
+        except ShardExistsError:
+            if state.current_folder(output) == before:
+                raise
+            return run(request, progress, tries)  # another has just begun, perhaps the same
+        if outcome.finished:
+            outcome.entries = finish.entries(outcome.places)
+            require_complete(outcome)
+            if not request.dry_run:
+                # What a kill in the last moment has left.
+                finish.clear(output, outcome.places, outcome.plan.digest)
+            return summarize(outcome, output, request.dry_run, started)
+        announce_plan(outcome, progress)
+        builder = _builder(request, devices, made, outcome)
+        kept = _kept(builder, outcome.layout)
+        if outcome.layout.shards and not request.ignore_space:
+            try:
+                needed = outcome.bytes_needed - sum(kept.values())
+                require_space(output, "the shards need about", needed)
+            except NoSpaceError as error:
+                if not request.dry_run:
+                    raise
+                outcome.obstacle = outcome.obstacle or str(error)
+        if request.dry_run:
+            outcome.kept = len(kept)
+            if isinstance(devices, Devices):
+                predict(outcome, builder, devices.names, kept.keys(), progress)
+        elif outcome.layout.shards:
+            try:
+                _build(request, devices, builder, outcome, progress)
+            except SourceChangedError as error:
+                digest = outcome.plan.digest
+                places = outcome.places if isinstance(output, Url) else ()
+                if any(state.has_run(place.folder, digest) for place in places):
+                    progress.say("another process has finished this build")
+                elif not tries or not isinstance(error, TakenOverError):
+                    raise
+                return run(request, progress, tries - 1)
+        else:
+            ledger.save(output, outcome.left)
+        return summarize(outcome, output, request.dry_run, started)
+
+
+def _engines(
+    request: Request, stack: ExitStack, progress: Progress
+) -> tuple[Engine, Devices | RayDevices]:
+    """Give where images are measured, and where they are encoded; check that all can work there."""
+    if request.ray is None:
+        return Local(cores()), Devices(request.devices)
+    cluster = stack.enter_context(request.ray.connect(progress.warn))
+    cluster.require_same("recipe", partial(_digest, request.recipe))
+    if not request.dry_run:
+        cluster.require_shared(request.output)
+    cluster.require_readable([request.again.shards.folder] if request.again else request.inputs)
+    return cluster.tasks, cluster.devices
+
+
+def _digest(recipe: Recipe) -> str:
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode(recipe, order="sorted"))
+
+
+def _builder(
+    request: Request, devices: Devices | RayDevices, made: Made, outcome: Outcome
+) -> Builder:
+    """Give what each device does."""
+    asked, places = outcome.plan, outcome.places
+    recipe, count = asked.recipe, len(devices.names)
+    several = count > 1 or not isinstance(devices, Devices)
+    views = {
+        component: view_of(component, recipe, asked.made[component.name].settings)
+        for component in request.make
+        if component.source == "image"
+    }
+    making = Making(
+        recipe=recipe,
+        encoders=request.encoders,
+        components=request.make,
+        dtypes=made.dtypes,
+        views=views,
+        work=tuple(component for component in request.make if component.is_array),
+        empties=tuple(component for component in request.make if component.source == "caption"),
+        batch_size=request.batch_size,
+        compile=request.compile,
+        cores=devices.cores_each if several else cores(),
+        # One of several devices must not draw all tasks only to see which pictures are alike.
+        reach=min(REACH, max(1, outcome.layout.typical // 2)) if several else REACH,
+        waits=any(isinstance(place, Url) for place in request.inputs),
+        loaded={} if several else made.encoders,
+    )
+    following = {component: view for component, view in views.items() if component.follows_picture}
+    kind = DirectCommits if isinstance(request.output, Url) else StagedCommits
+    commits = kind(
+        asked.digest,
+        state.plan_folder(request.output, asked.digest),
+        {place.target.part: place.folder for place in places},
+    )
+    return Builder(
+        making,
+        Results(recipe, following, keeps=False),
+        commits,
+        asked.sha256 or any(place.has_sha256 for place in places),
+        pictures=outcome.layout.samples // count if views else 0,
+    )
+
+
+def _kept(builder: Builder, layout: Plan) -> dict[int, int]:
+    """Give the bytes of the shards that an interrupted run has finished, by their tasks."""
+    found = builder.commits.found(layout.shards)
+    return {number: commit.shard.bytes for number, commit in found.items() if commit.shard}
+
+
+def _build(
+    request: Request,
+    devices: Devices | RayDevices,
+    builder: Builder,
+    outcome: Outcome,
+    progress: Progress,
+) -> None:
+    """Make all shards, then publish them."""
+    output, asked, places = request.output, outcome.plan, outcome.places
+    planned = {shard.part for shard in outcome.layout.shards}
+    parts = {part: asked.digest for part in planned if part is not None}
+    files.make_folder(builder.commits.folder / FOLDER)
+    for folder in dict.fromkeys([output, *(place.folder for place in places)]):
+        if isinstance(folder, Path):
+            sync_stage(folder)
+    state.save_plan(output, asked, outcome.inputs_folder)
+    try:
+        finish.begin(places, asked, parts)
+    except LockedError:
+        if not any(state.has_run(place.folder, asked.digest) for place in places):
+            finish.clear(output, (), asked.digest, keep=())
+        raise
+    work = Work(builder, devices, outcome.layout, asked.settings, progress)
+    try:
+        outcome.commits = work.run({p.target.part: p.begin.first_numbers for p in places})
+    except KeyboardInterrupt as interrupt:
+        done = quantity(len(work.commits), "shards")
+        interrupt.add_note(f"{done} finished; run the same command to continue")
+        raise
+    except TooManyFailuresError as error:
+        fix = (
+            "fix the cause and run the same command again, which keeps the finished shards; then "
+            "add images that you replaced with --append"
+        )
+        raise TooManyFailuresError(error.what, path=error.path, fix=fix) from error
+    except NoSpaceError as error:
+        fix = "make room and run the same command again, which keeps the finished shards"
+        raise NoSpaceError(error.what, path=error.path, fix=fix) from error
+    outcome.report, outcome.kept = work.report, work.kept
+    progress.phase("publish", len(places), "folders")
+    left = outcome.left
+    ledger.save(output, left)
+    counts = (outcome.inputs, ledger.counts(left))
+    empties = {**(request.again.empties if request.again else {}), **work.empties}
+    paths_of = {
+        p.target.part: finish.numbered(p, outcome.layout.shards, outcome.commits) for p in places
+    }
+    parts = {part: asked.digest for part, paths in paths_of.items() if part and paths}
+    for place in places:
+        paths = paths_of[place.target.part]
+        outcome.entries[place.target.part] = finish.finish(
+            place, asked, paths, outcome.commits, counts, empties, parts
+        )
+        progress.advance(1)
+    finish.clear(output, places, asked.digest)

@@ -1,0 +1,318 @@
+"""What earlier runs left in the output folder of a build, and so where this one starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from shardwright.building.plan import INPUTS_NAME, PLAN_NAME, PlanFile, checksum
+from shardwright.errors import (
+    DamageError,
+    LockedError,
+    ProvenanceError,
+    ShardExistsError,
+    UsageError,
+)
+from shardwright.interrupts import check
+from shardwright.packing import start
+from shardwright.packing.outdated import Packed
+from shardwright.packing.start import Start, existing
+from shardwright.packing.targets import Target
+from shardwright.recipes import Recipe
+from shardwright.recipes.compare import differences
+from shardwright.shards.format import consistency, manifest, records
+from shardwright.shards.format.manifest import Manifest, Run
+from shardwright.shards.format.moving import stage_of
+from shardwright.shards.format.names import existing_buckets
+from shardwright.shards.format.parts import parts_of
+from shardwright.storage import files
+from shardwright.storage.local import LocalStorage
+from shardwright.storage.objects import together
+from shardwright.storage.remote import RemoteStorage, Storage
+from shardwright.storage.urls import Location, Url, is_url
+from shardwright.store import provenance
+from shardwright.store.provenance import Entry
+
+_OTHER = "another --output-dir"
+_CHUNK = 1 << 23
+_ADD, _REPLACE = "give --append to add what is new", ", --overwrite to replace all"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A shard folder that a build writes to."""
+
+    target: Target
+    begin: Start
+    finished: bool  # whether the manifest has this plan already
+
+    @property
+    def folder(self) -> Location:
+        """Give the folder."""
+        return self.target.folder
+
+    @property
+    def has_sha256(self) -> bool:
+        """Whether it has SHA256SUMS, which is kept up."""
+        shards = self.begin.base.shards
+        return bool(shards) and all(entry.sha256 is not None for entry in shards)
+
+
+def plan_folder(output: Location, plan: str) -> Location:
+    """Give the folder of a plan; at a URL, where no lock keeps two apart, each has its own."""
+    stage = stage_of(output)
+    return stage / plan if isinstance(stage, Url) else stage
+
+
+def current_folder(output: Location) -> Location | None:
+    """Give the folder of the plan of the last build, which may not have finished."""
+    if not isinstance(output, Url):
+        return stage_of(output)
+    for folder in _folders(output):
+        last = manifest.load_unfinished(folder) or _last_run(folder)
+        if last is not None and last.is_build:
+            return plan_folder(output, last.plan)
+    return None
+
+
+def _last_run(folder: Location) -> Run | None:
+    done = manifest.load_manifest(folder)
+    return done.runs[-1] if done else None
+
+
+def load_plan(output: Location) -> PlanFile | None:
+    """Read the plan that is stored in an output folder, if there is one; raise if it is damaged."""
+    folder = current_folder(output)
+    if folder is None:
+        return None
+    path = folder / PLAN_NAME
+    with files.explained(path), suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            return msgspec.json.decode(path.read_bytes(), type=PlanFile)
+        raise DamageError("is damaged", path=path, fix=_delete(output))
+    return None
+
+
+def save_plan(output: Location, plan: PlanFile, inputs: Path) -> None:
+    """Store a plan; at a URL also its inputs, which were written to a local folder."""
+    folder = plan_folder(output, plan.digest)
+    if isinstance(folder, Url):
+        _copy(LocalStorage(inputs), RemoteStorage(folder))
+    text = msgspec.json.format(msgspec.json.encode(plan), indent=2)
+    files.write(folder / PLAN_NAME, text + b"\n")
+
+
+def fetch_inputs(output: Url, plan: PlanFile, inputs: Path) -> None:
+    """Copy the inputs of a stored plan to a local folder, to read them."""
+    _copy(RemoteStorage(stage_of(output) / plan.digest), LocalStorage(inputs))
+
+
+def _copy(source: Storage, target: Storage) -> None:
+    with source.open(INPUTS_NAME) as file, target.create(INPUTS_NAME) as copy:
+        for start in range(0, file.size, _CHUNK):
+            check()
+            copy.put(file.pread(start, _CHUNK))
+        copy.seal(file.size)
+    target.publish(INPUTS_NAME)
+
+
+def _folders(output: Location) -> list[Location]:
+    """Give the output folder, and the parts below it if it is split."""
+    return [output, *parts_of(output).values()]
+
+
+def is_interrupted(output: Location) -> bool:
+    """Whether a build was interrupted here."""
+    notes = map(manifest.load_unfinished, _folders(output))
+    return any(note is not None and note.is_build for note in notes)
+
+
+def before(output: Location, *, anyway: bool) -> tuple[Recipe | None, dict[str, Entry]]:
+    """Give the recipe and the settings of the shards that are there, or of an interrupted build.
+
+    Raise if a plan is damaged, unless it is replaced ``anyway``.
+    """
+    try:
+        if is_interrupted(output) and (plan := load_plan(output)) is not None:
+            return plan.recipe, plan.made
+    except DamageError:
+        if not anyway:
+            raise
+    for folder in _folders(output):
+        with suppress(DamageError):  # reported when the run starts
+            if (done := manifest.load_manifest(folder)) is not None and done.shards:
+                made = provenance.settings_in(done.runs[-1].provenance)
+                return done.samples_of(), {n: Entry(s, "") for n, s in made.items()}
+    return None, {}
+
+
+def changes(stored: PlanFile, asked: PlanFile) -> list[str]:
+    """Say in what the plan that is asked for differs from the one that is stored."""
+    found = [f"{name} was {old} and is {new}" for name, old, new in _changed_flags(stored, asked)]
+    found += differences(stored.recipe, asked.recipe)
+    settings = {name: entry.settings for name, entry in asked.made.items()}
+    earlier = {name: entry.settings for name, entry in stored.made.items()}
+    return [*found, *filter(None, [provenance.differences(earlier, settings)[1]])]
+
+
+def require_same(output: Location, stored: PlanFile, asked: PlanFile, inputs: Path) -> None:
+    """Raise if an interrupted build was another one, or if its plan is damaged.
+
+    ``inputs`` is the local folder that they are read from.
+    """
+    if found := changes(stored, asked):
+        listed = "; ".join(found)
+        if isinstance(output, Url):  # where no lock tells whether it is running
+            what = f"holds an unfinished build with other settings ({listed})"
+            fix = f"wait until it has ended, run it as before, or give {_OTHER}"
+            raise LockedError(what, path=output, fix=fix)
+        what = f"holds an interrupted build with other settings ({listed})"
+        over = "" if asked.source else "give --overwrite to start over, "
+        raise UsageError(what, path=output, fix=f"run it as before, {over}or give {_OTHER}")
+    if checksum(inputs) != stored.inputs:
+        path = plan_folder(output, stored.digest) / INPUTS_NAME
+        what = "is damaged" if path.is_file() else "is missing"
+        over = "build again with --overwrite"
+        fix = _delete(output) if asked.source or isinstance(output, Url) else over
+        raise DamageError(what, path=path, fix=fix)
+
+
+def _delete(output: Location) -> str:
+    """Say how to start over, also with --from, which has no --overwrite."""
+    return f"delete {stage_of(output)} and build again"
+
+
+def _changed_flags(stored: PlanFile, asked: PlanFile) -> list[tuple[str, str, str]]:
+    found = start.changed_settings(stored.settings, asked.settings)
+    for name, old, new in (
+        ("IMAGES", *_inputs(stored, asked)),
+        ("--captions", stored.captions, asked.captions),
+        ("--append", stored.append, asked.append),
+        ("--sha256", stored.sha256, asked.sha256),
+        ("--from", stored.source, asked.source),
+        ("--components", stored.components, asked.components),
+    ):
+        if old != new:
+            found.append((name, _spelt(old), _spelt(new)))
+    return found
+
+
+def _inputs(stored: PlanFile, asked: PlanFile) -> tuple[str, str]:
+    """Give the inputs as they were given; or where they are, if the same words name others."""
+    old, new = ([listing.path for listing in plan.listings] for plan in (stored, asked))
+    if old == new:
+        old, new = ([_at(plan.at, path) for path in old] for plan in (stored, asked))
+    return ", ".join(old), ", ".join(new)
+
+
+def _at(folder: str, path: str) -> str:
+    return path if is_url(path) else os.path.join(folder, path)
+
+
+def _spelt(value: object) -> str:
+    if isinstance(value, list):
+        return f"{value[0]} (xxh3 {value[1]})"
+    if isinstance(value, bool):
+        return "given" if value else "not given"
+    return str(value or "not given")
+
+
+def places(targets: Sequence[Target], stored: PlanFile | None, way: str | None) -> list[Place]:
+    """Find where a stored plan goes on in each of its targets, or where a new one starts.
+
+    A new plan may equal the last one, with --overwrite; then nothing of it is done yet.
+    """
+    over = way == "overwrite" and stored is None
+    found = []
+    for target in targets:
+        finished = stored is not None and has_run(target.folder, stored.digest)
+        begin = _before_last(target.folder, way) if finished else _start(target.folder, way, over)
+        found.append(Place(target, begin, finished))
+    return found
+
+
+def has_run(folder: Location, digest: str) -> bool:
+    """Whether the last run of a folder had this plan, and is finished."""
+    with suppress(DamageError):  # reported when the run starts
+        done, note = manifest.load_manifest(folder), manifest.load_unfinished(folder)
+        return note is None and done is not None and done.runs[-1].plan == digest
+    return False
+
+
+def _before_last(folder: Location, way: str | None) -> Start:
+    """Start where the last run of a folder did, so that its plan comes out as it was."""
+    done = manifest.load_manifest(folder)
+    assert done is not None
+    last = len(done.runs) - 1
+    kept = [shard for shard in done.shards if shard.run != last]
+    base = msgspec.structs.replace(done, runs=done.runs[:-1], shards=kept)
+    return start.after(folder, base, way == "append", None)
+
+
+def _start(folder: Location, way: str | None, over: bool) -> Start:
+    if over:
+        return start.fresh(folder, overwrite=True, only=[])
+    note = manifest.load_unfinished(folder)
+    if note is not None and note.is_build:
+        base = note.base or Manifest(runs=[], shards=[])
+        return start.after(folder, base, note.append, note)
+    if way == "append":
+        if note is not None:  # its shards are there already, and in no manifest
+            fix = "finish it with shardwright pack --resume, or give --overwrite"
+            raise UsageError("its last run was an interrupted pack", path=folder, fix=fix)
+        return start.append(folder)
+    return start.fresh(folder, overwrite=way == "overwrite", only=[])
+
+
+def known(places: Sequence[Place]) -> dict[str, str]:
+    """Give the samples that stay: by their ids, the paths of their images, where on record."""
+    found: dict[str, str] = {}
+    for place in places:
+        paths = partial(_paths, place.folder)
+        packed = place.begin.packed
+        read = together(paths, packed) if isinstance(place.folder, Url) else map(paths, packed)
+        for each in read:
+            check()
+            found |= each
+    return found
+
+
+def _paths(folder: Location, shard: Packed) -> dict[str, str]:
+    """Give the paths of the images of a shard, by their ids; blank where not on record."""
+    found = dict.fromkeys(shard.ids, "")
+    if shard.entry.records_xxh3:
+        lines = records.load(folder, shard.entry.path, shard.entry.records_xxh3)
+        found |= {r["image_id"]: r["image_path"] or "" for r, _ in lines}
+    return found
+
+
+def require_free(place: Place, plan: PlanFile, way: str | None) -> None:
+    """Raise if there are shards that this build would not replace."""
+    there = [*place.begin.loose]
+    if way is None:
+        there += existing(place.folder, existing_buckets(place.folder))
+    if there:
+        over = "" if isinstance(place.folder, Url) else _REPLACE
+        raise ShardExistsError(
+            "already exists, so nothing was written",
+            path=there[0],
+            fix=f"give {_OTHER}" if plan.source else f"{_ADD}{over}, or {_OTHER}",
+        )
+
+
+def require_same_kind(place: Place, recipe: Recipe, made: Mapping[str, Entry]) -> None:
+    """Raise if samples would lie beside others that were made with other settings."""
+    if place.begin.base.shards and (
+        listed := consistency.other_kind(place.begin.base, recipe, made)
+    ):
+        what = f"its shards were made with other settings ({listed}), so nothing was written"
+        fix = f"give {_OTHER}"
+        if not isinstance(place.folder, Url):
+            fix = f"build all of it again with --overwrite, or {fix}"
+        raise ProvenanceError(what, path=place.folder, fix=fix)

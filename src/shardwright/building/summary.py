@@ -1,0 +1,58 @@
+"""What building reports: every input is written, there already, or left out with a reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shardwright.deriving.summary import fit_text
+from shardwright.packing.summary import BucketSummary, PartSummary
+from shardwright.store.quality import Quality
+from shardwright.summary import Count, Summary
+
+if TYPE_CHECKING:
+    from shardwright.store.facts import Truncated
+
+
+@dataclass(kw_only=True)
+class BuildSummary(Summary):
+    """What ``build`` did, or under ``dry_run`` would do.
+
+    ``inputs = written_samples + already_there + left_out + not_chosen``, where the last two are the
+    sums of their counts.
+    """
+
+    inputs: int
+    written_samples: int  # by this plan, also in runs that were interrupted
+    already_there: int  # in shards of earlier builds
+    left_out: dict[str, Count]  # by reason; the ledger lists each of them
+    not_chosen: dict[str, Count]  # by the condition that they fail, or the limit
+    failed: int  # of those left out: all but what the recipe's limits leave out
+    written_shards: int
+    written_bytes: int  # an estimate under dry_run
+    kept_shards: int  # shards that an interrupted run of the same plan had finished
+    dry_run: bool
+    output_dir: str
+    ledger: str | None  # the file that lists what is left out
+    buckets: dict[str, BucketSummary]  # over all parts
+    parts: dict[str, PartSummary]  # of a split
+    components: dict[str, dict[str, Any]]  # the settings that each is made with
+    copied: list[str] = field(default_factory=list)  # components of --from that stay as they are
+    source: str | None = None  # the shards of --from
+    truncated: dict[str, Truncated] = field(default_factory=dict)  # by component
+    quality: Quality = field(default_factory=Quality)
+    unapplied_profiles: dict[str, Count] = field(default_factory=dict)  # of colour
+    unused_rows: dict[str, Count] = field(default_factory=dict)  # of --captions
+    changed_inputs: dict[str, dict[str, Count]] = field(default_factory=dict)  # since the plan
+    free_bytes: int | None  # None at a URL
+    obstacle: str | None = None  # what would stop the run, under dry_run
+    seconds_needed: float | None = None  # about, under dry_run
+    device: str
+    seconds: float = 0
+    encoder_waited: float = 0  # the part of the time in which the encoders were idle
+    index_commands: list[str] = field(default_factory=list)
+
+    @property
+    def fit(self) -> str | None:
+        """Say how the latents fit their bucket, and what that means for batches."""
+        return fit_text(self.components.values())

@@ -1,0 +1,174 @@
+"""How samples are made, as a value that can be sent to a worker; and one device that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+from shardwright import encoders
+from shardwright.deriving import empty, images, machine, prepare
+from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
+from shardwright.deriving.decoders import Decoders, children_for
+from shardwright.deriving.order import REACH, Order, shape
+from shardwright.deriving.passes import Array, passes
+from shardwright.deriving.pipeline import Pipeline, Said, Sink
+from shardwright.deriving.prepare import Sample
+from shardwright.deriving.tuning import tune
+from shardwright.deriving.views import View, look
+from shardwright.encoders.base import Encoder, Options, PictureWriter
+from shardwright.encoders.preparing import preparing
+from shardwright.interrupts import at_once
+from shardwright.progress import Progress
+from shardwright.recipes import Component, Recipe
+
+_WAITING = 16  # threads that may wait for a store, while others have images decoded
+
+
+@dataclass(frozen=True)
+class Making:
+    """How samples are made; small, and picklable unless encoders of the caller's are among it."""
+
+    recipe: Recipe
+    encoders: encoders.Choice
+    components: tuple[Component, ...]  # whose encoders are needed
+    dtypes: Mapping[str, str | None]  # by component: the precision
+    views: Mapping[Component, View]  # what components see, without what encoders do to it
+    work: tuple[Component, ...]  # of which arrays are made
+    empties: tuple[Component, ...]  # of which the empty caption is encoded too
+    batch_size: int | None  # None for what fits into memory
+    compile: bool
+    cores: int  # for reading
+    reach: int = REACH  # images that a device sees ahead
+    waits: bool = False  # whether images come from a store that takes some time to answer
+    # Encoders that are in memory already; not sent to other processes.
+    loaded: Mapping[Component, Encoder | PictureWriter] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "loaded": {}}
+
+
+class Report(NamedTuple):
+    """What a device has done, and how long it took."""
+
+    seconds: float
+    waited: float  # of these, in which the encoders were idle
+    read: float  # seconds of all readers
+    encode: dict[str, float]  # seconds, by pass
+    fills: dict[str, tuple[int, int]]  # by component: inputs, and the batches they were in
+    memory: dict[str, int]  # the most bytes in use, by device
+
+
+class Maker:
+    """The encoders of one device, and the pipeline through them."""
+
+    def __init__(self, making: Making, device: str, progress: Progress) -> None:
+        """Load the encoders, and try them: a broken model stops a run before it begins."""
+        self.making, self.progress = making, progress
+        found, shared = dict(making.loaded), dict[Any, Any]()
+        for component in making.components:
+            if component not in found:
+                options = Options(device, making.dtypes.get(component.name))
+                with at_once():
+                    found[component] = encoders.load(making.encoders, component, options, shared)
+        self.views = {c: _complete(view, c, found.get(c)) for c, view in making.views.items()}
+        self.passes = passes(found, self.views)
+        self._pipelines: list[Pipeline[Any]] = []
+        for each in self.passes:
+            if not set(making.work).isdisjoint(each.components):
+                try_out(each)
+
+    def empties(self) -> dict[str, Array]:
+        """Encode the empty caption; give what is stored, by the suffix of its member."""
+        wanted: Collection[Component] = self.making.empties
+        found: dict[str, Array] = {}
+        for each in self.passes:
+            found |= empty.encoded(each, [c for c in each.components if c in wanted], self.progress)
+        return found
+
+    def run(
+        self, samples: Iterator[Sample], sink: Sink[Said], total: int, pictures: int
+    ) -> Generator[Said, None, None]:
+        """Run samples through a pipeline; ``pictures`` is how many of them are read, about."""
+        making, recipe = self.making, self.making.recipe
+        order = Order(samples, partial(shape, views=self.views), making.reach)
+        with ExitStack() as stack:
+            children = children_for(pictures, making.cores)
+            decoders = stack.enter_context(Decoders(look, children, making.cores))
+
+            def read(sample: Sample) -> Sample:
+                most_lost = recipe.selection.max_tokens_lost
+                return prepare.read(
+                    sample, recipe.texts, self.passes, self.views, decoders, most_lost
+                )
+
+            pipeline = Pipeline(order, read, self._batcher, sink, self.progress)
+            self._pipelines.append(pipeline)
+            waiting = _WAITING if making.waits else 0
+            yield from pipeline.run(total, decoders.threads + waiting)
+
+    @cached_property
+    def _batcher(self) -> Batcher:
+        """Make the batches of all pipelines, by the room that there is when models are loaded."""
+        making = self.making
+        rooms = {} if making.batch_size else machine.rooms(self.passes)
+        batcher = Batcher(self.passes, making.batch_size or BATCH_SIZE, self.progress, rooms)
+        if making.compile:
+            bucket = making.recipe.buckets[0]
+            for through in self.passes:
+                if not set(making.work).isdisjoint(through.components):
+                    tune(through, batcher, images.Size(bucket.width, bucket.height))
+        return batcher
+
+    @property
+    def idle(self) -> float:
+        """The part of the time in which the encoders were idle."""
+        seconds = sum(pipeline.seconds for pipeline in self._pipelines)
+        # The time is that until the last group, and so may be shorter than the present wait.
+        waited = sum(each.waited for each in self._pipelines)
+        return min(1.0, waited / seconds) if seconds else 0.0
+
+    def report(self) -> Report:
+        """Say what was done."""
+        devices = {each.device for each in self.passes} | {"cpu"}
+        return Report(
+            seconds=sum(pipeline.seconds for pipeline in self._pipelines),
+            waited=sum(pipeline.waited for pipeline in self._pipelines),
+            read=sum(pipeline.read_seconds for pipeline in self._pipelines),
+            encode={each.name: took for each, took in self._batcher.seconds.items() if took},
+            fills={
+                component.name: fill
+                for each, fill in self._batcher.fills().items()
+                for component in each.components
+            },
+            memory={device: machine.peak_memory(device) for device in sorted(devices)},
+        )
+
+
+def joined(reports: Sequence[Report]) -> Report:
+    """Add up what several devices have done."""
+    encode, fills, memory = dict[str, float](), dict[str, tuple[int, int]](), dict[str, int]()
+    for report in reports:
+        for name, took in report.encode.items():
+            encode[name] = encode.get(name, 0) + took
+        for name, (inputs, batches) in report.fills.items():
+            before = fills.get(name, (0, 0))
+            fills[name] = (before[0] + inputs, before[1] + batches)
+        for device, most in report.memory.items():
+            memory[device] = max(memory.get(device, 0), most)
+    return Report(
+        seconds=sum(report.seconds for report in reports),
+        waited=sum(report.waited for report in reports),
+        read=sum(report.read for report in reports),
+        encode=encode,
+        fills=fills,
+        memory=memory,
+    )
+
+
+def _complete(view: View, component: Component, encoder: object) -> View:
+    """Add what an encoder does to what its component sees."""
+    writer: Any = None if component.is_array else encoder
+    return replace(view, prepare=preparing(encoder), writer=writer)

@@ -1,0 +1,261 @@
+"""Where the bytes of a picture or a text are: in a file of their own, or in a part of a tar.
+
+All that reads pictures takes either. Of a part, Pillow gets what it would get of a file. Both may
+be at a URL, which only this module knows how to read: there each request takes time and costs
+money, so what has been read is kept in the part.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple, Self, TypeAlias
+
+import xxhash
+
+from shardwright.errors import StorageError
+from shardwright.storage.urls import Url, is_url
+from shardwright.store import facts
+from shardwright.store.facts import ImageFile
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+HEAD = 1 << 14  # bytes: enough for the sizes of nearly all pictures
+_AT_ONCE = 1 << 30  # bytes: the system reads no more than 2 GiB in one call
+_NEAR = 1 << 21  # bytes that a store sends in about the time of one more request
+_LEAST_AHEAD, _MOST_AHEAD = 1 << 17, 1 << 23  # bytes of one request
+
+# Why what is at a URL cannot be used. The last two may pass by themselves.
+CHANGED, GONE, UNREADABLE = "changed", "gone", "unreadable"
+
+
+class Part(NamedTuple):
+    """A member of a tar: where its bytes are, and its name. A file at a URL is one without a name.
+
+    The last three are only for URLs.
+    """
+
+    path: str  # of the tar
+    offset: int
+    size: int
+    name: str
+    mtime_ns: int = 0  # as it was listed
+    xxh3: str = ""  # that its first bytes must have, if it was planned
+    data: bytes = b""  # what has been read of it, from its begin
+
+    def __str__(self) -> str:
+        return f"{self.path}/{self.name}" if self.name else self.path
+
+
+Place: TypeAlias = str | Part  # a file by its path, or a part of one
+
+
+class CutOffError(OSError):
+    """A tar that ends before a part of it does."""
+
+
+class FarError(OSError):
+    """What is at a URL cannot be read."""
+
+    reason = UNREADABLE
+
+
+class GoneError(FarError):
+    """There is nothing at a URL any more."""
+
+    reason = GONE
+
+
+class ChangedError(FarError):
+    """What is at a URL is not what was planned."""
+
+    reason = CHANGED
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file."""
+    return Url(path).is_file() if is_url(path) else os.path.exists(path)
+
+
+def is_regular(place: Place) -> bool:
+    """Whether it is in a regular file: opening a pipe or a device may block forever."""
+    path = place if isinstance(place, str) else place.path
+    return is_url(path) or stat.S_ISREG(os.stat(path).st_mode)
+
+
+def fetched(place: Place, count: int = _AT_ONCE) -> Place:
+    """Read a part at a URL into memory, or its first bytes; what is elsewhere stays there.
+
+    Raises FarError, also if it is not what was planned: no other request is needed to know that.
+    """
+    if isinstance(place, str) or not is_url(place.path):
+        return place
+    size = min(place.size, count)
+    # A file that has grown has one byte more.
+    more = int(size == place.size and not place.name)
+    data = _get(place.path, place.offset, size + more)
+    if len(data) != size or (place.xxh3 and begins(data) != place.xxh3):
+        what = "its tar" if place.name else "its file"
+        raise ChangedError(errno.ESTALE, f"{what} has changed since it was planned")
+    return place._replace(data=data)
+
+
+def begins(data: bytes) -> str:
+    """Hash how a file begins."""
+    return xxhash.xxh3_64_hexdigest(data[:HEAD])
+
+
+def read(place: Place) -> bytes:
+    """Read all bytes."""
+    if isinstance(place, str):
+        return _get(place) if is_url(place) else Path(place).read_bytes()
+    if len(place.data) == place.size:
+        return place.data
+    with _opened(place) as part:
+        return part.readall()
+
+
+def begin(place: Place, count: int) -> bytes:
+    """Read the first bytes."""
+    if isinstance(place, str):
+        if is_url(place):
+            return _get(place, 0, count)
+        with open(place, "rb", buffering=0) as file:
+            return file.read(count)
+    with _opened(place) as part:
+        return part.read(count) or b""
+
+
+@contextmanager
+def opened(place: Place, *, head: bool) -> Iterator[str | IO[bytes]]:
+    """Give what Pillow opens: a path; or a part in memory, of which a ``head`` is read in pieces.
+
+    Most formats need only the first piece to give their size; others may seek to any place.
+    """
+    if isinstance(place, str):
+        yield place
+    elif head or place.size > _AT_ONCE:
+        with _opened(place) as part, io.BufferedReader(part, HEAD) as file:
+            yield file
+    else:
+        yield io.BytesIO(read(place))
+
+
+def image_file(place: Place) -> ImageFile:
+    """Record which picture is about to be encoded; of a part, its own bytes and its tar's time."""
+    if isinstance(place, str):
+        return facts.image_file(place)
+    time = place.mtime_ns if is_url(place.path) else os.stat(place.path).st_mtime_ns
+    hasher = xxhash.xxh3_64()
+    with _opened(place) as part:
+        while data := part.read(1 << 20):
+            hasher.update(data)
+    return ImageFile(facts.absolute(str(place)), place.size, time, hasher.hexdigest())
+
+
+class FarFile:
+    """A file at a URL, of which what follows is read ahead.
+
+    Asking for the next bytes takes as long as reading some 2 MiB more. So a tar of small members is
+    read from its begin to its end, in few large pieces; of large members only the heads are read.
+    """
+
+    def __init__(self, path: str, size: int, start: int = 0, data: bytes = b"") -> None:
+        self.path, self.size = path, size
+        self._start, self._data = start, data  # what is in memory
+        self._ahead = _LEAST_AHEAD
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: no connection is kept."""
+
+    def pread(self, offset: int, size: int) -> bytes:
+        """Read some bytes; fewer only at the end."""
+        size = min(size, max(self.size - offset, 0))
+        at = offset - self._start
+        if not 0 <= at <= len(self._data) - size:
+            near = 0 <= at <= len(self._data) + _NEAR
+            self._ahead = min(2 * self._ahead, _MOST_AHEAD) if near else _LEAST_AHEAD
+            some = min(max(size, self._ahead), self.size - offset)
+            self._start, self._data, at = offset, _get(self.path, offset, some), 0
+        return self._data[at : at + size]
+
+
+def _get(path: str, offset: int = 0, size: int | None = None) -> bytes:
+    """Read some bytes at a URL, in one request if it does not fail."""
+    try:
+        return Url(path).read_range(offset, size)
+    except FileNotFoundError:
+        raise GoneError(errno.ENOENT, "it is no longer at the store") from None
+    except StorageError as error:
+        raise FarError(errno.EIO, error.what) from error
+
+
+def _opened(part: Part) -> _Window:
+    if is_url(part.path):
+        return _FarWindow(part)
+    return _Window(part, os.open(part.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+
+
+class _Window(io.RawIOBase):
+    """A part of an open file, as a file."""
+
+    def __init__(self, part: Part, fd: int) -> None:
+        self._part, self._fd, self._at = part, fd, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._part.size}[whence]
+        if start + offset < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self._at = start + offset
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        size = min(len(view), max(self._part.size - self._at, 0), _AT_ONCE)
+        if self._fill(view[:size], self._part.offset + self._at) < size:
+            raise CutOffError(errno.EIO, "its tar ends before it does")
+        self._at += size
+        return size
+
+    def readall(self) -> bytes:
+        pieces = []
+        while piece := self.read(max(min(self._part.size - self._at, _AT_ONCE), 0)):
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def _fill(self, view: memoryview, offset: int) -> int:
+        return os.preadv(self._fd, [view], offset)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            if self._fd >= 0:
+                os.close(self._fd)
+
+
+class _FarWindow(_Window):
+    """A part of a file at a URL."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part, -1)
+        self._file = FarFile(part.path, part.offset + part.size, part.offset, part.data)
+
+    def _fill(self, view: memoryview, offset: int) -> int:
+        data = self._file.pread(offset, len(view))
+        view[: len(data)] = data
+        return len(data)

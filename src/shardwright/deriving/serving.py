@@ -1,0 +1,207 @@
+"""Between a device and the process that gives it work: the same for derive and for build.
+
+A worker draws tasks, runs their samples through its pipeline, and sends what its sink says of them.
+If a worker dies, its oldest task is run again with its samples one by one; the samples at which a
+worker dies again fail.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain, islice
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from shardwright.deriving.batches import BATCH_SIZE
+from shardwright.deriving.making import Maker, Making, Report, joined
+from shardwright.deriving.passes import Array
+from shardwright.deriving.pipeline import ALONE
+from shardwright.deriving.prepare import Sample
+from shardwright.encoders.devices import settle_on
+from shardwright.engine.devices import Death, Devices
+from shardwright.engine.ray import RayDevices
+from shardwright.errors import ShardwrightError
+from shardwright.progress import Progress
+
+Task = TypeVar("Task")
+
+_NOTE_EVERY = 10  # seconds
+DIED = "worker_died"  # the reason of a sample at which workers die
+
+
+class Told(NamedTuple):
+    """What a worker has to say."""
+
+    text: str
+
+
+class Empties(NamedTuple):
+    """The empty caption, by the suffix of its members; each worker encodes it, and one is used."""
+
+    arrays: dict[str, Array]
+
+
+class Idle(NamedTuple):
+    """The part of the time in which the encoders of a worker were idle."""
+
+    worker: str  # its machine and process
+    part: float
+
+
+class _Telling(Progress):
+    """Keeps what a worker says until it is sent."""
+
+    def __init__(self) -> None:
+        self._told: deque[Told] = deque()
+
+    def say(self, text: str) -> None:
+        self._told.append(Told(text))
+
+    def told(self) -> Iterator[Told]:
+        """Give what was said since, once."""
+        while self._told:
+            yield self._told.popleft()
+
+
+class Drawing(ABC, Generic[Task]):
+    """A sink that also draws the tasks whose samples end in it."""
+
+    def __init__(self, tasks: Iterator[Task]) -> None:
+        self._tasks, self._held = tasks, list[Task]()
+        self.ended = False  # whether there are no more tasks
+
+    def drawn(self) -> Iterator[Sample]:
+        """Give the samples of the tasks that are drawn, until one must be alone, or has been.
+
+        If a worker died at a task, no sample of another one may be encoded beside its own: the next
+        death would be blamed on the wrong task.
+        """
+        first = True
+        for task in chain(self._held, self._tasks):
+            alone = self.is_alone(task)
+            self._held = [task] if alone and not first else []
+            if self._held:
+                return
+            first = False
+            yield from self.begin(task)
+            if alone:
+                return
+        self.ended = True
+
+    @abstractmethod
+    def is_alone(self, task: Task) -> bool:
+        """Whether the samples of a task are made one by one."""
+
+    @abstractmethod
+    def begin(self, task: Task) -> Iterable[Sample]:
+        """Begin a task, and give its samples."""
+
+    @abstractmethod
+    def check(self, sample: Sample) -> None:
+        """Check what was made."""
+
+    @abstractmethod
+    def commit(self, samples: Sequence[Sample]) -> list[Any]:
+        """Take samples whose turn has come; give messages, and DONE after each task."""
+
+
+def served(making: Making, device: str, sink: Drawing[Any], pictures: int) -> Iterator[Any]:
+    """Do what a worker does: load the encoders, make all samples that are drawn, and report."""
+    if not making.loaded:  # then this process has no other device
+        settle_on(device)
+    progress = _Telling()
+    maker = Maker(making, device, progress)
+    if making.empties:
+        yield Empties(maker.empties())
+    while not sink.ended:
+        for messages in maker.run(sink.drawn(), sink, 0, pictures):
+            yield from progress.told()
+            yield Idle(f"{os.uname().nodename}:{os.getpid()}", maker.idle)
+            yield from messages
+    yield from progress.told()
+    yield maker.report()
+
+
+class Hearing(ABC, Generic[Task]):
+    """Gives tasks to devices, and hears what becomes of them."""
+
+    def __init__(
+        self,
+        devices: Devices | RayDevices,
+        keep: Callable[[dict[str, Array]], None],
+        progress: Progress,
+        batch_size: int | None,
+    ) -> None:
+        self.devices, self.progress = devices, progress
+        self._keep = keep  # the empty caption
+        self._most = max(ALONE, batch_size or BATCH_SIZE)  # samples that a worker has at a time
+        self._idle: dict[str, float] = {}
+        self._reports: list[Report] = []
+        self._noted = time.monotonic()
+
+    @property
+    def report(self) -> Report:
+        """Say what the devices have done."""
+        return joined(self._reports)
+
+    @abstractmethod
+    def take(self, message: Any) -> None:  # noqa: ANN401 - what the sink says
+        """Take a message about samples."""
+
+    @abstractmethod
+    def instead(self, task: Task, death: Death) -> Task:
+        """Give what is run in place of a task whose worker died."""
+
+    @abstractmethod
+    def note(self) -> str:
+        """Say how far the work is."""
+
+    def hear(
+        self, worker: Callable[[str, Iterator[Task]], Iterator[Any]], tasks: Iterator[Task]
+    ) -> None:
+        """Run all tasks."""
+        messages = self.devices.run(worker, tasks, self.instead, self.progress.warn)
+        with closing(messages):
+            for message in messages:
+                match message:
+                    case Told(text):
+                        self.progress.say(text)
+                    case Report():
+                        self._reports.append(message)
+                    case Empties(arrays):
+                        self._keep(arrays)
+                    case Idle(worker_, part):
+                        self._idle[worker_] = part
+                        self._say()
+                    case _:
+                        self.take(message)
+
+    def _say(self) -> None:
+        idle = f"encoder idle {sum(self._idle.values()) / len(self._idle):.0%}"
+        worst = max(self._idle, key=lambda worker: self._idle[worker])
+        if len(self._idle) > 1:
+            idle += f", at most {self._idle[worst]:.0%} ({worst})"
+        self.progress.aside(idle)
+        if time.monotonic() - self._noted >= _NOTE_EVERY:
+            self._noted = time.monotonic()
+            self.progress.note(f"{self.note()}, {idle}")
+
+    def suspects(
+        self, death: Death, alone: bool, waiting: Iterable[int], failed: Container[int]
+    ) -> list[int]:
+        """Say that a worker died; if its task was alone, give the samples that it was working on.
+
+        ``waiting`` are the samples of the task that it had not finished.
+        """
+        if not alone:
+            self.progress.warn(f"{death.text}; its images are tried again, one at a time")
+            return []
+        at = list(islice((n for n in waiting if n not in failed), self._most))
+        if not at:  # it dies without any of them
+            raise ShardwrightError(death.what, fix=death.fix)
+        self.progress.warn(f"{death.text}; the images it was working on fail")
+        return at

@@ -1,0 +1,270 @@
+"""The nodes of a Ray cluster that may be used: they have the same program, and see the same files.
+
+Those of the start must pass every check. One that joins later is checked too, and not used if it
+fails.
+"""
+
+from __future__ import annotations
+
+import pickle
+import platform
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from shardwright import interrupts
+from shardwright.errors import InputMissingError, ShardwrightError, StorageError
+from shardwright.layout import STATE_FOLDER
+from shardwright.storage import files
+from shardwright.storage.urls import Location
+from shardwright.version import __version__
+
+_PATIENCE = 120  # seconds for a node to answer
+_PYTHON = ".".join(platform.python_version_tuple()[:2])
+_CREDENTIALS = "give Ray the variables of the store on that node too, before ray start"
+_SHARE = "use a folder on a shared file system, or the URL of an object store"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of a cluster, and what Ray may give away of it."""
+
+    id: str
+    name: str
+    cpus: int
+    gpus: float
+
+
+class Check(Protocol):
+    """What must be so on every node."""
+
+    def here(self) -> AbstractContextManager[None]:
+        """Prepare it in the driver, for as long as nodes are asked."""
+        ...
+
+    def __call__(self, node: str) -> None:
+        """Raise ShardwrightError if it is not so; on the node of this name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Same:
+    """A function gives the same on each node as here."""
+
+    what: str
+    function: Callable[[], object]
+    expected: object
+
+    def here(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def __call__(self, node: str) -> None:
+        if (found := self.function()) != self.expected:
+            what = f"node {node} has another {self.what} ({found}) than the driver"
+            fix = "install the same versions of all packages on all nodes"
+            raise ShardwrightError(f"{what} ({self.expected})", fix=fix)
+
+
+@dataclass(frozen=True)
+class Readable:
+    """Files or folders are on each node."""
+
+    paths: Sequence[Location]
+
+    def here(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def __call__(self, node: str) -> None:
+        for path in self.paths:
+            if not path.exists():
+                raise InputMissingError(f"is not on node {node}", path=path, fix=_SHARE)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A folder is the same one on each node, and can be written to there.
+
+    If it does not exist yet, the nearest above it is.
+    """
+
+    folder: Location
+    file: Location  # in it, for as long as nodes are asked
+
+    @classmethod
+    def of(cls, folder: Location) -> Self:
+        """Choose a name for the file, where it does no harm if it stays after a kill."""
+        there = folder / STATE_FOLDER
+        if isinstance(folder, Path):
+            there = next(p for p in (folder / STATE_FOLDER, folder, *folder.parents) if p.exists())
+        return cls(folder, there / f".shardwright-probe-{uuid.uuid4().hex}")
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        try:
+            files.write(self.file, b"")
+            yield
+        finally:
+            files.remove(self.file)
+
+    def __call__(self, node: str) -> None:
+        mine = self.file.parent / f"{self.file.name}-{uuid.uuid4().hex}"
+        try:
+            with files.explained(self.file):
+                if not self.file.exists():
+                    what = f"only the driver sees this folder, node {node} does not"
+                    fix = _SHARE if isinstance(self.folder, Path) else _CREDENTIALS
+                    raise ShardwrightError(what, path=self.folder, fix=fix)
+            files.write(mine, b"")
+            files.remove(mine)
+        except StorageError as error:
+            what = f"node {node} cannot write to this folder ({error.what})"
+            fix = "let the user and the credentials of Ray on that node write there"
+            raise StorageError(what, path=self.folder, fix=fix) from error
+
+
+class Nodes:
+    """The nodes that may be used, and those that are asked whether they may."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self.warn = warn
+        self.admitted: dict[str, Node] = {}
+        self.asked: dict[Any, Node] = {}  # by the references to their answers
+        self._refused: set[str] = set()
+        self._checks: list[Check] = []
+        self._prepared = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.look()
+        self._wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._prepared.close()
+
+    def require(self, check: Check) -> None:
+        """Check all nodes now, and later those that join."""
+        self._checks.append(check)
+        with check.here():
+            for node in self.admitted.values():
+                self._ask(node, [check])
+            self._wait()
+
+    def look(self) -> None:
+        """Forget the nodes that are gone, and ask those that have joined."""
+        alive = {node.id: node for node in living()}
+        self.admitted = {known: node for known, node in self.admitted.items() if known in alive}
+        known = {*self.admitted, *self._refused, *(node.id for node in self.asked.values())}
+        if joined := [node for node in alive.values() if node.id not in known]:
+            for check in self._checks:
+                self._prepared.enter_context(check.here())
+            for node in joined:
+                self._ask(node, self._checks)
+
+    def hear(self, answer: Any) -> None:  # noqa: ANN401
+        """Take an answer: the node may be used, or a warning says why not."""
+        node = self.asked[answer]
+        try:
+            self._take(answer)
+        except ShardwrightError as error:
+            self._refused.add(node.id)
+            self.warn(f"node {node.name} is not used: {error}")
+        if not self.asked:
+            self._prepared.close()
+
+    def _ask(self, node: Node, checks: Sequence[Check]) -> None:
+        import ray
+
+        ask = ray.remote(num_cpus=0, max_retries=0)(_question()).options(
+            scheduling_strategy=on_node(node)
+        )
+        self.asked[ask.remote(node.name, __version__, _PYTHON, pickle.dumps(checks))] = node
+
+    def _wait(self) -> None:
+        """Take all answers; raise if a node may not be used."""
+        import ray
+
+        deadline = time.monotonic() + _PATIENCE
+        while self.asked:
+            interrupts.check()
+            for answer in ray.wait(list(self.asked), timeout=interrupts.POLL)[0]:
+                self._take(answer)
+            if self.asked and time.monotonic() > deadline:
+                names = ", ".join(node.name for node in self.asked.values())
+                what = f"no answer for {_PATIENCE} seconds from node {names}"
+                raise ShardwrightError(what, fix="check it with ray status, and see its logs")
+        self._prepared.close()
+
+    def _take(self, answer: Any) -> None:  # noqa: ANN401
+        import ray
+
+        node = self.asked.pop(answer)
+        try:
+            version, python, error = ray.get(answer)
+        except ray.exceptions.RayTaskError as failed:
+            raise ShardwrightError(
+                f"node {node.name} cannot be checked: {failed.cause}"
+            ) from failed
+        except ray.exceptions.RayError:  # it is gone again
+            self.admitted.pop(node.id, None)
+            return
+        if (version, python) != (__version__, _PYTHON):
+            has = f"shardwright {version}" if version else "no shardwright"
+            what = (
+                f"node {node.name} has {has} with Python {python}, "
+                f"the driver has shardwright {__version__} with Python {_PYTHON}"
+            )
+            raise ShardwrightError(what, fix="install the same versions on all nodes")
+        if error is not None:
+            raise error
+        self.admitted[node.id] = node
+
+
+def living() -> list[Node]:
+    """List the nodes that have something to work with."""
+    import ray
+
+    found = []
+    for node in ray.nodes():
+        cpus, gpus = (node["Resources"].get(kind, 0) for kind in ("CPU", "GPU"))
+        if node["Alive"] and (cpus >= 1 or gpus):
+            found.append(Node(node["NodeID"], node["NodeName"], int(cpus), gpus))
+    return found
+
+
+def on_node(node: Node) -> Any:  # noqa: ANN401
+    """Give the strategy by which Ray starts something on a node, and nowhere else."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node.id, soft=False)
+
+
+def _question() -> Callable[..., Any]:
+    """Give what runs on a node to check it.
+
+    It is sent as code, because another version may be there, or none.
+    """
+
+    def answer(node: str, version: str, python: str, checks: bytes) -> tuple[Any, ...]:
+        import pickle
+        import platform
+
+        here = ".".join(platform.python_version_tuple()[:2])
+        try:
+            from shardwright.version import __version__ as found
+        except ImportError:
+            return None, here, None
+        if (found, here) == (version, python):
+            from shardwright.engine.worker import portable
+
+            try:
+                for check in pickle.loads(checks):
+                    check(node)
+            except Exception as error:
+                return found, here, portable(error)
+        return found, here, None
+
+    return answer

@@ -1,0 +1,57 @@
+"""The flags that choose samples, checked: ``pack`` and ``build`` share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shardwright.buckets import is_bucket
+from shardwright.errors import UsageError
+from shardwright.packing.choice import ids_file as file_of
+from shardwright.recipes.split import Split, choose_split
+from shardwright.shards.format.manifest import PackSettings
+from shardwright.storage.urls import Location
+from shardwright.store.where import parse
+from shardwright.validate import integer, names, place_or_none
+
+
+def read_settings(
+    folder: Location,
+    recipe_split: Split | None,
+    *,
+    bucket: Iterable[str],
+    where: Iterable[str],
+    ids_file: object,
+    exclude_ids_file: object,
+    split: object,
+    split_by: object,
+    shard_size: object,
+    limit: object,
+    shuffle: bool,
+    seed: object,
+) -> PackSettings:
+    """Check flags, and give the settings that they ask for; lists are relative to a folder."""
+    conditions = names("--where", where)
+    for text in conditions:
+        parse(text)
+    drawn = 0 if seed is None else integer("--seed", seed, least=-(1 << 63))
+    return PackSettings(
+        buckets=bucket_names(bucket),
+        shuffle=shuffle,
+        seed=drawn if shuffle else None,
+        limit=None if limit is None else integer("--limit", limit),
+        shard_size=1000 if shard_size is None else integer("--shard-size", shard_size, least=1),
+        split=choose_split(split, split_by, recipe_split),
+        where=conditions,
+        ids_file=file_of(place_or_none("--ids-file", ids_file), folder),
+        exclude_ids_file=file_of(place_or_none("--exclude-ids-file", exclude_ids_file), folder),
+    )
+
+
+def bucket_names(given: Iterable[str]) -> list[str]:
+    """Check the names of buckets."""
+    found = sorted(names("--bucket", given))
+    for name in found:
+        if not is_bucket(name):
+            fix = "write WIDTHxHEIGHT, for example 832x1216"
+            raise UsageError(f"--bucket {name}: not a bucket", fix=fix)
+    return found

@@ -1,0 +1,73 @@
+"""Whether a folder at an object store can be written to, by more than one writer."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from shardwright.errors import StorageError
+from shardwright.layout import STATE_FOLDER
+from shardwright.storage.objects import NEW, ConditionError, UnsupportedError, tried
+from shardwright.storage.remote import abort_uploads
+from shardwright.storage.urls import Url
+
+
+def require_conditions(folder: Url, alone: bool = False) -> Url:
+    """Write a file for a try, remove it, and give the URL to use from now on.
+
+    A store that ignores conditions would let two writers replace each other's files, so it is
+    refused. If nobody else writes there, the URL that is given checks conditions by itself.
+    """
+    probe = folder / STATE_FOLDER / f"probe-{os.urandom(8).hex()}"
+    try:
+        first = probe.write(b"first")
+        try:
+            knows = _knows_conditions(probe, first)
+        finally:
+            probe.remove()
+    except StorageError as error:
+        what = f"cannot write to this folder ({error.what})"
+        raise StorageError(what, path=folder, fix=error.fix) from error
+    if knows:
+        return folder
+    if not alone:
+        what = "this store ignores conditions, so two runs at once could replace each other's files"
+        fix = "use another store, or --only-writer if nobody else writes there"
+        raise StorageError(what, path=folder, fix=fix)
+    return replace(folder, alone=True)
+
+
+def _knows_conditions(probe: Url, first: str) -> bool:
+    """Whether a store refuses to replace a file that exists, or that has another etag by now."""
+    try:
+        replaced = _written(probe, b"second", NEW)
+        updated = _written(probe, b"third", first)
+        outdated = _written(probe, b"fourth", first)
+        return (replaced, updated, outdated) == (False, True, False) and not _uploaded(probe)
+    except StorageError as error:
+        if isinstance(error.__cause__, UnsupportedError):
+            return False
+        raise
+
+
+def _written(probe: Url, data: bytes, condition: str) -> bool:
+    try:
+        probe.write(data, condition)
+    except ConditionError:
+        return False
+    return True
+
+
+def _uploaded(probe: Url) -> bool:
+    """Whether an upload in parts, as that of a large file, replaces a file that exists."""
+    objects, key, data = probe.objects, probe.key, memoryview(b"fifth")
+    upload = tried(lambda: objects.begin(key), str(probe))
+    try:
+        part = tried(lambda: objects.part(key, upload, 1, data), str(probe))
+        tried(lambda: objects.complete(key, upload, [part], NEW), str(probe))
+    except ConditionError:
+        return False
+    finally:
+        tried(lambda: objects.abort(key, upload), str(probe))
+        abort_uploads(probe.parent, [probe.name])  # one whose name did not reach us
+    return True

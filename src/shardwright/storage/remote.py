@@ -1,0 +1,333 @@
+"""A folder at an object store as a place for files: what ``LocalStorage`` is for a local one.
+
+A large file is sent in parts while it is written, so no more than a few parts of it are in memory.
+It is invisible until ``publish`` completes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Self
+
+from shardwright.errors import StorageError
+from shardwright.layout import STATE_FOLDER
+from shardwright.storage.files import Gathering, Hasher
+from shardwright.storage.local import LocalStorage, Readable
+from shardwright.storage.objects import (
+    ConditionError,
+    NoUploadError,
+    Part,
+    PassingError,
+    RefusedError,
+    awaited,
+    together,
+    tried,
+)
+from shardwright.storage.urls import Location, Url
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+PART = 1 << 24  # bytes of a part; the same for all, so that equal files have equal etags
+_AT_ONCE = 4  # parts that are sent at a time
+_BLOCK = 1 << 23  # bytes that are read ahead in one request
+_AHEAD = 4  # such requests at a time
+_NEAR = 1 << 20  # bytes that a reader may leave out and still reads one after the other
+_IDLE = 3600  # seconds after which nobody is working on an upload any more
+_AGAIN = "run the same command again"
+
+
+class RemoteFile:
+    """A file at an object store, read in ranges.
+
+    Who reads it from one end to the other gets the ranges ahead, read side by side; who reads here
+    and there gets only what is asked for.
+    """
+
+    def __init__(self, url: Url) -> None:
+        self._url = url
+        self.size = url.stat().st_size
+        self._lock = Lock()
+        self._end = self._run = 0  # where the last read ended, and how many were in order
+        self._blocks: dict[int, Future[bytes]] = {}
+        self._readers: ThreadPoolExecutor | None = None
+        self._closed = Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._blocks.clear()
+        if self._readers is not None:
+            self._readers.shutdown(wait=False, cancel_futures=True)
+            self._readers = None
+
+    def pread(self, offset: int, size: int) -> bytes:
+        """Read some bytes; fewer only at the end."""
+        size = min(size, max(0, self.size - offset))
+        if not size:
+            return b""
+        with self._lock:
+            self._run = self._run + 1 if 0 <= offset - self._end <= _NEAR else 0
+            self._end = offset + size
+            blocks = self._ahead(offset, size)
+        if blocks is None:
+            return self._url.read_range(offset, size)
+        first = offset // _BLOCK * _BLOCK
+        data = b"".join(map(awaited, blocks))
+        return data[offset - first : offset - first + size]
+
+    def _ahead(self, offset: int, size: int) -> list[Future[bytes]] | None:
+        """Give the blocks that hold some bytes, and read those behind; none for a random read."""
+        first, last = offset // _BLOCK, (offset + size - 1) // _BLOCK
+        if self._run < 2 or last - first >= _AHEAD:
+            self._blocks.clear()
+            return None
+        for number in [number for number in self._blocks if number < first]:
+            del self._blocks[number]
+        behind = min(first + _AHEAD, first + self._run, -(-self.size // _BLOCK))
+        for number in range(first, max(last + 1, behind)):
+            if number not in self._blocks:
+                self._readers = self._readers or _threads(_AHEAD)
+                self._blocks[number] = self._readers.submit(self._block, number)
+        return [self._blocks[number] for number in range(first, last + 1)]
+
+    def _block(self, number: int) -> bytes:
+        return self._url.read_range(number * _BLOCK, _BLOCK, self._closed)
+
+
+class Upload(Gathering):
+    """A file on its way to an object store: ``put`` bytes, ``seal`` it, then ``publish`` it.
+
+    Leaving the block without sealing aborts it.
+    """
+
+    def __init__(self, url: Url, hashers: Sequence[Hasher]) -> None:
+        self.url, self.written = url, 0
+        self._hashers = hashers
+        self._buffer = memoryview(bytearray(PART))
+        self._name = ""  # of the upload; blank as long as all of it fits into one part
+        self._sealed = False
+        self._sender = _threads(_AT_ONCE)
+        self._stop = Event()
+        self._sending: deque[Future[Part]] = deque()
+        self._parts: list[Part] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._sealed:
+            self.abort()
+
+    def seal(self, length: int) -> None:
+        """Check that the file has this length, and wait until the store has all its parts."""
+        if self._name and self._used:
+            self._send()
+        self._wait(0)
+        self._sender.shutdown()
+        if not self._name:  # then publish sends it in one request
+            self._hash(self._buffer[: self._used])
+            self.written = self._used
+        if self.written != length:
+            what = f"wrote {length} bytes, but {self.written} were sent"
+            raise StorageError(what, path=self.url)
+        self._sealed = True
+
+    def publish(self, condition: str | None = None) -> str:
+        """Make it visible, and give its etag; raise ConditionError if what is there forbids it."""
+        try:
+            etag = self._complete(condition) if self._name else self._write(condition)
+        except BaseException:
+            self.abort()
+            raise
+        found = self.url.head()
+        if found is None:
+            raise StorageError("somebody else has removed it", path=self.url, fix=_AGAIN)
+        if self.url.alone:
+            etag = found.etag  # such a store may change it
+        # Another etag: another run of the same plan has replaced it, which its commit tells.
+        if found.etag == etag and found.size != self.written:
+            what = f"{self.written} bytes were sent, and the store has {found.size}"
+            raise StorageError(what, path=self.url, fix=_AGAIN)
+        return etag
+
+    def abort(self) -> None:
+        """Forget what was sent."""
+        self._stop.set()
+        self._sender.shutdown(cancel_futures=True)
+        if self._name:
+            # What remains is aborted by a later run, or by a lifecycle rule of the bucket.
+            with suppress(PassingError, RefusedError, OSError):
+                self.url.objects.abort(self.url.key, self._name)
+
+    def _write(self, condition: str | None) -> str:
+        return self.url.write(bytes(self._buffer[: self._used]), condition)
+
+    def _complete(self, condition: str | None) -> str:
+        objects, key, parts = self.url.objects, self.url.key, sorted(self._parts)
+        again = False
+
+        def complete() -> str:
+            nonlocal again
+            try:
+                return objects.complete(key, self._name, parts, self.url.demand(condition))
+            except (ConditionError, NoUploadError):
+                # The answer to an earlier try may have been lost, and nobody else writes there.
+                found = objects.head(key) if again and self.url.alone else None
+                if found is None or found.size != self.written:
+                    raise
+                return found.etag
+            finally:
+                again = True
+
+        try:
+            return tried(complete, str(self.url))
+        except NoUploadError as error:
+            raise StorageError("its upload was aborted", path=self.url, fix=_AGAIN) from error
+
+    def _room(self) -> int:
+        if self._used == PART:
+            self._send()
+        return PART - self._used
+
+    def _send(self) -> None:
+        """Send the buffer in the background, and continue with another."""
+        objects, key = self.url.objects, self.url.key
+        if not self._name:
+            self._name = tried(lambda: objects.begin(key), str(self.url))
+        data = self._buffer[: self._used]
+        self._hash(data)
+        self.written += len(data)
+        number = len(self._parts) + len(self._sending) + 1
+        self._sending.append(self._sender.submit(self._part, number, data))
+        self._wait(_AT_ONCE - 1)
+        self._buffer, self._used = memoryview(bytearray(PART)), 0
+
+    def _part(self, number: int, data: memoryview) -> Part:
+        objects, key = self.url.objects, self.url.key
+        try:
+            send = lambda: objects.part(key, self._name, number, data)  # noqa: E731
+            return tried(send, str(self.url), self._stop)
+        except NoUploadError as error:
+            raise StorageError("its upload was aborted", path=self.url, fix=_AGAIN) from error
+
+    def _wait(self, most: int) -> None:
+        """Wait until at most so many parts are being sent."""
+        while len(self._sending) > most:
+            self._parts.append(awaited(self._sending[0]))
+            self._sending.popleft()
+
+    def _hash(self, data: memoryview) -> None:
+        for hasher in self._hashers:
+            hasher.update(data)
+
+
+def _threads(count: int) -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # here, to keep the start light
+
+    return ThreadPoolExecutor(count)
+
+
+@dataclass(frozen=True)
+class RemoteStorage:
+    """A folder at an object store."""
+
+    folder: Url
+    _sealed: dict[str, Upload] = field(default_factory=dict, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"folder": self.folder, "_sealed": {}}
+
+    def list(self, suffix: str) -> Iterator[tuple[str, int]]:
+        """Give the name and size of each visible file of this suffix."""
+        start = len(self.folder.text) + 1
+        found = [(url.text[start:], each.size) for url, each in self.folder.walk()]
+        # A folder with its own state was packed on its own.
+        apart = {
+            name.partition(f"/{STATE_FOLDER}/")[0] + "/"
+            for name, _ in found
+            if f"/{STATE_FOLDER}/" in name
+        }
+        for name, size in found:
+            hidden = any(part.startswith(".") for part in name.split("/"))
+            if name.endswith(suffix) and not hidden and not name.startswith(tuple(apart)):
+                yield name, size
+
+    def open(self, name: str) -> RemoteFile:
+        """Open a file for reading; the caller handles OSErrors."""
+        return RemoteFile(self.folder / name)
+
+    def create(self, name: str, hashers: Sequence[Hasher] = ()) -> Upload:
+        """Begin a file; ``seal`` it, then ``publish`` its name."""
+        self._sealed[name] = Upload(self.folder / name, hashers)
+        return self._sealed[name]
+
+    def publish(self, name: str, condition: str | None = None) -> str:
+        """Make a sealed file visible, and give its etag."""
+        return self._sealed.pop(name).publish(condition)
+
+    def discard(self, name: str) -> None:
+        """Forget a file that was begun and is not published."""
+        if (upload := self._sealed.pop(name, None)) is not None:
+            upload.abort()
+
+    def lease(self) -> AbstractContextManager[None]:
+        """Do nothing: what two runs must not both write is written under conditions."""
+        return nullcontext()
+
+
+def abort_uploads(folder: Url, names: Collection[str] | None = None) -> int:
+    """Abort unfinished uploads below a folder, and count them.
+
+    Without names, as a run does at its start, these are the uploads that got no part for an hour:
+    another run may be at work there, and it can not be seen which uploads are whose. With names,
+    these are all uploads of such files: of tasks whose workers this run has ended. If another run
+    sends the same file at that moment, its upload is lost, and its task fails or is repeated.
+    """
+    prefix = f"{folder.key}/" if folder.key else ""
+    objects, since = folder.objects, time.time_ns() - _IDLE * 1_000_000_000
+
+    def abandoned(key: str, upload: str, began: int) -> bool:
+        if names is not None:
+            return key[len(prefix) :] in names
+        # One without parts costs nothing, and may have just begun.
+        return began < since and 0 < objects.last_sent(key, upload) < since
+
+    def abort(each: tuple[str, str, int]) -> bool:
+        try:
+            if found := abandoned(*each):
+                objects.abort(*each[:2])
+            return found
+        except NoUploadError:  # somebody else was faster
+            return False
+
+    try:
+        uploads = tried(lambda: list(objects.uploads(prefix)), str(folder))
+    except NoUploadError:  # so says rclone
+        return 0
+    return sum(together(lambda each: tried(lambda: abort(each), str(folder)), uploads))
+
+
+Storage = LocalStorage | RemoteStorage
+
+
+def storage_at(folder: Location) -> Storage:
+    """Give a folder as a place for files."""
+    return RemoteStorage(folder) if isinstance(folder, Url) else LocalStorage(folder)
+
+
+__all__ = [
+    "ConditionError",
+    "Readable",
+    "RemoteStorage",
+    "Storage",
+    "abort_uploads",
+    "storage_at",
+]

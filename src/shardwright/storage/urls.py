@@ -1,0 +1,289 @@
+"""Folders and files at object stores, with the methods of a ``Path`` that we use.
+
+Only ``Path`` and ``Url`` know where they are: code that works with either takes a ``Location``. A
+file appears completely or not at all, so nothing here needs a lock, a temporary name or a sync.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from threading import Event, Lock
+from typing import NamedTuple, TypeAlias
+
+from shardwright.errors import StorageError, UsageError
+from shardwright.storage.objects import (
+    MOST_DELETED,
+    NEW,
+    ConditionError,
+    Object,
+    ObjectStore,
+    RefusedError,
+    tried,
+    without_secrets,
+)
+from shardwright.validate import as_text
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://(.*)", re.ASCII | re.DOTALL)
+_LIKE_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/", re.ASCII)
+STORES = ("s3", "gs", "az")  # schemes of object stores that can be written to
+
+
+class Stat(NamedTuple):
+    """What a store says of a file, named as ``os.stat`` names it."""
+
+    st_size: int
+    st_mtime_ns: int
+    etag: str
+
+    @property
+    def st_ctime_ns(self) -> int:
+        """Give the time of the last change, by the clock of the store."""
+        return self.st_mtime_ns
+
+
+@dataclass(frozen=True, order=True)
+class Url:
+    """A folder or a file at an object store: ``s3://BUCKET/KEY``."""
+
+    text: str  # without a slash at its end
+    # Whether nobody else writes there: conditions are then checked by a look before the write,
+    # because the store ignores them. It is passed on to what is below, and to other processes.
+    alone: bool = field(default=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", self.text.rstrip("/"))
+        scheme, _, rest = self.text.partition("://")
+        bucket = rest.partition("/")[0]
+        if scheme not in STORES or not bucket or "@" in bucket:
+            fix = "give s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or az://CONTAINER/FOLDER"
+            what, path = "is not a URL that can be used here", without_secrets(self.text)
+            raise UsageError(what, path=path, fix=fix)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __truediv__(self, name: str) -> Url:
+        return replace(self, text=f"{self.text}/{name}")
+
+    @property
+    def name(self) -> str:
+        """Give its last name."""
+        return self.text.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """Give the last suffix of its name."""
+        return os.path.splitext(self.name)[1]
+
+    @property
+    def parent(self) -> Url:
+        """Give the folder that it is in; the bucket itself has none."""
+        return replace(self, text=self.text.rpartition("/")[0]) if self.key else self
+
+    @property
+    def key(self) -> str:
+        """Give its key in the bucket; blank for the bucket."""
+        return self.text.partition("://")[2].partition("/")[2]
+
+    @property
+    def _root(self) -> str:
+        return self.text[: len(self.text) - len(self.key)].rstrip("/")
+
+    @property
+    def objects(self) -> ObjectStore:
+        """Give the store that it is at."""
+        process = os.getpid()
+        with _connecting.setdefault(process, Lock()):  # the first of many threads makes it for all
+            return _store(self._root, process)
+
+    def absolute(self) -> Url:
+        """Give itself."""
+        return self
+
+    def resolve(self) -> Url:
+        """Give itself."""
+        return self
+
+    def read_bytes(self) -> bytes:
+        """Read all bytes; raise FileNotFoundError."""
+        return self.read_range(0, None)
+
+    def read_range(self, start: int, size: int | None, stop: Event | None = None) -> bytes:
+        """Read some bytes, fewer only at the end; raise FileNotFoundError."""
+        try:
+            return tried(lambda: self.objects.get(self.key, start, size), self.text, stop)
+        except FileNotFoundError as error:
+            raise self._missing() from error
+
+    def head(self) -> Object | None:
+        """Look at the file, if there is one."""
+        return tried(lambda: self.objects.head(self.key), self.text)
+
+    def stat(self) -> Stat:
+        """Look at the file; raise FileNotFoundError."""
+        found = self.head()
+        if found is None:
+            raise self._missing()
+        return Stat(found.size, found.mtime_ns, found.etag)
+
+    def exists(self) -> bool:
+        """Whether there is a file or a folder."""
+        return self.is_file() or self.is_dir()
+
+    def is_file(self) -> bool:
+        """Whether there is a file."""
+        return bool(self.key) and self.head() is not None
+
+    def is_dir(self) -> bool:
+        """Whether there are files below."""
+        return next(self.walk(), None) is not None
+
+    def names(self) -> list[str]:
+        """List the names directly below, sorted; none if it is not a folder."""
+        prefix = f"{self.key}/" if self.key else ""
+        found = tried(lambda: self.objects.children(prefix), self.text)
+        return sorted({name.rstrip("/") for name in found})
+
+    def walk(self) -> Iterator[tuple[Url, Object]]:
+        """Give all files below, sorted by name."""
+        prefix, after = f"{self.key}/" if self.key else "", ""
+        listing: Iterator[Object] | None = None
+
+        def following() -> Object | None:
+            nonlocal listing
+            try:
+                listing = listing or self.objects.list(prefix, after)
+                return next(listing, None)
+            except Exception:
+                listing = None  # it ends with an error, and continues behind the last object
+                raise
+
+        while (found := tried(following, self.text)) is not None:
+            yield replace(self, text=f"{self._root}/{found.key}"), found
+            after = found.key
+
+    def write(self, data: bytes, condition: str | None = None) -> str:
+        """Write the file, and give its etag; raise ConditionError if it is not as demanded."""
+        again = False
+
+        def put() -> str:
+            nonlocal again
+            try:
+                return self.objects.put(self.key, data, self.demand(condition))
+            except ConditionError:
+                # The answer to an earlier try may have been lost.
+                found = self.objects.head(self.key) if again else None
+                if found is not None and self.objects.get(self.key) == data:
+                    return found.etag
+                raise
+            finally:
+                again = True
+
+        return tried(put, self.text)
+
+    def demand(self, condition: str | None) -> str | None:
+        """Give the condition for the store; one that it would ignore is checked here instead."""
+        if condition is None or not self.alone:
+            return condition
+        found = self.objects.head(self.key)
+        if (NEW if found is None else found.etag) != condition:
+            raise ConditionError("it is there" if condition == NEW else "it has changed")
+        return None
+
+    def create(self, data: bytes) -> bool:
+        """Write the file if it does not exist; say whether it did not."""
+        try:
+            self.write(data, NEW)
+        except ConditionError:
+            return False
+        return True
+
+    def remove_below(self, keep: Collection[str]) -> None:
+        """Remove all files below, except some by their names."""
+        keys = [found.key for url, found in self.walk() if url.name not in keep]
+        for start in range(0, len(keys), MOST_DELETED):
+            self._delete(keys[start : start + MOST_DELETED])
+
+    def remove(self) -> None:
+        """Remove the file, if it is there."""
+        self._delete([self.key])
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        tried(lambda: self.objects.delete(keys), self.text)
+
+    def _missing(self) -> FileNotFoundError:
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.text)
+
+
+Location: TypeAlias = Path | Url
+
+
+def is_url(text: str) -> bool:
+    """Whether a text names a place by a URL."""
+    return _SCHEME.fullmatch(text) is not None
+
+
+def location(text: str) -> Location:
+    """Give a path or a URL as what it is."""
+    return Url(text) if is_url(text) else Path(text)
+
+
+def place(name: str, value: object) -> Location:
+    """Give an argument, a path or a URL, as what it is; a mistyped URL is not a path."""
+    text = as_text(name, value)
+    if (found := _LIKE_URL.match(text)) and not is_url(text):
+        fix = f"write {found[1].lower()}://..., or ./{text} if it is a path"
+        raise UsageError("is neither a path nor a URL", path=text, fix=fix)
+    if is_url(text) and not {"", ".", ".."}.isdisjoint(text.rstrip("/").split("/")[2:]):
+        what = "has a name in it that is empty, . or .."
+        raise UsageError(what, path=without_secrets(text), fix="write it without")
+    return location(text)
+
+
+def is_within(place: Location, folder: Location) -> bool:
+    """Whether a place is a folder, or somewhere below it."""
+    there, above = place.resolve(), folder.resolve()
+    if isinstance(there, Url) or isinstance(above, Url):
+        return f"{there}/".startswith(f"{above}/")
+    return there.is_relative_to(above)
+
+
+def names(folder: Location) -> list[str]:
+    """List the names in a folder, sorted; none if it is not there."""
+    if isinstance(folder, Url):
+        return folder.names()
+    return sorted(os.listdir(folder)) if folder.is_dir() else []
+
+
+def names_below(folder: Location) -> list[str]:
+    """List the paths of all files below a folder, sorted; none if it is not there."""
+    if isinstance(folder, Url):
+        return [url.text[len(folder.text) + 1 :] for url, _ in folder.walk()]
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path.relative_to(folder).as_posix() for path in found)
+
+
+# By process: a fork must not wait for a thread of its parent.
+_connecting: dict[int, Lock] = {}
+
+
+@cache
+def _store(root: str, process: int) -> ObjectStore:
+    """Give the client of a bucket: one for a process, because forks must not share connections."""
+    scheme, _, bucket = root.partition("://")
+    try:
+        if scheme == "s3":
+            from shardwright.storage.s3 import S3
+
+            return S3(bucket)
+        from shardwright.storage.clouds import Cloud
+
+        return Cloud(scheme, bucket)
+    except RefusedError as error:
+        raise StorageError(error.what, path=root, fix=error.fix) from error

@@ -1,0 +1,391 @@
+"""Compares samples with their images: some are recomputed as the manifest says they were made.
+
+Samples are chosen evenly over all shards. What is outdated, because an image has changed since, and
+what cannot be compared, because there is no image, is no damage.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import xxhash
+
+from shardwright.deriving.captions import CAPTION
+from shardwright.deriving.places import Part, Place
+from shardwright.deriving.prepare import Sample
+from shardwright.deriving.results import Results
+from shardwright.deriving.sources import Source
+from shardwright.errors import DamageError, ShardwrightError, StorageError, UsageError
+from shardwright.interrupts import check
+from shardwright.layout import STATE_FOLDER
+from shardwright.packing.outdated import newer
+from shardwright.progress import Progress, quantity
+from shardwright.recipes import JSON_SUFFIX, RecipeFile
+from shardwright.shards.format import index, manifest
+from shardwright.shards.format.index import ShardIndex
+from shardwright.shards.format.manifest import ShardEntry
+from shardwright.shards.format.names import is_shard_path
+from shardwright.shards.format.record_members import mask_member
+from shardwright.shards.format.tarread import Fault
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location
+from shardwright.store import records
+from shardwright.store.findings import IMAGE_DIFFERS, NOT_COMPARED, OUTDATED, Finding, VerifyReport
+from shardwright.store.records import CROP, BadRecordError, Record
+from shardwright.text import shown
+from shardwright.verifying import originals
+from shardwright.verifying.originals import Wanted
+from shardwright.verifying.remaking import Made, Remaker, made_by
+from shardwright.verifying.rounding import difference
+
+_MOST = 100  # findings per shard
+_RESTORE = "restore it from a copy, or write it again with --overwrite"
+
+
+class _Shard(NamedTuple):
+    """A shard of the folder."""
+
+    name: str  # below the folder that is verified
+    folder: Location  # with its manifest
+    entry: ShardEntry
+    made: Made
+    is_build: bool
+
+    @property
+    def path(self) -> Location:
+        return self.folder / self.entry.path
+
+    def table(self) -> ShardIndex | None:
+        """Read its index; None if that is damaged, which is reported already."""
+        with suppress(ShardwrightError):
+            data = index.read(self.folder / index.index_name(self.entry.path))
+            if xxhash.xxh3_64_hexdigest(data) == self.entry.index_xxh3:
+                return index.decode(data, self.entry.path)
+        return None
+
+
+class _Pick(NamedTuple):
+    """A sample to recompute, and its image."""
+
+    shard: _Shard
+    table: ShardIndex
+    number: int  # in the shard
+    record: Record
+    place: Place
+
+    @property
+    def image_id(self) -> str:
+        return self.table.head.ids[self.number]
+
+    def member(self, suffix: str) -> bytes | None:
+        """Read a member; None if it is not as it was written. The caller handles OSErrors."""
+        return _member(self.shard, self.table, self.number, suffix)
+
+
+@dataclass
+class _Picked(Sample):
+    """The same in the pipeline."""
+
+    pick: _Pick | None = None
+
+
+@dataclass
+class _Found:
+    """What was found out."""
+
+    findings: list[Finding] = field(default_factory=list)
+    recomputed: int = 0  # samples
+    outdated: int = 0
+    not_compared: int = 0  # members
+    listed: dict[str, int] = field(default_factory=dict)  # findings, by shard
+    failed: dict[str, list[str]] = field(default_factory=dict)  # by reason: images
+
+    def add(self, shard: _Shard, sample: str, fault: Fault, fix: str) -> None:
+        """List a fault, unless there are too many."""
+        count = self.listed[shard.name] = self.listed.get(shard.name, 0) + 1
+        if count == _MOST:
+            fault = Fault("more", "has more faults than are listed", damage=fault.damage)
+        if count <= _MOST:
+            self.findings.append(fault._replace(sample=sample).finding(shard.name, fix))
+
+
+class Recomputing:
+    """The samples that are to be recomputed, and the encoders for it, before anything is checked.
+
+    ``parts`` are the shard folders by the names of their parts, or the only one by a blank name.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Location],
+        images: Path,
+        samples: int,
+        file: RecipeFile,
+        device: str,
+        progress: Progress,
+    ) -> None:
+        originals.require_images(images)
+        self._images, self._device, self._progress = images, device, progress
+        self._found = _Found()
+        shards = [shard for name, folder in parts.items() for shard in _shards(name, folder)]
+        self._picks = self._pick(shards, samples)
+        self._remakers: list[tuple[Made, Remaker]] = []
+        shared: dict[Any, Any] = {}
+        for pick in self._picks:
+            made = pick.shard.made
+            if made.entries and all(made != known for known, _ in self._remakers):
+                remaker = Remaker(made, file, device, shared, pick.shard.folder)
+                self._remakers.append((made, remaker))
+
+    def compare(self, report: VerifyReport) -> VerifyReport:
+        """Recompute the samples, and add what differs to a report."""
+        started, found = time.monotonic(), self._found
+        if report.read_data:  # which has found damaged data already
+            found.findings.clear()
+        self._progress.phase("recompute", len(self._picks), "samples")
+        for made, remaker in self._remakers:
+            picks = [pick for pick in self._picks if pick.shard.made == made]
+            for sample in _remade(remaker, picks, self._device, self._progress):
+                check()
+                assert sample.pick is not None
+                self._compare(sample, sample.pick, remaker, read_data=report.read_data)
+                self._progress.advance(1)
+        self._sum_up()
+        self._progress.note(f"{quantity(found.recomputed, 'samples')} compared")
+        return replace(
+            report,
+            findings=[*report.findings, *found.findings],
+            seconds=round(report.seconds + time.monotonic() - started, 3),
+            outdated=report.outdated + found.outdated,
+            not_compared=report.not_compared + found.not_compared,
+            recomputed=found.recomputed,
+        )
+
+    def _pick(self, shards: Sequence[_Shard], count: int) -> list[_Pick]:
+        """Choose samples evenly over all shards, and find their images."""
+        total = sum(shard.entry.samples for shard in shards)
+        count = min(count, total)
+        numbers, first = range(count), 0
+
+        def spread(number: int) -> int:
+            return (2 * number + 1) * total // (2 * count)
+
+        chosen: list[tuple[_Shard, ShardIndex, int, Record]] = []
+        for shard in shards:
+            end = first + shard.entry.samples
+            edges = [bisect_left(numbers, edge, key=spread) for edge in (first, end)]
+            if inside := numbers[slice(*edges)]:
+                chosen += self._records(shard, (spread(number) - first for number in inside))
+            first = end
+        wanted = [
+            Wanted(path, _depth(shard, table.head.ids[number]))
+            for shard, table, number, record in chosen
+            if (path := _path_of(record))
+        ]
+        there = originals.find(self._images, wanted, self._progress)
+        picks = []
+        for shard, table, number, record in chosen:
+            path = _path_of(record)
+            if (place := there.get(path)) is not None:
+                picks.append(_Pick(shard, table, number, record, place))
+            else:
+                self._not_compared(shard, "", path or table.head.ids[number])
+        return picks
+
+    def _records(
+        self, shard: _Shard, numbers: Iterable[int]
+    ) -> Iterator[tuple[_Shard, ShardIndex, int, Record]]:
+        """Read the records of some samples of a shard; one that is damaged is a finding."""
+        table = shard.table()
+        # That the shard is missing, or not the one of its index, is reported already.
+        if table is None or len(table.head.ids) != shard.entry.samples:
+            return
+        for number in numbers:
+            try:
+                data = _member(shard, table, number, JSON_SUFFIX)
+                yield shard, table, number, records.parse(data or b"")
+            except BadRecordError:
+                fault = Fault("data_differs", "its data is damaged", JSON_SUFFIX)
+                self._found.add(shard, table.head.ids[number], fault, _RESTORE)
+            except StorageError:  # of the network, not of this shard
+                raise
+            except OSError:
+                return
+
+    def _not_compared(self, shard: _Shard, reason: str, image: str) -> None:
+        self._found.failed.setdefault(reason, []).append(image)
+        self._found.not_compared += len(shard.made.entries)
+
+    def _compare(self, sample: _Picked, pick: _Pick, remaker: Remaker, *, read_data: bool) -> None:
+        """Compare one sample with its shard."""
+        shard, found = pick.shard, self._found
+        if sample.failure is not None:
+            reason, detail = sample.failure
+            self._not_compared(shard, reason, f"{pick.place} ({detail})")
+            return
+        faults = list[Fault]()
+        try:
+            written = shard.path.stat()
+            image = os.stat(pick.place.path if isinstance(pick.place, Part) else pick.place)
+            for suffix, what in _differences(sample, pick, remaker):
+                if what is not None:
+                    faults.append(Fault(IMAGE_DIFFERS, what, suffix))
+                elif not read_data:
+                    damaged = Fault("data_differs", "its data is damaged", suffix)
+                    found.add(shard, pick.image_id, damaged, _RESTORE)
+        except StorageError:
+            raise
+        except OSError as error:
+            self._not_compared(shard, "unreadable", f"{pick.place} ({error.strerror})")
+            return
+        found.recomputed += 1
+        size = (pick.record.get("width"), pick.record.get("height"))
+        if faults and (size != sample.size or newer(image, written)):
+            found.outdated += 1
+            listed = ", ".join(f"{fault.member} {fault.what}" for fault in faults)
+            what = f"{pick.place} has changed since ({listed})"
+            fix = "build again with --overwrite"
+            if not shard.is_build:
+                fix = "derive with --update, then pack with --sync"
+            found.add(shard, pick.image_id, Fault(OUTDATED, what, damage=False), fix)
+            return
+        for fault in faults:
+            again = "build" if shard.is_build else "derive with --recompute, and pack"
+            fix = f"if the image is right, {again} again with --overwrite"
+            what = f"{fault.what}, compared with {pick.place}"
+            found.add(shard, pick.image_id, fault._replace(what=what), fix)
+
+    def _sum_up(self) -> None:
+        """Report once what could not be compared."""
+        found, images = self._found, shown(str(self._images))
+        for reason, those in found.failed.items():
+            what = f"has no image of {quantity(len(those), 'samples')}"
+            fix = "give --against the images that the shards were made from"
+            if reason:
+                what = f"{quantity(len(those), 'images')} cannot be used: {reason}"
+                fix = "restore the images"
+            what += f", for example {those[0]}"
+            found.findings.append(Finding(NOT_COMPARED, images, None, what, fix, damage=False))
+        unknown: dict[tuple[str, str], int] = {}
+        for pick in self._picks:
+            for name, why in pick.shard.made.unknown.items():
+                unknown[name, why] = unknown.get((name, why), 0) + 1
+        for (name, why), count in unknown.items():
+            found.not_compared += count
+            what = f"{name} of {quantity(count, 'samples')} was not recomputed: {why}"
+            fix = "if it was packed from a store, compare it with that: --against DERIVED_DIR"
+            found.findings.append(Finding(NOT_COMPARED, images, None, what, fix, damage=False))
+
+
+def _shards(part: str, folder: Location) -> Iterator[_Shard]:
+    """List the shards of a folder, by path; none if its manifest cannot be used."""
+    done = None
+    with suppress(DamageError):  # reported by the check of the folder
+        done = manifest.load_manifest(folder)
+        if done is None and not (folder / STATE_FOLDER / manifest.UNFINISHED_NAME).is_file():
+            what = "has no manifest, so it is not known how its samples were made"
+            fix = f"copy {STATE_FOLDER} along with the shards, or leave out --against"
+            raise UsageError(what, path=folder, fix=fix)
+    runs = [(made_by(done, run), run.is_build) for run in done.runs] if done else []
+    for entry in done.shards if done else ():
+        if is_shard_path(entry.path):
+            name = f"{part}/{entry.path}" if part else entry.path
+            yield _Shard(name, folder, entry, *runs[entry.run])
+
+
+def _path_of(record: Record) -> str:
+    path = record.get("image_path")
+    return path if isinstance(path, str) else ""
+
+
+def _depth(shard: _Shard, image_id: str) -> int:
+    """Count the parts of a path that tell an image from the others."""
+    return image_id.count("%2F") + 1 if shard.made.recipe.ids == "path" else 1
+
+
+def _member(shard: _Shard, table: ShardIndex, number: int, suffix: str) -> bytes | None:
+    """Read a member; None if it is not as it was written. The caller handles OSErrors."""
+    offset, size, xxh3 = table.member(number, table.head.members.index(suffix))
+    with storage_at(shard.folder).open(shard.entry.path) as file:
+        data = file.pread(offset, size) if offset + size <= file.size else b""
+    return data if xxhash.xxh3_64_intdigest(data) == xxh3 else None
+
+
+def _remade(
+    remaker: Remaker, picks: Sequence[_Pick], device: str, progress: Progress
+) -> Iterator[_Picked]:
+    """Recompute samples, with the texts of their records."""
+    texts = dict.fromkeys((CAPTION, *remaker.recipe.texts))
+    wants_text = any(component.source == "caption" for component in remaker.components)
+
+    def samples() -> Iterator[Sample]:
+        for pick in picks:
+            part = pick.place if isinstance(pick.place, Part) else None
+            source = Source(pick.image_id, str(pick.place), has_sidecar=False, part=part)
+            given = {name: _text(pick.record.get(name)) for name in texts}
+            make = remaker.components
+            yield _Picked(source, make, None, None, [], wants_text, given, {}, pick=pick)
+
+    maker = remaker.maker(device, progress)
+    for group in maker.run(samples(), _Sink(remaker.results), len(picks), len(picks)):
+        for sample in group:
+            assert isinstance(sample, _Picked)
+            yield sample
+            sample.made = {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+class _Sink:
+    """Where recomputed samples end."""
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+
+    def check(self, sample: Sample) -> None:
+        self._results.check(sample)
+
+    def commit(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+        return samples
+
+
+def _differences(
+    sample: _Picked, pick: _Pick, remaker: Remaker
+) -> Iterator[tuple[str, str | None]]:
+    """Find the members that differ, and in what; None if a member is not as it was written."""
+    for name, value in _facts(sample, remaker).items():
+        if (before := pick.record.get(name)) != value:
+            yield JSON_SUFFIX, f"differs: {name} is {before}, not {value}"
+    for component, made in (sample.made or {}).items():
+        for suffix in component.members:
+            data = pick.member(suffix)
+            if data is None:
+                yield suffix, None
+            elif suffix == component.suffix:
+                settings = remaker.settings[component.name]
+                if what := difference(component, data, made, settings):
+                    yield suffix, what
+            elif component.mask and data != mask_member(sample.masks, component.mask):
+                yield suffix, "differs"
+
+
+def _facts(sample: Sample, remaker: Remaker) -> Record:
+    """Give what a record says of a picture."""
+    assert sample.size is not None  # a sample without one has failed
+    width, height = sample.size
+    facts: Record = {"width": width, "height": height}
+    if remaker.following:
+        facts["aspect_bucket"] = str(remaker.recipe.bucket_for(width, height))
+    for view in remaker.following.values():
+        if view.fit == "bucket":
+            facts[CROP] = list(view.frame(sample.size).box)
+    return facts

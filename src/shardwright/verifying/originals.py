@@ -1,0 +1,130 @@
+"""Finds the images of samples below a path, by the paths that their records have.
+
+The images may have moved since: what counts is how a path ends, and then the name alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from shardwright.building import inputs, tars
+from shardwright.building.tars import TarSample
+from shardwright.deriving.places import Place
+from shardwright.deriving.sources import TAR
+from shardwright.errors import InputMissingError, UsageError
+from shardwright.progress import Progress
+from shardwright.shards.format.parts import is_packed, parts_of
+from shardwright.store.folders import holds_shards
+
+_GIVE = "give --against the store that the shards were packed from, or the images they show"
+
+
+def require_images(root: Path) -> None:
+    """Raise if a path cannot hold images."""
+    if root.is_dir() and (is_packed(root) or holds_shards(root) or parts_of(root)):
+        raise UsageError("is a shard folder", path=root, fix=_GIVE)
+    if not root.exists():
+        raise InputMissingError("no such file or folder", path=root, fix=_GIVE)
+    if not root.is_dir() and root.suffix.lower() != TAR:
+        raise UsageError("is neither a folder nor a .tar file", path=root, fix=_GIVE)
+
+
+class Wanted(NamedTuple):
+    """An image to find."""
+
+    path: str  # as it is recorded
+    least: int  # parts of the path that must be the same: where names are not unique, more than one
+
+    def is_at(self, found: str) -> bool:
+        """Whether a file or a member may be this image."""
+        ends = (path.split("/")[-self.least :] for path in (self.path, os.path.abspath(found)))
+        return next(ends) == next(ends)
+
+
+def find(root: Path, wanted: Collection[Wanted], progress: Progress) -> dict[str, Place]:
+    """Find images by their recorded paths; those that are not there are left out.
+
+    All files are listed only if an image is not where its path says.
+    """
+    found: dict[str, Place] = {}
+    members: dict[str, dict[str, str]] = {}  # by tar, and by member: the recorded path
+
+    def choose(image: Wanted, files: Iterable[str], holders: Iterable[str]) -> bool:
+        """Choose the first of the files that may be an image, or of the tars that may hold it."""
+        _, member = _split(image.path)
+        if file := next(filter(image.is_at, files), None):
+            found[image.path] = file
+            return True
+        for tar in holders:
+            if image.is_at(f"{tar}/{member}"):
+                members.setdefault(tar, {})[member] = image.path
+                return True
+        return False
+
+    elsewhere = [
+        image
+        for image in dict.fromkeys(wanted)
+        if not choose(image, _below(root, image.path), _below(root, _split(image.path)[0]))
+    ]
+    names = _by_name(root, elsewhere, progress) if elsewhere else {}
+    for image in elsewhere:
+        paths = (image.path, _split(image.path)[0])
+        files, tars_ = (names.get(os.path.basename(path), []) for path in paths)
+        choose(image, files if len(files) == 1 else [], tars_ if len(tars_) == 1 else [])
+    for tar, paths_of in members.items():
+        for sample in tars.samples(tar):
+            if isinstance(sample, TarSample) and sample.image.name in paths_of:
+                found[paths_of[sample.image.name]] = sample.image
+    return found
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Cut the path of a member into that of its tar and its name; blank if it is in none."""
+    end = path.lower().rfind(f"{TAR}/")
+    return ("", "") if end < 0 else (path[: end + len(TAR)], path[end + len(TAR) + 1 :])
+
+
+def _below(root: Path, path: str) -> Iterator[str]:
+    """Find files by a path, and by how it ends below the root; the longest end comes first."""
+    if root.is_dir():
+        return filter(os.path.isfile, _candidates(root, path))
+    return iter([str(root)] if path and root.name == os.path.basename(path) else [])
+
+
+def _candidates(root: Path, path: str) -> Iterator[str]:
+    if path and Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root)):
+        yield path
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    last = max((number for number, part in enumerate(parts) if part == ".."), default=-1)
+    for start in range(last + 1, len(parts)):
+        yield os.path.join(root, *parts[start:])
+
+
+def _by_name(root: Path, images: Iterable[Wanted], progress: Progress) -> dict[str, list[str]]:
+    """List the images and tars below the root that have the names of these."""
+    paths = (path for image in images for path in (image.path, _split(image.path)[0]))
+    wanted = {os.path.basename(path) for path in paths}
+    names: dict[str, list[str]] = {}
+    for file in _listed(root, progress):
+        if (name := os.path.basename(file)) in wanted:
+            names.setdefault(name, []).append(file)
+    return names
+
+
+def _listed(root: Path, progress: Progress) -> list[str]:
+    """List the images and tars below the root; raise if there are none, or only shards."""
+    found: list[str] = []
+    with suppress(InputMissingError):
+        (listed,) = inputs.find([root], progress)
+        folders = {os.path.dirname(os.path.dirname(tar)) for tar in listed.tars}
+        ours = {folder for folder in folders if is_packed(Path(folder))}
+        found += (source.path for source in listed.images if not source.fault)
+        found += (t for t in listed.tars if os.path.dirname(os.path.dirname(t)) not in ours)
+    if not found:
+        what = "is no store, and has no images and no tars of images"
+        raise InputMissingError(what, path=root, fix=_GIVE)
+    return found

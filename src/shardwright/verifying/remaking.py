@@ -1,0 +1,135 @@
+"""How the samples of shards were made, as their manifest records it; and the encoders for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwright import encoders
+from shardwright.deriving.choices import load, view_of
+from shardwright.deriving.making import Maker, Making
+from shardwright.deriving.results import Results
+from shardwright.deriving.views import View
+from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
+from shardwright.engine.local import cores
+from shardwright.errors import InputMissingError, UsageError
+from shardwright.progress import Progress
+from shardwright.recipes import Component, Recipe, RecipeFile, Selection
+from shardwright.recipes.compare import changes
+from shardwright.shards.format.manifest import Manifest, Run
+from shardwright.storage.urls import Location
+from shardwright.store import provenance
+from shardwright.store.provenance import Entry, Settings, complete
+
+# The settings that are not the encoder's; what a component sees follows from them.
+_OURS = ("encoders", "colour", "decode", "fit", "crop", "buckets")
+_RECIPE = "give --recipe FILE that names the model they were made with, or leave out --against"
+
+
+@dataclass(frozen=True)
+class Made:
+    """How the samples of a run were made."""
+
+    recipe: Recipe
+    entries: Mapping[str, Entry]  # of the components that can be recomputed
+    unknown: Mapping[str, str]  # why others cannot be, by component
+
+
+def made_by(done: Manifest, run: Run) -> Made:
+    """Read how a run of a manifest made its samples."""
+    recipe, known = done.samples_of(), provenance.entries_in(run.provenance)
+    entries, unknown = {}, {}
+    for component in recipe.components:
+        entry = known.get(component.name)
+        if why := _obstacle(entry):
+            unknown[component.name] = why
+        elif entry is not None:
+            entries[component.name] = entry
+    return Made(recipe, entries, unknown)
+
+
+def _obstacle(entry: Entry | None) -> str | None:
+    """Say why a component cannot be recomputed from images."""
+    if entry is None:
+        return "the manifest does not say how it was made"
+    if entry.settings.get("encoders") not in encoders.SETS:
+        return "it was made by an encoder that no recipe names"
+    if entry.unknown_arrays:
+        return "some of its arrays were made elsewhere"
+    if "from" in entry.settings:
+        return "it was made from the pictures of other shards"
+    return None
+
+
+class Remaker:
+    """The encoders of a ``Made``, and what they see of a picture."""
+
+    def __init__(
+        self, made: Made, file: RecipeFile, device: str, shared: dict[Any, Any], folder: Location
+    ) -> None:
+        """Load the encoders, which is cheap; raise if they are not those of the shards."""
+        self.settings = {name: entry.settings for name, entry in made.entries.items()}
+        self._loaded: dict[Component, Encoder | PictureWriter] = {}
+        used, now = dict(made.recipe.by_name), dict[str, Settings]()
+        for name, entry in made.entries.items():
+            named, component = _located(used[name], entry, file)
+            dtype = entry.settings.get("dtype")
+            options = Options(device, dtype if dtype in DTYPES else None)
+            choice = entry.settings["encoders"]
+            try:
+                encoder, told = load(choice, component, options, shared, named, folder)
+            except InputMissingError as error:
+                raise InputMissingError(error.what, path=error.path, fix=_RECIPE) from error
+            used[name], self._loaded[component] = component, encoder
+            now[name] = told | {k: v for k, v in entry.settings.items() if k in _OURS}
+        if listed := provenance.differences(self.settings, now)[1]:
+            what = f"its samples cannot be recomputed: another model is here ({listed})"
+            raise UsageError(what, path=folder, fix=_RECIPE)
+        # What is in the shards was selected before.
+        self.recipe = replace(made.recipe, components=tuple(used.values()), selection=Selection())
+        self.components = tuple(self._loaded)
+        self._views = {c: self._view(c) for c in self.components if c.source == "image"}
+        self.following = {c: view for c, view in self._views.items() if c.follows_picture}
+        self.results = Results(self.recipe, self.following, keeps=False)
+
+    def maker(self, device: str, progress: Progress) -> Maker:
+        """Load the models."""
+        making = Making(
+            recipe=self.recipe,
+            encoders=encoders.SETS[0],
+            components=self.components,
+            dtypes={},
+            views=self._views,
+            work=tuple(component for component in self.components if component.is_array),
+            empties=(),
+            batch_size=None,
+            compile=False,
+            cores=cores(),
+            loaded=self._loaded,
+        )
+        return Maker(making, device, progress)
+
+    def _view(self, component: Component) -> View:
+        settings = self.settings[component.name]
+        colour = complete(settings)["colour"]
+        return view_of(component, self.recipe, {**settings, "colour": colour})
+
+
+def _located(component: Component, entry: Entry, file: RecipeFile) -> tuple[RecipeFile, Component]:
+    """Give a component with the place of its model; and the file that names its code, if one does.
+
+    That is the file of the user, if it has this component, because models move. Of a model on the
+    hub it is the revision that was used.
+    """
+    named, model = replace(file, origin=None), entry.model or component.settings.get("model")
+    given = file.recipe.by_name.get(component.name) if file.origin is not None else None
+    if given is not None and not any(changes(component, given)):
+        named, model = file, given.settings.get("model", model)
+        component = replace(given, dtype=component.dtype, shape=component.shape)
+    was = entry.settings
+    if was.get("revision") and isinstance(model, str) and model.split("@")[0] == was.get("model"):
+        model = f"{was['model']}@{was['revision']}"
+    if model is None or entry.settings["encoders"] != "pretrained":
+        return named, component
+    return named, replace(component, settings={**component.settings, "model": model})

@@ -1,0 +1,254 @@
+"""Builds at a URL equal local ones, byte for byte, and say clearly what cannot be done there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardwright
+from shardwright import BuildSummary, Progress, ShardExistsError, StorageError, UsageError
+from shardwright.cli.main import main
+from shardwright.shards.format import manifest
+from shardwright.storage import urls
+from shardwright.storage.urls import Url
+from tests.build.builds import Interrupting, spoil
+from tests.derive.pictures import gradient, make_images, save
+from tests.durability.builds import SIZES, make_recipe
+from tests.remote import assert_same, held, local
+from tests.servers import new_bucket, use_s3
+
+SQUARE = (64, 64)  # large enough that a cut is found only when it is decoded
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return make_images(tmp_path / "images", 10, SIZES)
+
+
+def build(images: Path, output: Path | Url, **options: Any) -> BuildSummary:  # noqa: ANN401
+    """Build small shards of small images."""
+    recipe = make_recipe(images.parent, "dinov3", "t5")
+    defaults = {"encoders": "sketch", "device": "cpu", "shard_size": 2, "recipe": recipe}
+    return shardwright.build(images, output_dir=str(output), **{**defaults, **options})
+
+
+def assert_ok(folder: Url) -> None:
+    report = shardwright.verify(str(folder), read_data=True)
+    assert report.checked
+    assert not report.findings
+
+
+@pytest.mark.parametrize("server", ["moto", "ministack"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sha256": True},
+        {"split": "val=40%", "shuffle": True, "seed": 5},
+        {"limit": 4, "shuffle": True},
+        {"where": ['caption != ""']},
+        {"device": "cpu:2"},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_a_build_at_a_url_has_the_bytes_of_a_local_one(
+    server: str,
+    options: dict[str, Any],
+    images: Path,
+    output: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_s3(monkeypatch, url := request.getfixturevalue(server))
+    folder = new_bucket(url) / "my shards"
+    spoil(images, 2, SQUARE)
+    (images / "img005.png").write_bytes(b"broken")
+    here, there = build(images, output, **options), build(images, folder, **options)
+    assert_same(folder, output)
+    assert (there.written_samples, there.left_out) == (here.written_samples, here.left_out)
+    assert_ok(folder)
+    urls._store.cache_clear()
+
+
+def test_limit_takes_reserves_in_place_of_images_that_fail(
+    bucket: Url, images: Path, output: Path
+) -> None:
+    for number in (0, 1, 4):
+        spoil(images, number, (64 * (number % 2 + 1), 64))
+    for folder in (output, bucket / "shards"):
+        assert build(images, folder, limit=6, shard_size=3).written_samples == 6
+    assert_same(bucket / "shards", output)
+
+
+def test_append_goes_on_after_a_gap_that_failed_images_left(
+    bucket: Url, images: Path, tmp_path: Path
+) -> None:
+    folder, sized = bucket / "shards", {"shard_size": 1}
+    for number in (2, 8):  # the second shard of a bucket, and the last one
+        spoil(images, number, SQUARE)
+    build(images, folder, **sized)
+    shards = [name for name in held(folder) if name.endswith(".tar")]
+    assert shards == [
+        *(f"bucket_16x16/shard-{number:06}.tar" for number in (0, 2, 3)),
+        *(f"bucket_32x16/shard-{number:06}.tar" for number in range(5)),
+    ]
+    assert_ok(folder)
+    for number in (2, 8, 10):
+        (images / f"img{number:03}.jpg").unlink(missing_ok=True)
+        save(images / f"img{number:03}.png", gradient(16, 16, seed=number))
+    (images / "img010.txt").write_text("new")
+    summary = build(images, folder, append=True, **sized)
+    assert (summary.written_samples, summary.already_there) == (3, 8)
+    shards = [name for name in held(folder) if name.endswith(".tar")]
+    assert [name[-10:-4] for name in shards if "16x16" in name] == [
+        *("000000", "000002", "000003", "000004", "000005", "000006")
+    ]
+    assert_ok(folder)
+    ids = sorted(sample["json"]["image_id"] for sample in shardwright.open(str(folder)))
+    assert ids == [f"img{number:03}" for number in range(11)]
+
+
+def test_append_to_parts_equals_a_local_one(bucket: Url, images: Path, output: Path) -> None:
+    for folder in (output, bucket / "shards"):
+        build(images, folder, split="val=40%", sha256=True)
+    for number in range(10, 16):
+        save(images / f"img{number:03}.png", gradient(*SIZES[number % 2], seed=number))
+        (images / f"img{number:03}.txt").write_text(f"number {number}")
+    for folder in (output, bucket / "shards"):
+        assert build(images, folder, append=True).written_samples == 6
+    assert_same(bucket / "shards", output)
+
+
+def test_a_build_from_shards_goes_to_a_url(bucket: Url, images: Path, tmp_path: Path) -> None:
+    first, here, there = tmp_path / "first", tmp_path / "here", bucket / "there"
+    build(images, first)
+    for folder in (here, there):
+        shardwright.build(
+            from_=str(first),
+            components=["t5"],
+            recipe=make_recipe(tmp_path, "dinov3", "t5"),
+            encoders="sketch",
+            output_dir=str(folder),
+            device="cpu",
+        )
+    wanted, state = local(here), ".shardwright/manifest.json"
+    # Nothing is relative to a URL, so its manifest has the complete path of where it came from.
+    found = json.loads(there_data := (there / state).read_bytes())
+    assert found["runs"][-1]["build"]["from"] == str(first)
+    assert_same(there, wanted | {state: there_data})
+    assert_ok(there)
+
+
+def test_a_second_run_has_nothing_to_build(
+    bucket: Url, images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = bucket / "shards"
+    build(images, folder, limit=5)
+    before = held(folder)
+    summary = build(images, folder, limit=5)
+    assert (summary.written_samples, summary.already_there) == (0, 5)
+    assert held(folder) == before
+
+
+def test_another_plan_is_refused_with_what_differs(bucket: Url, images: Path) -> None:
+    folder = bucket / "shards"
+    with pytest.raises(KeyboardInterrupt) as caught:
+        build(images, folder, progress=Interrupting(5), batch_size=1)
+    assert "finished; run the same command to continue" in caught.value.__notes__[0]
+    before = held(folder)
+    with pytest.raises(UsageError) as refused:
+        build(images, folder, shard_size=3)
+    assert str(refused.value) == (
+        f"{folder}: holds an interrupted build with other settings "
+        "(--shard-size was 2 and is 3); run it as before, or give another --output-dir"
+    )
+    assert held(folder) == before
+    build(images, folder)
+    with pytest.raises(ShardExistsError) as exists:
+        build(images, folder, shard_size=3)
+    assert str(exists.value) == (
+        f"{folder}/bucket_16x16/shard-000000.tar: already exists, so nothing was written; "
+        "give --append to add what is new, or another --output-dir"
+    )
+
+
+def test_overwrite_is_refused(bucket: Url, images: Path) -> None:
+    with pytest.raises(UsageError, match="is a URL, where shards are added and never replaced"):
+        build(images, bucket / "shards", overwrite=True)
+    assert not held(bucket)
+
+
+def test_a_dry_run_writes_nothing(
+    bucket: Url, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = bucket / "shards"
+    words = ["build", str(images), "--encoders", "sketch", "--device", "cpu", "--dry-run", "--json"]
+    words += ["--recipe", str(make_recipe(tmp_path, "dinov3", "t5")), "--output-dir", str(folder)]
+    assert main([*words, "--shard-size", "2"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["written_shards"], held(bucket)) == (6, {})
+    build(images, folder)
+    assert main([*words, "--shard-size", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["already_there"] == 10
+    assert main([*words, "--shard-size", "3"]) == 1
+    with pytest.raises(KeyboardInterrupt):
+        build(images, bucket / "other", progress=Interrupting(5), batch_size=1)
+    before = dict(bucket.walk())
+    words[words.index(str(folder))] = str(bucket / "other")
+    assert main([*words, "--shard-size", "2"]) == 0
+    assert dict(bucket.walk()) == before
+
+
+class _Looking(Progress):
+    """Looks at the note of the unfinished run while images are encoded."""
+
+    def __init__(self, folder: Url) -> None:
+        self.folder, self.seen = folder, set[str]()
+        self.current = ""
+
+    def phase(self, name: str, total: int, unit: str) -> None:
+        self.current = name
+
+    def advance(self, count: int) -> None:
+        if self.current == "build":
+            note = manifest.load_unfinished(self.folder)
+            assert note is not None
+            assert note.is_build
+            assert manifest.load_manifest(self.folder) is None
+            self.seen.add(note.plan)
+
+
+def test_a_note_says_so_while_it_runs(bucket: Url, images: Path) -> None:
+    looking = _Looking(bucket / "shards")
+    build(images, bucket / "shards", progress=looking)
+    done = manifest.load_manifest(bucket / "shards")
+    assert done is not None
+    assert looking.seen == {done.runs[-1].plan}
+    assert manifest.load_unfinished(bucket / "shards") is None
+
+
+def test_a_store_that_ignores_conditions_needs_a_promise(
+    rclone: str, images: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_s3(monkeypatch, rclone)
+    folder = new_bucket(rclone) / "shards"
+    with pytest.raises(StorageError) as refused:
+        build(images, folder)
+    assert str(refused.value) == (
+        f"{folder}: this store ignores conditions, so two runs at once could replace each other's "
+        "files; use another store, or --only-writer if nobody else writes there"
+    )
+    assert not held(folder)
+    with pytest.raises(KeyboardInterrupt):
+        build(images, folder, only_writer=True, progress=Interrupting(5), batch_size=1)
+    for place in (folder, output):
+        build(images, place, only_writer=True)
+    assert_same(folder, output)
+    make_images(images, 12, SIZES)
+    for place in (folder, output):
+        build(images, place, only_writer=True, append=True)
+    assert_same(folder, output)
+    assert_ok(folder)
+    urls._store.cache_clear()

@@ -1,0 +1,121 @@
+"""Whether a store can be written to by more than one writer, or at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardwright.errors import StorageError
+from shardwright.storage import urls
+from shardwright.storage.objects import NEW, ConditionError
+from shardwright.storage.probe import require_conditions
+from shardwright.storage.remote import RemoteStorage
+from shardwright.storage.urls import Url, names_below
+from tests.flaky import Flaky
+from tests.servers import new_bucket, use_s3
+from tests.storage.conftest import Answer
+
+
+@pytest.fixture
+def careless(rclone: str, monkeypatch: pytest.MonkeyPatch) -> Url:
+    """A folder at a store that ignores conditions."""
+    use_s3(monkeypatch, rclone)
+    return new_bucket(rclone) / "shards"
+
+
+def test_a_store_that_knows_conditions_is_used_with_them(root: Url) -> None:
+    for alone in (False, True):
+        folder = require_conditions(root / "shards", alone)
+        assert folder == root / "shards"
+        assert not folder.alone
+    assert names_below(root) == []
+
+
+def test_a_store_that_ignores_conditions_is_refused(careless: Url) -> None:
+    with pytest.raises(StorageError) as caught:
+        require_conditions(careless)
+    assert str(caught.value) == (
+        f"{careless}: this store ignores conditions, so two runs at once could replace each "
+        "other's files; use another store, or --only-writer if nobody else writes there"
+    )
+    assert names_below(careless) == []
+
+
+def test_a_store_that_ignores_conditions_when_uploads_end_is_refused(
+    moto: str, proxy: Flaky, completing: Callable[[Callable[..., Answer]], None]
+) -> None:
+    def careless(request: Any, body: bytes, pass_on: Callable[..., Answer]) -> Answer:  # noqa: ANN401
+        del request.headers["If-None-Match"]
+        return pass_on(request, body)
+
+    completing(careless)
+    folder = new_bucket(moto) / "shards"
+    with pytest.raises(StorageError, match="this store ignores conditions"):
+        require_conditions(folder)
+    assert require_conditions(folder, alone=True).alone
+    assert names_below(folder) == []
+    assert list(folder.objects.uploads("")) == []
+
+
+def test_the_probe_takes_few_requests(moto: str, proxy: Flaky) -> None:
+    folder = new_bucket(moto) / "shards"
+    require_conditions(folder)
+    assert len(proxy.requests) == 11
+
+
+def test_an_only_writer_looks_before_each_write(careless: Url) -> None:
+    folder = require_conditions(careless, alone=True)
+    assert folder.alone
+    file = folder / "commit"
+    assert file.create(b"first")
+    assert not file.create(b"second")
+    etag = file.stat().etag
+    with pytest.raises(ConditionError):
+        file.write(b"third", "0" * 32)
+    assert file.write(b"fourth", etag) == file.stat().etag
+    assert file.read_bytes() == b"fourth"
+
+
+def test_an_only_writer_uploads_files_whose_etag_stays(
+    careless: Url, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardwright.storage.remote.PART", 5 << 20)
+    data = b"0123456789abcdef" * (7 << 16)
+    storage = RemoteStorage(require_conditions(careless, alone=True))
+    with storage.create("big.tar") as upload:
+        upload.put(data)
+        upload.seal(len(data))
+    etag = storage.publish("big.tar", NEW)
+    [(_, listed)] = careless.walk()
+    assert (careless / "big.tar").stat().etag == etag == listed.etag
+    assert (careless / "big.tar").read_bytes() == data
+    with storage.create("big.tar") as upload:
+        upload.put(data)
+        upload.seal(len(data))
+    with pytest.raises(ConditionError):
+        storage.publish("big.tar", NEW)
+    assert list(careless.objects.uploads("")) == []
+
+
+def test_a_bucket_that_is_not_there_is_named(bucket: Url) -> None:
+    with pytest.raises(StorageError) as caught:
+        require_conditions(Url("s3://no-such-bucket/shards"))
+    assert str(caught.value).startswith("s3://no-such-bucket/shards: cannot write to this folder (")
+    assert str(caught.value).endswith("; make the bucket first, or check its name")
+
+
+def test_a_container_that_is_not_there_is_named(
+    azurite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.servers import use_azure
+
+    use_azure(monkeypatch, azurite)
+    with pytest.raises(StorageError) as caught:
+        require_conditions(Url("az://nothing/shards"))
+    assert str(caught.value) == (
+        "az://nothing/shards: cannot write to this folder (there is no az://nothing); "
+        "make it first, or check its name"
+    )
+    urls._store.cache_clear()
