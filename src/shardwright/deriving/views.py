@@ -177,19 +177,18 @@ def left_out(size: Size, recipe: Recipe) -> tuple[str, str] | None:
 def _fitted(size: Size, bucket: Bucket, crop: str | None) -> Frame:
     """Find the largest centred part of a bucket's shape."""
     target = Size(bucket.width, bucket.height)
-    if crop != FRACTIONS or min(size.width - target.width, size.height - target.height) == 0:
-        # Where only pixels are cut off, the others stay as they are.
+    if crop == FRACTIONS and min(size.width - target.width, size.height - target.height) != 0:
+        wide = min(Fraction(size.width), Fraction(size.height * bucket.width, bucket.height))
+        high = min(Fraction(size.height), Fraction(size.width * bucket.height, bucket.width))
+        x, y = (size.width - wide) / 2, (size.height - high) / 2
+    else:  # where only pixels are cut off, the others stay as they are
         scale = min(size.width / bucket.width, size.height / bucket.height)
-        width = max(1, min(size.width, round(bucket.width * scale)))
-        height = max(1, min(size.height, round(bucket.height * scale)))
-        x, y = (size.width - width) // 2, (size.height - height) // 2
-        return Frame((x, y, x + width, y + height), target)
-    wide = min(Fraction(size.width), Fraction(size.height * bucket.width, bucket.height))
-    high = min(Fraction(size.height), Fraction(size.width * bucket.height, bucket.width))
-    across, down = (size.width - wide) / 2, (size.height - high) / 2
-    sides = (across, down, size.width - across, size.height - down)
-    left, top, right, bottom = (int(s) if s.denominator == 1 else float(s) for s in sides)
-    return Frame((left, top, right, bottom), target)
+        wide = Fraction(max(1, min(size.width, round(bucket.width * scale))))
+        high = Fraction(max(1, min(size.height, round(bucket.height * scale))))
+        x, y = Fraction((size.width - wide) // 2), Fraction((size.height - high) // 2)
+    # Of one type in all records: some loaders take that of the first ones for all.
+    number = float if crop == FRACTIONS else int
+    return Frame((number(x), number(y), number(x + wide), number(y + high)), target)
 
 
 def _shown(pictures: Pictures, view: View) -> Image.Image:
