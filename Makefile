@@ -6,7 +6,7 @@ SOAK ?= 20
 SOAK_TESTS := tests/durability tests/fuzz tests/shards/test_tarread.py tests/derive/test_tuning.py \
 	tests/derive/test_history.py tests/derive/encoders/test_packages.py tests/pack/test_split.py \
 	tests/pack/test_sync.py tests/derive/test_recompute.py tests/derive/test_edited_captions.py tests/storage \
-	tests/test_ray.py tests/build/test_ray.py tests/shards/test_cache.py tests/shards/test_url_folders.py \
+	tests/test_ray.py tests/building/test_ray.py tests/shards/test_cache.py tests/shards/test_url_folders.py \
 	tests/pack/test_url_output.py tests/pack/test_interruptions.py tests/pack/test_empty.py \
 	tests/pack/test_overwrite.py tests/store/test_store_verify.py tests/test_train.py \
 	tests/test_benchmarks.py

@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 import tokenize
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,14 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 def test_the_tests_test_this_source() -> None:
     assert Path(shardwright.__file__).parent == SOURCE
+
+
+def test_no_folder_of_tests_has_a_name_that_pytest_passes_over(
+    pytestconfig: pytest.Config,
+) -> None:
+    passed_over = pytestconfig.getini("norecursedirs")
+    folders = {path.parent.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert [name for name in folders if any(fnmatch(name, each) for each in passed_over)] == []
 
 
 def test_imports_go_only_leftwards() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from shardwright.cli.build import describe
-from tests.build import deadly
-from tests.build.builds import RECIPE, build, spoil, write_recipe
+from tests.building import deadly
+from tests.building.builds import RECIPE, build, spoil, write_recipe
 from tests.commands import run, start, wait_until
 from tests.derive.pictures import make_images
 from tests.faults import contents

@@ -19,7 +19,7 @@ from shardwright import UsageError
 from shardwright.cli.main import main
 from shardwright.shards.format import index
 from shardwright.store.findings import Finding, VerifyReport
-from tests.build.tarsets import write_set
+from tests.building.tarsets import write_set
 from tests.derive.encoders.models import make_vae
 from tests.derive.pictures import gradient, make_images, save, sketch
 from tests.shards.test_resealed import put, reseal

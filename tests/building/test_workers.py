@@ -12,8 +12,8 @@ from shardwright import ShardwrightError, UsageError, verify
 from shardwright.encoders.base import Options
 from shardwright.encoders.sketch import load
 from shardwright.recipes import find
-from tests.build.builds import Interrupting, build, ledger, records, write_recipe
-from tests.build.deadly import DEADLY, RECIPE
+from tests.building.builds import Interrupting, build, ledger, records, write_recipe
+from tests.building.deadly import DEADLY, RECIPE
 from tests.derive.pictures import make_images, save
 
 pytestmark = pytest.mark.timeout(120)
@@ -72,14 +72,14 @@ def test_own_encoder_objects_run_on_one_device_only(tmp_path: Path) -> None:
 def test_an_encoder_that_cannot_be_loaded_stops_the_build_before_it_writes(tmp_path: Path) -> None:
     images = make_images(tmp_path / "images", 3)
     recipe = write_recipe(tmp_path, RECIPE.replace("deadly:", "nowhere:"), "none.toml")
-    with pytest.raises(ShardwrightError, match=r"tests\.build\.nowhere"):
+    with pytest.raises(ShardwrightError, match=r"tests\.building\.nowhere"):
         build(images, tmp_path / "out", recipe=recipe, encoders="pretrained")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_component_from_elsewhere_is_refused_with_the_fix(tmp_path: Path) -> None:
     images = make_images(tmp_path / "images", 3)
-    text = RECIPE.replace('encoder = "tests.build.deadly:Deadly"\n', 'folder = "mine"\n')
+    text = RECIPE.replace('encoder = "tests.building.deadly:Deadly"\n', 'folder = "mine"\n')
     recipe = write_recipe(tmp_path, text, "elsewhere.toml")
     with pytest.raises(UsageError) as caught:
         build(images, tmp_path / "out", recipe=recipe)

@@ -20,7 +20,7 @@ from shardwright.building.work import Work
 from shardwright.deriving.captions import Captions
 from shardwright.packing.start import Start
 from shardwright.summary import Count
-from tests.build.builds import (
+from tests.building.builds import (
     RECIPE,
     build,
     listed,
@@ -29,7 +29,7 @@ from tests.build.builds import (
     tars,
     write_recipe,
 )
-from tests.build.tarsets import members_of, picture, write_set, write_tar
+from tests.building.tarsets import members_of, picture, write_set, write_tar
 from tests.derive.pictures import gradient, make_images, save
 
 TRIMMED = RECIPE.replace('shape = ["tokens", 16]', 'shape = ["tokens", 16]\ntrim = true') + (

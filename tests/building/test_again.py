@@ -26,7 +26,7 @@ from shardwright.cli.main import main
 from shardwright.shards.format import manifest
 from shardwright.shards.format.records import records_name
 from shardwright.storage.files import using
-from tests.build.builds import RECIPE, add_up, build, ledger, listed, members, write_recipe
+from tests.building.builds import RECIPE, add_up, build, ledger, listed, members, write_recipe
 from tests.derive.pictures import gradient, make_images, save
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 

@@ -10,7 +10,7 @@ import pytest
 
 import shardwright
 from shardwright import UsageError, derive, pack, verify
-from tests.build.builds import (
+from tests.building.builds import (
     Interrupting,
     build,
     interrupt,

@@ -15,7 +15,7 @@ from ray.cluster_utils import Cluster as Machines
 
 import shardwright
 from shardwright.storage.urls import Url
-from tests.build.builds import build, write_recipe
+from tests.building.builds import build, write_recipe
 from tests.commands import COMMAND, wait_until
 from tests.derive.pictures import make_images
 from tests.durability.soak import SOAK

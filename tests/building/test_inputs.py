@@ -34,7 +34,7 @@ from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.recipes import SPECIFICATION
 from shardwright.summary import Count
-from tests.build.tarsets import Member, encoded, members_of, picture, write_set, write_tar
+from tests.building.tarsets import Member, encoded, members_of, picture, write_set, write_tar
 from tests.derive.pictures import gradient, save
 
 

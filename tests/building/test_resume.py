@@ -24,7 +24,7 @@ from shardwright.shards.format.moving import move_shard
 from shardwright.storage import local
 from shardwright.storage.local import LocalStorage
 from shardwright.summary import Count
-from tests.build.builds import (
+from tests.building.builds import (
     RECIPE,
     Interrupting,
     build,
@@ -37,7 +37,7 @@ from tests.build.builds import (
     tars,
     write_recipe,
 )
-from tests.build.tarsets import write_set
+from tests.building.tarsets import write_set
 from tests.derive.pictures import gradient, make_images, save
 from tests.faults import contents
 from tests.tars import ids_by_shard

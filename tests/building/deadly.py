@@ -20,7 +20,7 @@ components = ["mine"]
 [images]
 buckets = ["64x64", "96x64", "64x96"]
 [component.mine]
-encoder = "tests.build.deadly:Deadly"
+encoder = "tests.building.deadly:Deadly"
 dtype = "float32"
 shape = [3]
 """

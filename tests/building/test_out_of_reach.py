@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from shardwright import TooManyFailuresError, UsageError, verify
-from tests.build.builds import build, interrupt, ledger, reasons, records, tars
-from tests.build.tarsets import picture, write_set, write_tar
+from tests.building.builds import build, interrupt, ledger, reasons, records, tars
+from tests.building.tarsets import picture, write_set, write_tar
 from tests.derive.pictures import gradient, make_images, save
 
 pytestmark = pytest.mark.timeout(60)

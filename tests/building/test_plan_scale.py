@@ -32,7 +32,7 @@ from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest, PackSettings, ShardEntry
 from shardwright.storage.remote import RemoteStorage
 from shardwright.storage.urls import Url
-from tests.build.builds import write_recipe
+from tests.building.builds import write_recipe
 from tests.derive.pictures import make_images
 from tests.flaky import Flaky, flaky
 from tests.servers import use_s3

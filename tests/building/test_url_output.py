@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 
 import shardwright
-from shardwright import BuildSummary, Progress, ShardExistsError, StorageError, UsageError
+from shardwright import (
+    BuildSummary,
+    LockedError,
+    Progress,
+    ShardExistsError,
+    StorageError,
+    UsageError,
+)
 from shardwright.cli.main import main
 from shardwright.shards.format import manifest
 from shardwright.storage import urls
 from shardwright.storage.urls import Url
-from tests.build.builds import Interrupting, spoil
+from tests.building.builds import Interrupting, spoil
 from tests.derive.pictures import gradient, make_images, save
 from tests.durability.builds import SIZES, make_recipe
 from tests.remote import assert_same, held, local
@@ -158,11 +165,11 @@ def test_another_plan_is_refused_with_what_differs(bucket: Url, images: Path) ->
         build(images, folder, progress=Interrupting(5), batch_size=1)
     assert "finished; run the same command to continue" in caught.value.__notes__[0]
     before = held(folder)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(LockedError) as refused:  # nothing tells whether it is running
         build(images, folder, shard_size=3)
     assert str(refused.value) == (
-        f"{folder}: holds an interrupted build with other settings "
-        "(--shard-size was 2 and is 3); run it as before, or give another --output-dir"
+        f"{folder}: holds an unfinished build with other settings (--shard-size was 2 and is 3); "
+        "wait until it has ended, run it as before, or give another --output-dir"
     )
     assert held(folder) == before
     build(images, folder)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import shardwright
-from tests.build.builds import members
+from tests.building.builds import members
 from tests.derive.encoders.models import make_vae
 from tests.derive.pictures import make_images
 

@@ -11,7 +11,7 @@ import pytest
 import shardwright
 from shardwright import InputMissingError, TooManyFailuresError, UsageError, derive, verify
 from shardwright.shards.format import manifest
-from tests.build.builds import (
+from tests.building.builds import (
     BUCKETS,
     Interrupting,
     build,
@@ -21,7 +21,7 @@ from tests.build.builds import (
     spoil,
     write_recipe,
 )
-from tests.build.tarsets import Member, members_of, picture, special, write_set, write_tar
+from tests.building.tarsets import Member, members_of, picture, special, write_set, write_tar
 from tests.derive.pictures import gradient, make_bomb, make_images, save
 from tests.faults import contents
 from tests.tars import shards

@@ -33,8 +33,8 @@ from shardwright.progress import Progress
 from shardwright.recipes import SPECIFICATION
 from shardwright.storage import objects
 from shardwright.storage.urls import Url
-from tests.build.builds import build, interrupt, ledger, members, reasons, records, write_recipe
-from tests.build.tarsets import encoded, members_of, picture, write_set, write_tar
+from tests.building.builds import build, interrupt, ledger, members, reasons, records, write_recipe
+from tests.building.tarsets import encoded, members_of, picture, write_set, write_tar
 from tests.derive.pictures import gradient, make_images, save
 from tests.servers import use_s3
 

@@ -29,7 +29,7 @@ from shardwright.encoders.picture import Writer
 from shardwright.recipes import SPECIFICATION, Component
 from shardwright.recipes.values import PIXELS
 from shardwright.store import facts
-from tests.build.tarsets import (
+from tests.building.tarsets import (
     LAYOUTS,
     Member,
     encoded,

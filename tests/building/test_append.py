@@ -18,7 +18,7 @@ from shardwright import (
     pack,
     verify,
 )
-from tests.build.builds import (
+from tests.building.builds import (
     RECIPE,
     Interrupting,
     build,
@@ -29,7 +29,7 @@ from tests.build.builds import (
     tars,
     write_recipe,
 )
-from tests.build.tarsets import write_set
+from tests.building.tarsets import write_set
 from tests.derive.pictures import make_images
 from tests.faults import contents
 from tests.tars import ids_by_shard
