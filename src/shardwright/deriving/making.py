@@ -106,8 +106,14 @@ class Maker:
 
             pipeline = Pipeline(order, read, self._batcher, sink, self.progress)
             self._pipelines.append(pipeline)
-            waiting = _WAITING if making.waits else 0
-            yield from pipeline.run(total, decoders.threads + waiting)
+            yield from pipeline.run(total, self._readers(decoders))
+
+    def _readers(self, decoders: Decoders[Any, Any]) -> int:
+        """Choose how many threads read; none where they would share one core with the encoders."""
+        if self.making.waits:
+            return decoders.threads + _WAITING
+        alone = self.making.cores == 1 and all(each.device == "cpu" for each in self.passes)
+        return 0 if alone else decoders.threads
 
     @cached_property
     def _batcher(self) -> Batcher:

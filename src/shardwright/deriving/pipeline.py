@@ -4,7 +4,8 @@ Four stages run at once. Reader threads have the images decoded and prepared, ah
 in bounded memory. One thread stacks a group of samples into batches. The calling thread only
 encodes. One thread checks the results and commits them to a sink. They are read in an order in
 which pictures of one shape come together, and committed in the order of the images, so an
-interrupted and resumed run makes the same store as one without a break.
+interrupted and resumed run makes the same store as one without a break. Where one core does all of
+it, the stages take turns instead: threads would only wait for each other.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from shardwright.deriving import images
 from shardwright.deriving.batches import Batch, Batcher
@@ -23,6 +24,7 @@ from shardwright.deriving.prepare import Sample
 from shardwright.interrupts import POLL, check
 from shardwright.progress import Progress
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Said = TypeVar("Said", covariant=True)
 
@@ -71,19 +73,20 @@ class Pipeline(Generic[Said]):
     def run(self, total: int, readers: int) -> Generator[Said, None, None]:
         """Make all samples, and give what the sink says of each group.
 
-        However this ends, what is complete in their order is committed.
+        Without readers, everything happens in this thread. However this ends, what is complete in
+        their order is committed.
         """
         started = noted = now = time.monotonic()
         done = 0
         # Left in the opposite order: the readers stop first, and the committer is waited for.
         with (
             images.strict(),
-            ThreadPoolExecutor(1) as committing,  # which finishes what it was given
-            _pool(1) as stacking,
+            ThreadPoolExecutor(1) if readers else _Here() as committing,  # all that it was given
+            _pool(min(readers, 1)) as stacking,
             _pool(readers) as reading,
         ):
-            ahead = _Ahead(reading, self._read, self.order, readers)
-            coming = stacking.submit(self._next, ahead)
+            ahead = _Ahead(reading, self._read, self.order, max(readers, 1))
+            coming = self._begin(stacking, self._next, ahead)
             committed: Future[list[Said]] | None = None
             while True:
                 self._idle = True
@@ -91,10 +94,10 @@ class Pipeline(Generic[Said]):
                 self._idle = False
                 if not group:
                     break
-                coming = stacking.submit(self._next, ahead)
+                coming = self._begin(stacking, self._next, ahead)
                 self.batcher.encode(batches)
                 # What is encoded will be committed, whatever comes; then not too far ahead of it.
-                before, committed = committed, committing.submit(self._commit, group)
+                before, committed = committed, self._begin(committing, self._commit, group)
                 if before is not None:
                     yield from self._wait(before)
                 if group[0].alone:  # so that it is known how far we came
@@ -136,6 +139,7 @@ class Pipeline(Generic[Said]):
         return samples, self.batcher.stack(samples)
 
     def _read(self, sample: Sample) -> Sample:
+        check()  # in other threads than the main one, it does nothing
         began = time.monotonic()
         sample = self.read(sample)
         sample.read_seconds = time.monotonic() - began
@@ -169,6 +173,18 @@ class Pipeline(Generic[Said]):
         self._group_size = size if size < batch else size - size % batch
         self._crew_size = max(1, min(batch, int(rate * _CREW_SECONDS)))
 
+    def _begin(
+        self,
+        stage: Executor,
+        function: Callable[Arguments, Result],
+        *given: Arguments.args,
+        **named: Arguments.kwargs,
+    ) -> Future[Result]:
+        began = time.monotonic()
+        future = stage.submit(function, *given, **named)
+        self.waited += time.monotonic() - began  # where the stage has no thread of its own
+        return future
+
     def _wait(self, future: Future[Result]) -> Result:
         began = time.monotonic()
         check()
@@ -183,7 +199,7 @@ class _Ahead:
 
     def __init__(
         self,
-        pool: ThreadPoolExecutor,
+        pool: Executor,
         read: Callable[[Sample], Sample],
         order: Order,
         readers: int,
@@ -225,10 +241,28 @@ class _Ahead:
         return [self._read(sample) for sample in samples]
 
 
+class _Here(Executor):
+    """In place of threads: does what it is given, at once."""
+
+    def submit(
+        self,
+        function: Callable[Arguments, Result],
+        /,
+        *given: Arguments.args,
+        **named: Arguments.kwargs,
+    ) -> Future[Result]:
+        future: Future[Result] = Future()
+        try:
+            future.set_result(function(*given, **named))
+        except BaseException as error:  # raised where the result is used
+            future.set_exception(error)
+        return future
+
+
 @contextmanager
-def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
+def _pool(threads: int) -> Iterator[Executor]:
     """Open a pool of threads; at the end, tasks that have not begun are dropped."""
-    pool = ThreadPoolExecutor(threads)
+    pool = ThreadPoolExecutor(threads) if threads else _Here()
     try:
         yield pool
     finally:
