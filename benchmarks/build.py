@@ -32,12 +32,12 @@ _SMALL = 256  # pixels a side
 
 def questions(folder: Path, sizes: Sizes) -> Iterator[Question]:
     """Ask with a simulated GPU, then with sketch at two sizes, then with two devices."""
-    count, many = sizes.derive, 20 * sizes.derive
-    few, large = images(folder, count), images(folder, 2 * count)
+    count, more, many = sizes.derive, 6 * sizes.derive, 40 * sizes.derive
+    few, large = images(folder, count), images(folder, more)
     small = small_images(folder, many, _SMALL)
     simulated: Case = {"images": count, "encoders": "simulated GPU"}
     yield _question(folder, simulated, few, count, "simulated", OURS, BOTH, ALONE)
-    for pictures, number, size in ((small, many, "256 pixels"), (large, 2 * count, "1 megapixel")):
+    for pictures, number, size in ((small, many, "256 pixels"), (large, more, "1 megapixel")):
         case: Case = {"images": number, "size": size, "encoders": "sketch on 2 cores"}
         fit = "original" if pictures == small else "bucket"
         yield _question(folder, case, pictures, number, "sketch", OURS, BOTH, PURE, fit=fit)

@@ -334,6 +334,7 @@ def test_workers_give_the_same_rows_as_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measuring, "_AHEAD", 3)
+    monkeypatch.setattr(measuring, "_FILES", 2)
     monkeypatch.setattr(measuring, "_AT_ONCE", 2)
     for number in range(9):
         write_set(tmp_path / f"{number}.tar", [f"{number}-{n}" for n in range(number % 4 + 1)])

@@ -42,7 +42,8 @@ from shardwright.storage.local import LocalFile, Readable
 from shardwright.storage.urls import is_url
 from shardwright.store.records import image_id_problem
 
-_AT_ONCE = 256  # images in a task, and rows in a message
+_FILES = 1024  # in a task: as many as are measured while another process would start
+_AT_ONCE = 256  # rows in a message
 _REQUESTS = 32  # that a worker sends at a time
 _AHEAD = 1 << 16  # rows that may wait for those before them
 
@@ -127,8 +128,8 @@ class _Order:
 def _tasks(found: Sequence[Found], recipe: Recipe) -> Iterator[_Task]:
     number = 0
     for each in found:
-        for start in range(0, len(each.images), _AT_ONCE):
-            some = each.images[start : start + _AT_ONCE]
+        for start in range(0, len(each.images), _FILES):
+            some = each.images[start : start + _FILES]
             yield _Task(number, each.path, each.root, recipe, some)
             number += 1
         for tar in each.tars:
