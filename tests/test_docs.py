@@ -91,7 +91,7 @@ def test_every_recipe_in_the_docs_is_valid(tmp_path: Path) -> None:
 def test_the_reference_of_recipes_has_every_key_once_with_a_valid_example() -> None:
     text = (ROOT / "docs/recipes.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| `([^`|]+)`[^|]* \| [^|]+ \|$", text, re.M)
-    tables = (keys.TOP, keys.PATHS, keys.IMAGES, keys.SPLIT, keys.COMPONENT)
+    tables = (keys.TOP, keys.PATHS, keys.IMAGES, keys.SPLIT, keys.RAY, keys.COMPONENT)
     known = {name: key for table in tables for name, key in table.items()}
     # The fit of pictures and that of a component have the same values.
     assert sorted(name for name, _ in rows) == sorted(name for table in tables for name in table)

@@ -19,7 +19,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster as Machines
 
-from shardwright import InputMissingError, ShardwrightError, StorageError, UsageError
+from shardwright import InputMissingError, ShardwrightError, StorageError, UsageError, build
 from shardwright.engine import actors
 from shardwright.engine import ray as engine
 from shardwright.engine.actors import Actors, Host, Share
@@ -459,6 +459,29 @@ def test_what_makes_no_sense_is_refused(given: dict[str, Any], text: str) -> Non
     with pytest.raises(UsageError) as caught:
         Ray(**given)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus"),
+    [({}, 0.5), ({"gpus_per_worker": 2}, 2), ({"device": "cpu"}, None)],
+    ids=["recipe", "flag", "no GPU"],
+)
+def test_gpus_per_worker_are_those_of_the_flag_else_of_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], gpus: float | None
+) -> None:
+    asked: list[float | None] = []
+
+    def connect(ray: Ray, warn: object) -> None:
+        asked.append(ray.gpus_per_worker)
+        raise UsageError("no cluster here")
+
+    monkeypatch.setattr(Ray, "connect", connect)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('extends = "prx"\n[ray]\ngpus_per_worker = 0.5\n')
+    given = {"engine": "ray", "device": "cuda", "recipe": recipe, "encoders": "sketch", **given}
+    with pytest.raises(UsageError, match="no cluster here"):
+        build(tmp_path, output_dir=tmp_path / "shards", **given)
+    assert asked == [gpus]
 
 
 @pytest.mark.parametrize(

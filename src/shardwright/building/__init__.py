@@ -106,6 +106,9 @@ def build(
     if append and overwrite:
         raise UsageError("use only one of --append and --overwrite")
     device = as_text("--device", device, "auto, cpu, cpu:N, cuda, cuda:N or mps")
+    file = find_recipe(recipe)
+    if engine == "ray" and gpus_per_worker is None and not device.startswith("cpu"):
+        gpus_per_worker = file.gpus_per_worker
     ray = ray_of(engine, ray_address, device, gpus_per_worker)
     devices = ("cpu",) if ray else device_names(device)
     for each in dtype.values() if isinstance(dtype, Mapping) else (dtype,):
@@ -123,7 +126,6 @@ def build(
         again.require_alone(others)
     elif names:
         raise UsageError("--components without --from", fix="give the shards to build from")
-    file = find_recipe(recipe)
     output = urls.place("--output-dir", file.paths["shards"] if output_dir is None else output_dir)
     if isinstance(output, urls.Url):
         if overwrite:

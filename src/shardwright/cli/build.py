@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         **IGNORE_SPACE,
         **CLUSTER,
         "--gpus-per-worker": {
-            **number("GPUs, or a part of one, that each worker gets (1)"),
+            **number("GPUs, or a part of one, that each worker gets (as the recipe says, else 1)"),
             "type": float,
         },
         **ONLY_WRITER,

@@ -42,6 +42,11 @@ class RecipeFile:
     tables: Tables = dataclasses.field(repr=False)  # all values, as TOML has them
     split: Split | None = None
 
+    @property
+    def gpus_per_worker(self) -> float | None:
+        """How many GPUs, or which part of one, its encoders need on a cluster."""
+        return self.tables["ray"].get("gpus_per_worker")
+
     def error(self, name: str, key: str, what: str, fix: str) -> UsageError:
         """Make the error for a key of a component."""
         return _error(Fault(f"component.{name}", key, what, fix), self.origins, self.origin)

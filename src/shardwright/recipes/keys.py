@@ -229,7 +229,15 @@ SPLIT = {
     "val": SHARE,
     "by": Key("a column", _is_text, "samples with one value there stay together", '"scene"'),
 }
-TABLES = {"paths": PATHS, "images": IMAGES, "split": SPLIT}  # besides those of the components
+RAY = {
+    "gpus_per_worker": Key(
+        "a number above 0: up to 1, or an integer",
+        lambda v: type(v) in (int, float) and 0 < v < _LARGEST and (v <= 1 or v == int(v)),
+        *("with --engine ray: GPUs, or a part of one, that each worker gets", "0.5"),
+    ),
+}
+# Besides those of the components.
+TABLES = {"paths": PATHS, "images": IMAGES, "split": SPLIT, "ray": RAY}
 OF_RESOLUTION = {"step": 64, "max_aspect": 2.0}  # with their defaults
 COMPONENT = {
     "encoder": Key(

@@ -28,6 +28,7 @@ def complete(tables: Tables) -> Tables:
         "paths": {**keys.DEFAULT_PATHS, **tables["paths"]},
         "images": {key: images[key] for key in keys.IMAGES if key in images},
         "split": tables.get("split", {}),
+        "ray": tables.get("ray", {}),
     }
     for name in chosen(tables):
         full[f"component.{name}"] = filled(name, tables[f"component.{name}"])
