@@ -196,6 +196,24 @@ def test_after_a_fault_that_stays_the_same_command_continues(
     tally(**told)
 
 
+def test_an_upload_that_another_run_aborts_as_it_ends_is_sent_again(
+    at: Url, quick: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*(job := words("build", folder)), *on(job)]
+    expected = unbroken(job, folder / "unbroken")
+    publish, aborted = RemoteStorage.publish, list[int]()
+
+    def publishing(storage: RemoteStorage, name: str, condition: str | None = None) -> str:
+        if name.endswith(".tar") and not aborted:
+            aborted.append(remote.abort_uploads(storage.folder, {name}))
+        return publish(storage, name, condition)
+
+    monkeypatch.setattr(RemoteStorage, "publish", publishing)
+    assert main(to(command, at)) == 0
+    assert aborted == [1]
+    assert_same(at, expected)
+
+
 def error_of(words: Sequence[str]) -> StorageError | None:
     """Give the error with which a command ends, if it does."""
     try:

@@ -48,7 +48,7 @@ from shardwright.recipes import Recipe
 from shardwright.shards.format.moving import sync_stage
 from shardwright.storage import files
 from shardwright.storage.local import require_space, require_writable
-from shardwright.storage.remote import abort_uploads
+from shardwright.storage.remote import AbortedUploadError, abort_uploads
 from shardwright.storage.urls import Url
 from shardwright.store.folders import is_store
 
@@ -101,12 +101,12 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
         elif outcome.layout.shards:
             try:
                 _build(request, devices, builder, outcome, progress)
-            except SourceChangedError as error:
+            except (SourceChangedError, AbortedUploadError) as error:
                 digest = outcome.plan.digest
                 places = outcome.places if isinstance(output, Url) else ()
                 if any(state.has_run(place.folder, digest) for place in places):
                     progress.say("another process has finished this build")
-                elif not tries or not isinstance(error, TakenOverError):
+                elif not tries or not isinstance(error, TakenOverError | AbortedUploadError):
                     raise
                 return run(request, progress, tries - 1)
         else:

@@ -42,6 +42,10 @@ _IDLE = 3600  # seconds after which nobody is working on an upload any more
 _AGAIN = "run the same command again"
 
 
+class AbortedUploadError(StorageError):
+    """Somebody has aborted an upload: another run of the same command, when it was ended."""
+
+
 class RemoteFile:
     """A file at an object store, read in ranges.
 
@@ -190,7 +194,7 @@ class Upload(Gathering):
         try:
             return tried(complete, str(self.url))
         except NoUploadError as error:
-            raise StorageError("its upload was aborted", path=self.url, fix=_AGAIN) from error
+            raise self._aborted() from error
 
     def _room(self) -> int:
         if self._used == PART:
@@ -216,7 +220,10 @@ class Upload(Gathering):
             send = lambda: objects.part(key, self._name, number, data)  # noqa: E731
             return tried(send, str(self.url), self._stop)
         except NoUploadError as error:
-            raise StorageError("its upload was aborted", path=self.url, fix=_AGAIN) from error
+            raise self._aborted() from error
+
+    def _aborted(self) -> AbortedUploadError:
+        return AbortedUploadError("its upload was aborted", path=self.url, fix=_AGAIN)
 
     def _wait(self, most: int) -> None:
         """Wait until at most so many parts are being sent."""
@@ -289,7 +296,7 @@ def abort_uploads(folder: Url, names: Collection[str] | None = None) -> int:
     Without names, as a run does at its start, these are the uploads that got no part for an hour:
     another run may be at work there, and it can not be seen which uploads are whose. With names,
     these are all uploads of such files: of tasks whose workers this run has ended. If another run
-    sends the same file at that moment, its upload is lost, and its task fails or is repeated.
+    sends the same file at that moment, that is an AbortedUploadError there.
     """
     prefix = f"{folder.key}/" if folder.key else ""
     objects, since = folder.objects, time.time_ns() - _IDLE * 1_000_000_000
@@ -324,6 +331,7 @@ def storage_at(folder: Location) -> Storage:
 
 
 __all__ = [
+    "AbortedUploadError",
     "ConditionError",
     "Readable",
     "RemoteStorage",
