@@ -24,10 +24,8 @@ from shardwright.building.state import Place
 from shardwright.deriving import announce, captions
 from shardwright.deriving.captions import Captions
 from shardwright.deriving.settings import device_text
-from shardwright.engine import Engine
-from shardwright.engine.devices import Devices
+from shardwright.engine import DeviceEngine, Engine
 from shardwright.engine.local import Local, cores
-from shardwright.engine.ray import RayDevices
 from shardwright.errors import DamageError, ProvenanceError, ShardExistsError, UsageError
 from shardwright.packing import start
 from shardwright.packing.choice import FLAGS, Choice, read_lists
@@ -44,7 +42,7 @@ from shardwright.text import shown
 def planned(
     request: Request,
     engine: Engine,
-    devices: Devices | RayDevices,
+    devices: DeviceEngine,
     stack: ExitStack,
     progress: Progress,
 ) -> tuple[Made, Outcome]:
@@ -53,14 +51,14 @@ def planned(
     found = inputs.find(request.inputs, progress)
     _require_apart(found, output)
     given = _captions(request)
-    made = load_encoders(request) if isinstance(devices, Devices) else _described(request, devices)
+    made = load_encoders(request) if devices.is_here else _described(request, devices)
     if not request.dry_run:
         stack.enter_context(storage_at(output).lease())
     asked, choice, targets = _asked(request, found, made)
     for target in targets:
         if target.folder != output and not request.dry_run:
             stack.enter_context(storage_at(target.folder).lease())
-    if isinstance(devices, Devices):
+    if devices.is_here:
         device = device_text(devices.names, list(made.encoders.values()))
     else:
         device = f"{quantity(len(devices.names), 'workers')} of the cluster"
@@ -95,7 +93,7 @@ def planned(
     return made, outcome
 
 
-def _described(request: Request, devices: RayDevices) -> Made:
+def _described(request: Request, devices: DeviceEngine) -> Made:
     """Ask a worker how components are made."""
     with closing(devices.run(describe, [replace(request, loaded={}, ray=None)])) as answers:
         return next(answers)

@@ -30,10 +30,9 @@ from shardwright.deriving.choices import view_of
 from shardwright.deriving.making import Making
 from shardwright.deriving.order import REACH
 from shardwright.deriving.results import Results
-from shardwright.engine import Engine
+from shardwright.engine import DeviceEngine, Engine
 from shardwright.engine.devices import Devices
 from shardwright.engine.local import Local, cores
-from shardwright.engine.ray import RayDevices
 from shardwright.errors import (
     LockedError,
     NoSpaceError,
@@ -96,7 +95,7 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
                 outcome.obstacle = outcome.obstacle or str(error)
         if request.dry_run:
             outcome.kept = len(kept)
-            if isinstance(devices, Devices):
+            if devices.is_here:
                 predict(outcome, builder, devices.names, kept.keys(), progress)
         elif outcome.layout.shards:
             try:
@@ -114,9 +113,7 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
         return summarize(outcome, output, request.dry_run, started)
 
 
-def _engines(
-    request: Request, stack: ExitStack, progress: Progress
-) -> tuple[Engine, Devices | RayDevices]:
+def _engines(request: Request, stack: ExitStack, progress: Progress) -> tuple[Engine, DeviceEngine]:
     """Give where images are measured, and where they are encoded; check that all can work there."""
     if request.ray is None:
         return Local(cores()), Devices(request.devices)
@@ -132,13 +129,11 @@ def _digest(recipe: Recipe) -> str:
     return xxhash.xxh3_64_hexdigest(msgspec.json.encode(recipe, order="sorted"))
 
 
-def _builder(
-    request: Request, devices: Devices | RayDevices, made: Made, outcome: Outcome
-) -> Builder:
+def _builder(request: Request, devices: DeviceEngine, made: Made, outcome: Outcome) -> Builder:
     """Give what each device does."""
     asked, places = outcome.plan, outcome.places
     recipe, count = asked.recipe, len(devices.names)
-    several = count > 1 or not isinstance(devices, Devices)
+    several = count > 1 or not devices.is_here
     views = {
         component: view_of(component, recipe, asked.made[component.name].settings)
         for component in request.make
@@ -184,7 +179,7 @@ def _kept(builder: Builder, layout: Plan) -> dict[int, int]:
 
 def _build(
     request: Request,
-    devices: Devices | RayDevices,
+    devices: DeviceEngine,
     builder: Builder,
     outcome: Outcome,
     progress: Progress,

@@ -14,8 +14,8 @@ from shardwright.building.plan import Plan, Shard
 from shardwright.building.shard import Builder, Progressed, Task
 from shardwright.deriving.passes import Array
 from shardwright.deriving.serving import Hearing
-from shardwright.engine.devices import Death, Devices
-from shardwright.engine.ray import RayDevices
+from shardwright.engine import DeviceEngine
+from shardwright.engine.devices import Death
 from shardwright.errors import SourceChangedError, StorageError
 from shardwright.interrupts import check
 from shardwright.layout import EMPTY_FOLDER
@@ -35,7 +35,7 @@ class Work(Hearing[Task]):
     def __init__(
         self,
         builder: Builder,
-        devices: Devices | RayDevices,
+        devices: DeviceEngine,
         layout: Plan,
         settings: PackSettings,
         progress: Progress,

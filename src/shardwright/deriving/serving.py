@@ -22,8 +22,8 @@ from shardwright.deriving.passes import Array
 from shardwright.deriving.pipeline import ALONE
 from shardwright.deriving.prepare import Sample
 from shardwright.encoders.devices import settle_on
-from shardwright.engine.devices import Death, Devices
-from shardwright.engine.ray import RayDevices
+from shardwright.engine import DeviceEngine
+from shardwright.engine.devices import Death
 from shardwright.errors import ShardwrightError
 from shardwright.progress import Progress
 
@@ -131,7 +131,7 @@ class Hearing(ABC, Generic[Task]):
 
     def __init__(
         self,
-        devices: Devices | RayDevices,
+        devices: DeviceEngine,
         keep: Callable[[dict[str, Array]], None],
         progress: Progress,
         batch_size: int | None,

@@ -1,14 +1,19 @@
-"""Where tasks run: this process, or several on this machine.
+"""Where tasks run: this process, several on this machine, or a cluster.
 
-``local.Local`` is an engine for work on cores: it gives each worker one task after the other.
-``devices.Devices`` is for encoders: each worker has a device, loads its weights once, and draws
-tasks itself, also ahead, so that its pipeline is never empty. A worker of it that dies is started
-again, and its tasks are not lost.
+An ``Engine`` is for work on cores: it gives each worker one task after the other. A
+``DeviceEngine`` is for encoders: each worker has a device, loads its weights once, and draws tasks
+itself, also ahead, so that its pipeline is never empty. A worker of it that dies is started again,
+and its tasks are not lost.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from enum import Enum
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from shardwright.engine.pool import Death
 
 Task = TypeVar("Task")
 Message = TypeVar("Message")
@@ -39,4 +44,30 @@ class Engine(Protocol):
         task is taken from the iterable only when there is room for it. An error in a task is
         raised here, and ends the others; close the generator to end them early.
         """
+        ...
+
+
+class DeviceEngine(Protocol):
+    """A place for encoders: ``Devices`` of this machine, or ``RayDevices`` of a cluster."""
+
+    is_here: ClassVar[bool]  # whether its workers are processes of this machine
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name the device of each worker."""
+        ...
+
+    @property
+    def cores_each(self) -> int:
+        """Count the cores that each worker may use beside its device."""
+        ...
+
+    def run(
+        self,
+        function: Callable[[str, Iterator[Task]], Iterator[Message | Done]],
+        tasks: Iterable[Task],
+        instead: Callable[[Task, Death], Task | None] | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> Generator[Message, None, None]:
+        """Run the function once on each device, and yield what it yields, as ``Devices`` says."""
         ...

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from threading import Lock
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from shardwright import interrupts
 from shardwright.engine import DONE, DeviceLostError, Done, Message, Task
@@ -42,6 +42,8 @@ class Devices:
 
     A single device is this process's own.
     """
+
+    is_here: ClassVar = True
 
     names: tuple[str, ...]
 

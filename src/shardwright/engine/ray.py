@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 from shardwright import interrupts
 from shardwright.engine import DONE, Done, Engine, Message, Task
@@ -159,6 +159,8 @@ class Cluster:
 @dataclass(frozen=True)
 class RayDevices:
     """An engine of one worker for each device of a cluster; see ``Devices``."""
+
+    is_here: ClassVar = False
 
     nodes: Nodes
     share: Share
