@@ -33,6 +33,7 @@ _TURN_SECONDS = 30  # where a group costs the moving of models too
 _CREW_SECONDS = 10  # where encoding is slow, and full batches take longer than a group should
 _LARGEST_GROUP = 256
 _GROUP_BYTES = 1 << 28  # of inputs in a group, and again of those that wait to be stacked
+_SMALL_BYTES = 1 << 25  # in a group, where nothing is gained by reading ahead
 _CREW_BYTES = 1 << 29  # of inputs that are encoded at a time
 _NOTE_EVERY = 10  # seconds
 ALONE = 8  # samples in a group of those that are encoded one by one
@@ -67,6 +68,7 @@ class Pipeline(Generic[Said]):
         self.seconds = 0.0
         self.read_seconds = 0.0  # in all reader threads
         self._group_size = self._crew_size = batcher.batch_size
+        self._has_readers = True
         self._idle = False  # whether the encoders wait for the next group
         self._broken = False  # whether a commit has failed
 
@@ -78,6 +80,7 @@ class Pipeline(Generic[Said]):
         """
         started = noted = now = time.monotonic()
         done = 0
+        self._has_readers = readers > 0
         # Left in the opposite order: the readers stop first, and the committer is waited for.
         with (
             images.strict(),
@@ -125,12 +128,15 @@ class Pipeline(Generic[Said]):
         """Gather the crews of the next group of samples, and their batches."""
         samples: list[Sample] = []
         nbytes, most = 0, _GROUP_BYTES * (4 if self.batcher.takes_turns else 1)
+        coming = self._group_size
+        if not self._has_readers:
+            most, coming = _SMALL_BYTES, 0
         while len(samples) < self._group_size and nbytes < most:
             if len(samples) >= ALONE and samples[0].alone:
                 break
             # Full batches matter more than a full group, for which the encoders need not wait.
             enough = self._idle and len(samples) >= self.batcher.batch_size
-            crew = ahead.take(self._group_size, self._crew_size, wait=not enough)
+            crew = ahead.take(coming, self._crew_size, wait=not enough)
             if not crew:
                 break
             samples += crew
