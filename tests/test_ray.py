@@ -444,6 +444,8 @@ def test_workers_killed_at_random_moments_lose_nothing_and_repeat_nothing(
         ),
         ({"gpus_per_worker": 1.5}, "--gpus-per-worker must be 1 or less, or an integer, not 1.5"),
         ({"gpus_per_worker": 0}, "--gpus-per-worker must be more than 0"),
+        ({"gpus_per_worker": float("inf")}, "--gpus-per-worker must be more than 0"),
+        ({"gpus_per_worker": float("nan")}, "--gpus-per-worker must be more than 0"),
         (
             {"gpus_per_worker": 1, "device": "cpu:2"},
             "--gpus-per-worker does not go with --device cpu:2",
@@ -459,6 +461,12 @@ def test_what_makes_no_sense_is_refused(given: dict[str, Any], text: str) -> Non
     with pytest.raises(UsageError) as caught:
         Ray(**given)
     assert str(caught.value) == text
+
+
+def test_encoders_that_are_objects_are_refused_on_a_cluster(tmp_path: Path) -> None:
+    given: Any = {"vae": object()}
+    with pytest.raises(UsageError, match="encoders that are objects stay in this process"):
+        build(tmp_path, output_dir=tmp_path / "shards", engine="ray", encoders=given)
 
 
 @pytest.mark.parametrize(

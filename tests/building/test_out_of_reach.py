@@ -6,10 +6,15 @@ import gzip
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from shardwright import TooManyFailuresError, UsageError, verify
+from shardwright import Progress, TooManyFailuresError, UsageError, verify
+from shardwright.building import finish
+from shardwright.building.commits import Commits
+from shardwright.shards.format.manifest import ShardEntry
+from shardwright.shards.format.moving import move_shard
 from tests.building.builds import build, interrupt, ledger, reasons, records, tars
 from tests.building.tarsets import picture, write_set, write_tar
 from tests.derive.pictures import gradient, make_images, save
@@ -40,6 +45,69 @@ def test_images_that_were_out_of_reach_for_a_while_are_built_by_the_next_run(
     summary = build(images, tmp_path / "out", shard_size=3)
     assert (summary.written_samples, summary.left_out) == (12, {})
     assert tars(tmp_path / "out") == tars(tmp_path / "unbroken")
+
+
+class Removing(Progress):
+    """Takes some images away when all are planned."""
+
+    def __init__(self, *paths: Path) -> None:
+        self.contents = {path: path.read_bytes() for path in paths}
+
+    def phase(self, name: str, total: int, unit: str) -> None:
+        if name == "build":
+            for path in self.contents:
+                path.unlink()
+
+    def put_back(self) -> None:
+        for path, data in self.contents.items():
+            path.write_bytes(data)
+
+
+@pytest.mark.parametrize("split", [None, "val=40%"])
+def test_once_shards_are_published_images_that_come_back_are_left_to_append(
+    images: Path, tmp_path: Path, split: str | None
+) -> None:
+    removing = Removing(*(images / f"img{number:03}.png" for number in range(4)))
+    options: dict[str, Any] = {"shard_size": 2, "split": split}
+    moves = iter(range(2))
+
+    def moving(*given: Any) -> ShardEntry:  # noqa: ANN401
+        if next(moves, None) is None:
+            raise KeyboardInterrupt
+        return move_shard(*given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(finish, "move_shard", moving)
+        with pytest.raises(KeyboardInterrupt):
+            build(images, tmp_path / "out", progress=removing, **options)
+    removing.put_back()
+    again = build(images, tmp_path / "out", **options)  # which compares all counts
+    assert (again.written_samples, again.left_out["gone"].count) == (8, 4)
+    added = build(images, tmp_path / "out", append=True, **options)
+    assert (added.written_samples, added.already_there) == (4, 8)
+    assert len(records(tmp_path / "out") if split is None else samples(tmp_path / "out")) == 12
+
+
+def samples(output: Path) -> list[str]:
+    return [each for part in ("train", "val") for each in records(output / part)]
+
+
+def test_a_limit_holds_when_images_come_back_after_others_have_taken_their_place(
+    images: Path, tmp_path: Path
+) -> None:
+    removing = Removing(images / "img000.png", images / "img001.png")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Commits, "finalize", raising)
+        with pytest.raises(KeyboardInterrupt):
+            build(images, tmp_path / "out", progress=removing, limit=4, shard_size=2)
+    (images / "img000.png").write_bytes(removing.contents[images / "img000.png"])
+    again = build(images, tmp_path / "out", limit=4, shard_size=2)
+    assert again.written_samples == 4
+    assert len(records(tmp_path / "out")) == 4
+
+
+def raising(_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_many_replaced_images_do_not_stop_a_build_and_append_adds_them(

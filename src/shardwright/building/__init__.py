@@ -142,6 +142,9 @@ def build(
     used, choice, loaded = followed(
         file, start, made, fit=fit, decode=decode, ids=ids, models=model, choice=encoders
     )
+    if ray and not isinstance(choice, str):
+        fix = "name their class in the recipe (package.module:Class)"
+        raise UsageError("--engine ray: encoders that are objects stay in this process", fix=fix)
     for flag, given in (("--model", model), ("--dtype", dtype)):
         for name in given if isinstance(given, Mapping) else ():
             validate.require_known(flag, name, list(used.by_name) if shards is None else names)

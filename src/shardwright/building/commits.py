@@ -31,6 +31,7 @@ from shardwright.summary import Count
 
 MOVING_NAME = "moving"  # in a stage: shards may have moved out of it
 FOLDER = "commits"
+_FINAL = "final"  # beside the commits: shards may have been published from them
 
 
 class Commit(msgspec.Struct, kw_only=True):
@@ -38,6 +39,7 @@ class Commit(msgspec.Struct, kw_only=True):
 
     plan: str
     number: int
+    task: str = ""  # its digest
     shard: ShardEntry | None = None  # None if all samples are left out
     left: list[Left] = []
     truncated: dict[str, Truncated] = {}  # by component
@@ -91,6 +93,20 @@ class Commits(ABC):
         ``reopen`` withdraws the others, so that their tasks can be run again.
         """
 
+    @property
+    def are_final(self) -> bool:
+        """Whether none is made again, whatever its inputs were."""
+        return (self.folder / _FINAL).is_file()
+
+    def finalize(self) -> None:
+        """Note that all are there, before the first shard is published from them."""
+        files.write(self.folder / _FINAL, b"")
+
+    def is_of(self, commit: Commit, shard: Shard) -> bool:
+        """Whether a commit is that of a task."""
+        found = (commit.plan, commit.number, commit.task)
+        return found == (self.plan, shard.number, shard.digest)
+
     def open(self) -> None:  # noqa: B027 - nothing to do in a folder, which has a lock
         """Let workers publish, also those of other processes."""
 
@@ -133,16 +149,17 @@ class StagedCommits(Commits):
         return commit
 
     def found(self, shards: Sequence[Shard], *, reopen: bool = False) -> dict[int, Commit]:
-        commits = {shard.number: self._load(shard) for shard in shards}
+        final = self.are_final
+        commits = {shard.number: self._load(shard, final) for shard in shards}
         return {number: commit for number, commit in commits.items() if commit is not None}
 
-    def _load(self, shard: Shard) -> Commit | None:
+    def _load(self, shard: Shard, final: bool) -> Commit | None:
         check()
         with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
             commit = decode(self._path(shard).read_bytes())
             there = commit.shard is None or _is_there(commit.shard, self.targets[shard.part])
-            mine = (commit.plan, commit.number) == (self.plan, shard.number)
-            return commit if there and mine and not commit.is_doubtful else None
+            counts = final or not commit.is_doubtful
+            return commit if there and counts and self.is_of(commit, shard) else None
         return None
 
     def _path(self, shard: Shard) -> Location:

@@ -94,7 +94,8 @@ class DirectCommits(Commits):
         read = together(lambda shard: self._read(shard, etags[shard.number]), known)
         commits = {commit.number: commit for commit in read if commit is not None}
         again = {shard.number for shard in self._differing(known, commits)}
-        again |= {number for number, commit in commits.items() if commit.is_doubtful}
+        if not self.are_final:
+            again |= {number for number, commit in commits.items() if commit.is_doubtful}
         if reopen:
             for shard in shards:
                 if shard.number in again:
@@ -105,16 +106,24 @@ class DirectCommits(Commits):
 
     def open(self) -> None:
         self._open.write(b"")
+        if not all(map(self._is_begun, self.targets)):  # another process has just finished it
+            self._open.remove()
+            what, fix = "another process has finished this build", "run the same command again"
+            raise TakenOverError(what, path=self.folder, fix=fix)
 
     def close(self) -> None:
         self._open.remove()
 
     def differing(self, shards: Sequence[Shard], commits: Mapping[int, Commit]) -> list[Shard]:
         for shard in {shard.part: shard for shard in shards}.values():
-            note = manifest.load_unfinished(self._target(shard.part))
-            if note is None or note.plan != self.plan:
+            if not self._is_begun(shard.part):
                 raise self._taken(shard)
         return self._differing(shards, commits)
+
+    def _is_begun(self, part: str | None) -> bool:
+        """Whether this plan is under way in the folder of a part."""
+        note = manifest.load_unfinished(self._target(part))
+        return note is not None and note.plan == self.plan
 
     def abandon(self, shards: Sequence[Shard]) -> None:
         for part in {shard.part for shard in shards}:
@@ -156,7 +165,7 @@ class DirectCommits(Commits):
         """Read a commit, unless a claim stands in its place."""
         with suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             commit = decode(self._path(shard).read_bytes())
-            if (commit.plan, commit.number) == (self.plan, shard.number):
+            if self.is_of(commit, shard):
                 commit.etag = etag
                 return commit
         return None

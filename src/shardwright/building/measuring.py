@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -35,10 +34,11 @@ from shardwright.deriving.naming import spelt
 from shardwright.deriving.places import Part
 from shardwright.deriving.sources import Source, State
 from shardwright.engine import Engine
-from shardwright.interrupts import POLL, check
+from shardwright.interrupts import POLL
 from shardwright.progress import Progress
 from shardwright.recipes import Recipe
 from shardwright.storage.local import LocalFile, Readable
+from shardwright.storage.objects import together
 from shardwright.storage.urls import is_url
 from shardwright.store.records import image_id_problem
 
@@ -145,35 +145,20 @@ def _measure(task: _Task) -> Iterator[_Message]:
         return
     looks = _members(task) if task.tar else (partial(_file, task, each) for each in task.images)
     last = False
-    with _many_at_a_time() if is_url(task.given) else nullcontext(_one_by_one) as look:
-        while not last:
-            with images.strict():
-                some = look(islice(looks, _AT_ONCE))
-            last = len(some) < _AT_ONCE
-            yield _Message(task.number, some, last)
+    at_once = _REQUESTS if is_url(task.given) else 0
+    while not last:
+        with images.strict():
+            those = islice(looks, _AT_ONCE)
+            some = list(together(_call, those, at_once)) if at_once else list(map(_call, those))
+        last = len(some) < _AT_ONCE
+        yield _Message(task.number, some, last)
 
 
 _Look = Callable[[], Measured]
 
 
-def _one_by_one(looks: Iterable[_Look]) -> list[Measured]:
-    return [look() for look in looks]
-
-
-@contextmanager
-def _many_at_a_time() -> Iterator[Callable[[Iterable[_Look]], list[Measured]]]:
-    pool = ThreadPoolExecutor(_REQUESTS)
-
-    def run(looks: Iterable[_Look]) -> list[Measured]:
-        futures = [pool.submit(look) for look in looks]
-        while wait(futures, POLL).not_done:
-            check()
-        return [future.result() for future in futures]
-
-    try:
-        yield run
-    finally:
-        pool.shutdown(cancel_futures=True)
+def _call(look: _Look) -> Measured:
+    return look()
 
 
 def _file(task: _Task, source: Source) -> Measured:

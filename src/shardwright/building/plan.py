@@ -95,6 +95,12 @@ class Shard:
     path: str  # below the folder of its part, if each task before it makes a shard
     samples: array[int]
 
+    @property
+    def digest(self) -> str:
+        """Identify the task: with reserves, its number alone does not."""
+        place = f"{self.part}\n{self.path}\n".encode()
+        return xxhash.xxh3_64_hexdigest(place + self.samples.tobytes())
+
 
 @dataclass
 class Plan:

@@ -216,6 +216,7 @@ def _build(
         fix = "make room and run the same command again, which keeps the finished shards"
         raise NoSpaceError(error.what, path=error.path, fix=fix) from error
     outcome.report, outcome.kept = work.report, work.kept
+    builder.commits.finalize()
     progress.phase("publish", len(places), "folders")
     left = outcome.left
     ledger.save(output, left)

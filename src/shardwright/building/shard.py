@@ -108,7 +108,7 @@ class _Sink(Drawing[Task]):
     def _leave_out(self, shard: _Shard, sample: Sample, reason: str, detail: str) -> None:
         left = Left(sample.source.image_id, sample.source.path, reason, detail, sample.is_left_out)
         shard.commit.left.append(left)
-        if not (sample.is_left_out or reason == CHANGED):  # nothing is wrong with this run
+        if not (sample.is_left_out or reason in (CHANGED, DIED)):  # the others may be good
             self._outcomes.fail_at_work(sample.source, reason, detail, [])
 
     def close(self) -> None:
@@ -123,7 +123,8 @@ class _Shard:
     def __init__(self, task: Task, builder: Builder) -> None:
         self.task, self._builder = task, builder
         self.done = 0  # samples
-        self.commit = Commit(plan=builder.commits.plan, number=task.shard.number)
+        shard = task.shard
+        self.commit = Commit(plan=builder.commits.plan, number=shard.number, task=shard.digest)
         builder.commits.begin(task.shard)
         self._storage: Storage | None = None  # until there is a sample
         self._writer: ShardWriter | None = None

@@ -23,6 +23,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.shards.format.empty import empty_members
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.storage import files
+from shardwright.storage.remote import AbortedUploadError
 from shardwright.storage.urls import Location, Url
 from shardwright.store.arrays import pieces
 
@@ -54,7 +55,8 @@ class Work(Hearing[Task]):
         self.progress.phase("build", self._plan.samples, "images")
         while shards:
             self._run(shards)
-            self._run(self._unread(shards))
+            if not self._builder.commits.are_final:
+                self._run(self._unread(shards))
             # Before the last look: another process that finishes this build then removes it.
             self.empties = self._read_empties()
             self._run_again()
@@ -105,7 +107,9 @@ class Work(Hearing[Task]):
             builder.commits.open()
         try:
             self.hear(builder, self._tasks(todo))
-        except StorageError:  # then the store is out of reach
+        except StorageError as error:
+            if isinstance(error, AbortedUploadError):  # else the store is out of reach
+                builder.commits.abandon(list(self._given.values()))
             raise
         except BaseException:
             builder.commits.abandon(list(self._given.values()))

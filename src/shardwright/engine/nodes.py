@@ -80,7 +80,9 @@ class Readable:
 
     def __call__(self, node: str) -> None:
         for path in self.paths:
-            if not path.exists():
+            with files.explained(path):  # it may not be allowed to look
+                found = path.exists()
+            if not found:
                 raise InputMissingError(f"is not on node {node}", path=path, fix=_SHARE)
 
 

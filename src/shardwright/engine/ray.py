@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import inf
 from typing import Any, ClassVar, Generic
 
 from shardwright import interrupts
@@ -56,7 +57,7 @@ class Ray:
             what = f"--device {self.device} cannot be used on a Ray cluster"
             raise UsageError(what, fix="give auto, cuda, cpu or cpu:N")
         gpus = self.gpus_per_worker
-        if gpus is not None and gpus <= 0:
+        if gpus is not None and not 0 < gpus < inf:
             raise UsageError("--gpus-per-worker must be more than 0")
         if gpus is not None and gpus > 1 and gpus != int(gpus):
             what = f"--gpus-per-worker must be 1 or less, or an integer, not {gpus:g}"

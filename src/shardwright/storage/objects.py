@@ -15,7 +15,7 @@ from threading import Event, Thread, local
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from shardwright import interrupts
-from shardwright.errors import StorageError
+from shardwright.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -132,7 +132,13 @@ _stop = _Stop()
 
 def timeout() -> float:
     """Give the seconds after which an answer is given up."""
-    return float(os.environ.get("SHARDWRIGHT_TIMEOUT", "60"))
+    given = os.environ.get("SHARDWRIGHT_TIMEOUT", "60")
+    try:
+        if 0 < (seconds := float(given)) < 1e6:
+            return seconds
+    except ValueError:
+        pass
+    raise UsageError(f"SHARDWRIGHT_TIMEOUT is {given!r}", fix="give a number of seconds")
 
 
 def tried(request: Callable[[], Result], where: str, stop: Event | None = None) -> Result:
