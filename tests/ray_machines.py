@@ -14,6 +14,8 @@ import pytest
 from ray._private import ray_constants
 from ray.cluster_utils import Cluster as Machines
 
+from shardwright.interrupts import kept
+
 SMALL = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
 # That a node is gone is noticed in a second.
 QUICK = {"health_check_period_ms": 300, "health_check_failure_threshold": 3}
@@ -32,7 +34,7 @@ time.sleep(600)
 @contextmanager
 def machines_of(*names: str) -> Iterator[Machines]:
     """Nodes with one core each; ``TEST_NODE`` is there the name of the node."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, kept():  # a node replaces handlers of signals
         # Or Ray takes another address of this machine in place of the one that it is given.
         patch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
