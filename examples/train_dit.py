@@ -4,8 +4,8 @@
     python examples/train_dit.py train/shards     # or: torchrun --nproc-per-node 2 examples/...
 
 It takes five minutes on two cores. After a kill, the same command continues at the checkpoint.
-Latents x are mixed with noise, ``(1 - t) x + t noise``. From a mixture the model guesses x, which
-tells the direction to the noise (flow matching). To draw, it follows the direction back from noise.
+Latents x are mixed with noise, ``(1 - t) x + t noise``, and the model guesses x, which tells the
+direction to the noise (flow matching). To draw, it follows that back from noise.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from itertools import count, pairwise
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -29,21 +30,20 @@ import shardwright
 from shardwright.encoders.sketch import decode
 
 Batch = dict[str, Any]
-PATCH = 4  # numbers of a latent that become one token, down and across
+PATCH = 2  # numbers of a latent that become one token, down and across
 LEARNING_RATE = 2e-3  # rises to it in 100 steps, and falls to zero in the second half
 DROPPED = 0.1  # share of captions replaced by the empty one: for classifier-free guidance
-GUIDANCE = 3.0  # 1 is the caption alone; more follows it more strictly
+GUIDANCE = 4.0  # 1 is the caption alone; more follows it more strictly
 STEPS = 30  # from noise to a latent
-NOISIER = 0.25  # t is raised to this power: most are near 1, where the layout is decided
+NOISIER = 3.0  # 1 takes every t alike; more takes more near 1, where the layout is decided
 
 
 class Layout:
     """What the samples hold. The shards tell; nothing of it is typed in here."""
 
     def __init__(self, dataset: shardwright.Dataset) -> None:
-        found = dataset.components.values()
-        latents = [each for each in found if each.scaling_factor is not None]
-        texts = [each for each in found if each.source == "caption"]
+        latents = [c for c in dataset.components.values() if c.scaling_factor is not None]
+        texts = [c for c in dataset.components.values() if c.source == "caption"]
         if not latents or not texts:
             missing = "text" if latents else "latents with a recorded scaling factor"
             raise shardwright.UsageError(f"the shards have no {missing}", fix="build them with it")
@@ -53,10 +53,6 @@ class Layout:
         self.widths = [int(text.shape[-1]) for text in texts]
         names = [*self.masks, *filter(None, self.masks.values())]
         self.empty = {name: torch.from_numpy(dataset.empty[name]) for name in names}
-
-    def latents(self, batch: Batch) -> Tensor:
-        """Give latents in the range that a model expects."""
-        return (batch[self.latent].float() - self.shift) * self.scale
 
     def text(self, batch: Batch, drop: Tensor) -> tuple[list[Tensor], Tensor]:
         """Give all text embeddings, and which rows count; a dropped caption is the empty one."""
@@ -135,14 +131,14 @@ def waves(places: Tensor, width: int) -> Tensor:
 
 
 def loss_of(model: nn.Module, layout: Layout, batch: Batch, random: torch.Generator) -> Tensor:
-    """Compare the model's direction with the true one."""
-    x = layout.latents(batch)
+    """Compare the direction to the model's guess with the true one."""
+    x = (batch[layout.latent].float() - layout.shift) * layout.scale  # as a model expects them
     t, chance = 1 - torch.rand(2, len(x), generator=random)  # never 0
-    t, noise = t**NOISIER, torch.randn(x.shape, generator=random)
+    t, noise = t / (t + (1 - t) / NOISIER), torch.randn(x.shape, generator=random)
     at = t[:, None, None, None]
     mixed = torch.lerp(x, noise, at)
     guessed = model(mixed, t, *layout.text(batch, drop=chance < DROPPED))
-    return F.mse_loss((mixed - guessed) / at, noise - x)  # mixed - x is t (noise - x)
+    return ((guessed - x) / at.clamp(min=0.3)).square().mean()  # small t must not decide
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -152,7 +148,8 @@ def draw(model: nn.Module, layout: Layout, batch: Batch, seeds: range) -> Tensor
     x = torch.stack(shape[0] * [torch.randn(shape[1:], generator=each) for each in random])
     texts = {name: batch[name].repeat_interleave(len(seeds), dim=0) for name in layout.empty}
     both = [layout.text(texts, drop=torch.full((len(x),), each)) for each in (False, True)]
-    for t, then in pairwise(torch.linspace(1, 0, STEPS + 1) ** NOISIER):
+    times = torch.linspace(1, 0, STEPS + 1)
+    for t, then in pairwise(times / (times + (1 - times) / NOISIER)):
         guided, unguided = (model(x, t.expand(len(x)), *text) for text in both)
         x = x + (then - t) / t * (x - unguided - GUIDANCE * (guided - unguided))
     return x / layout.scale + layout.shift
@@ -164,9 +161,8 @@ def save_grid(path: Path, captions: list[str], latents: Tensor) -> None:
     rows = F.pad(pictures, (0, 0, 0, 4, 0, 4), value=255).unflatten(0, (len(captions), -1))
     lines = F.pad(rows.transpose(1, 2).flatten(2, 3), (0, 0, 240, 0), value=255)
     grid = Image.fromarray(lines.flatten(0, 1).numpy())
-    for number, caption in enumerate(captions):
-        place = (8, int((number + 0.5) * lines.shape[1]))
-        ImageDraw.Draw(grid).text(place, caption, "black", anchor="lm", font_size=15)
+    for middle, caption in zip(count(lines.shape[1] // 2, lines.shape[1]), captions):
+        ImageDraw.Draw(grid).text((8, middle), caption, "black", anchor="lm", font_size=15)
     grid.save(path)
 
 
@@ -195,10 +191,13 @@ def train(dataset: shardwright.Dataset, options: argparse.Namespace) -> None:
     optimizer = torch.optim.AdamW(net.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
     first, last = 0, options.steps + 1
     if options.checkpoint.exists():
-        saved = torch.load(options.checkpoint)
-        first = saved["step"]
-        for name, part in {"data": batches, "model": net, "optimizer": optimizer}.items():
-            part.load_state_dict(saved[name])
+        try:
+            first = (saved := torch.load(options.checkpoint))["step"]
+            for name, part in {"data": batches, "model": net, "optimizer": optimizer}.items():
+                part.load_state_dict(saved[name])
+        except (RuntimeError, EOFError, LookupError, UnpicklingError) as error:
+            fix, what = "give another --checkpoint", "is no checkpoint of this model"
+            raise shardwright.UsageError(what, path=options.checkpoint, fix=fix) from error
     if ranks > 1:
         distributed.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(net) if ranks > 1 else net
@@ -232,14 +231,15 @@ def main() -> None:
     parser.add_argument("shards")
     parser.add_argument("--checkpoint", type=Path, default="train_dit.pt", help="of one model")
     parser.add_argument("--grid", type=Path, default="train_dit.png", help="what it draws")
-    parser.add_argument("--width", type=int, default=128, help="a multiple of 32 (%(default)s)")
-    numbers = {"steps": 2000, "batch-size": 32, "depth": 6, "save-every": 100, "seed": 0}
-    for name, value in numbers.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
+    numbers = {"steps": 1800, "batch-size": 32, "save-every": 100, "width": 128, "depth": 4}
+    for name, value in {**numbers, "seed": 0}.items():
+        parser.add_argument(f"--{name}", type=int, default=value, help="(%(default)s)")
     options = parser.parse_args()
+    if any(getattr(options, n.replace("-", "_")) < 1 for n in numbers) or options.width % 32:
+        parser.error(f"--{', --'.join(numbers)} must be above 0, --width a multiple of 32")
     try:
         train(shardwright.open(options.shards), options)
-    except shardwright.ShardwrightError as error:
+    except (shardwright.ShardwrightError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(f"interrupted; the same command continues after {options.checkpoint}")

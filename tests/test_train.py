@@ -23,7 +23,7 @@ from shardwright.demo import demo
 from shardwright.encoders.sketch import decode
 from tests.derive.pictures import make_images
 from tests.durability.soak import SOAK, Tally
-from tests.shapes import colours, said
+from tests.shapes import colours, said, shape
 from tests.shards.test_resealed import reseal
 
 torch = pytest.importorskip("torch")
@@ -253,7 +253,8 @@ def test_scale_and_shift_come_from_the_shards(train_dit: ModuleType, tmp_path: P
     dataset = shardwright.open(shards)
     layout = train_dit.Layout(dataset)
     batch = next(iter(dataset.batches(4).torch()))
-    assert torch.equal(layout.latents(batch), (batch["vae.npy"].float() - 0.5) * 2)
+    expected = (batch["vae.npy"].float() - 0.5) * 2
+    assert train_dit.loss_of(lambda *_: expected, layout, batch, torch.Generator()) == 0
     net = train_dit.Transformer(layout, width=32, depth=1)
     drawn = train_dit.draw(net, layout, batch, range(1))
     layout.scale, layout.shift = 1.0, 0.0
@@ -293,7 +294,7 @@ def test_rows_beyond_the_mask_change_nothing(train_dit: ModuleType, shards: Path
     batch = next(iter(dataset.batches(4).torch()))
     (rows,), mask = layout.text(batch, torch.tensor([True, False, False, False]))
     assert not mask.all()
-    x, t = layout.latents(batch), torch.full((4,), 0.5)
+    x, t = batch["vae.npy"].float(), torch.full((4,), 0.5)
     expected = net(x, t, [rows], mask)
     hidden, seen = rows.clone(), rows.clone()
     hidden[~mask] += 1
@@ -302,9 +303,9 @@ def test_rows_beyond_the_mask_change_nothing(train_dit: ModuleType, shards: Path
     assert not torch.allclose(net(x, t, [seen], mask), expected)
 
 
-def refusal(train_dit: ModuleType, shards: Path) -> str:
+def refusal(train_dit: ModuleType, shards: Path, *words: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["train_dit.py", str(shards), "--steps", "1"])
+        patch.setattr(sys, "argv", ["train_dit.py", str(shards), "--steps", "1", *words])
         with pytest.raises(SystemExit) as ended:
             train_dit.main()
     return str(ended.value)
@@ -333,10 +334,44 @@ def test_shards_that_cannot_be_trained_on_are_refused_with_one_sentence(
     assert "has no t5h.npy of the empty caption" in refusal(train_dit, emptyless)
 
 
-def test_colours_of_the_demo_are_recognised_after_sketching_them(demonstrated: Path) -> None:
+def test_a_checkpoint_of_another_model_or_cut_short_is_refused_with_one_sentence(
+    quick: ModuleType, shards: Path, tmp_path: Path
+) -> None:
+    quick.train(shardwright.open(shards), options(tmp_path, steps=1))
+    path = tmp_path / "model.pt"
+    words = ("--checkpoint", str(path), "--batch-size", str(BATCH), "--depth", "1")
+    expected = f"error: {path}: is no checkpoint of this model; give another --checkpoint"
+    assert refusal(quick, shards, *words, "--width", "64") == expected
+    data = path.read_bytes()
+    for contents in (data[: len(data) // 2], b"", b"something else"):
+        path.write_bytes(contents)
+        assert refusal(quick, shards, *words, "--width", "32") == expected
+
+
+@pytest.mark.parametrize("words", [("--save-every", "0"), ("--width", "48"), ("--depth", "-1")])
+def test_numbers_that_make_no_model_are_refused(
+    train_dit: ModuleType, shards: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
+) -> None:
+    assert refusal(train_dit, shards, *words) == "2"
+    assert "must be above 0, --width a multiple of 32" in capsys.readouterr().err
+
+
+def test_a_grid_that_cannot_be_written_is_one_sentence(
+    quick: ModuleType, shards: Path, tmp_path: Path
+) -> None:
+    words = ("--checkpoint", str(tmp_path / "m.pt"), "--width", "32", "--depth", "1")
+    told = refusal(quick, shards, *words, "--grid", str(tmp_path / "nowhere/grid.png"))
+    assert told.startswith("error: [Errno 2] No such file or directory")
+
+
+def test_colours_and_shapes_of_the_demo_are_recognised_after_sketching_them(
+    demonstrated: Path,
+) -> None:
     dataset = shardwright.open(demonstrated / "shards").bucket("832x1216")
     for sample in dataset:
-        assert colours(decode(sample["vae.npy"])) == said(sample["json"]["caption"])
+        picture, caption = decode(sample["vae.npy"]), sample["json"]["caption"]
+        assert colours(picture) == said(caption)
+        assert shape(picture) == caption.split()[2]
 
 
 @pytest.mark.skipif(not SOAK, reason="trains for five minutes on two cores")
@@ -349,23 +384,27 @@ def test_after_five_minutes_of_training_pictures_have_the_colours_of_their_capti
     paths = ["--checkpoint", str(checkpoint), "--grid", str(tmp_path / "grid.png")]
     command = [sys.executable, str(EXAMPLES / "train_dit.py"), str(shards), *paths]
     subprocess.run(command, check=True)
-    right, shuffled = followed(train_dit, shards, checkpoint)
+    right, shuffled, shapes = followed(train_dit, shards, checkpoint)
     tally(colours_right_of_64=right, colours_right_of_64_with_shuffled_captions=shuffled)
+    tally(shapes_right_of_64=shapes)
     assert right >= 0.8 * 64
     assert shuffled <= 0.1 * 64  # by chance, 1 in 42
+    assert shapes >= 0.5 * 64  # by chance, 1 in 3
 
 
-def followed(train_dit: ModuleType, shards: Path, checkpoint: Path) -> tuple[int, int]:
-    """Draw 64 captions; count those with the right colours, and with those of another caption."""
+def followed(train_dit: ModuleType, shards: Path, checkpoint: Path) -> tuple[int, int, int]:
+    """Draw 64 captions; count right colours, those of another caption, and right shapes."""
     dataset = shardwright.open(shards)
     layout = train_dit.Layout(dataset)
-    net = train_dit.Transformer(layout, width=128, depth=6)
+    net = train_dit.Transformer(layout, width=128, depth=4)
     net.load_state_dict(weights(checkpoint)["model"])
     batch = next(iter(dataset.bucket("128x128").batches(64, seed=1).torch()))
-    drawn = [colours(decode(each.numpy())) for each in train_dit.draw(net, layout, batch, range(1))]
+    pictures = [decode(each.numpy()) for each in train_dit.draw(net, layout, batch, range(1))]
+    drawn = [colours(picture) for picture in pictures]
+    shapes = [caption.split()[2] for caption in batch["caption"]]
     told = [said(caption) for caption in batch["caption"]]
     others = [told[at] for at in np.random.default_rng(0).permutation(64)]
     right, shuffled = (
         sum(a == b for a, b in zip(drawn, each, strict=True)) for each in (told, others)
     )
-    return right, shuffled
+    return right, shuffled, sum(map(str.__eq__, map(shape, pictures), shapes))

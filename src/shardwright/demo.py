@@ -147,8 +147,8 @@ def _make_picture(path: Path, size: Bucket, number: int) -> None:
         np.broadcast_to(shade.clip(0, 255), (height, width, 3)).astype(np.uint8)
     )
     paint = ImageDraw.Draw(image)
-    half = int(min(width, height) * draw.uniform(0.24, 0.38))
-    x, y = draw.randint(half, width - half), draw.randint(half, height - half)
+    half = int(min(width, height) * draw.uniform(0.28, 0.4))
+    x, y = (int(side * draw.uniform(0.4, 0.6)) for side in (width, height))
     left, top, right, bottom = x - half, y - half, x + half, y + half
     if shape == "circle":
         paint.ellipse((left, top, right, bottom), fill=COLOURS[colour])
