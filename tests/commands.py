@@ -15,7 +15,7 @@ COMMAND = (sys.executable, "-m", "shardwright")
 
 
 def run(
-    *arguments: str | Path, cwd: Path | None = None, timeout: float = 60, **environment: str
+    *arguments: str | Path, cwd: Path | None = None, timeout: float = 300, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run ``shardwright`` and give its exit code and output.
 
@@ -60,7 +60,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
     """Wait until something is so; fail if it never is."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_DELETE = do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
 
     def _pass_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        connection = http.client.HTTPConnection(self.server.behind, timeout=60)
+        connection = http.client.HTTPConnection(self.server.behind, timeout=300)
         try:
             passed = {n: v for n, v in self.headers.items() if n.lower() not in _NOT_PASSED_ON}
             passed.pop("Expect", None)

@@ -66,7 +66,7 @@ def running(kind: Kind, folder: Path, **settings: str) -> Iterator[str]:
         finally:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(50)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -23,7 +23,7 @@ from tests import device_tasks
 from tests.commands import children, is_alive, wait_until
 from tests.device_tasks import DeadAtStart, Faulty, Paced, Talking, Unloadable
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[1]
 TWO = Devices(("first", "second"))
@@ -572,7 +572,7 @@ def test_a_signal_to_all_is_the_parents_to_handle(number: signal.Signals) -> Non
         assert process.stdout.readline() == "ready\n"
         wait_until(lambda: len(children(process.pid)) > 0)
         os.killpg(process.pid, number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=150)
     assert (out.splitlines()[-1], err) == ("interrupted", "")
 
 
@@ -584,20 +584,20 @@ def test_a_signal_waits_for_a_check() -> None:
         assert process.stdout.readline() == "ready\n"
         pids = [int(process.stdout.readline()) for _ in range(2)]
         os.killpg(process.pid, signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=150)
     assert (out, err) == ("interrupted\n", "")
     assert not any(map(is_alive, pids))
 
 
 def test_what_a_worker_prints_is_no_output_of_the_program() -> None:
     with program("chatter") as process:
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=150)
     assert out == "ready\n"
     assert {line[:6] for line in err.splitlines()} == {"out of", "err of"}
 
 
 def test_a_program_without_standard_input_may_have_workers() -> None:
     command = ["sh", "-c", '"$0" -c "$1" who <&-', sys.executable, PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=ROOT)
     assert done.stderr == ""
     assert len(done.stdout.splitlines()) == 3

@@ -67,7 +67,7 @@ def test_commands_and_python_of_a_page_print_what_it_shows(
         for command in re.findall(r"^\$ (.*)", session, re.M):
             words = shlex.split(command)
             if words[0] != "shardwright":
-                subprocess.run(command, shell=True, cwd=project, check=True, timeout=10)
+                subprocess.run(command, shell=True, cwd=project, check=True, timeout=50)
                 continue
             done = run(*words[1:], cwd=project, COLUMNS="120")
             shown = session.partition(f"$ {command}\n")[2].partition("\n\n$ ")[0]
@@ -75,7 +75,7 @@ def test_commands_and_python_of_a_page_print_what_it_shows(
             assert without_times(printed) == without_times(shown), done.stderr
     code = "\n".join(blocks(page, "python"))
     read = subprocess.run(
-        [sys.executable, "-c", code], cwd=project, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", code], cwd=project, capture_output=True, text=True, timeout=500
     )
     assert read.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)", code), read.stderr
 

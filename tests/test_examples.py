@@ -24,7 +24,7 @@ def started(name: str, shards: Path, *arguments: str) -> subprocess.CompletedPro
         [sys.executable, EXAMPLES / name, str(shards), *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"},
     )
 

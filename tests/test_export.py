@@ -438,7 +438,7 @@ def test_only_a_parquet_file_needs_pyarrow_or_numpy(store: SmallStore) -> None:
         f"shardwright.status({str(store.root)!r}, export={str(store.root.parent / 't.csv')!r})\n"
         "sys.exit(bool({'pyarrow', 'numpy'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300, check=False).returncode == 0
 
 
 def test_the_command_says_how_many_rows_it_wrote_and_where(store: SmallStore) -> None:

@@ -62,7 +62,7 @@ def migrate(derived: Path, **arguments: Any) -> shardwright.MigrateSummary:  # n
 
 def run(derived: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, str(derived), *flags], capture_output=True, text=True, timeout=60
+        [*COMMAND, str(derived), *flags], capture_output=True, text=True, timeout=300
     )
 
 
@@ -264,7 +264,7 @@ def test_integers_and_long_decimals_are_rounded_as_python_rounds_them(derived: P
 
 
 def test_the_help_says_that_values_are_rounded() -> None:
-    text = subprocess.run([*COMMAND[:-1], "--help"], capture_output=True, text=True, timeout=60)
+    text = subprocess.run([*COMMAND[:-1], "--help"], capture_output=True, text=True, timeout=300)
     assert "rounded to the nearest float32 (dinov3) or float16" in " ".join(text.stdout.split())
 
 

@@ -24,7 +24,7 @@ print(*sorted(name for name in globals() if name == "__version__" or not name.st
 
 def run(script: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -202,7 +202,7 @@ def run_ranks(folder: Path, shards: Path, stop: int = -1) -> tuple[int, list[lis
             start_new_session=True,
         )
         try:
-            code = done.wait(100)
+            code = done.wait(500)
         finally:
             if done.poll() is None:
                 os.killpg(done.pid, signal.SIGKILL)
@@ -211,7 +211,7 @@ def run_ranks(folder: Path, shards: Path, stop: int = -1) -> tuple[int, list[lis
     return code, [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
 
-@pytest.mark.timeout(330)
+@pytest.mark.timeout(600)
 def test_two_ranks_share_each_epoch_and_continue_exactly_after_both_are_killed(
     shards: Path, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ from tests.derive.pictures import make_images
 from tests.faults import contents
 from tests.tars import ids_by_shard
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

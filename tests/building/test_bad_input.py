@@ -26,7 +26,7 @@ from tests.derive.pictures import gradient, make_bomb, make_images, save
 from tests.faults import contents
 from tests.tars import shards
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def packed(images: Path, folder: Path, recipe: Path, **options: Any) -> Path:  #
     return output
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("text", "options"),
     [

@@ -15,7 +15,7 @@ from tests.derive.encoders.models import make_vae
 from tests.derive.pictures import make_images
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_with_a_model_members_equal_those_of_derive_and_pack_within_rounding(
     tmp_path: Path,
 ) -> None:

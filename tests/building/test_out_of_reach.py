@@ -19,7 +19,7 @@ from tests.building.builds import build, interrupt, ledger, reasons, records, ta
 from tests.building.tarsets import picture, write_set, write_tar
 from tests.derive.pictures import gradient, make_images, save
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.durability.soak import SOAK
 from tests.ray_machines import joined, machines_of
 from tests.servers import use_s3
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(600)]
 SIZES = ((512, 512), (768, 512))
 OPTIONS = ("--encoders", "sketch", "--shard-size", "4", "--engine", "ray", "--device", "cpu")
 
@@ -58,7 +58,7 @@ def start(images: Path, output: object, machines: Machines) -> subprocess.Popen[
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    printed, told = process.communicate(timeout=120)
+    printed, told = process.communicate(timeout=600)
     assert process.returncode == 0, told
     return printed
 

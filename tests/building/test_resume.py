@@ -42,7 +42,7 @@ from tests.derive.pictures import gradient, make_images, save
 from tests.faults import contents
 from tests.tars import ids_by_shard
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.building.builds import Interrupting, build, ledger, records, write_re
 from tests.building.deadly import DEADLY, RECIPE
 from tests.derive.pictures import make_images, save
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 WARNED = (
     "warning: the worker on cpu was killed (signal 9): most often memory runs out; use a smaller "
     "--batch-size or fewer devices; "

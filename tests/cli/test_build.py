@@ -16,7 +16,7 @@ from tests.derive.pictures import make_images
 from tests.faults import contents
 from tests.tars import shards
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 PATHS = '[paths]\nimages = "data/approved"\nshards = "data/shards"\n'
 
 
@@ -137,7 +137,7 @@ def test_a_real_interrupt_ends_with_130_and_the_same_command_continues(tmp_path:
         there = len(list(commits.glob("*.json")))
         wait_until(lambda: len(list(commits.glob("*.json"))) > there)  # noqa: B023 - called here
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=150)
         assert process.returncode == 130, errors
         assert errors.endswith("finished; run the same command to continue\n")
         assert "Traceback" not in errors

@@ -71,7 +71,7 @@ def ask(folder: Path, shell: str, text: str) -> list[list[str]]:
         env=environment(folder),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=150,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return [part.splitlines() for part in done.stdout.split("==\n")[:-1]]

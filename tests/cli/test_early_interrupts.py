@@ -33,7 +33,7 @@ def test_an_interrupt_while_the_command_is_imported_is_quiet(
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=150,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
@@ -63,7 +63,7 @@ def test_an_interrupt_at_any_moment_of_the_start_is_quiet(arguments: list[str]) 
         ) as process:
             time.sleep(delay / 1000)
             process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=30)
+            _, told = process.communicate(timeout=150)
         ours = re.search(r'shardwright/__main__\.py", line \d+, in main', told)
         assert ours is None, f"after {delay} ms: {told}"
         if not told:
@@ -99,6 +99,6 @@ def test_a_signal_keeps_its_exit_code(tmp_path: Path, module: str, content: str,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=150,
     )
     assert (done.returncode, done.stdout, done.stderr) == (143, "", told)

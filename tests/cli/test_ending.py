@@ -42,7 +42,7 @@ def derive(folder: Path, library: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 
@@ -94,7 +94,7 @@ def test_a_reader_that_leaves_early_does_not_change_the_exit_code(
         text=True,
         cwd=tmp_path,
         env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
-        timeout=60,
+        timeout=300,
     )
     os.close(writing)
     assert done.returncode == code

@@ -272,7 +272,7 @@ def test_ids_that_the_terminal_cannot_show_are_no_traceback(
         [*commands.COMMAND, *map(str, flags(store, output))],
         capture_output=True,
         env=os.environ | {"PYTHONIOENCODING": encoding},
-        timeout=30,
+        timeout=150,
     )
     assert done.returncode == 0
     assert b"written_samples: 1" in done.stdout

@@ -157,4 +157,6 @@ def test_verify_reports_to_a_log_with_rate_and_time_left(store: SmallStore) -> N
 def test_looking_needs_no_numpy(store: SmallStore) -> None:
     for call in (f"status(derived_dir={str(store.root)!r})", f"verify({str(store.root)!r})"):
         code = f"import sys, shardwright; shardwright.{call}; sys.exit('numpy' in sys.modules)"
-        assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+        assert (
+            subprocess.run([sys.executable, "-c", code], timeout=300, check=False).returncode == 0
+        )

@@ -264,7 +264,7 @@ def test_ctrl_c_is_the_parent_s_to_decide() -> None:
             os.kill(pid, signal.SIGINT)
         assert all(map(is_alive, found))
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=10)[0] == "KeyboardInterrupt\n"
+        assert process.communicate(timeout=50)[0] == "KeyboardInterrupt\n"
     assert not any(map(is_alive, found))
 
 

@@ -23,7 +23,7 @@ from tests.derive.fallible import DEADLY, MARK, RECIPE
 from tests.derive.pictures import gradient, make_images, save, sketch, store_records
 from tests.faults import contents
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 GONE = "cpu is gone (CUDA error: uncorrectable ECC error encountered)"
 ROOT = Path(__file__).parents[2]

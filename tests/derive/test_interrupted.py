@@ -66,7 +66,7 @@ def test_scenario_graceful_shutdown_merges_temporary_file(
     process = start(*command)
     wait_until(lambda: arrays(derived) > 4)
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=150)
     assert process.returncode == code, err
     assert "Traceback" not in err
     assert not list(derived.glob("*.tmp")), "merged and deleted"
@@ -99,7 +99,7 @@ def test_scenario_updates_are_written_to_temporary_file_first(tmp_path: Path, im
         assert b'"image_id":"img000"' in journal.read_bytes()
     finally:
         process.send_signal(signal.SIGCONT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=150)
     assert [record["image_id"] for record in store_records(derived)][:2] == ["before", "img000"]
     assert not journal.exists()
 

@@ -58,7 +58,7 @@ Contents = dict[str, bytes]
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's children"),
-    pytest.mark.timeout(3600 if SOAK else 120),
+    pytest.mark.timeout(3600 if SOAK else 600),
 ]
 
 

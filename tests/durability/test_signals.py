@@ -179,7 +179,7 @@ def test_a_model_at_work_is_interrupted_at_once(
         time.sleep(0.3)  # Python may sleep through one that comes as it falls asleep
         process.send_signal(number)
         try:
-            _, told = process.communicate(timeout=30)
+            _, told = process.communicate(timeout=150)
         finally:
             process.kill()
     assert process.returncode == CODES[number], told

@@ -117,10 +117,10 @@ class Served:
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
         """Ask for something that answers with JSON."""
-        with urlopen(f"{self.url}{path}", timeout=60) as answer:
+        with urlopen(f"{self.url}{path}", timeout=300) as answer:
             return msgspec.json.decode(answer.read())
 
     def picture(self, path: str) -> Image.Image:
         """Ask for a picture."""
-        with urlopen(f"{self.url}{path}", timeout=60) as answer:
+        with urlopen(f"{self.url}{path}", timeout=300) as answer:
             return Image.open(answer).convert("RGB")

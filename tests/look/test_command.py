@@ -41,10 +41,10 @@ def test_the_page_is_served_until_a_signal_and_the_data_stays_as_it_was(
         said = process.stderr.readline()
     found = re.fullmatch(r"look at (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", said)
     assert found, said
-    with urlopen(f"{found[1]}api/overview", timeout=10) as answer:
+    with urlopen(f"{found[1]}api/overview", timeout=50) as answer:
         assert json.load(answer)["samples"] == 23
     process.send_signal(number)
-    _, rest = process.communicate(timeout=20)
+    _, rest = process.communicate(timeout=100)
     assert (process.returncode, rest) == (code, "Interrupted\n")
     assert digest(at.root) == before
 

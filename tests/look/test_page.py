@@ -27,6 +27,7 @@ VIEWS = ("", "?view=grid", "?view=sample&n=0", "?view=duplicates", "?view=map")
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=120_000)  # on a busy machine
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield found
@@ -38,7 +39,7 @@ def page(browser: Browser) -> Iterator[Page]:
     """A page that must log no error, and ask nobody but the server that it is from."""
     context = browser.new_context(viewport=DESK)
     opened = context.new_page()
-    opened.set_default_timeout(45_000)
+    opened.set_default_timeout(120_000)
     errors: list[str] = []
     hosts: set[str | None] = set()
     opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
@@ -144,7 +145,7 @@ def test_the_slider_changes_the_groups_and_the_address(page: Page, shown: Served
     for _ in range(22):
         page.keyboard.press("ArrowLeft")
     page.wait_for_url(re.compile(r"threshold=0\.84"))
-    expect(page.locator(".found")).not_to_have_text(few, timeout=20_000)
+    expect(page.locator(".found")).not_to_have_text(few)
     found = shown.get("api/groups?threshold=0.84")
     assert found["samples"] > 2
     text = page.locator(".found").inner_text()
@@ -187,14 +188,14 @@ def test_the_keyboard_is_enough(page: Page, shown: Served) -> None:
     page.locator("figure img").first.wait_for()
     first = page.url
     page.keyboard.press("n")
-    expect(page).not_to_have_url(first, timeout=20_000)
+    expect(page).not_to_have_url(first)
     page.keyboard.press("Escape")
-    expect(page.locator(".card:focus")).to_be_visible(timeout=20_000)
+    expect(page.locator(".card:focus")).to_be_visible()
     page.keyboard.press("/")
-    expect(page.locator("#filter-text")).to_be_focused(timeout=20_000)
+    expect(page.locator("#filter-text")).to_be_focused()
     page.keyboard.press("Escape")
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog")).to_be_visible(timeout=20_000)
+    expect(page.get_by_role("dialog")).to_be_visible()
 
 
 def test_nothing_is_wider_than_a_phone_and_text_can_be_read_in_both_schemes(
@@ -301,7 +302,7 @@ def test_a_server_that_stopped_is_said_with_the_command_to_start_it(
         page.locator(".card").first.wait_for()
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=100)
     page.get_by_role("link", name="Overview").click()
     page.get_by_text("The server has stopped").wait_for()
     assert f"shardwright look {at.shards}" in page.locator("main").inner_text()

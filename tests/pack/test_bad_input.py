@@ -76,7 +76,7 @@ def test_a_jsonl_that_is_no_file_is_exit_2(kind: str, store: Store, output: Path
         store.jsonl.mkdir()
     else:
         os.mkfifo(store.jsonl)
-    done = commands.run("pack", "--derived-dir", store.root, "--output-dir", output, timeout=20)
+    done = commands.run("pack", "--derived-dir", store.root, "--output-dir", output, timeout=100)
     assert done.returncode == 2
     assert str(store.jsonl) in done.stderr
 
@@ -169,7 +169,7 @@ def test_a_huge_line_costs_bounded_memory(tmp_path: Path, output: Path) -> None:
         preexec_fn=limit_memory,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["skipped_by_reason"] == {
@@ -438,7 +438,7 @@ def test_what_may_not_be_read_or_written_is_a_clear_error(
             [sys.executable, "-c", PACK_AS_NOBODY.format(path=sys.path), *flags],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=150,
         )
     finally:
         closed.chmod(0o755)

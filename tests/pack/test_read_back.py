@@ -73,13 +73,13 @@ def test_gnu_tar_lists_and_extracts_the_same(
     pack(derived_dir=odd_store.root, output_dir=output)
     (shard,) = shards(output)
     members = read_members(shard)
-    listed = subprocess.run(["tar", "-tf", shard], capture_output=True, text=True, timeout=30)
+    listed = subprocess.run(["tar", "-tf", shard], capture_output=True, text=True, timeout=150)
     assert (listed.returncode, listed.stderr) == (0, "")
     assert listed.stdout.splitlines() == [name for name, _ in members]
     target = tmp_path / "extracted"
     target.mkdir()
     # -i off, so that tar would complain of anything but a proper end.
-    done = subprocess.run(["tar", "-xf", shard, "-C", target], capture_output=True, timeout=30)
+    done = subprocess.run(["tar", "-xf", shard, "-C", target], capture_output=True, timeout=150)
     assert (done.returncode, done.stderr) == (0, b"")
     assert {path.name: path.read_bytes() for path in target.iterdir()} == dict(members)
 
@@ -92,7 +92,7 @@ def test_gnu_tar_finds_plain_ustar_with_fixed_owner_and_time(store: Store, outpu
         ["tar", "--numeric-owner", "--utc", "--full-time", "-tvf", shard],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=150,
     )
     for text in done.stdout.splitlines():
         assert text.startswith("-rw-r--r-- 0/0 ")

@@ -32,7 +32,7 @@ def run(name: str, out: Path, *folders: Path) -> list[Samples]:
         [sys.executable, "-m", "tests.shards.peers", name, str(out), *map(str, folders)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1200,
         cwd=Path(__file__).parents[2],
         env=os.environ | {"PYTHONPATH": f"{FOLDER}{os.pathsep}{ours}"},
     )

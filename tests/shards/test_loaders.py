@@ -141,7 +141,7 @@ def test_webdataset_and_hugging_face_read_shards_of_other_recipes(
     }
 
 
-@pytest.mark.timeout(300)  # Ray starts ten processes, which takes a minute on a busy machine
+@pytest.mark.timeout(600)  # Ray starts ten processes, which takes a minute on a busy machine
 @pytest.mark.parametrize("name", peers.LOADERS)
 def test_others_read_the_shards_with_the_index_written_for_them(
     shards: Path, others: dict[str, Path], name: str
@@ -458,7 +458,7 @@ def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "shardwright", "index", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 

@@ -81,7 +81,7 @@ def test_workers_need_hardly_any_room_in_dev_shm(shards: Path) -> None:
         [*own, f'{small} "$@"', "sh", sys.executable, "-W", "ignore", "-c", script, str(shards)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
     )
     assert (done.stdout, done.stderr) == ("7\n", "")
 

@@ -69,7 +69,7 @@ def ask_hub(
         cwd=SOURCES.parent,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -275,7 +275,7 @@ def test_without_the_encode_extra_the_pip_line_is_named(tmp_path: Path) -> None:
         env={"PYTHONPATH": f"{SOURCES}{os.pathsep}{tmp_path}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.stderr == ""
     lines = done.stdout.splitlines()

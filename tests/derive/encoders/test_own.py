@@ -249,7 +249,7 @@ def test_the_example_passes_its_own_test() -> None:
         [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", EXAMPLE],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout

@@ -56,7 +56,7 @@ def test_behind_real_libraries_a_torchvision_of_another_torch_is_named_with_its_
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
