@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from shardwright.progress import quantity
 from tests.commands import run
 from tests.store.small import SmallStore, small_store
 
@@ -107,7 +108,11 @@ def test_notes_alone_exit_0(store: SmallStore) -> None:
     (store.root / "dinov3" / "img0.npy.tmp").write_bytes(b"")
     done = run("verify", store.root)
     assert done.returncode == 0
-    assert "OK: no damage, 1 warning" in done.stdout
+    size = quantity(sum(path.stat().st_size for path in store.root.glob("*/*.npy")), "B")
+    verdict = (
+        f"OK: structure (records, headers, sizes), 1 warning; {size} not read: add --read-data"
+    )
+    assert f"{store.root}: {verdict}\n" in done.stdout
 
 
 def test_verify_lists_twenty_findings_of_a_kind_and_counts_all(tmp_path: Path) -> None:

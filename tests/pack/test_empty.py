@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import shardwright
 from shardwright import pack, verify
+from shardwright.encoders.sketch import HashedWords
 from shardwright.errors import DamageError
 from shardwright.shards.format import manifest
 from shardwright.storage.files import using
+from tests import commands
+from tests.derive.fakes import T5, given
+from tests.derive.pictures import make_images, sketch
 from tests.durability.folders import assert_manifest_speaks_true, restore
 from tests.durability.soak import some
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
@@ -78,7 +84,10 @@ def test_append_adds_what_is_missing_and_keeps_what_is_there(store: Path) -> Non
     packed(store, append=True)
     assert files(shards) == before | {"t5.npy": files(store)["t5.npy"]}
     assert kinds(shards) == []
-    assert kinds(shards, against=store) == [("source_differs", "pooled.npy", True)]
+    assert kinds(shards, against=store) == [("empty_outdated", "pooled.npy", False)]
+    done = commands.run("verify", shards, "--against", store)
+    assert done.returncode == 3
+    assert f"{shards}: OUTDATED: the empty caption; no damage\n" in done.stdout
 
 
 def test_overwrite_replaces_them_and_removes_what_is_no_longer_there(store: Path) -> None:
@@ -227,3 +236,34 @@ def test_resume_finishes_an_overwrite_that_was_killed_among_them(store: Path) ->
         packed(store, overwrite=True)
     packed(store, resume=True)
     assert contents(shards) == expected
+
+
+def test_an_empty_caption_that_rotted_in_the_store_is_damage(store: Path) -> None:
+    shards = packed(store)
+    change(store)
+    path = store / EMPTY / "pooled.npy"
+    os.utime(path, (0, 0))
+    # A test cannot set the time at which an inode changed, so the other's changes later.
+    while (shards / EMPTY / path.name).stat().st_ctime_ns <= path.stat().st_ctime_ns:
+        os.chmod(shards / EMPTY / path.name, 0o644)
+    assert kinds(shards, against=store) == [("source_differs", "pooled.npy", True)]
+
+
+class Doubled(HashedWords):
+    """Another text encoder than the one before."""
+
+    def encode(self, ids: NDArray[np.int64], mask: NDArray[np.uint8]) -> NDArray[Any]:
+        return super().encode(ids, mask) * 2 + 1
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "encoder": "doubled"}
+
+
+def test_after_a_recompute_of_the_texts_shards_are_outdated_and_not_damaged(tmp_path: Path) -> None:
+    images, derived, shards = tmp_path / "images", tmp_path / "derived", tmp_path / "shards"
+    sketch(make_images(images, 3), derived, encoders=given())
+    pack(derived_dir=derived, output_dir=shards, workers=1)
+    sketch(images, derived, encoders=given(t5=Doubled(T5)), recompute=["t5"])
+    done = commands.run("verify", shards, "--against", derived)
+    assert done.returncode == 3, done.stdout
+    assert f"{shards}: OUTDATED: 3 samples and the empty caption; no damage\n" in done.stdout

@@ -23,7 +23,7 @@ import shardwright
 from shardwright import InputMissingError, Progress, UsageError, pack
 from shardwright.cli.verify import describe
 from shardwright.engine.local import Local
-from shardwright.progress import Lines
+from shardwright.progress import Lines, quantity
 from shardwright.storage.files import using
 from shardwright.verifying import Finding
 from shardwright.verifying.folder import verify_shards
@@ -101,6 +101,15 @@ def test_verify_of_valid_shards_exits_0(folder: Path, store: Store) -> None:
     assert "OK: no damage" in done.stdout
     assert "4 shards, 6 samples" in done.stdout
     assert "every byte read" in done.stdout
+
+
+def test_a_verdict_says_what_was_not_read(folder: Path, store: Store) -> None:
+    flip(folder / FIRST, offset_of(folder / FIRST, "img0.vae.npy") + 200)
+    done = commands.run("verify", folder)
+    size = quantity(sum(path.stat().st_size for path in shards(folder)), "B")
+    verdict = f"OK: structure (sizes, names, indexes); {size} not read: add --read-data"
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, f"{folder}: {verdict}")
+    assert commands.run("verify", folder, "--read-data").returncode == 12
 
 
 def test_ids_of_every_kind_are_held_against_the_store(tmp_path: Path, output: Path) -> None:

@@ -9,7 +9,14 @@ import shardwright
 from shardwright.cli.options import CLUSTER, RECIPE, WORKERS, declare, number, path, switch, text
 from shardwright.cli.printing import call, listed
 from shardwright.progress import quantity, size
-from shardwright.store.findings import FAIL, IMAGE_DIFFERS, NEEDS_INDEX, NOT_COMPARED, OUTDATED
+from shardwright.store.findings import (
+    EMPTY_OUTDATED,
+    FAIL,
+    IMAGE_DIFFERS,
+    NEEDS_INDEX,
+    NOT_COMPARED,
+    OUTDATED,
+)
 from shardwright.text import shown
 from shardwright.verifying import Finding, VerifyReport
 
@@ -55,7 +62,7 @@ EXAMPLE = """\
 """
 EXIT_STATUS = """\
 exit status:
-  0    no damage; there may be warnings
+  0    no damage in what was read; there may be warnings
   1    failed
   2    wrong usage, or there is neither a store nor a shard
   3    no damage, but the store or the images have changed since, or some of them are missing
@@ -64,7 +71,7 @@ exit status:
 """
 _LISTED = 20  # findings of each kind
 DAMAGED, SOURCE_CHANGED = 12, 3  # the exit codes
-_CHANGED = (OUTDATED, NOT_COMPARED)  # of the store: neither damage nor a warning
+_CHANGED = (OUTDATED, EMPTY_OUTDATED, NOT_COMPARED)  # of the store: neither damage nor a warning
 _UNPROVEN = {"no_manifest", "part"}  # warnings that the expected contents are unknown
 
 
@@ -96,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
     report = call(shardwright.verify, options, describe)
     if report.damaged:
         return DAMAGED
-    return SOURCE_CHANGED if report.outdated or report.not_compared else 0
+    return SOURCE_CHANGED if report.changed else 0
 
 
 def describe(report: VerifyReport) -> str:
@@ -141,27 +148,42 @@ def _verdict(report: VerifyReport) -> str:
     damage = sum(finding.damage for finding in report.findings)
     others = sum(not (finding.damage or finding.kind in _CHANGED) for finding in report.findings)
     warnings = f", {quantity(others, 'warnings')}" if others else ""
-    verdict = f"DAMAGED: {quantity(damage, 'findings')}" if damage else "OK: no damage"
-    if report.outdated:
-        count = quantity(report.outdated, "samples")
-        verdict = f"{verdict}, {count} OUTDATED" if damage else f"OUTDATED: {count}; no damage"
-    if report.not_compared:
-        count = quantity(report.not_compared, "arrays")
-        alone = not (damage or report.outdated)
-        verdict = (
-            f"NOT COMPARED: {count}; no damage" if alone else f"{verdict}, {count} NOT COMPARED"
-        )
+    outdated = [quantity(report.outdated, "samples")] if report.outdated else []
+    outdated += ["the empty caption"] if EMPTY_OUTDATED in report.counts else []
+    not_compared = quantity(report.not_compared, "arrays") if report.not_compared else ""
     unproven = _UNPROVEN & report.counts.keys()
-    if unproven and not (damage or report.outdated or report.not_compared):
+    structure = "sizes, names, indexes" if "shards" in report.checked else "records, headers, sizes"
+    sound = "no damage" if report.read_data else f"no damage in {structure}"
+    if damage:
+        verdict = f"DAMAGED: {quantity(damage, 'findings')}"
+        verdict += f", {' and '.join(outdated)} OUTDATED" if outdated else ""
+        verdict += f", {not_compared} NOT COMPARED" if not_compared else ""
+    elif outdated:
+        verdict = f"OUTDATED: {' and '.join(outdated)}; {sound}"
+        verdict += f", {not_compared} NOT COMPARED" if not_compared else ""
+    elif not_compared:
+        verdict = f"NOT COMPARED: {not_compared}; {sound}"
+    elif unproven:
         verdict = "OK, as far as can be checked without a manifest"
+    else:
+        verdict = f"OK: {sound}" if report.read_data else f"OK: structure ({structure})"
     checked = ", ".join(quantity(count, what) for what, count in report.checked.items())
     read = "every byte read" if report.read_data else "only headers and sizes read"
     if not (report.read_data or unproven) and "shards" in report.checked:
         read = "only sizes, indexes, records and the first and last header of each shard read"
     return (
-        f"{shown(report.path)}: {verdict}{warnings}\n"
+        f"{shown(report.path)}: {verdict}{warnings}{_unread(report)}\n"
         f"  {checked} ({size(report.bytes)}), {read} [{report.seconds:.1f} s]{_recomputed(report)}"
     )
+
+
+def _unread(report: VerifyReport) -> str:
+    """Say what was not read, where that may hide damage."""
+    if report.read_data or report.damaged:
+        return ""
+    data = size(report.bytes)
+    what = f"{data} not read" if report.recomputed is None else f"not all of {data} read"
+    return f"; {what}: add --read-data"
 
 
 def _recomputed(report: VerifyReport) -> str:

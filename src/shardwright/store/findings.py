@@ -10,6 +10,7 @@ from shardwright.summary import Summary
 from shardwright.text import shown
 
 OUTDATED = "outdated"  # the kind of a finding: the store, or the image, has changed since
+EMPTY_OUTDATED = "empty_outdated"  # another: so has the store's empty caption
 NOT_COMPARED = "not_compared"  # another: there is no array or image to compare with
 IMAGE_DIFFERS = "image_differs"  # another: a member is not what its image gives
 PASS, NEEDS_INDEX, FAIL = "pass", "needs index", "fail"  # the verdicts on a loader
@@ -56,6 +57,11 @@ class VerifyReport(Summary):
     def damaged(self) -> bool:
         """Whether any finding is damage."""
         return any(finding.damage for finding in self.findings)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the store or the images have changed since, or some of them are missing."""
+        return bool(self.outdated or self.not_compared or EMPTY_OUTDATED in self.counts)
 
     @property
     def counts(self) -> dict[str, int]:

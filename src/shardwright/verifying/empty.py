@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 import xxhash
 
+from shardwright.packing.outdated import newer
 from shardwright.shards.format.empty import empty_faults, empty_folder, empty_members, empty_name
 from shardwright.shards.format.manifest import Manifest
 from shardwright.storage.files import read_existing
 from shardwright.storage.urls import Location, names
 from shardwright.store import commands
-from shardwright.store.findings import Finding
+from shardwright.store.findings import EMPTY_OUTDATED, Finding
 from shardwright.store.store import Store
 
+_AGAIN = "pack again with --overwrite"
 _FIX = "restore it from a copy, or run the same pack with --append"
 
 
@@ -39,15 +41,20 @@ def check_empty(
     if store is None or not packed.shards:
         return
     source = read_existing({s: store.empty(s) for s in empty_members(store.recipe)})
+    faulty = {suffix for suffix, _ in empty_faults(source, store.recipe, read_data=True)}
     for suffix, data in source.items():
+        path = store.empty(suffix)
         if suffix not in listed:
             what, fix = "is not in the shards", commands.pack(store, folder, "--append")
-            path = str(store.empty(suffix))
-            yield Finding("empty_left_out", path, None, what, f"run {fix}", damage=False)
+            yield Finding("empty_left_out", str(path), None, what, f"run {fix}", damage=False)
         elif valid.get(suffix, data) != data:
-            what = f"differs from {store.empty(suffix)}"
-            fix = "if the store is right, pack again with --overwrite"
-            yield Finding("source_differs", empty_name(suffix), None, what, fix)
+            # As with arrays: a valid file that was put there later is a change of the store.
+            later = suffix not in faulty and newer(path.stat(), (place / suffix).stat())
+            kind = EMPTY_OUTDATED if later else "source_differs"
+            fix = _AGAIN if later else f"if the store is right, {_AGAIN}"
+            yield Finding(
+                kind, empty_name(suffix), None, f"differs from {path}", fix, damage=not later
+            )
 
 
 def _finding(kind: str, suffix: str, what: str) -> Finding:
