@@ -266,4 +266,4 @@ def test_after_a_recompute_of_the_texts_shards_are_outdated_and_not_damaged(tmp_
     sketch(images, derived, encoders=given(t5=Doubled(T5)), recompute=["t5"])
     done = commands.run("verify", shards, "--against", derived)
     assert done.returncode == 3, done.stdout
-    assert f"{shards}: OUTDATED: 3 samples and the empty caption; no damage\n" in done.stdout
+    assert f"{shards}: OUTDATED: 3 samples and the empty caption; no damage" in done.stdout
