@@ -35,8 +35,8 @@ def test_derive_needs_no_arguments_in_a_project_folder(images: Path, tmp_path: P
 
 def test_derive_says_what_the_fit_means_for_batches(images: Path, tmp_path: Path) -> None:
     notes = {
-        "original": "fit original: latents keep their picture's size; only equal sizes stack in a "
-        "batch (--fit bucket stacks all)",
+        "original": "fit original: latents keep their picture's size; batches() refuses a bucket "
+        "with several sizes (--fit bucket makes all of a bucket stack)",
         "bucket": "fit bucket: latents have their bucket's size; all of a bucket stack in a batch",
     }
     for fit, note in notes.items():

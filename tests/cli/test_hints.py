@@ -366,3 +366,21 @@ def test_the_fix_for_batches_that_do_not_stack_can_be_pasted(tmp_path: Path) -> 
     assert run(*derive.removesuffix(", then ").split(), *own, images).returncode == 0
     assert run(*repack.split(), "--derived-dir", store).returncode == 0
     assert len(list(shardwright.open(shards).batches(2))) == 2
+
+
+def test_the_fix_for_built_shards_that_do_not_stack_is_a_build(tmp_path: Path) -> None:
+    images = make_images(tmp_path / "images", 4, ((80, 80), (96, 90)))
+    given = ["build", images, "--output-dir", tmp_path / "shards", "--encoders", "sketch"]
+    done = run(*given)
+    assert done.stdout.splitlines()[-1] == (
+        "fit original: latents keep their picture's size; batches() refuses a bucket with several "
+        "sizes (--fit bucket makes all of a bucket stack)"
+    )
+    with pytest.raises(shardwright.UsageError) as caught:
+        shardwright.open(tmp_path / "shards").batches(2)
+    assert str(caught.value) == (
+        "bucket 1024x1024: 2 of 4 vae.npy differ in size; a batch needs one shape per bucket: "
+        f"build {images} again, with the same flags and --fit bucket and --overwrite"
+    )
+    assert run(*given, "--fit", "bucket", "--overwrite").returncode == 0
+    assert len(list(shardwright.open(tmp_path / "shards").batches(2))) == 2

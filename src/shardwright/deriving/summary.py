@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from shardwright.store.facts import Truncated
 
 _FITS = {
-    "original": "original: latents keep their picture's size; only equal sizes stack in a batch "
-    "(--fit bucket stacks all)",
+    "original": "original: latents keep their picture's size; batches() refuses a bucket with "
+    "several sizes (--fit bucket makes all of a bucket stack)",
     "bucket": "bucket: latents have their bucket's size; all of a bucket stack in a batch",
 }
 

@@ -125,6 +125,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its shards were built, without a store."""
         return self.build is not UNSET
 
+    @property
+    def inputs(self) -> tuple[str, ...] | None:
+        """Name what a build was made from, as far as it says; None of a pack."""
+        if isinstance(self.build, UnsetType):
+            return None
+        given = self.build.get("inputs")
+        return tuple(map(str, given)) if isinstance(given, list) else ()
+
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All shards of a folder and the runs that made them."""

@@ -54,6 +54,7 @@ class Catalog:
     recipe: Recipe | None = None  # unknown if scanned, and so is what follows
     components: Mapping[str, ComponentInfo] = field(default_factory=dict)
     empty: Mapping[str, str] = field(default_factory=dict)  # the xxh3 of each file
+    built_from: tuple[str, ...] | None = None  # the inputs of a build; None of a pack
 
     def shard_of(self, number: int) -> Shard:
         """Find the shard of a sample."""
@@ -116,6 +117,7 @@ def open_catalog(folder: Folder) -> Catalog:
         recipe=found.samples_of(),
         components=components_of(found),
         empty=found.empties(),
+        built_from=found.runs[-1].inputs,
     )
 
 

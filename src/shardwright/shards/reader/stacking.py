@@ -178,6 +178,10 @@ def _one_shape(view: View, field: str) -> str:
     component = recipe.arrays.get(field) if recipe else None
     if component is None or not component.follows_picture or component.source == "elsewhere":
         return what
+    if (inputs := view.catalog.built_from) is not None:
+        where = "another --output-dir" if "://" in view.folder.name else "--overwrite"
+        images = " ".join(map(quoted, inputs)) or "the images"
+        return f"{what}: build {images} again, with the same flags and --fit bucket and {where}"
     return (
         f"{what}: with the flags of your store, run shardwright derive --fit bucket --recompute "
         f"{component.name}, then shardwright pack --overwrite --output-dir "
