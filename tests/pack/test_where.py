@@ -26,6 +26,7 @@ from shardwright.storage.files import using
 from shardwright.store.store import Store as OurStore
 from shardwright.summary import Count
 from tests import commands
+from tests.derive.pictures import make_images, sketch
 from tests.faults import Killed, KillingDisk, contents
 from tests.stores import Record, Store, line, make_store, record
 from tests.tars import all_ids
@@ -399,3 +400,42 @@ def test_images_on_record_that_exceed_a_limit_of_the_recipe_are_left_out_and_tak
     told = status(derived_dir=store.root, output_dir=output, workers=1)
     assert told.next_command == f"shardwright verify {output} --against {store.root}"
     assert told.packed[str(output)].outdated == 0
+
+
+def test_conditions_know_what_status_and_look_show_of_a_sample(tmp_path: Path) -> None:
+    images, derived, output = tmp_path / "images", tmp_path / "derived", tmp_path / "shards"
+    make_images(images, 3, ((1000, 1000), (1200, 1200), (3000, 1200)))
+    (images / "img001.txt").write_text(" ".join(["word"] * 100))
+    sketch(images, derived, fit="bucket")
+    for where, kept in {
+        "enlarged > 1": [0],
+        "enlarged = 1 and cropped < 0.01": [1],
+        "cropped > 0.1": [2],
+        "tokens >= 77": [1],
+        "tokens_t5 < 77": [0, 2],
+        "tokens_lost > 0": [1],
+        "tokens_lost_t5 = 0": [0, 2],
+    }.items():
+        options: dict[str, Any] = {"derived_dir": derived, "output_dir": output, "where": where}
+        summary = pack(**options, overwrite=True, workers=1)
+        assert sorted(all_ids(output)) == [f"img{number:03}" for number in kept], where
+        assert summary.ready_records == 3
+        assert verify(output, against=derived, workers=1).counts.get("left_out") is None
+
+
+def test_a_column_of_the_same_name_goes_before_a_fact(store: Store, output: Path) -> None:
+    store.write_lines(line({**one, "tokens": "8"}) for one in store.records)
+    packed(store, output, where="tokens = 8")
+    assert len(all_ids(output)) == 8
+
+
+def test_build_names_the_limits_of_the_recipe_that_stand_for_a_fact(tmp_path: Path) -> None:
+    images, shards = make_images(tmp_path / "images", 2), tmp_path / "shards"
+    flags = ("--output-dir", shards, "--encoders", "sketch", "--where", "cropped < 0.1")
+    done = commands.run("build", images, *flags)
+    assert done.returncode == 2
+    assert (
+        "error: --where: no record has a field cropped; there are aspect_bucket, caption, height, "
+        "image_id, image_path, width; build has max_upscale, max_crop and max_tokens_lost in its "
+        "recipe instead\n"
+    ) in done.stderr

@@ -50,8 +50,9 @@ read. Shards copied without their times hide a changed array, which verify --aga
 What the recipe's max_upscale, max_crop, min_side or max_tokens_lost leaves out is not packed.
 
 --where compares fields of the record (caption, width, height, bucket, image_id and your columns;
-other names in `backticks`) with numbers, "text", true, false or null: = != < <= > >= in ("a", "b"),
-and ~ !~ for regular expressions, joined by and, or, not and parentheses.
+other names in `backticks`), or enlarged, cropped, tokens and tokens_lost, with numbers, "text",
+true, false or null: = != < <= > >= in ("a", "b"), and ~ !~ for regular expressions, joined by and,
+or, not and parentheses.
 
 Memory: a few hundred bytes per record, about 470 MB for 1,000,000 records."""
 EXAMPLE = """\

@@ -11,9 +11,10 @@ from shardwright.looking.sources import Source, vector_component
 from shardwright.looking.table import Table
 from shardwright.progress import quantity
 from shardwright.recipes.compare import dtype_text, shape_text
-from shardwright.reporting.rows import LOST, READY, TOKENS
+from shardwright.reporting.rows import READY
 from shardwright.store import attention
 from shardwright.store.attention import CROPPED, ENLARGED, Attention
+from shardwright.store.facts import LOST, TOKENS
 
 _BINS = 20
 _TITLES = {

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from shardwright.errors import ShardwrightError
 from shardwright.looking.sources import Member, Source
 from shardwright.recipes import BFLOAT16, Recipe
-from shardwright.reporting.rows import CUT_AT, LOST
+from shardwright.reporting.rows import CUT_AT
+from shardwright.store.facts import LOST
 from shardwright.store.records import Record
 
 

@@ -25,7 +25,7 @@ from shardwright.looking.sources import BucketCount, Member, by_size
 from shardwright.looking.table import Builder, Table
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, SPECIFICATION, Component, Recipe
-from shardwright.reporting.rows import CUT_AT, LOST, READY, TOKENS
+from shardwright.reporting.rows import CUT_AT, READY
 from shardwright.shards.format import index, records
 from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.parts import is_packed, parts_of
@@ -38,6 +38,7 @@ from shardwright.storage import urls
 from shardwright.storage.urls import STORES, Location
 from shardwright.store.arrays import widened
 from shardwright.store.attention import CROPPED, ENLARGED
+from shardwright.store.facts import LOST, TOKENS
 from shardwright.store.provenance import Settings
 from shardwright.store.records import CROP, Record
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.reporting.rows import CUT_AT, LOST, READY
+from shardwright.reporting.rows import CUT_AT, READY
 from shardwright.store.attention import (
     CROPPED,
     ENLARGED,
@@ -25,6 +25,7 @@ from shardwright.store.attention import (
     MUCH_ENLARGED,
     TRUNCATED,
 )
+from shardwright.store.facts import LOST
 
 Row = Mapping[str, Any]
 Numbers = NDArray[np.int64]  # of samples

@@ -63,6 +63,11 @@ class Choice:
         least = self.limits.min_side
         return [*self.where, *([] if least is None else [MinSide(least)])]
 
+    @cached_property
+    def asks_facts(self) -> bool:
+        """Whether a condition is on what is not in the records."""
+        return any(facts.is_fact(name) for one in self.where for name in where.fields(one))
+
     @property
     def group(self) -> str | None:
         """Name the column that groups samples of a split."""
@@ -102,9 +107,12 @@ def wanted(store: Store, settings: PackSettings) -> set[str] | None:
     except ShardwrightError:  # pack reports it; without the lists, what they leave out is unknown
         choice = Choice(settings, store.recipe.selection)
     found: set[str] = set()
+    beside = {one.image_id: one for _, one in facts.read(store)} if choice.asks_facts else {}
     for _, record in records.walk(store.jsonl, records.parse):
         if records.is_image_id(image_id := record.get("image_id")):
             group = group_text(record, choice.group)
+            if choice.asks_facts:
+                record = facts.fields(record, beside.get(image_id), store.recipe) | record
             taken = not any(not one.holds(record) for one in choice.conditions)
             taken &= choice.fault(image_id, None) is None
             taken &= settings.part in (None, choice.part_of(image_id, group))

@@ -7,15 +7,17 @@ from array import array
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import NamedTuple
 
 from shardwright.engine import Engine
 from shardwright.errors import UsageError
+from shardwright.packing import known as known_facts
 from shardwright.packing.choice import Choice, MinSide, group_text
 from shardwright.packing.scan import Excerpt, Scan
 from shardwright.packing.summary import Counts
 from shardwright.progress import Progress, quantity
-from shardwright.store import records, where
+from shardwright.store import facts, records, where
 from shardwright.store.records import BadRecordError
 from shardwright.store.where import Condition
 
@@ -135,6 +137,7 @@ class _Task(NamedTuple):
     samples: Excerpt
     conditions: list[Condition | MinSide]
     group: str | None
+    facts: array[int] | None  # where they are, if a condition asks for them
 
 
 class _Answer(NamedTuple):
@@ -150,8 +153,15 @@ def _read(
     """Read all records; raise for a field that none of them has: a typing mistake."""
     found, fields = _Read(), set[str]()
     progress.phase("select", len(samples), "records")
+    places = known_facts.Places(scan, samples) if choice.asks_facts else None
     tasks = (
-        _Task(first, scan.excerpt(samples[first : first + _BATCH]), choice.conditions, choice.group)
+        _Task(
+            first,
+            scan.excerpt(batch := samples[first : first + _BATCH]),
+            choice.conditions,
+            choice.group,
+            places.of(batch) if places else None,
+        )
         for first in range(0, len(samples), _BATCH)
     )
     with closing(engine.run(_look, tasks)) as answers:
@@ -168,8 +178,10 @@ def _read(
     asked |= {choice.group: "the column of the split"} if choice.group else {}
     for name, flag in asked.items():
         if samples and name not in fields:
-            ours = (field for field in fields if not field.startswith("__"))  # of a plan
+            ours = {field for field in fields if not field.startswith("__")}  # of a plan
             fix = f"there are {', '.join(sorted(ours))}"
+            if facts.is_fact(name) and ours != fields:
+                fix += "; build has max_upscale, max_crop and max_tokens_lost in its recipe instead"
             raise UsageError(f"{flag}: no record has a field {name}", fix=fix)
     return found
 
@@ -177,11 +189,17 @@ def _read(
 def _look(task: _Task) -> Iterator[_Answer]:
     """Look at every record of a batch."""
     fails, groups, fields = array("i"), list[str | None](), set[str]()
-    for _, line in task.samples.lines():
+    samples, store = task.samples, task.samples.store
+    beside = (
+        repeat(None) if task.facts is None else known_facts.read(store, samples.ids, task.facts)
+    )
+    for (_, line), one in zip(samples.lines(), beside, strict=False):
         try:
             record = records.parse(line)
         except BadRecordError:  # skipped when it is checked
             record = {}
+        if record and task.facts is not None:  # a column of the same name goes first
+            record = facts.fields(record, one, store.recipe) | record
         numbers = (n for n, one in enumerate(task.conditions) if record and not one.holds(record))
         fails.append(next(numbers, _NONE))
         groups.append(group_text(record, task.group))

@@ -17,7 +17,7 @@ from shardwright.packing.known import read_one
 from shardwright.packing.scan import Scan, changed
 from shardwright.storage import files
 from shardwright.store import facts, records
-from shardwright.store.facts import Facts
+from shardwright.store.facts import LOST, TOKENS, Facts
 from shardwright.store.quality import TOO_LONG
 from shardwright.store.records import CROP, Line, Record, is_image_id
 from shardwright.store.rules import Rules
@@ -25,7 +25,7 @@ from shardwright.store.rules import Rules
 Row = dict[str, Any]
 
 READY = "ready"
-TOKENS, LOST, CUT_AT = "tokens_", "tokens_lost_", "cut_at_"  # before the name of a component
+CUT_AT = "cut_at_"  # before the name of a component
 FAILED = "failed"
 _SIDES = ("left", "top", "right", "bottom")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

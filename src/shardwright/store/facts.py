@@ -18,14 +18,17 @@ import xxhash
 
 from shardwright.interrupts import check
 from shardwright.progress import Progress
+from shardwright.recipes import Recipe
 from shardwright.storage.files import explained
 from shardwright.storage.urls import is_url
 from shardwright.store import records
 from shardwright.store.quality import Quality
-from shardwright.store.records import BadRecordError
+from shardwright.store.records import BadRecordError, Record
 from shardwright.store.store import Store
 
 NAME = "facts.jsonl"
+TOKENS, LOST = "tokens_", "tokens_lost_"  # before the name of a component, in a table
+_SHOWN = ("enlarged", "cropped", "tokens", "tokens_lost")
 _CHUNK = 1 << 20
 
 
@@ -145,6 +148,30 @@ def read_line(file: BinaryIO, offset: int) -> Facts:
 def first_ids(store: Store) -> dict[str, str]:
     """Give the first id of each image that was renamed, by its present id."""
     return {known.image_id: known.first_id for _, known in read(store) if known.first_id}
+
+
+def is_fact(name: str) -> bool:
+    """Whether a condition on this field may ask for what ``fields`` gives."""
+    return name in _SHOWN or name.startswith((TOKENS, LOST))
+
+
+def fields(record: Record, known: Facts | None, recipe: Recipe) -> Record:
+    """Give what ``status``, its export and ``look`` show of a sample beside its record.
+
+    The counts of tokens are by component, and those of the component with the most.
+    """
+    masks = {c.name: record.get(c.mask.field) for c in recipe.captions if c.mask is not None}
+    tokens = {name: mask.count(1) for name, mask in masks.items() if isinstance(mask, list)}
+    lost, found = dict[str, int](), Record()
+    if known is not None:
+        texts = {component.name for component in recipe.captions}
+        lost = {name: count for name, count in known.tokens_lost.items() if name in texts}
+        values = {"enlarged": known.enlarged, "cropped": known.cropped}
+        found |= {name: value for name, value in values.items() if value is not None}
+    for prefix, counts in ((TOKENS, tokens), (LOST, lost)):
+        found |= {f"{prefix}{name}": count for name, count in counts.items()}
+        found |= {prefix.rstrip("_"): max(counts.values())} if counts else {}
+    return found
 
 
 def survey(store: Store, ids: Collection[str], progress: Progress) -> Survey:
