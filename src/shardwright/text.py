@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+
+_SHA256 = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
 def shown(name: str | Path) -> str:
@@ -14,6 +17,11 @@ def shown(name: str | Path) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def brief(text: str) -> str:
+    """Shorten SHA-256 sums to twelve digits, which are enough to tell them apart."""
+    return _SHA256.sub(r"\1", text)
 
 
 def near(path: str) -> str:

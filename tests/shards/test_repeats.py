@@ -228,10 +228,16 @@ def test_left_out_samples_need_not_stack(tmp_path: Path) -> None:
     assert counts(dataset, repeats={"image_id": {"img2": 0}})["img2"] == 0
 
 
-def test_a_value_that_no_sample_has_is_reported(dataset: Dataset) -> None:
-    with pytest.warns(UserWarning, match="repeats of style: no sample has 'drawnig'") as said:
+def test_a_value_that_no_sample_has_is_refused_with_the_known_values(dataset: Dataset) -> None:
+    with pytest.raises(shardwright.UsageError) as told:
         dataset.batches(4, repeats={"style": {"drawnig": 3}})
-    assert said[0].filename == __file__
+    what = "repeats of style: no sample has 'drawnig'; there are "
+    assert str(told.value).startswith(what)
+    known = str(told.value).removeprefix(what).split(", ")
+    assert sorted(known) == sorted(map(repr, {*dataset.column("style")}))
+    with pytest.raises(shardwright.UsageError) as told:
+        dataset.batches(4, repeats={"image_id": {"nobody": 3}})
+    assert str(told.value).endswith(f", {SAMPLES - 20} more")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from shardwright.errors import ProvenanceError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component
 from shardwright.storage import files
+from shardwright.text import brief
 from shardwright.version import __version__
 
 NAME = "provenance.json"
@@ -215,4 +216,4 @@ def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]])
 
 
 def _shown(value: object) -> str:
-    return "none" if value is None else msgspec.json.encode(value).decode().strip('"')
+    return "none" if value is None else brief(msgspec.json.encode(value).decode().strip('"'))

@@ -29,6 +29,7 @@ from shardwright.storage.local import Readable
 from shardwright.storage.remote import Storage
 from shardwright.storage.urls import Stat
 from shardwright.store.findings import NOT_COMPARED, OUTDATED, Finding
+from shardwright.text import brief
 from shardwright.verifying.against import Source
 from shardwright.verifying.one_pass import BUFFER, OnePass, in_one_pass
 from shardwright.verifying.sample import OWN_SIZE, check_sample, header, indexed, walked
@@ -163,7 +164,7 @@ class Checker:
                 again = self._samples(in_one_pass(file), task, None, seen)
                 faults = list(chain.from_iterable(again))
         elif stated and recorded and secure.hexdigest() != recorded:
-            what = f"its sha256 is {secure.hexdigest()}, but {recorded} is recorded"
+            what = brief(f"its sha256 is {secure.hexdigest()}, but {recorded} is recorded")
             yield Fault("sha256_differs", what, fix=_RESTORE)
         yield from faults
 
@@ -264,7 +265,7 @@ def _differences(entry: ShardEntry | None, head: Head) -> Iterator[str]:
     }
     for name, (listed, found) in both.items():
         if listed != found:
-            yield f"the manifest says {name} {listed}, but its index says {found}"
+            yield brief(f"the manifest says {name} {listed}, but its index says {found}")
 
 
 def _pieces(file: Readable, offset: int, size: int) -> Iterator[bytes]:

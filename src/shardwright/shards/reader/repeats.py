@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ Repeats = Mapping[str, Mapping[Any, float]] | Sequence[float] | NDArray[Any]
 Factors = NDArray[np.float64]  # by sample
 
 _MOST = 1_000_000
+_LISTED = 20  # values of a column, in an error
 _LARGEST = np.uint64(2**64 - 1)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # its multiples, modulo 2**64, lie evenly
 
@@ -52,10 +52,12 @@ def _by_value(name: str, column: RecordColumn, given: Mapping[Any, float]) -> Fa
     for value, number in given.items():
         code = column.code(value)
         if code is None:
-            what = f"repeats of {name}: no sample has {value!r}"
-            warnings.warn(what, stacklevel=4)  # points at the caller of batches
-        else:
-            found[code] = number
+            known = [repr(each) for each in column.values[:_LISTED]]
+            more = len(column.values) - len(known)
+            known += [f"{more:,} more"] if more else []
+            fix = f"there are {', '.join(known)}"
+            raise UsageError(f"repeats of {name}: no sample has {value!r}", fix=fix)
+        found[code] = number
     return found
 
 
