@@ -141,7 +141,46 @@ def test_derive_counts_its_own_pictures_and_status_all_with_the_most_extreme() -
         "much_cropped": 1,
         "decoded_smaller": {"images": 0, "most": 0.0, "example": ""},
         "colour_spaces": {"L": {"count": 1, "example": "b"}},
+        "animated": {"count": 0, "example": ""},
     }
+
+
+def test_of_an_animated_picture_it_is_said_that_the_first_frame_was_taken() -> None:
+    more = [painted(64, 64).rotate(90), painted(64, 64).rotate(180)]
+    add("gif.gif", painted(64, 64), save_all=True, append_images=more)
+    add("webp.webp", painted(64, 64), save_all=True, append_images=more, lossless=True)
+    add("png.png", painted(64, 64), save_all=True, append_images=more)
+    add("still.webp", painted(64, 64), lossless=True)
+    add("mpo.jpg", painted(64, 64), save_all=True, append_images=more[:1], format="MPO")
+    done = run("derive", "images", "--derived-dir", "store", "--encoders", "sketch")
+    line = "animated_images: 3 (only the first frame, for example gif)"
+    assert line in done.stdout.splitlines(), done.stdout
+    assert line in run("status", "store").stdout.splitlines()
+    assert {name for name, known in facts(STORE).items() if "animated" in known} == {
+        "gif", "png", "webp",
+    }  # fmt: skip
+    vae = [array_path(STORE, "vae", name).read_bytes() for name in ("webp", "png", "still")]
+    assert len(set(vae)) == 1, "the first frame"
+    built = run("build", "images", "--output-dir", "shards", "--encoders", "sketch")
+    assert line in built.stdout.splitlines(), built.stdout
+
+
+@pytest.mark.parametrize("command", ["derive --derived-dir", "build --output-dir"])
+def test_a_bucket_that_is_no_multiple_of_the_latents_is_warned_of(command: str) -> None:
+    add("a.png", painted(40, 40))
+    verb, flag = command.split()
+    for buckets, warned in (('"60x64", "128x64"', True), ('"64x64", "128x64"', False)):
+        Path("recipe.toml").write_text(
+            f'extends = "prx"\n[images]\nfit = "bucket"\nbuckets = [{buckets}]\n'
+        )
+        where = (flag, f"out{warned}", "--encoders", "sketch", "--recipe", "recipe.toml")
+        done = run(verb, "images", *where)
+        assert done.returncode == 0
+        assert warned is (
+            "warning: 1 bucket has a side that is no multiple of 8, for example 60x64: vae leaves "
+            "out the last pixels there. Choose multiples of 8 in [images] buckets or "
+            "step\n" in done.stderr
+        ), done.stderr
 
 
 def test_of_many_colour_spaces_the_most_frequent_are_listed() -> None:

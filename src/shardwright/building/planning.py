@@ -81,6 +81,7 @@ def planned(
             finish.clear(output, places, "")  # or commits of an equal plan would count
         count = plan.write(found, given, asked.recipe, known, folder, engine, progress)
         announce.unused_rows(given, progress)
+        announce.odd_buckets(asked.recipe, progress)
         outcome.unused_rows = given.unused() if given else {}
         checksum = plan.checksum(folder)
         outcome.plan = msgspec.structs.replace(asked, known=count, inputs=checksum)

@@ -11,7 +11,7 @@ from shardwright.deriving.plan import Plan
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress, quantity, size
-from shardwright.recipes import Component, Recipe
+from shardwright.recipes import Component, Recipe, Side
 from shardwright.store import commands
 from shardwright.text import near, shown
 
@@ -94,6 +94,25 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
             f"it, run {commands.derive(settings.store, begun=begun)}; to discard it, use "
             "--recompute none"
         )
+
+
+def odd_buckets(recipe: Recipe, progress: Progress) -> None:
+    """Say which buckets the latents of a picture cannot show completely."""
+    for component in recipe.components if recipe.fit == "bucket" else ():
+        sides = [axis for axis in component.shape if isinstance(axis, Side)]
+        odd = [
+            bucket
+            for bucket in recipe.buckets
+            if any(getattr(bucket, side.of) % side.divisor for side in sides)
+        ]
+        if odd:
+            factor = max(side.divisor for side in sides)
+            lie = "has a side that is" if len(odd) == 1 else "have sides that are"
+            progress.warn(
+                f"{quantity(len(odd), 'buckets')} {lie} no multiple of {factor}, for example "
+                f"{odd[0]}: {component.name} leaves out the last pixels there. Choose "
+                f"multiples of {factor} in [images] buckets or step"
+            )
 
 
 def not_renamed(names: dict[str, str], progress: Progress) -> None:

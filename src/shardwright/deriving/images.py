@@ -81,6 +81,7 @@ class Pictures(NamedTuple):
     unapplied: str | None
     plain: bool  # whether these are the pixels of the file, as any reader would see them
     colour_space: str  # of the file: Pillow's mode, and what its profile calls itself
+    animated: bool  # whether the file has more frames, or pages, than this first one
 
     def place(self, box: Box) -> Box:
         """Find a part of the picture in the images."""
@@ -153,6 +154,8 @@ def read(place: Place, colours: Collection[str], scale: int = 1) -> Pictures:
         # Counted first, because counting discards what is loaded.
         mode = image.mode
         plain = mode == "RGB" and getattr(image, "n_frames", 1) == 1
+        # The further pictures of an MPO are previews and depth maps of the first.
+        animated = image.format != "MPO" and getattr(image, "is_animated", False)
         image.load()
         orientation = image.getexif().get(_ORIENTATION, 1)
         ImageOps.exif_transpose(image, in_place=True)
@@ -179,6 +182,7 @@ def read(place: Place, colours: Collection[str], scale: int = 1) -> Pictures:
             unapplied=unapplied,
             plain=plain and orientation == 1 and not convert.apply,
             colour_space=f"{mode}, {profile_name(profile)}" if profile else mode,
+            animated=animated,
         )
 
 

@@ -53,6 +53,7 @@ class Sample:
     failure: tuple[str, str] | None = None  # the reason's name and a detail
     decoded: Decoded | None = None
     colour_space: str | None = None  # of the file
+    animated: bool = False  # whether only the first of its frames was taken
     read_seconds: float = 0.0
     unapplied: str | None = None  # why its colour profile was not applied, if it was not
     alone: bool = False  # whether it is encoded by itself: its group has killed a worker
@@ -166,6 +167,7 @@ def _read_image(
     found = (look if all(view.is_portable for view in seen) else look_here)(place, seen)
     sample.size, sample.image, sample.unapplied = found.size, found.file, found.unapplied
     sample.decoded, sample.colour_space = found.decoded, found.colour_space
+    sample.animated = found.animated
     made_of = iter(found.made)
     for each in through:
         array: Any = next(made_of)

@@ -74,6 +74,7 @@ class Results:
             outdated=_outdated(sample, arrays),
             decoded=sample.decoded,
             colour_space=sample.colour_space,
+            animated=sample.animated,
         )
 
     def record(self, sample: Sample) -> Record | None:

@@ -101,6 +101,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             summary = _planned(layout, outcomes, changes)
             summary.profiles_estimated = layout.count_profiles(stored, outcomes)
         announce.work(summary, layout, progress)
+        if layout.work:
+            announce.odd_buckets(store.recipe, progress)
         if not request.rearranges:
             announce.not_renamed(changes.names(found), progress)
         # A trial finds out what all images need, so it is no reason to stop if that is too much.

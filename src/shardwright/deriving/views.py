@@ -110,6 +110,7 @@ class Look(NamedTuple):
     plain: bool  # whether the file holds these pixels, as any reader would see them
     decoded: Decoded  # at the largest scale that was needed
     colour_space: str  # of the file
+    animated: bool  # whether only the first of its frames was taken
     # For each view: what was prepared or, where it says nothing, the pixels; or a picture file.
     made: tuple[Any, ...]
 
@@ -145,7 +146,8 @@ def look(place: Place, views: Sequence[View]) -> Look:
     unapplied = next((each.unapplied for each in found if each.unapplied), None)
     in_order = tuple(made[number] for number in range(len(views)))
     decoded = Decoded(*first.decoded, first.scale)
-    return Look(first.size, file, unapplied, first.plain, decoded, first.colour_space, in_order)
+    told = first.colour_space, first.animated
+    return Look(first.size, file, unapplied, first.plain, decoded, *told, in_order)
 
 
 def original(place: Place, file: ImageFile | None) -> bytes | None:

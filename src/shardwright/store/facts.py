@@ -78,6 +78,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     cropped: float | None = None  # the share of the picture that is cut away
     decoded: Decoded | None = None
     colour_space: str | None = None  # of the file: Pillow's mode, and the name of its profile
+    animated: bool = False  # whether the file has several frames, of which the first was taken
     caption_given: bool | None = None  # by --captions; False if it was read beside the image
     left_out: str | None = None  # for the tokens lost: a hash of the texts and what reads them
 

@@ -46,6 +46,7 @@ class Quality:
     much_cropped: int = 0
     decoded_smaller: Most = field(default_factory=Most)  # times, by which its sides are
     colour_spaces: dict[str, Count] = field(default_factory=dict)  # other than sRGB
+    animated: Count = field(default_factory=lambda: Count(0, ""))  # of which one frame was taken
 
     def add(self, facts: Facts) -> None:
         """Count one image; what is unknown of it is not counted."""
@@ -60,6 +61,8 @@ class Quality:
         space = facts.colour_space
         if space is not None and space != _PLAIN and not space.startswith(_SRGB):
             self.colour_spaces.setdefault(space, Count(0, facts.image_id)).count += 1
+        if facts.animated:
+            self._add_animated(Count(1, facts.image_id))
 
     def join(self, other: Quality) -> None:
         """Add what was counted elsewhere."""
@@ -70,3 +73,8 @@ class Quality:
         self.much_cropped += other.much_cropped
         for space, count in other.colour_spaces.items():
             self.colour_spaces.setdefault(space, Count(0, count.example)).count += count.count
+        self._add_animated(other.animated)
+
+    def _add_animated(self, more: Count) -> None:
+        self.animated.count += more.count
+        self.animated.example = self.animated.example or more.example
