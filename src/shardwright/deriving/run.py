@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import to_builtins
 
@@ -18,6 +17,7 @@ from shardwright.deriving import (
     generations,
     images,
     naming,
+    opening,
     sources,
 )
 from shardwright.deriving.captions import Captions
@@ -35,41 +35,32 @@ from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.deriving.trial import forecast
 from shardwright.deriving.workers import Publisher, Worker
 from shardwright.engine.devices import Devices, alone
-from shardwright.errors import NoSpaceError, SourceChangedError, StorageError, UsageError
+from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files, locks
-from shardwright.storage.local import free_bytes, require_space, require_writable
-from shardwright.store import facts, rearrange
+from shardwright.storage.local import free_bytes, require_space
+from shardwright.store import rearrange
 from shardwright.store.arrays import write_arrays
-from shardwright.store.folders import holds_shards
-from shardwright.store.journal import Journal
 from shardwright.store.provenance import SRGB
 from shardwright.store.store import Store
-
-
-class Journals(NamedTuple):
-    """What a run writes: its records, and what is known of images beside them."""
-
-    records: Journal
-    facts: Journal
 
 
 def run(request: Request, progress: Progress) -> DeriveSummary:
     """Do what was asked for, and sum it up."""
     started = time.monotonic()
     store = request.store
-    _require_place(store)
+    opening.require_place(request)
     found = sources.find(request.images, progress)
     given = None
     if request.captions:
         given = captions.read(request.captions, request.images, store.recipe)
     naming.require_same(request)
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
-    new = not _is_begun(store)
+    new = not opening.is_begun(store)
     with ExitStack() as opened:
-        journals = None if new else opened.enter_context(_opened(request, progress))
+        journals = None if new else opened.enter_context(opening.opened(request, progress))
         if request.discard:
             _discard(request, progress)
         folder = str(request.images)
@@ -119,12 +110,12 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             if len(request.devices) == 1:
                 with alone(settings.device):
                     maker = Maker(making, request.devices[0], progress)
-            if new and _is_begun(store):
+            if new and opening.is_begun(store):
                 locks.require_unlocked(store.folder)
                 raise SourceChangedError(
                     "another run has written here", path=store.folder, fix="run again"
                 )
-            journals = journals or opened.enter_context(_opened(request, progress))
+            journals = journals or opened.enter_context(opening.opened(request, progress))
             assert journals is not None
             _work(layout, outcomes, journals, maker or making, summary, progress)
             _count_updated(summary, outcomes)
@@ -133,52 +124,6 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     announce.profiles(summary, stored, progress)
     summary.seconds = round(time.monotonic() - started, 3)
     return summary
-
-
-def _require_place(store: Store) -> None:
-    """Raise before any work if a store cannot be where it is asked for."""
-    for folder in (store.folder, store.jsonl.parent):
-        require_writable(folder)
-    if store.jsonl.is_dir():
-        fix = "give --jsonl the metadata file of the store"
-        raise UsageError("is a folder", path=store.jsonl, fix=fix)
-    if holds_shards(store.folder):
-        fix = "give --derived-dir the store, or a new folder"
-        raise UsageError("holds shards", path=store.folder, fix=fix)
-
-
-def _is_begun(store: Store) -> bool:
-    """Whether any run has ever written to the store."""
-    return store.state.exists() or store.journal.exists()
-
-
-@contextmanager
-def _opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
-    """Open the store for writing; a dry run writes nothing."""
-    store = request.store
-    if request.dry_run:
-        if store.journal.exists():
-            progress.warn(f"{store.journal}: left by a killed run; the next run merges it")
-        if rearrange.is_under_way(store):
-            note = rearrange.note_of(store)
-            progress.warn(f"{note}: left by a killed run; the next run finishes it")
-        yield None
-        return
-    with locks.lock(store.folder):
-        files.make_folder(store.jsonl.parent)
-        store.sync()
-        with Journal(store.jsonl) as journal, Journal(facts.path_of(store)) as known:
-            if journal.recovered is not None:
-                count = quantity(journal.recovered.records, "records")
-                progress.say(f"merged {count} of a killed run")
-            if swapped := generations.finish(store):
-                progress.say(f"finished the interrupted recompute of {' and '.join(swapped)}")
-            if (counts := rearrange.finish(store)) is not None:
-                renamed, removed = quantity(counts[0], "images"), f"{counts[1]:,}"
-                done = f"{renamed} renamed, {removed} removed"
-                progress.say(f"finished the interrupted run: {done}")
-                naming.require_recorded(request)
-            yield Journals(journal, known)
 
 
 def _inventory(
@@ -290,7 +235,7 @@ def _elsewhere(store: Store) -> list[Component]:
 def _work(
     layout: Plan,
     outcomes: Outcomes,
-    journals: Journals,
+    journals: opening.Journals,
     makes: Maker | Making,
     summary: DeriveSummary,
     progress: Progress,
