@@ -433,3 +433,70 @@ def test_the_folder_that_status_names_is_the_one_that_paths_begin_at(tmp_path: P
     assert found.update is not None
     assert (found.update.images, found.update.changed.count) == (str(images), 1)
     assert (found.update.new.count, found.update.renamed.count) == (0, 0)
+
+
+TWO_TEXTS = (
+    'extends = "prx"\n[component.short]\nencoder = "t5"\nmodel = "any"\ntokens = 9\n'
+    'shape = ["tokens", 64]\n'
+)
+
+
+def test_a_recompute_of_one_of_two_arrays_of_a_caption_keeps_the_text_of_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, recipe = make_images(tmp_path / "images", 3, TINY), tmp_path / "mine.toml"
+    recipe.write_text(TWO_TEXTS)
+    derived = tmp_path / "derived"
+    sketch(images, derived, recipe=recipe)
+    (images / "img001.txt").write_text("quite another caption")
+    before = contents(derived)
+    summary = sketch(images, derived, recompute=["t5"], progress=Lines())
+    assert summary.swapped == ["t5"]
+    assert (summary.kept_captions, summary.replaced_captions) == (1, 0)
+    assert (
+        "1 caption changed since it was encoded; keeping the old embedding. Use --update to encode "
+        "the new text" in capsys.readouterr().err
+    )
+    assert contents(derived) == before, "record and both arrays are of the old text"
+    found = status(derived_dir=derived, workers=1)
+    assert found.update is not None
+    assert found.update.captions.count == 1
+    assert found.next_command is not None
+    assert "--update" in found.next_command
+    summary = sketch(images, derived, update=True)
+    assert summary.updated_captions == [str(images / "img001.png")]
+    assert contents(derived) == fresh(images, derived, recipe=recipe)
+    (images / "img002.txt").write_text("a third caption")
+    assert sketch(images, derived, recompute=["t5", "short"]).replaced_captions == 1
+    assert contents(derived) == fresh(images, derived, recipe=recipe)
+
+
+def test_a_missing_array_of_a_caption_is_made_from_the_text_of_the_other(tmp_path: Path) -> None:
+    images, recipe = make_images(tmp_path / "images", 3, TINY), tmp_path / "mine.toml"
+    recipe.write_text(TWO_TEXTS)
+    derived, given = tmp_path / "derived", tmp_path / "captions.csv"
+    given.write_text("file_name,caption\nimg001.png,one caption\n")
+    sketch(images, derived, recipe=recipe, captions=given)
+    before = contents(derived)
+    given.write_text("file_name,caption\nimg001.png,quite another caption\n")
+    (derived / "short/img001.npy").unlink()
+    summary = sketch(images, derived, captions=given)
+    assert (summary.derived, summary.kept_captions) == (1, 1)
+    assert contents(derived) == before
+    sketch(images, derived, captions=given, update=True)
+    assert contents(derived) == fresh(images, derived, recipe=recipe, captions=given)
+
+
+def test_a_partial_recompute_that_goes_on_does_not_make_edited_captions_again(
+    tmp_path: Path,
+) -> None:
+    images, recipe = make_images(tmp_path / "images", 3, TINY), tmp_path / "mine.toml"
+    recipe.write_text(TWO_TEXTS)
+    derived = tmp_path / "derived"
+    sketch(images, derived, recipe=recipe)
+    (images / "img000.txt").write_text("quite another caption")
+    sketch(images, derived, recompute=["t5"], trial=2)
+    summary = sketch(images, derived, recompute=["t5"])
+    assert (summary.derived, summary.swapped) == (1, ["t5"])
+    sketch(images, derived, update=True)
+    assert contents(derived) == fresh(images, derived, recipe=recipe)

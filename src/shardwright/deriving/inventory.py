@@ -103,6 +103,14 @@ class Inventory:
         pictures = self.store.recipe.pictures
         return [c.name for c in pictures if self._there[c][number] and c not in make]
 
+    def keeps_text(self, number: int, field: str, make: Collection[Component]) -> bool:
+        """Whether an array of a text stays, so that all others of it are made from the same text.
+
+        That is the one on record. An update makes all arrays of another text together.
+        """
+        captions = (c for c in self.store.recipe.captions if c.field == field and c not in make)
+        return any(self._there[component][number] for component in captions)
+
     def is_outdated(self, number: int, make: Collection[Component]) -> bool:
         """Whether some array will still show an earlier version of an image."""
         kept = self.kept(number, make)
@@ -131,7 +139,8 @@ class Inventory:
             if "image" in sources and new is not None and new.now(path) is None:
                 continue
             texts = self._texts_now(number) if fields or number in self.other_captions else {}
-            if any(texts[field] not in (None, record.get(field)) for field in fields):
+            taken = (field for field in fields if not self.keeps_text(number, field, components))
+            if any(texts[field] not in (None, record.get(field)) for field in taken):
                 continue
             self.valid[number] = 1
             self.touched.pop(number, None)

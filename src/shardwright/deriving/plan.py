@@ -144,11 +144,12 @@ class Plan:
             recorded, given = recorded_text(record, field), row.get(field)
             made = {c for c in make if c.source == "caption" and c.field == field}
             same = self.settings.is_update and not self.inventory.is_edited(number, field)
-            if made & self.settings.recomputed and not same:
+            kept = self.inventory.keeps_text(number, field, make)
+            if made & self.settings.recomputed and not (same or kept):
                 chosen[field] = given  # or the text beside it, which may be why it is recomputed
-            elif made or field not in self.settings.store.recipe.texts:
+            elif (made and not kept) or field not in self.settings.store.recipe.texts:
                 chosen[field] = given or recorded
-            else:  # the array was made from the text on record
+            else:  # an array was made from the text on record
                 chosen[field] = recorded or given
         return chosen
 
@@ -171,9 +172,13 @@ class Plan:
 
     def replaced_captions(self) -> int:
         """Count the captions on record that are replaced, as their arrays are recomputed."""
-        recomputed = [c for c in self.settings.recomputed if c.source == "caption"]
-        others = self.inventory.other_captions.keys() & set(self.numbers)
-        return sum(1 for number in others if self.inventory.missing(number, recomputed))
+        planned, found = set(self.numbers), 0
+        for number, fields in self.inventory.other_captions.items():
+            make = self.inventory.missing(number, self.settings.recomputed)
+            new = {c.field for c in make if c.source == "caption"} & fields
+            new = {field for field in new if not self.inventory.keeps_text(number, field, make)}
+            found += number in planned and bool(new)
+        return found
 
     def count_profiles(self, stored: Collection[Component], outcomes: Outcomes) -> bool:
         """Count the images whose arrays were made without their colour profile.
