@@ -17,7 +17,13 @@ from shardwright.store.store import Store
 from shardwright.summary import Count
 
 FAILURES_NAME = "failures.jsonl"
+NO_CAPTION = "no_caption"
 _IN_A_ROW = 100
+# Reasons that are found before the work, so that every run finds them again.
+_FOUND_BEFORE = (
+    *(NO_CAPTION, "no_image_id", "image_id_invalid", "duplicate_id", "not_migrated"),
+    *("unreadable_folder", "caption_ambiguous"),
+)
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -82,6 +88,40 @@ class Outcomes:
         for failure in self.failures:
             reasons.setdefault(failure.reason, Count(0, failure.image_path)).count += 1
         return reasons
+
+
+class Earlier:
+    """The failures of earlier runs, of images that have not changed since."""
+
+    def __init__(self, store: Store) -> None:
+        failures = read_failures(store)
+        self._tried = (store.state / FAILURES_NAME).stat().st_mtime_ns if failures else 0
+        self._by_path = {failure.image_path: failure for failure in failures}
+        # Their folder may have moved since.
+        self._gone = {f.image_id: f for f in failures if is_gone(f.image_path)}
+
+    def of(self, source: Source) -> Failure | None:
+        """Find the failure of an image."""
+        if failure := self._by_path.get(absolute(source.path)):
+            return None if self._is_newer(source, moved=False) else failure
+        failure = self._gone.get(source.image_id)
+        if failure and os.path.basename(failure.image_path) == os.path.basename(source.path):
+            return None if self._is_newer(source, moved=True) else failure
+        return None
+
+    def of_picture(self, source: Source) -> Failure | None:
+        """Find it if it came up at work, so that only another try could settle it."""
+        failure = self.of(source)
+        return None if failure is None or failure.reason in _FOUND_BEFORE else failure
+
+    def _is_newer(self, source: Source, *, moved: bool) -> bool:
+        """Whether an image or its text was written since; a copy has a new time of change."""
+        paths = [source.path, *([source.sidecar] if source.has_sidecar else [])]
+        with suppress(OSError):
+            states = [os.stat(path) for path in paths]
+            times = (state.st_mtime_ns if moved else state.st_ctime_ns for state in states)
+            return any(time > self._tried for time in times)
+        return False
 
 
 def write_failures(

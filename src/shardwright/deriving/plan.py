@@ -11,7 +11,7 @@ from typing import Any
 from shardwright.deriving import images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
 from shardwright.deriving.images import BadImageError
-from shardwright.deriving.outcomes import Outcomes
+from shardwright.deriving.outcomes import NO_CAPTION, Earlier, Outcomes
 from shardwright.deriving.prepare import Sample, read_texts, require_kept
 from shardwright.deriving.recorded import recorded_text
 from shardwright.deriving.settings import InForce
@@ -40,7 +40,8 @@ class Plan:
         self.texts = 0  # captions to be tokenized
         self.changed: list[str] = []  # images whose arrays show an earlier file
         self.to_make = dict.fromkeys(components, 0)
-        names = [component.name for component in components]
+        names = self._names = [component.name for component in components]
+        earlier, textless = Earlier(settings.store), 0
         selective = settings.store.recipe.selection != Selection()
         recordable = not settings.store.recipe.captions  # without a caption
         if selective:
@@ -66,7 +67,11 @@ class Plan:
             update = number in inventory.other_columns
             update |= recordable and not inventory.valid[number]
             if wants_text and (field := inventory.missing_text(number)):
-                outcomes.fail(source, "no_caption", _nowhere(field), names)
+                textless += 1
+                failure = (NO_CAPTION, _nowhere(field))
+                if known := earlier.of_picture(source):
+                    failure = (known.reason, known.detail)
+                outcomes.fail(source, *failure, names)
             elif not (make or wants_text or update):
                 outcomes.complete += 1
             else:
@@ -74,15 +79,37 @@ class Plan:
                 self.texts += wants_text
                 for component in make:
                     self.to_make[component] += 1
-        failures = [failure for failure in outcomes.failures if failure.reason == "no_caption"]
-        if len(failures) == len(inventory.sources):
+        if textless == len(inventory.sources):
             field = next(filter(None, map(inventory.missing_text, range(len(inventory.sources)))))
             beside_it = ", or write name.txt beside name.jpg" * (field == CAPTION)
             raise InputMissingError(
                 f"has no {field}, and no other image has one",
-                path=failures[0].image_path,
+                path=outcomes.failures[0].image_path,
                 fix=f"give --captions FILE{beside_it}",
             )
+
+    def foresee(self, outcomes: Outcomes, progress: Progress) -> None:
+        """Find what would fail, as far as texts and the heads of files show it, for a dry run."""
+        progress.phase("look at images", len(self.numbers), "images")
+        left = array("Q")
+        for number in self.numbers:
+            check()
+            progress.advance(1)
+            make = self.inventory.missing(number, self.components)
+            try:
+                sample = self._sample(number, make)
+                read_texts(sample, self.settings.store.recipe.texts)
+                if any(component.source == "image" for component in make):
+                    images.measure(sample.source.path)
+            except (BadImageError, CaptionError) as error:
+                reason, detail = error.args
+                outcomes.fail(self.inventory.sources[number], reason, detail, self._names)
+                self.texts -= self.wants_text(number, make)
+                for component in make:
+                    self.to_make[component] -= 1
+            else:
+                left.append(number)
+        self.numbers = left
 
     @property
     def work(self) -> list[Component]:

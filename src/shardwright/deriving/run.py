@@ -80,6 +80,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         outcomes = Outcomes()
         with images.strict():
             layout = Plan(settings, outcomes, progress)
+            if request.dry_run:
+                layout.foresee(outcomes, progress)
         if settings.generation is not None and not request.drop_failed:
             settings.generation.require_given({source.image_id for source in found})
         # A record needs all masks, also those of components that are not asked for.

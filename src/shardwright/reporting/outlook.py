@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ from shardwright.deriving.captions import CAPTION, CaptionError, beside
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import Inventory
-from shardwright.deriving.outcomes import FAILURES_NAME, read_failures
+from shardwright.deriving.outcomes import Earlier
 from shardwright.deriving.settings import digest
 from shardwright.deriving.sources import Source
 from shardwright.deriving.views import left_out
@@ -21,7 +20,7 @@ from shardwright.progress import Progress
 from shardwright.recipes import Selection
 from shardwright.reporting import Outlook
 from shardwright.store import provenance
-from shardwright.store.facts import Facts, absolute
+from shardwright.store.facts import Facts
 from shardwright.store.store import Store
 from shardwright.summary import Count
 
@@ -95,28 +94,20 @@ class _Left:
 
     def __init__(self, store: Store) -> None:
         self.recipe = store.recipe
-        self.failed = {failure.image_path for failure in read_failures(store)}
-        log = store.state / FAILURES_NAME
-        self.tried = log.stat().st_mtime_ns if self.failed else 0
+        self.failed = Earlier(store)
         texts = {component.name for component in store.recipe.captions}
         entries = provenance.readable(store.folder)
         self.encoders = {str(entries[n].settings.get("encoders")) for n in texts & entries.keys()}
 
     def stays(self, source: Source, known: Facts | None) -> bool:
         """Whether an image has failed and not changed since, or is left out by the recipe."""
-        if absolute(source.path) in self.failed and not self._is_newer(source):
+        if self.failed.of(source) is not None:
             return True
         if known is not None and known.left_out is not None:
             return self._is_same(source, known)
         with suppress(BadImageError):
             selects = self.recipe.selection != Selection()
             return selects and bool(left_out(images.measure(source.path), self.recipe))
-        return False
-
-    def _is_newer(self, source: Source) -> bool:
-        paths = [source.path, *([source.sidecar] if source.has_sidecar else [])]
-        with suppress(OSError):
-            return any(os.stat(path).st_ctime_ns > self.tried for path in paths)
         return False
 
     def _is_same(self, source: Source, known: Facts) -> bool:
