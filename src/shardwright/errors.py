@@ -33,6 +33,7 @@ _FIXES = {
     errno.EPERM: _ALLOW,
     errno.EROFS: "mount it for writing, or work in another folder",
     errno.EISDIR: "a file belongs there, so move that folder away",
+    errno.ESPIPE: "put the file itself there",
 }
 
 

@@ -156,7 +156,7 @@ class StagedCommits(Commits):
     def _load(self, shard: Shard, final: bool) -> Commit | None:
         check()
         with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            commit = decode(self._path(shard).read_bytes())
+            commit = decode(files.read(self._path(shard)))
             there = commit.shard is None or _is_there(commit.shard, self.targets[shard.part])
             counts = final or not commit.is_doubtful
             return commit if there and counts and self.is_of(commit, shard) else None

@@ -31,6 +31,7 @@ from shardwright.errors import SourceChangedError, StorageError
 from shardwright.interrupts import check
 from shardwright.shards.format import manifest
 from shardwright.shards.format.writer import names_of
+from shardwright.storage import files
 from shardwright.storage.local import LocalStorage
 from shardwright.storage.objects import NEW, ConditionError, together
 from shardwright.storage.remote import RemoteStorage, Storage, abort_uploads
@@ -164,7 +165,7 @@ class DirectCommits(Commits):
     def _read(self, shard: Shard, etag: str) -> Commit | None:
         """Read a commit, unless a claim stands in its place."""
         with suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-            commit = decode(self._path(shard).read_bytes())
+            commit = decode(files.read(self._path(shard)))
             if self.is_of(commit, shard):
                 commit.etag = etag
                 return commit

@@ -46,7 +46,7 @@ def save(output: Location, left: Iterable[Left]) -> None:
 def load(output: Location) -> list[Left]:
     """Read the ledger of the last build; none if it is gone."""
     path = output / STATE_FOLDER / LEDGER_NAME
-    lines = path.read_bytes().splitlines() if path.is_file() else []
+    lines = files.read(path).splitlines() if path.is_file() else []
     try:
         return [msgspec.json.decode(line, type=Left) for line in lines]
     except (msgspec.MsgspecError, UnicodeDecodeError):

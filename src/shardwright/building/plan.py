@@ -20,6 +20,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from shardwright import regular
 from shardwright.buckets import Bucket
 from shardwright.building import inputs, measuring
 from shardwright.building.inputs import Found, Listing, Problem, Row
@@ -253,7 +254,7 @@ def read(
     ``first_numbers`` are, for each part, the numbers of its first new shards by bucket.
     """
     path = folder / INPUTS_NAME
-    with files.explained(path), path.open("rb") as file:
+    with files.explained(path), regular.opened(path) as file:
         scan = Scan(Store(folder, path, recipe), files.state(file.fileno()))
     left: list[Left] = []
     hashes = array("q")
@@ -336,7 +337,7 @@ def checksum(folder: Path) -> str:
     """Give the xxh3 of the inputs; blank if they are gone."""
     hasher = xxhash.xxh3_64()
     path = folder / INPUTS_NAME
-    with files.explained(path), suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
+    with files.explained(path), suppress(FileNotFoundError), regular.unbuffered(path) as file:
         while data := file.read(1 << 20):
             check()
             hasher.update(data)

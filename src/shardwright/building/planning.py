@@ -33,6 +33,7 @@ from shardwright.packing.targets import Target, find_targets
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format.manifest import PackSettings, Run, Unfinished, relative_name
 from shardwright.shards.format.moving import stage_of
+from shardwright.storage import files
 from shardwright.storage.remote import storage_at
 from shardwright.storage.urls import Location, Url, is_within, location
 from shardwright.summary import Count
@@ -162,7 +163,7 @@ def _asked(
     if again is None:
         choice = read_lists(settings, request.output)
     if request.captions is not None:
-        data = xxhash.xxh3_64_hexdigest(request.captions.read_bytes())
+        data = xxhash.xxh3_64_hexdigest(files.read(request.captions))
         given = [relative_name(request.captions, request.output), data]
     asked = PlanFile(
         settings=choice.settings,

@@ -94,7 +94,7 @@ def load_plan(output: Location) -> PlanFile | None:
     path = folder / PLAN_NAME
     with files.explained(path), suppress(FileNotFoundError, NotADirectoryError):
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            return msgspec.json.decode(path.read_bytes(), type=PlanFile)
+            return msgspec.json.decode(files.read(path), type=PlanFile)
         raise DamageError("is damaged", path=path, fix=_delete(output))
     return None
 

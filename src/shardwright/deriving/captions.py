@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import msgspec
 
+from shardwright import regular
 from shardwright.deriving import places
 from shardwright.deriving.sources import Source
 from shardwright.errors import InputMissingError, UsageError
@@ -99,7 +100,7 @@ def read(path: Location, root: Location, recipe: Recipe) -> Captions:
     if not path.is_file():
         if path.is_dir():
             raise UsageError("is a folder", path=path, fix=fix)
-        raise InputMissingError("no such file", path=path, fix=fix)
+        raise InputMissingError(files.absence(path), path=path, fix=fix)
     captions = Captions(path, str(root), {})
     ours = own_fields(recipe)
     rows = _csv_rows(path) if path.suffix.lower() == ".csv" else _jsonl_rows(path)
@@ -169,7 +170,7 @@ def beside(source: Source) -> str | None:
 
 
 def _opened(path: Location) -> IO[bytes]:
-    return BytesIO(path.read_bytes()) if isinstance(path, Url) else path.open("rb")
+    return BytesIO(path.read_bytes()) if isinstance(path, Url) else regular.opened(path)
 
 
 def _jsonl_rows(path: Location) -> Iterator[tuple[int, dict[str, Any]]]:

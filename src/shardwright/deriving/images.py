@@ -215,12 +215,10 @@ def _opened(place: Place, *, head: bool = False) -> Iterator[Image.Image]:
             yield image
     except BadImageError:
         raise
-    except UnidentifiedImageError as error:
+    except UnidentifiedImageError:
         format_ = _format_by_content(place) or _format_by_name(place)
         if format_ is None or format_ in (*_READABLE, _BY_NAME):
-            # Of a part, Pillow knows no name.
-            unknown = f"cannot identify image file {str(place)!r}"
-            detail = str(error) if isinstance(place, str) else unknown
+            detail = f"cannot identify image file {str(place)!r}"  # Pillow knows no name
             raise BadImageError("broken_image", detail) from None
         detail = _INSTEAD.get(format_, "save it as PNG, TIFF or JPEG")
         raise BadImageError("format_not_readable", detail) from None

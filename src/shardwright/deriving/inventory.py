@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from shardwright import regular
 from shardwright.deriving.captions import CAPTION, CaptionError, Captions, Row, beside
 from shardwright.deriving.recorded import id_of, other_image, owners, recorded_text
 from shardwright.deriving.sources import Source, problems
@@ -231,7 +232,7 @@ class Inventory:
         if not self._line[number]:
             return None
         jsonl = self.store.jsonl
-        with files.explained(jsonl), jsonl.open("rb") as file:
+        with files.explained(jsonl), regular.opened(jsonl) as file:
             file.seek(self._line[number] - 1)
             return records.parse(file.readline().rstrip(b"\r\n"))
 

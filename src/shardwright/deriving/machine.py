@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
+from shardwright import regular
 from shardwright.deriving.passes import Pass
 from shardwright.encoders import devices
 
@@ -80,6 +81,6 @@ def _limits() -> Iterator[int]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return regular.read(path).decode()
     except OSError:  # not Linux, or not for us
         return ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from shardwright import regular
 from shardwright.deriving.sources import Source
 from shardwright.errors import TooManyFailuresError
 from shardwright.storage import files
@@ -166,7 +167,7 @@ def read_failures(store: Store) -> list[Failure]:
     """Read the failures of earlier runs; invalid lines are skipped."""
     path = store.state / FAILURES_NAME
     found = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
+    for line in regular.read(path).splitlines() if path.is_file() else ():
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             found.append(msgspec.json.decode(line, type=Failure))
     return found

@@ -13,11 +13,11 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
 import xxhash
 
+from shardwright import regular
 from shardwright.errors import StorageError
 from shardwright.storage.urls import Url, is_url
 from shardwright.store import facts
@@ -114,7 +114,7 @@ def begins(data: bytes) -> str:
 def read(place: Place) -> bytes:
     """Read all bytes."""
     if isinstance(place, str):
-        return _get(place) if is_url(place) else Path(place).read_bytes()
+        return _get(place) if is_url(place) else regular.read(place)
     if len(place.data) == place.size:
         return place.data
     with _opened(place) as part:
@@ -126,20 +126,21 @@ def begin(place: Place, count: int) -> bytes:
     if isinstance(place, str):
         if is_url(place):
             return _get(place, 0, count)
-        with open(place, "rb", buffering=0) as file:
+        with regular.unbuffered(place) as file:
             return file.read(count)
     with _opened(place) as part:
         return part.read(count) or b""
 
 
 @contextmanager
-def opened(place: Place, *, head: bool) -> Iterator[str | IO[bytes]]:
-    """Give what Pillow opens: a path; or a part in memory, of which a ``head`` is read in pieces.
+def opened(place: Place, *, head: bool) -> Iterator[IO[bytes]]:
+    """Give what Pillow reads: a file; or a part in memory, of which a ``head`` is read in pieces.
 
     Most formats need only the first piece to give their size; others may seek to any place.
     """
     if isinstance(place, str):
-        yield place
+        with regular.opened(place) as image:
+            yield image
     elif head or place.size > _AT_ONCE:
         with _opened(place) as part, io.BufferedReader(part, HEAD) as file:
             yield file
@@ -202,7 +203,7 @@ def _get(path: str, offset: int = 0, size: int | None = None) -> bytes:
 def _opened(part: Part) -> _Window:
     if is_url(part.path):
         return _FarWindow(part)
-    return _Window(part, os.open(part.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+    return _Window(part, regular.descriptor(part.path))
 
 
 class _Window(io.RawIOBase):

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from shardwright import regular
 from shardwright.encoders.base import Axes, RecipeError
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipes import Component
@@ -102,7 +103,7 @@ class Checkpoint:
         """Read one of the JSON files."""
         path = (folder or self.folder) / name
         try:
-            found = json.loads(path.read_bytes())
+            found = json.loads(regular.read(path))
         except FileNotFoundError:
             raise self._missing(f"has no {name}") from None
         except (OSError, ValueError) as error:
@@ -168,7 +169,7 @@ class Checkpoint:
         small += [self.tokenizer_folder / name for name in self.layout.tokenizer]
         digests = hashlib.sha256()
         for path in [*filter(Path.is_file, small), *self._weight_files()]:
-            with path.open("rb") as file:
+            with regular.unbuffered(path) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             digests.update(f"{path.name} {digest}\n".encode())
         # The folder's name and not its path, so that a model may be moved.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright import regular
 from shardwright.errors import InputMissingError, SourceChangedError
 from shardwright.interrupts import check
 from shardwright.looking.sources import BucketCount, Member, by_size
@@ -104,7 +105,7 @@ class StoreSource:
             known = self._unrecorded[number]
             return {name: known[name] for name in _OF_FAILED if known.get(name) is not None}
         path = self.store.jsonl
-        with explained(path), path.open("rb") as file:
+        with explained(path), regular.opened(path) as file:
             file.seek(line)
             try:
                 record = records.parse(file.readline(records.LONGEST_LINE).rstrip(b"\r\n"))

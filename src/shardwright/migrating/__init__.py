@@ -11,6 +11,7 @@ from shardwright.engine.local import Local
 from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
+from shardwright.storage.files import absence
 from shardwright.storage.local import require_writable
 from shardwright.summary import Summary
 from shardwright.validate import require_switches
@@ -71,7 +72,7 @@ def migrate(
     derived, path = store.folder, store.jsonl
     if not path.is_file():
         fix = "give the Stage 1 metadata with --jsonl, or its folder with --derived-dir"
-        raise InputMissingError("no such file", path=path, fix=fix)
+        raise InputMissingError(absence(path), path=path, fix=fix)
     if holds_shards(derived):
         raise UsageError("holds shards", path=derived, fix="give the store, or a new folder")
     engine = Local.of(workers)

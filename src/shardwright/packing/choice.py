@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from shardwright import regular
 from shardwright.errors import InputMissingError, ShardwrightError, UsageError
 from shardwright.recipes import Recipe, Selection
 from shardwright.shards.format.manifest import IdsFile, PackSettings, relative_name
-from shardwright.storage.files import explained
+from shardwright.storage.files import absence, explained
 from shardwright.storage.urls import Location
 from shardwright.store import facts, records, where
 from shardwright.store.facts import Facts
@@ -187,9 +188,9 @@ def _read_ids(flag: str, path: Path, folder: Location) -> tuple[frozenset[str], 
     """Read a list of ids, one to a line; in a ``.jsonl`` file, those of its records."""
     if not path.is_file():
         fix = f"restore it, or give another {flag} (with --sync, if there are shards)"
-        raise InputMissingError(f"{flag}: no such file", path=path, fix=fix)
+        raise InputMissingError(f"{flag}: {absence(path)}", path=path, fix=fix)
     with explained(path):
-        data = path.read_bytes()
+        data = regular.read(path)
     ids = frozenset((_jsonl_ids if path.suffix == ".jsonl" else _text_ids)(flag, path, data))
     return ids, IdsFile(relative_name(path, folder), xxhash.xxh3_64_hexdigest(data))
 

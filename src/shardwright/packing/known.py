@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable
 from contextlib import ExitStack, suppress
 from typing import BinaryIO
 
+from shardwright import regular
 from shardwright.packing.scan import Scan, changed
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts
@@ -42,7 +43,7 @@ def read(
         file: BinaryIO | None = None
         if any(offset != _UNKNOWN for offset in offsets):
             try:
-                file = stack.enter_context(path.open("rb"))
+                file = stack.enter_context(regular.opened(path))
             except OSError as error:  # although lines of it were found
                 raise changed(path, str(error.strerror)) from error
         for image_id, offset in zip(ids, offsets, strict=True):

@@ -83,7 +83,7 @@ def _finished(output: Location, plan: Plan, shard: Shard) -> ShardEntry | None:
     check()
     path = output / index.index_name(shard.path)
     try:
-        data = path.read_bytes()
+        data = files.read(path)
         head = index.decode(data, path).head
         # An earlier version wrote no such file, and then the shard has none.
         beside = records.checksum(output, shard.path) if head.records_xxh3 else None

@@ -17,6 +17,7 @@ from itertools import filterfalse, pairwise
 from pathlib import Path
 from typing import BinaryIO
 
+from shardwright import regular
 from shardwright.errors import InputMissingError, ProvenanceError, SourceChangedError
 from shardwright.interrupts import check
 from shardwright.packing.summary import Counts
@@ -143,7 +144,7 @@ class Excerpt:
         """Read the id and the line of each sample; raise if the file has changed since the scan."""
         path = self.store.jsonl
         with ExitStack() as stack:
-            fd = _open(path, 0, stack)
+            fd = _open(path, os.O_RDONLY, stack)
             if hasattr(os, "posix_fadvise"):  # so that a disk reads many at a time; macOS has none
                 for offset, length in zip(self.offsets, self.lengths, strict=True):
                     os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
@@ -156,7 +157,8 @@ class Excerpt:
 
 def _open(path: Path, flags: int, stack: ExitStack) -> int:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+        is_folder = flags & os.O_DIRECTORY
+        fd = os.open(path, flags | os.O_CLOEXEC) if is_folder else regular.descriptor(path)
     except OSError as error:  # although the scan could
         raise changed(path, str(error.strerror)) from error
     stack.callback(os.close, fd)
@@ -173,7 +175,7 @@ def scan(store: Store, progress: Progress, progress_every: int) -> Scan:
     # Where the latest record of each id is, by the name that its arrays have.
     places = dict.fromkeys(_complete(store), _UNMET)
     jsonl, rules = store.jsonl, Rules(store.recipe)
-    with explained(jsonl), jsonl.open("rb") as again:
+    with explained(jsonl), regular.opened(jsonl) as again:
         found = Scan(store, files.state(again.fileno()))
         doubts = _Doubts(found, places, again, rules, progress)
         walked = records.walk(jsonl, rules.essentials, progress=progress, phase="scan")
@@ -285,7 +287,7 @@ def require_inputs(store: Store) -> None:
     require_merged(store)
     if not store.jsonl.is_file():
         fix = "give the Stage 2 metadata with --jsonl, or its folder with --derived-dir"
-        raise InputMissingError("no such file", path=store.jsonl, fix=fix)
+        raise InputMissingError(files.absence(store.jsonl), path=store.jsonl, fix=fix)
     for component in store.recipe.components:
         folder = store.arrays(component)
         if not folder.is_dir():

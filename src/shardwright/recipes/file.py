@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwright import regular
 from shardwright.errors import InputMissingError, UsageError, refusal
 from shardwright.recipes import keys, rules
 from shardwright.recipes.build import Invalid, Table, Tables, build, place
@@ -120,7 +121,7 @@ def _place(given: str, folder: Path, above: list[Path]) -> tuple[Path, str]:
 def _parse(path: Path, label: str) -> Tables:
     """Read one file, and check each key and value by itself."""
     try:
-        with open(path, "rb") as file:
+        with regular.opened(path) as file:
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise refusal(path, error) from None

@@ -12,6 +12,7 @@ from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
+from shardwright import regular
 from shardwright.deriving.outcomes import Failure, read_failures
 from shardwright.packing.known import read_one
 from shardwright.packing.scan import Scan, changed
@@ -72,7 +73,7 @@ class Rows:
         known: Facts | None
         with ExitStack() as stack:
             path = facts.path_of(self.store)
-            file = stack.enter_context(path.open("rb")) if self._facts else None
+            file = stack.enter_context(regular.opened(path)) if self._facts else None
             for line, record in records.walk(self.store.jsonl, records.parse):
                 state = self._state(line, record)
                 if state is None:
@@ -98,13 +99,16 @@ class Rows:
     def facts_of(self, image_id: str) -> Facts | None:
         """Read what is known of an image."""
         path = facts.path_of(self.store)
-        with files.explained(path), path.open("rb") if self._facts else nullcontext() as file:
+        with files.explained(path), regular.opened(path) if self._facts else nullcontext() as file:
             return self._known(file, image_id)
 
     def require_unchanged(self) -> None:
         """Raise if the metadata has changed since it was scanned."""
         jsonl = self.store.jsonl
-        with files.explained(jsonl), jsonl.open("rb") if jsonl.exists() else nullcontext() as file:
+        with (
+            files.explained(jsonl),
+            regular.opened(jsonl) if jsonl.exists() else nullcontext() as file,
+        ):
             if file and files.state(file.fileno()) != self.found.jsonl_state:
                 raise changed(jsonl, "written to")
 

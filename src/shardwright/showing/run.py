@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from shardwright import recipes
+from shardwright import recipes, regular
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipes import Component, RecipeFile, build, file, toml
 from shardwright.recipes.compare import dtype_text, shape_text
@@ -18,7 +18,8 @@ def shipped() -> dict[str, ShippedRecipe]:
     """Describe the shipped recipes by the first sentence of their files."""
     found = {}
     for name in file.shipped():
-        comment = file.shipped_path(name).read_text().partition("\n\n")[0].replace("\n# ", " ")
+        text = regular.read(file.shipped_path(name)).decode()
+        comment = text.partition("\n\n")[0].replace("\n# ", " ")
         about = comment.removeprefix("# ").partition(". ")[0].removesuffix(".")
         found[name] = ShippedRecipe(about, list(file.read_shipped(name).recipe.by_name))
     return found

@@ -6,6 +6,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from shardwright import regular
+
 _DIRECT = getattr(os, "O_DIRECT", 0)  # Linux has it; elsewhere the cache is used
 
 
@@ -18,7 +20,7 @@ class Disk:
 
     def append(self, path: Path) -> int:
         """Open a file for writing at its end; it need not exist."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return regular.descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
         """Write some of the data and return how many bytes."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
+from shardwright import regular
 from shardwright.errors import ShardwrightError, StorageError, refusal
 from shardwright.interrupts import check
 from shardwright.storage.disk import Disk
@@ -298,7 +299,7 @@ def keep(path: Path, name: Path) -> None:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            with path.open("rb") as source, GatheredFile(name) as file:
+            with regular.opened(path) as source, GatheredFile(name) as file:
                 while piece := source.read(1 << 20):
                     check()
                     file.put(piece)
@@ -307,12 +308,24 @@ def keep(path: Path, name: Path) -> None:
     sync_folder(name.parent)
 
 
+def read(path: Location) -> bytes:
+    """Read a file; raise an OSError if it is missing, or not a regular file."""
+    return regular.read(path) if isinstance(path, Path) else path.read_bytes()
+
+
+def absence(path: Location) -> str:
+    """Say why a path is not that of a regular file."""
+    if isinstance(path, Path) and path.exists():
+        return regular.kind(path.stat().st_mode)
+    return "no such file"
+
+
 def read_existing(paths: Mapping[str, Location]) -> dict[str, bytes]:
     """Read those of some files that exist, by the same names."""
     found = {}
     for name, path in paths.items():
         with explained(path), suppress(FileNotFoundError):
-            found[name] = path.read_bytes()
+            found[name] = read(path)
     return found
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
+from shardwright import regular
 from shardwright.errors import NoSpaceError, StorageError, UsageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
@@ -32,10 +33,10 @@ class Readable(Protocol):
 
 
 class LocalFile:
-    """An open local file; opening a pipe in its place does not wait."""
+    """An open local file."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._fd = regular.descriptor(path)
         self.size = os.fstat(self._fd).st_size
         if hasattr(os, "posix_fadvise"):  # to read further ahead; macOS has none
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)

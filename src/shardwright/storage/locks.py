@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from shardwright import regular
 from shardwright.errors import LockedError
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage import files
@@ -20,7 +21,7 @@ def require_unlocked(folder: Location) -> None:
         return
     path = folder / STATE_FOLDER / "lock"
     if path.is_file():
-        with files.explained(path), open(path, "rb") as file:
+        with files.explained(path), regular.opened(path) as file:
             _claim(file.fileno(), folder)
 
 
@@ -43,7 +44,7 @@ def lock(folder: Path) -> Iterator[None]:
     files.make_folder(folder / STATE_FOLDER)
     path = folder / STATE_FOLDER / "lock"
     with files.explained(path):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = regular.descriptor(path, os.O_RDWR | os.O_CREAT)
     try:
         _claim(fd, folder)
         with suppress(OSError):  # the holder's name is only a help; a full disk has no room for it

@@ -16,6 +16,7 @@ from typing import BinaryIO
 import msgspec
 import xxhash
 
+from shardwright import regular
 from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.recipes import Recipe
@@ -136,7 +137,7 @@ def parse(line: bytes | None) -> Facts:
 def read_at(store: Store, offset: int) -> Facts:
     """Read one line again."""
     path = path_of(store)
-    with explained(path), path.open("rb") as file:
+    with explained(path), regular.opened(path) as file:
         return read_line(file, offset)
 
 
@@ -223,7 +224,7 @@ def absolute(path: str) -> str:
 
 def _xxh3(path: str) -> str:
     hasher = xxhash.xxh3_64()
-    with open(path, "rb", buffering=0) as file:
+    with regular.unbuffered(path) as file:
         while data := file.read(_CHUNK):
             hasher.update(data)
     return hasher.hexdigest()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
+from shardwright import regular
 from shardwright.interrupts import undisturbed
 from shardwright.storage import files
 from shardwright.store import records
@@ -109,7 +110,7 @@ def apply(
     """
     if not path.is_file():
         return Recovered(0, 0)
-    with files.explained(path), path.open("rb") as journal:
+    with files.explained(path), regular.opened(path) as journal:
         offsets, torn_lines = _index(journal)
         offsets = {i: offset for i, offset in offsets.items() if ids is None or i in ids}
         if offsets:

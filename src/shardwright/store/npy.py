@@ -7,13 +7,14 @@ these. No memory is allocated by what a header claims.
 from __future__ import annotations
 
 import ast
-import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from shardwright import regular
 from shardwright.pictures import Read
 from shardwright.recipes import Component, Shape
+from shardwright.regular import NotRegularError
 
 MAGIC = b"\x93NUMPY"
 HEADER_BYTES = 128  # what NumPy writes for every array of ours
@@ -78,12 +79,13 @@ def _judge(start: bytes, component: Component) -> tuple[Shape | None, int]:
 
 
 def open_array(path: Path | str, folder_fd: int | None = None) -> int:
-    """Open an array file for reading; a pipe does not block this."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    """Open an array file for reading."""
     try:
-        return os.open(path, flags, dir_fd=folder_fd)
+        return regular.descriptor(path, folder_fd=folder_fd)
     except FileNotFoundError:
         raise BadArrayError("missing") from None
+    except (IsADirectoryError, NotRegularError):
+        raise BadArrayError("not_a_file") from None
     except OSError:
         raise BadArrayError("unreadable") from None
 

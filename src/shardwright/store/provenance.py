@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from shardwright import regular
 from shardwright.errors import ProvenanceError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component
@@ -86,7 +87,7 @@ def read(derived_dir: Path) -> dict[str, Entry]:
     """Read the entries of a store, by component."""
     path = derived_dir / STATE_FOLDER / NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Document).components
+        return msgspec.json.decode(regular.read(path), type=_Document).components
     except FileNotFoundError:
         return {}
     except OSError as error:

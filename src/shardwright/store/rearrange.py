@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from shardwright import regular
 from shardwright.errors import DamageError, UsageError
 from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
@@ -89,7 +90,7 @@ def finish(store: Store) -> tuple[int, int] | None:
     if not path.exists():
         return None
     with files.explained(path):
-        data = path.read_bytes()
+        data = regular.read(path)
     try:
         steps = msgspec.json.decode(data, type=list[_Step])
     except (msgspec.MsgspecError, UnicodeDecodeError):

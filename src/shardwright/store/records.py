@@ -11,6 +11,7 @@ from typing import IO, Any, TypeGuard, TypeVar
 
 import msgspec
 
+from shardwright import regular
 from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.recipes import Mask, Recipe
@@ -103,7 +104,7 @@ def walk(
     progress = progress or Progress()
     with explained(path):
         try:
-            file = path.open("rb", _READ_AHEAD)
+            file = regular.opened(path, _READ_AHEAD)
         except FileNotFoundError:
             return
         with file:

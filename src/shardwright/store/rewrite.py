@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from shardwright import regular
 from shardwright.errors import SourceChangedError
 from shardwright.interrupts import check
 from shardwright.storage import files
@@ -44,7 +45,7 @@ class Part:
 
     def lines(self) -> Iterator[Line]:
         """Read the lines."""
-        with files.explained(self.jsonl), open(self.jsonl, "rb", _READ_AHEAD) as file:
+        with files.explained(self.jsonl), regular.opened(self.jsonl, _READ_AHEAD) as file:
             if files.state(file.fileno()) != self.state:
                 raise _changed(self.jsonl)
             file.seek(self.start)
@@ -69,7 +70,8 @@ class Rewrite:
         self.jsonl = jsonl = target(jsonl)
         self._there = jsonl.exists()
         with files.explained(jsonl):
-            self._fd = os.open(jsonl if self._there else os.devnull, os.O_RDONLY)
+            none = os.devnull  # a file without lines
+            self._fd = regular.descriptor(jsonl) if self._there else os.open(none, os.O_RDONLY)
         self._state = files.state(self._fd)
         self.size = self._state[0]  # of the old version
         self._open_end = self.size and os.pread(self._fd, 1, self.size - 1) != b"\n"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from shardwright import regular
 from shardwright.recipes import FORMAT_VERSION, Component, Recipe
 from shardwright.store import records
 from shardwright.store.records import BadRecordError, Line, Record
@@ -211,7 +212,7 @@ def _image_size(path: str) -> tuple[int, int]:
     from PIL import ExifTags, Image  # here, because few records need it
 
     try:
-        with warnings.catch_warnings(), Image.open(path) as image:
+        with warnings.catch_warnings(), regular.opened(path) as file, Image.open(file) as image:
             warnings.simplefilter("ignore")
             width, height = image.size
             turned = image.getexif().get(ExifTags.Base.Orientation) in _TURNED

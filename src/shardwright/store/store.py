@@ -9,7 +9,7 @@ from typing import Self
 
 import msgspec
 
-from shardwright import recipes
+from shardwright import recipes, regular
 from shardwright.errors import ProvenanceError
 from shardwright.layout import EMPTY_FOLDER, JSONL_NAME, STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
@@ -134,7 +134,7 @@ def read_recipe(folder: Path) -> Recipe | None:
     if not path.exists():
         return None
     with files.explained(path):
-        return recipes.decode(path.read_bytes(), path)
+        return recipes.decode(regular.read(path), path)
 
 
 def recorded(folder: Path) -> Recipe | None:

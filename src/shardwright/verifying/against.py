@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwright import regular
 from shardwright.errors import InputMissingError
 from shardwright.packing.outdated import newer
 from shardwright.progress import Progress
 from shardwright.recipes import JSON_SUFFIX, Component
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.shards.format.tarread import Fault
+from shardwright.storage.files import absence
 from shardwright.storage.urls import Stat
 from shardwright.store import content, npy, records
 from shardwright.store.findings import NOT_COMPARED, OUTDATED
@@ -61,7 +63,7 @@ class Source:
             yield Fault("record_gone", f"has no record in {self.store.jsonl}"), None
             return
         recipe = self.store.recipe
-        with self.store.jsonl.open("rb") as jsonl:
+        with regular.opened(self.store.jsonl) as jsonl:
             jsonl.seek(self.lines[image_id])
             line = jsonl.readline(records.LONGEST_LINE).rstrip(b"\r\n")
         with suppress(BadRecordError):  # valid a moment ago; if it changed, the arrays still count
@@ -89,7 +91,7 @@ def read_source(store: Store, progress: Progress) -> Source:
     """Find the record of every id in a store."""
     if not store.jsonl.is_file():
         fix = "give the folder of a store to --against"
-        raise InputMissingError("no such file", path=store.jsonl, fix=fix)
+        raise InputMissingError(absence(store.jsonl), path=store.jsonl, fix=fix)
     lines: dict[str, int] = {}
     # pack skips a line that is not a record, so no shard holds it.
     for line, record in records.walk(store.jsonl, records.parse, progress=progress):

@@ -19,6 +19,7 @@ from shardwright.shards.format import manifest, tarread
 from shardwright.shards.format.tarread import Entry, Fault
 from shardwright.shards.loaders import indexes as loader_indexes
 from shardwright.shards.loaders.indexes import CARD_NAME, LOADERS, Packed
+from shardwright.storage import files
 from shardwright.storage.files import explained
 from shardwright.storage.local import Readable
 from shardwright.storage.remote import storage_at
@@ -242,7 +243,7 @@ def _is_visible(path: str) -> bool:
 def _has_card(folder: Location) -> bool:
     """Whether a card lists the shards for Hugging Face."""
     card = folder / CARD_NAME
-    return card.is_file() and b"configs:" in card.read_bytes()
+    return card.is_file() and b"configs:" in files.read(card)
 
 
 def _stale(folder: Location, loader: str, there: list[str]) -> list[str]:
@@ -259,6 +260,6 @@ def _stale(folder: Location, loader: str, there: list[str]) -> list[str]:
         name
         for name, data in wanted.items()
         if name not in there
-        or loader_indexes.renewed(folder / name, data) != (folder / name).read_bytes()
+        or loader_indexes.renewed(folder / name, data) != files.read(folder / name)
     ]
     return differ + sorted(old.intersection(there))

@@ -17,6 +17,7 @@ import xxhash
 
 from shardwright.errors import DamageError, InputMissingError, StorageError
 from shardwright.layout import STATE_FOLDER
+from shardwright.storage import files
 from shardwright.storage.urls import Location, names_below
 
 INDEX_FOLDER = "index"
@@ -111,7 +112,7 @@ def decode(data: bytes, path: Location | str) -> ShardIndex:
 def read(path: Location) -> bytes:
     """Read the file of an index."""
     try:
-        return path.read_bytes()
+        return files.read(path)
     except StorageError:
         raise
     except OSError as error:

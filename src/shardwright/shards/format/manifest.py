@@ -330,7 +330,7 @@ def _encode(document: Manifest | Unfinished) -> bytes:
 
 def _read(path: Location) -> bytes | None:
     with files.explained(path), suppress(FileNotFoundError, NotADirectoryError):
-        return path.read_bytes()
+        return files.read(path)
     return None
 
 

@@ -18,6 +18,7 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import Recipe
 from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.record_members import json_fields, json_text
+from shardwright.storage import files
 from shardwright.storage.remote import storage_at
 from shardwright.storage.urls import Location
 from shardwright.store import records
@@ -77,7 +78,7 @@ def load(output_dir: Location, shard: str, xxh3: str) -> Iterator[tuple[Record, 
     """Read the records of a shard; its entry in the manifest has the checksum."""
     path = output_dir / records_name(shard)
     try:
-        data = path.read_bytes()
+        data = files.read(path)
     except StorageError:
         raise
     except OSError as error:

@@ -188,14 +188,14 @@ def write_indexes(folder: Location, chosen: list[str], remove: bool) -> IndexSum
 def present(folder: Location, loader: str) -> Iterator[str]:
     """Find the files that a loader would use; a card only if it is ours."""
     for name in _matching(folder, LOADERS[loader].owns):
-        if name != CARD_NAME or card.is_ours((folder / name).read_bytes()):
+        if name != CARD_NAME or card.is_ours(files.read(folder / name)):
             yield name
 
 
 def read_record(folder: Location) -> Record:
     """Read which files we wrote."""
     try:
-        data = (folder / _RECORD).read_bytes()
+        data = files.read(folder / _RECORD)
         return msgspec.json.decode(data, type=Record)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return {}  # so no file counts as ours
@@ -221,7 +221,7 @@ def _save_record(folder: Location, record: Record) -> None:
 def _content(path: Location) -> bytes | None:
     """Read a file, if there is one; a broken link is not ours."""
     try:
-        return path.read_bytes()
+        return files.read(path)
     except FileNotFoundError:
         if isinstance(path, Path) and path.is_symlink():
             raise _not_ours(path) from None

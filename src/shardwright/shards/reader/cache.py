@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import xxhash
 
+from shardwright import regular
 from shardwright.shards.reader.folder import Piece
 from shardwright.storage import files
 
@@ -94,7 +95,7 @@ class Cache:
         """Read blocks into their place; give those that are not here, counted from the first."""
         count, first = len(segment.blocks), segment.blocks.start
         try:
-            fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = regular.descriptor(segment.path)
         except OSError:
             return list(range(count))
         try:
@@ -115,7 +116,7 @@ class Cache:
         if not self._adds or time.monotonic() < self._full_until:
             return
         try:
-            fd = os.open(f"{self._path}/used", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = regular.descriptor(f"{self._path}/used", os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)  # also while writing, so that no count misses it
                 if self._reserve(fd, sum(_HEAD + len(s.blocks) * BLOCK for s, _ in fetched)):
@@ -161,7 +162,7 @@ class Cache:
 
 def _write(segment: Segment, data: memoryview) -> None:
     count, first = len(segment.blocks), segment.blocks.start
-    fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = regular.descriptor(segment.path, os.O_RDWR | os.O_CREAT)
     try:
         os.ftruncate(fd, _HEAD + segment.length)  # or some file systems allocate in advance
         part = data[: count * BLOCK]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from shardwright import regular
 from shardwright.errors import InputMissingError, SourceChangedError, StorageError
 
 Stamp = tuple[int, int, int, int]
@@ -96,7 +97,7 @@ class LocalFolder:
     def read_files(self, paths: Sequence[str]) -> Iterator[bytes | None]:
         for path in paths:
             try:
-                yield (self.path / path).read_bytes()
+                yield regular.read(self.path / path)
             except FileNotFoundError:
                 yield None
             except OSError as error:
@@ -135,7 +136,7 @@ class LocalFolder:
             self._maps.move_to_end(shard.path)
             return mapped
         try:
-            with open(f"{self.name}/{shard.path}", "rb") as file:
+            with regular.opened(f"{self.name}/{shard.path}") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:  # ValueError: it is empty
             what = f"cannot be mapped ({error})"
