@@ -20,7 +20,7 @@ from shardwright.building.samples import Inputs, Planned, SettingsOf, member_byt
 from shardwright.deriving import places
 from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.images import Size
-from shardwright.deriving.places import Part
+from shardwright.deriving.places import UNREADABLE, CutOffError, Part
 from shardwright.deriving.prepare import require_kept
 from shardwright.deriving.recorded import recorded_size, recorded_text
 from shardwright.deriving.results import Results
@@ -91,7 +91,8 @@ class FromShard:
         try:
             record = sample.record = parse(found.read(number, JSON_SUFFIX))
         except (DamagedError, BadRecordError) as error:
-            sample.failure, sample.make = (_DAMAGED, f"{JSON_SUFFIX}: {error}"), ()
+            reason = error.reason if isinstance(error, DamagedError) else _DAMAGED
+            sample.failure, sample.make = (reason, f"{JSON_SUFFIX}: {error}"), ()
             return sample
         path, part = record.get("image_path"), None
         if copying.picture is not None:
@@ -122,6 +123,14 @@ def texts_of(components: Sequence[Component]) -> list[str]:
 class DamagedError(ValueError):
     """A member that is not as it was written; ``args[0]`` says how."""
 
+    reason = _DAMAGED
+
+
+class UnreadError(DamagedError):
+    """A member that cannot be read, which may pass by itself."""
+
+    reason = UNREADABLE
+
 
 class Opened:
     """A shard that members are read from, with its index."""
@@ -142,17 +151,19 @@ class Opened:
 
     def read(self, number: int, suffix: str) -> bytes:
         """Read a member; raise DamagedError if it is not the one that the index names."""
+        fault = DamagedError("its bytes have changed since they were written")
         try:
             data = places.read(self.part(number, suffix))
-            fault = "its bytes have changed since they were written"
+        except CutOffError as error:
+            data, fault = b"", DamagedError(error.strerror)
         except OSError as error:
-            data, fault = b"", error.strerror or str(error)
+            data, fault = b"", UnreadError(error.strerror or str(error))
         member = self.index.member(number, self.index.head.members.index(suffix))
         if len(data) == member.size and xxhash.xxh3_64_intdigest(data) == member.xxh3:
             return data
         if self._now() != self._stamp:  # then it is not damage, and no sample is as was planned
             raise changed(self._path, "written to")
-        raise DamagedError(fault)
+        raise fault
 
     def _now(self) -> tuple[int, int, int] | None:
         try:
@@ -188,7 +199,7 @@ class Copied(Planned):
                 copies = self._read()
                 self._require_usable()
             except DamagedError as error:
-                self.failure = (_DAMAGED, str(error))
+                self.failure = (error.reason, str(error))
             except CaptionError as error:
                 self.failure = self.failure or (error.args[0], error.args[1])
         results.check(self)
@@ -212,7 +223,7 @@ class Copied(Planned):
         try:
             return self.shard.read(self.number, suffix)
         except DamagedError as error:
-            raise DamagedError(f"{suffix}: {error}") from None
+            raise type(error)(f"{suffix}: {error}") from None
 
     def _require_usable(self) -> None:
         """Raise if its captions lose too much, or its picture is not the one of its record."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import warnings
 from collections.abc import Collection, Iterator
@@ -22,7 +23,7 @@ from PIL import (
 
 from shardwright.deriving import places
 from shardwright.deriving.colour import Conversion, conversion, profile_name
-from shardwright.deriving.places import HEAD, CutOffError, FarError, Place
+from shardwright.deriving.places import HEAD, FarError, Place
 from shardwright.deriving.sources import FORMAT_OF
 from shardwright.encoders.preparing import Box
 from shardwright.pictures import PIXEL_LIMIT
@@ -228,10 +229,26 @@ def _opened(place: Place, *, head: bool = False) -> Iterator[Image.Image]:
         raise BadImageError("too_large", "not enough memory to decode it") from None
     except FarError as error:
         raise BadImageError(error.reason, str(error.strerror)) from None
-    except (FileNotFoundError, PermissionError, IsADirectoryError, CutOffError) as error:
-        raise BadImageError("unreadable", str(error.strerror)) from None
     except Exception as error:  # decoders may raise anything
+        if why := _unread(place, error, head=head):
+            raise BadImageError("unreadable", why) from None
         raise BadImageError("broken_image", str(error) or type(error).__name__) from None
+
+
+def _unread(place: Place, error: Exception, *, head: bool) -> str | None:
+    """Say why bytes could not be read, if that is the cause of an error and not what they are.
+
+    Of decoders, OSErrors have no number; a seek to where a broken file points is invalid.
+    """
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        return error.strerror or str(error)
+    if head:  # which Pillow reads through us
+        return None
+    try:
+        places.image_file(place)  # some decoders read by themselves, and give no cause
+    except OSError as unread:
+        return unread.strerror or str(unread)
+    return None
 
 
 def _readable() -> tuple[str, ...]:

@@ -136,7 +136,8 @@ def begin(place: Place, count: int) -> bytes:
 def opened(place: Place, *, head: bool) -> Iterator[IO[bytes]]:
     """Give what Pillow reads: a file; or a part in memory, of which a ``head`` is read in pieces.
 
-    Most formats need only the first piece to give their size; others may seek to any place.
+    Most formats need only the first piece to give their size; others may seek to any place. By a
+    path, Pillow would map some files into memory, where an unreadable one kills the process.
     """
     if isinstance(place, str):
         with regular.opened(place) as image:

@@ -1,0 +1,25 @@
+"""Images that cannot be read, and those that kill: commands run with a stand-in for a plug-in."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.commands import run
+
+DEADLY = b"a deadly picture"  # how a picture begins that kills its process
+_HERE = Path(__file__).parent
+
+
+def sick(
+    failing: Path, *arguments: str | Path, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``shardwright``; images for which a file of their name is in a folder cannot be read."""
+    return run(*arguments, cwd=cwd, PYTHONPATH=str(_HERE), FAILING=str(failing))
+
+
+def fail(failing: Path, number: int, *images: str) -> None:
+    """Have images fail with an error of the system, until ``failing`` no longer lists them."""
+    failing.mkdir(exist_ok=True)
+    for name in images:
+        (failing / name).write_text(str(number))
