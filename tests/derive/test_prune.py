@@ -92,14 +92,16 @@ def test_images_that_were_not_below_the_folder_given_are_kept_and_counted(
         summary = sketch(images, derived, prune=True, dry_run=dry_run, progress=Lines())
         assert (summary.pruned, summary.gone_images) == ([gone], [str(tmp_path / "other/more.png")])
         assert (
-            f"1 image no longer there, for example {tmp_path}/other/more.png; not below {images}, "
-            "so not pruned" in capsys.readouterr().err
+            "1 image on record not found; not pruned, because it is not certain that it was below "
+            f"{images}:\n  {tmp_path}/other/more.png\nto remove it, run shardwright derive "
+            f"{images} --prune-below {tmp_path}/other --derived-dir {derived}\n"
+            in capsys.readouterr().err
         )
     images.rename(tmp_path / "moved")
-    remove(tmp_path / "moved", "img002")
+    gone = remove(tmp_path / "moved", "img002")
     summary = sketch(tmp_path / "moved", derived, prune=True)
-    assert (summary.pruned, len(summary.gone_images)) == ([], 2)
-    assert {r["image_id"] for r in store_records(derived)} == {"img000", "img002", "img003", "more"}
+    assert (summary.pruned, len(summary.gone_images)) == ([gone], 1)
+    assert {r["image_id"] for r in store_records(derived)} == {"img000", "img003", "more"}
     assert array_path(derived, "vae", "more").exists()
 
 
@@ -121,7 +123,10 @@ def test_records_whose_file_is_not_known_are_counted_and_kept(
     gone = remove(images, "img001")
     assert sketch(images, derived, prune=True, progress=Lines()).pruned == []
     assert len(store_records(derived)) == 4
-    assert f"1 record without an image, for example {gone}" in capsys.readouterr().err
+    assert "1 image on record not found; not pruned" in (err := capsys.readouterr().err)
+    assert (
+        f":\n  {gone}\nto remove it, run shardwright derive {images} --prune-below {images}" in err
+    )
 
 
 def test_arrays_and_facts_without_a_record_are_removed_too(images: Path, derived: Path) -> None:

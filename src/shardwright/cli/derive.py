@@ -19,15 +19,17 @@ DESCRIPTION = f"""\
 Makes the missing arrays and records of the images below a folder, one array per component.
 
 Captions come from --captions, else from the record in the store, else from name.txt beside
-name.jpg. --recompute takes name.txt before the record; so does --update, unless the caption on
-record came from --captions. An image's id is its file name without the extension, unless --ids says
-otherwise. Existing arrays and records are left as they are: after an interruption, or with new
-images, run the same command again. Hidden files and links to folders are skipped.
+name.jpg. --recompute takes name.txt before the record, if it makes all arrays of the caption; so
+does --update, unless the caption on record came from --captions. An image's id is its file name
+without the extension, unless --ids says otherwise. Existing arrays and records are left as they
+are: after an interruption, or with new images, run the same command again. Hidden files and links
+to folders are skipped.
 
 --update makes again exactly what was made from images or captions that have changed. A renamed
 image (its old path is gone, and no other image has its content) keeps its arrays. --prune removes
 the records and arrays of images that were below IMAGES and are gone, after listing them; see them
-first with --dry-run.
+first with --dry-run. A moved folder is recognised by the images in it. Others that are not found
+are listed with the command that removes them too, by --prune-below.
 
 Images that cannot be derived are listed with the reason in failures.jsonl below
 DERIVED_DIR/{STATE_FOLDER}. The settings that arrays were made with are in provenance.json beside
@@ -124,6 +126,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
         "--prune": switch(
             "remove the records and arrays of images below IMAGES that no longer exist"
+        ),
+        "--prune-below": path(
+            "DIR", "--prune, also of images that were below DIR and are not found any more"
         ),
         "--drop-failed": switch(
             "finish a recompute without the images that failed; their old arrays are deleted"

@@ -38,6 +38,7 @@ def derive(
     recompute: Iterable[str] = (),
     update: bool = False,
     prune: bool = False,
+    prune_below: StrPath | None = None,
     trial: int | None = None,
     drop_failed: bool = False,
     fit: str | None = None,
@@ -58,11 +59,12 @@ def derive(
     encoders. What is not given is as the recipe says, or else as the store was made. What exists is
     left as it is; ``recompute`` replaces it once all of it is made, and ``update`` only what was
     made from files or captions that have changed. ``update`` and ``prune`` keep the arrays of
-    renamed images; ``prune`` removes the records and arrays of those that are gone. ``trial``
-    derives only so many images, and forecasts what the others take. An image that cannot be derived
-    is counted in the summary with its reason and does not stop the run. Raises ProvenanceError if a
-    component was made with other settings before, InputMissingError (a FileNotFoundError) if there
-    are no images or no captions, NoSpaceError if the arrays do not fit on the disk.
+    renamed images; ``prune`` removes the records and arrays of those that are gone, and
+    ``prune_below`` also those of images that were below another folder. ``trial`` derives only so
+    many images, and forecasts what the others take. An image that cannot be derived is counted in
+    the summary with its reason and does not stop the run. Raises ProvenanceError if a component was
+    made with other settings before, InputMissingError (a FileNotFoundError) if there are no images
+    or no captions, NoSpaceError if the arrays do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
     from shardwright.deriving.run import run
@@ -88,7 +90,7 @@ def derive(
         for flag, given in (
             ("--dry-run", dry_run),
             ("--drop-failed", drop_failed),
-            ("--prune", prune),
+            ("--prune", prune or prune_below is not None),
         ):
             if given:
                 raise UsageError(f"--trial with {flag}", fix="give one of them")
@@ -145,7 +147,8 @@ def derive(
         components=chosen,
         recompute=frozenset(recomputed),
         update=update,
-        prune=prune,
+        prune=prune or prune_below is not None,
+        prune_below=place_or_none("--prune-below", prune_below),
         discard=discard,
         trial=trial,
         drop_failed=drop_failed,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from shardwright.deriving import generations, machine
 from shardwright.deriving.captions import Captions
 from shardwright.deriving.naming import given_id
 from shardwright.deriving.plan import Plan
+from shardwright.deriving.settings import Request
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress, quantity, size
@@ -81,12 +83,12 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
             f"{_them(updated)} again"
         )
         _elsewhere(layout, progress)
-    if gone := summary.gone_images:
-        why = "keeping the records and arrays. Use --prune to remove them"
-        if settings.request.prune:
-            why = f"not below {shown(settings.request.images)}, so not pruned"
+    if (gone := summary.gone_images) and not settings.request.prune:
         images = quantity(len(gone), "images")
-        progress.warn(f"{images} no longer there, for example {near(gone[0])}; {why}")
+        progress.warn(
+            f"{images} no longer there, for example {near(gone[0])}; keeping the records and "
+            "arrays. Use --prune to remove them"
+        )
     begun, made = generations.unfinished(settings.store)
     if begun and settings.generation is None and not settings.request.discard:
         progress.warn(
@@ -147,19 +149,31 @@ def pruning(paths: list[str], progress: Progress, dry_run: bool) -> None:
     if paths:
         verb = "would remove" if dry_run else "removing"
         progress.say(f"{verb} the records and arrays of {quantity(len(paths), 'images')}:")
-        for path in paths[:_LISTED]:
-            progress.say(f"  {near(path)}")
-        if len(paths) > _LISTED:
-            progress.say(f"  and {len(paths) - _LISTED:,} more (--json lists all)")
+        _list(paths, progress)
 
 
-def not_pruned(paths: list[str], progress: Progress) -> None:
-    """Say which records are kept although their image is not found."""
-    if paths:
-        progress.warn(
-            f"{quantity(len(paths), 'records')} without an image, for example {shown(paths[0])}; "
-            "not pruned, because an earlier version or another tool made the arrays"
-        )
+def undecided(paths: list[str], request: Request, progress: Progress) -> None:
+    """List the images that are not found and are kept, with the command that removes them."""
+    if not paths:
+        return
+    were = "it was" if len(paths) == 1 else "they were"
+    progress.warn(
+        f"{quantity(len(paths), 'images')} on record not found; not pruned, because it is not "
+        f"certain that {were} below {shown(request.images)}:"
+    )
+    _list(paths, progress)
+    below = os.path.commonpath([os.path.dirname(path) for path in paths])
+    flags = ["--update"] * request.update
+    words = [str(request.images), *flags, "--prune-below", below]
+    command = commands.command("derive", *words, *commands.store_flags(request.store))
+    progress.say(f"to remove {_them(paths)}, run {command}")
+
+
+def _list(paths: list[str], progress: Progress) -> None:
+    for path in paths[:_LISTED]:
+        progress.say(f"  {near(path)}")
+    if len(paths) > _LISTED:
+        progress.say(f"  and {len(paths) - _LISTED:,} more (--json lists all)")
 
 
 def _elsewhere(layout: Plan, progress: Progress) -> None:

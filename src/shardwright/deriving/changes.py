@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
+from shardwright.deriving.moves import is_same, recognise
 from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.store import facts, records
-from shardwright.store.facts import ImageFile
+from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.store import Store
 
 
@@ -25,21 +28,39 @@ class Changes:
     renamed: dict[str, int]  # the number of the image as it is now
     kept: dict[int, str]  # ids that stay, because another image has the new one
     folder: str  # of the images, absolute
+    also: str | None = None  # another folder, what was below which is gone too
+    # Where images that are not found here are now, or would be: their folder has moved.
+    relocated: dict[str, str] = field(default_factory=dict)
+    # The paths on record of images that are not found, and of whose files nothing is known.
+    unknown: dict[str, str] = field(default_factory=dict)
 
     @property
     def gone(self) -> dict[str, str]:
         """Give the paths of images that were below the folder, and were not renamed either."""
-        return self._lost(below=True)
+        below = self._below(self.absent, self.folder)
+        return below | (self._below(self.absent | self.unknown, self.also) if self.also else {})
 
     @property
     def elsewhere(self) -> dict[str, str]:
         """Give the paths of those that were not below it, and may be there at another time."""
-        return self._lost(below=False)
+        gone, absent = self.gone, self.absent.items()
+        return {i: p for i, p in absent if i not in gone and i not in self.renamed}
 
-    def _lost(self, *, below: bool) -> dict[str, str]:
-        start = os.path.join(self.folder, "")
-        absent = self.absent.items()
-        return {i: p for i, p in absent if i not in self.renamed and p.startswith(start) is below}
+    @property
+    def undecided(self) -> dict[str, str]:
+        """Give the paths of images that are not found, and may not be gone."""
+        gone, unknown = self.gone, self.unknown.items()
+        return self.elsewhere | {i: p for i, p in unknown if i not in gone}
+
+    def _below(self, paths: dict[str, str], folder: str) -> dict[str, str]:
+        start = os.path.join(folder, "")
+        return {i: p for i, p in paths.items() if i not in self.renamed and p.startswith(start)}
+
+    def relocations(self, store: Store) -> Iterator[Facts]:
+        """Give the facts of images whose folder has moved, with their paths as they are now."""
+        for _, entry in facts.read(store) if self.relocated else ():
+            if entry.image is not None and (path := self.relocated.get(entry.image_id)):
+                yield structs.replace(entry, image=structs.replace(entry.image, path=path))
 
     def named(self, sources: list[Source]) -> list[Source]:
         """Give images the id that they have on record, where they get no other."""
@@ -69,28 +90,37 @@ def find(
     progress: Progress | None = None,
     *,
     by_path: bool = False,
+    also: str | None = None,
 ) -> Changes:
     """Find the images on record that are gone, or that have another name now.
 
     A file was renamed if its old path is gone and its content is that of one new file and of no
     other image, or of a file without an id. A file of the same id was moved if its old path is
     gone. Where ids are made in another way than before (``by_path``), a file whose path is on
-    record with another id was renamed too.
+    record with another id was renamed too. A folder that has moved is recognised by its images.
     """
     shared, bad = contested(sources), problems(sources, store.recipe)
     numbers = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
     known = bytearray(len(sources))
     absent: dict[str, ImageFile] = {}
     moved: dict[str, int] = {}
+    twice: dict[str, int] = {}  # images of which there is a file at the old path too
+    lost: dict[str, ImageFile] = {}
     for _, entry in facts.read(store):
         number, image = numbers.get(entry.image_id), entry.image
         if number is not None:
             known[number] = 1
         if image is not None and entry.image_id not in shared:
             there = "" if number is None else facts.absolute(sources[number].path)
-            if there == image.path or not facts.is_gone(image.path):
+            same_name = os.path.basename(there) == os.path.basename(image.path)
+            if there == image.path:
                 continue
-            if number is not None and os.path.basename(there) == os.path.basename(image.path):
+            if not facts.is_gone(image.path):
+                if number is not None and same_name and not _is_one_file(there, image.path):
+                    twice[entry.image_id] = number
+                continue
+            lost[entry.image_id] = image
+            if number is not None and same_name:
                 moved[entry.image_id] = number
             else:
                 absent[entry.image_id] = image
@@ -105,22 +135,100 @@ def find(
     for image_id in absent.keys() - renamed.keys() - shared.keys():
         if image_id in numbers and numbers[image_id] not in taken:
             renamed[image_id] = numbers[image_id]  # replaced by a file of another format
-    paths = {image_id: image.path for image_id, image in absent.items()}
-    return Changes(paths, moved | renamed, kept, facts.absolute(folder))
+    now = moved | renamed
+    for image_id in _at_their_path(twice, sources, store):
+        now[image_id] = twice[image_id]
+    pairs = {i: facts.absolute(sources[n].path) for i, n in now.items()}
+    here = {source.image_id for source in sources}
+    paths, relocated = _relocated(absent, lost, pairs, here, facts.absolute(folder), store)
+    return Changes(paths, moved | renamed, kept, facts.absolute(folder), also, relocated)
 
 
-def unknown(sources: list[Source], store: Store) -> list[str]:
-    """Name the images of records that are not found, and of whose files nothing is known."""
+def _is_one_file(path: str, other: str) -> bool:
+    with suppress(OSError):
+        return os.path.samefile(path, other)
+    return False
+
+
+def _at_their_path(found: dict[str, int], sources: list[Source], store: Store) -> list[str]:
+    """Name the images whose records have the path at which they are found.
+
+    Then a file at another path, as in their facts, is that of a project which was copied.
+    """
+    return [
+        names.image_id
+        for _, names in (records.walk(store.jsonl, records.names) if found else ())
+        if isinstance(names.image_id, str)
+        and names.image_id in found
+        and isinstance(names.image_path, str)
+        and os.path.normpath(names.image_path)
+        == os.path.normpath(sources[found[names.image_id]].path)
+    ]
+
+
+def _relocated(
+    absent: dict[str, ImageFile],
+    lost: dict[str, ImageFile],
+    pairs: dict[str, str],
+    here: Container[str],
+    folder: str,
+    store: Store,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Give the paths at which images are missing now, and where those are that have moved.
+
+    ``lost`` are the images whose old path is gone, ``pairs`` has the new paths of images, and
+    ``here`` the ids of all that are found.
+    """
+    copied = pairs.keys() - lost.keys()
+    known = dict(lost)
+    for _, entry in facts.read(store) if copied else ():
+        if entry.image is not None:
+            known[entry.image_id] = entry.image
+    if known.keys() <= pairs.keys():  # nothing is missing, so nothing is read for it
+        return {i: absent[i].path for i in absent}, {}
+    old = {known[i].path: path for i, path in pairs.items() if i in known}
+    moves = recognise(old, known.values(), folder)
+    missing, found, beside = dict[str, str](), dict[str, str](), dict[str, str]()
+    others = {i for i in known if i not in here} if moves else set[str]()
+    for image_id in (others | absent.keys()) - pairs.keys():
+        image = known[image_id]
+        path = moves.within(image.path)
+        if path is not None and path != image.path:
+            found[image_id] = path
+            if facts.is_gone(path):
+                missing[image_id] = path
+        elif image_id in absent:
+            if (path := moves.beside(image)) is not None:
+                found[image_id] = path
+                beside[os.path.dirname(image.path)] = os.path.dirname(path)
+            else:
+                missing[image_id] = image.path
+    for image_id, path in missing.items():  # of folders that have moved together with this one
+        if (there := beside.get(os.path.dirname(path))) is not None:
+            found[image_id] = missing[image_id] = os.path.join(there, os.path.basename(path))
+    for _, names in records.walk(store.jsonl, records.names) if missing else ():
+        path = missing.get(names.image_id) if isinstance(names.image_id, str) else None
+        if path is not None and isinstance(names.image_path, str):
+            there = facts.absolute(names.image_path)
+            if there != path and is_same(known[names.image_id], there):
+                found[names.image_id] = there
+                del missing[names.image_id]
+    missing |= {i: absent[i].path for i in absent.keys() & pairs.keys()}
+    return missing, found
+
+
+def unknown(sources: list[Source], store: Store) -> dict[str, str]:
+    """Give the images of records that are not found, and of whose files nothing is known."""
     known = {entry.image_id for _, entry in facts.read(store) if entry.image}
     known.update(source.image_id for source in sources)
-    return [
-        names.image_path
+    return {
+        names.image_id: facts.absolute(names.image_path)
         for _, names in records.walk(store.jsonl, records.names)
         if isinstance(names.image_id, str)
         and names.image_id not in known
         and isinstance(names.image_path, str)
         and facts.is_gone(names.image_path)
-    ]
+    }
 
 
 def _same_content(

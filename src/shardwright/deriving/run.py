@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -41,7 +42,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files, locks
 from shardwright.storage.local import free_bytes, require_space
-from shardwright.store import rearrange
+from shardwright.store import facts, rearrange
 from shardwright.store.arrays import write_arrays
 from shardwright.store.provenance import SRGB
 from shardwright.store.store import Store
@@ -66,8 +67,11 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         folder = str(request.images)
         other_ids = naming.is_changed(request)
         found = naming.named(found, folder, store, given, keep=not other_ids)
-        changes = find_changes(found, folder, store, progress, by_path=other_ids)
+        below = facts.absolute(str(request.prune_below)) if request.prune_below else None
+        changes = find_changes(found, folder, store, progress, by_path=other_ids, also=below)
         found = changes.named(found)
+        if request.prune:
+            changes = replace(changes, unknown=unknown(found, store))
         announce.kept_ids(found, given, store.recipe, progress)
         if request.rearranges and not new:
             _rearrange(request, found, changes, progress)
@@ -75,7 +79,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         settings = InForce(request, inventory)
         announce.unused_rows(given, progress)
         if request.prune:
-            announce.not_pruned(unknown(found, store), progress)
+            announce.undecided(sorted(changes.undecided.values()), request, progress)
         settings.compare()
         outcomes = Outcomes()
         with images.strict():
@@ -119,6 +123,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                 )
             journals = journals or opened.enter_context(opening.opened(request, progress))
             assert journals is not None
+            for known in changes.relocations(store):
+                journals.facts.append(to_builtins(known))
             _work(layout, outcomes, journals, maker or making, summary, progress)
             _count_updated(summary, outcomes)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
@@ -184,7 +190,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
     settings, inventory = layout.settings, layout.inventory
     request, needed = settings.request, layout.bytes_needed()
     replaced = layout.replaced_captions()
-    gone = changes.gone | changes.elsewhere if request.rearranges else changes.absent
+    gone = changes.gone | changes.undecided if request.rearranges else changes.absent
     pruned = changes.gone if request.prune else {}
     renamed = changes.names(inventory.sources) if request.rearranges else {}
     return DeriveSummary(

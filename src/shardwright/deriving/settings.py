@@ -54,6 +54,7 @@ class Request:
     recompute: frozenset[Component]
     update: bool  # what changed
     prune: bool  # what is gone
+    prune_below: Path | None  # where images were that are gone too
     discard: bool  # what an unfinished recompute has made
     trial: int | None  # derive only so many images, to see how long all will take
     drop_failed: bool  # the arrays of images that cannot be recomputed

@@ -1,0 +1,83 @@
+"""Folders of images that have moved since their images were derived.
+
+The facts of an image have its absolute path, which a moved or copied project no longer fits. A
+folder is recognised by what is in it: most images on record below the old one lie at the same place
+below the folder that is given, with the same content.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+
+from shardwright.interrupts import check
+from shardwright.store.facts import ImageFile, is_gone
+
+_COMPARED = 256  # images of a folder, at most
+
+
+class Moves:
+    """The folders that are now the one given."""
+
+    def __init__(self, roots: Iterable[str], folder: str) -> None:
+        self._roots, self._folder = frozenset(roots), folder
+
+    def __bool__(self) -> bool:
+        return bool(self._roots)
+
+    def within(self, path: str) -> str | None:
+        """Give where an image of a moved folder would be now; None if it was in none."""
+        root = next((above for above in _above(path) if above in self._roots), None)
+        return None if root is None else self._folder + path[len(root) :]
+
+    def beside(self, image: ImageFile) -> str | None:
+        """Find an image that has moved together with such a folder, and is not in it."""
+        for root in self._roots:
+            old, new = _different(root, self._folder)
+            path = new + image.path[len(old) :]
+            if old and image.path.startswith(f"{old}/") and is_same(image, path):
+                return path
+        return None
+
+
+def recognise(pairs: Mapping[str, str], known: Iterable[ImageFile], folder: str) -> Moves:
+    """Find the folders that have moved, from some images with their old and new paths.
+
+    ``known`` are the files on record that are not where they were.
+    """
+    roots = set()
+    for old, new in pairs.items():
+        tail = new[len(folder) :]
+        if new.startswith(f"{folder}/") and old.endswith(tail) and old != new:
+            roots.add(old[: -len(tail)])
+    below: dict[str, list[ImageFile]] = {root: [] for root in roots}
+    for image in known if roots else ():
+        for above in _above(image.path):
+            if above in roots:
+                below[above].append(image)
+    found = []
+    for root, images in below.items():
+        some = images[:: max(1, len(images) // _COMPARED)]
+        there = sum(is_same(image, folder + image.path[len(root) :]) for image in some)
+        if 2 * there > len(some):
+            found.append(root)
+    return Moves(found, folder)
+
+
+def is_same(image: ImageFile, path: str) -> bool:
+    """Whether the file of an image is at another path now."""
+    check()
+    return not is_gone(path) and image.now(path) is not None
+
+
+def _above(path: str) -> Iterator[str]:
+    """Give the folders above a path, the nearest first."""
+    while path != (path := os.path.dirname(path)):
+        yield path
+
+
+def _different(old: str, new: str) -> tuple[str, str]:
+    """Leave out the end that two paths have in common."""
+    while os.path.basename(old) and os.path.basename(old) == os.path.basename(new):
+        old, new = os.path.dirname(old), os.path.dirname(new)
+    return old.rstrip("/"), new.rstrip("/")
