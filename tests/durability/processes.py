@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -32,12 +33,15 @@ def start(arguments: Sequence[str | Path], told: Path) -> BaseProcess:
 
 
 def run(
-    arguments: Sequence[str | Path], folder: Path, timeout: float
+    arguments: Sequence[str | Path],
+    folder: Path,
+    timeout: float,
+    memory: int = resource.RLIM_INFINITY,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``shardwright`` as its command does, in a folder and with the environment of now."""
     words = [str(word) for word in arguments]
     with tempfile.TemporaryDirectory() as told:
-        place = (told, str(folder), dict(os.environ))
+        place = (told, str(folder), dict(os.environ), memory)
         process = _CONTEXT.Process(target=_run, args=(words, *place))
         process.start()
         process.join(timeout)
@@ -55,7 +59,10 @@ def _start(arguments: list[str], told: str) -> None:
     raise SystemExit(main(arguments))
 
 
-def _run(arguments: list[str], told: str, folder: str, environment: dict[str, str]) -> None:
+def _run(
+    arguments: list[str], told: str, folder: str, environment: dict[str, str], memory: int
+) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
     for number in (1, 2):
         os.dup2(os.open(f"{told}/{number}", os.O_WRONLY | os.O_CREAT), number)
     os.chdir(folder)

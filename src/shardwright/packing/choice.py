@@ -181,7 +181,11 @@ def _exceeded(known: Facts, recipe: Recipe) -> str | None:
 
 def ids_file(path: Path | None, folder: Location) -> IdsFile | None:
     """Name a list in settings, relative to a folder; what is in it is known when it is read."""
-    return None if path is None else IdsFile(relative_name(path, folder), "")
+    if path is None:
+        return None
+    if path.exists() and not path.is_file():  # here by its given name: that of a pipe says nothing
+        raise UsageError(absence(path), path=path, fix="save the ids to a file, and give that")
+    return IdsFile(relative_name(path, folder), "")
 
 
 def _read_ids(flag: str, path: Path, folder: Location) -> tuple[frozenset[str], IdsFile]:

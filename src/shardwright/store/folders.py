@@ -19,7 +19,7 @@ from shardwright.store.store import Store
 def is_store(folder: Path) -> bool:
     """Whether a folder holds the metadata of a store, merged or in a journal."""
     store = Store(folder, folder / JSONL_NAME)
-    return store.jsonl.is_file() or store.journal.is_file()
+    return store.jsonl.exists() or store.journal.exists()
 
 
 def holds_shards(folder: Location) -> bool:
