@@ -387,7 +387,7 @@ def test_a_part_at_a_url_is_read_once_and_only_as_it_was_planned(bucket: Url, pr
     found = places.image_file(got)
     assert (found.path, found.bytes, found.mtime_ns) == (path, len(data), 5)
     with places.opened(got, head=True) as file, suppress(AttributeError):
-        assert file.read() == data  # type: ignore[union-attr]
+        assert file.read() == data
     assert proxy.counts() == {}
     head = places.fetched(part, HEAD)
     assert isinstance(head, Part)

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,12 @@ def to_socket(path: Path) -> None:
         os.close(folder)
 
 
-KINDS = {"a pipe": to_pipe, "a device": to_device, "a socket": to_socket, "a folder": Path.mkdir}
+KINDS: dict[str, Callable[[Path], None]] = {
+    "a pipe": to_pipe,
+    "a device": to_device,
+    "a socket": to_socket,
+    "a folder": Path.mkdir,
+}
 
 
 class Project:
