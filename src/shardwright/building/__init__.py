@@ -155,6 +155,8 @@ def build(
     if choice == "sketch" and model:
         what = f"--model {next(iter(model))}=...: a sketch has no model"
         raise UsageError(what, fix="leave out --model")
+    if captions is None and shards is None:
+        captions = file.paths.get("captions")
     if used.ids == "captions" and captions is None and shards is None:
         raise UsageError("--ids captions without --captions", fix="give the file with image_id")
     settings = read_settings(

@@ -20,10 +20,11 @@ Makes the missing arrays and records of the images below a folder, one array per
 
 Captions come from --captions, else from the record in the store, else from name.txt beside
 name.jpg. --recompute takes name.txt before the record, if it makes all arrays of the caption; so
-does --update, unless the caption on record came from --captions. An image's id is its file name
-without the extension, unless --ids says otherwise. Existing arrays and records are left as they
-are: after an interruption, or with new images, run the same command again. Hidden files and links
-to folders are skipped.
+does --update, unless the caption on record came from --captions. The store remembers the file of
+--captions, for later runs and for status; --captions none forgets it. An image's id is its file
+name without the extension, unless --ids says otherwise. Existing arrays and records are left as
+they are: after an interruption, or with new images, run the same command again. Hidden files and
+links to folders are skipped.
 
 --update makes again exactly what was made from images or captions that have changed. A renamed
 image (its old path is gone, and no other image has its content) keeps its arrays. --prune removes

@@ -131,7 +131,13 @@ def _update(update: Outlook) -> list[str]:
         for words, (unit, found) in would.items()
         if found.count
     ]
-    return ["derive --update would:", *lines] if lines else []
+    lines = ["derive --update would:", *lines] if lines else []
+    if update.captions_problem is not None:
+        problem = shown(update.captions_problem)
+        lines.insert(0, f"captions not read (derive would stop): {problem}")
+    elif update.captions_file is not None:
+        lines.insert(0, f"captions: {near(update.captions_file)}")
+    return lines
 
 
 def _packed(folder: str, packed: PackedStatus) -> str:

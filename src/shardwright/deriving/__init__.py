@@ -21,7 +21,7 @@ __all__ = ["ComponentSummary", "DeriveSummary", "derive"]
 
 StrPath = str | os.PathLike[str]
 
-_DISCARD = "none"  # what --recompute takes to discard an unfinished one
+_NONE = "none"  # what --recompute takes to discard an unfinished one, and --captions to forget
 
 
 @entry
@@ -56,15 +56,16 @@ def derive(
 
     Arguments are named as the flags of ``shardwright derive``; ``model`` maps component names to
     model ids or folders, ``dtype`` may map them to precisions, and ``encoders`` to your own
-    encoders. What is not given is as the recipe says, or else as the store was made. What exists is
-    left as it is; ``recompute`` replaces it once all of it is made, and ``update`` only what was
-    made from files or captions that have changed. ``update`` and ``prune`` keep the arrays of
-    renamed images; ``prune`` removes the records and arrays of those that are gone, and
-    ``prune_below`` also those of images that were below another folder. ``trial`` derives only so
-    many images, and forecasts what the others take. An image that cannot be derived is counted in
-    the summary with its reason and does not stop the run. Raises ProvenanceError if a component was
-    made with other settings before, InputMissingError (a FileNotFoundError) if there are no images
-    or no captions, NoSpaceError if the arrays do not fit on the disk.
+    encoders. What is not given is as the recipe says, or else as the store was made. The store
+    remembers the file of ``captions``; "none" makes it forget it. What exists is left as it is;
+    ``recompute`` replaces it once all of it is made, and ``update`` only what was made from files
+    or captions that have changed. ``update`` and ``prune`` keep the arrays of renamed images;
+    ``prune`` removes the records and arrays of those that are gone, and ``prune_below`` also those
+    of images that were below another folder. ``trial`` derives only so many images, and forecasts
+    what the others take. An image that cannot be derived is counted in the summary with its reason
+    and does not stop the run. Raises ProvenanceError if a component was made with other settings
+    before, InputMissingError (a FileNotFoundError) if there are no images, no captions or no
+    remembered captions file, NoSpaceError if the arrays do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
     from shardwright.deriving.run import run
@@ -72,6 +73,7 @@ def derive(
     from shardwright.deriving.wanted import wanted
     from shardwright.encoders.base import Options, device_names
     from shardwright.recipes.keys import DECODES, FITS, IDS
+    from shardwright.store import paths
     from shardwright.store.places import find_recipe
 
     validate.require_switches(
@@ -102,7 +104,7 @@ def derive(
     model = {n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()}
     file = find_recipe(recipe)
     names = validate.names("--recompute", recompute)
-    discard = names == [_DISCARD]
+    discard = names == [_NONE]
     if update and names:
         raise UsageError("--update with --recompute", fix="give one of them")
     store, used, choice, loaded = wanted(
@@ -133,12 +135,19 @@ def derive(
     for component in recomputed:
         if component not in chosen:
             raise UsageError(f"--recompute {component.name}: is not among --components")
+    folder = place("images", file.paths["images"] if images is None else images)
+    forget = captions == _NONE
+    given = file.paths.get("captions") if captions is None else None if forget else captions
+    remember = forget or given is not None
     request = Request(
-        images=place("images", file.paths["images"] if images is None else images),
+        images=folder,
         store=store,
         used=used,
         file=file,
-        captions=place_or_none("--captions", captions),
+        captions=place_or_none("--captions", given)
+        if remember
+        else paths.captions_of(folder, store),
+        remember=remember,
         encoders=choice,
         devices=all_devices(devices, choice, chosen),
         dtypes=dtype or {},

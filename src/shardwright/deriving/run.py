@@ -42,10 +42,11 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files, locks
 from shardwright.storage.local import free_bytes, require_space
-from shardwright.store import facts, rearrange
+from shardwright.store import facts, paths, rearrange
 from shardwright.store.arrays import write_arrays
 from shardwright.store.provenance import SRGB
 from shardwright.store.store import Store
+from shardwright.text import near
 
 
 def run(request: Request, progress: Progress) -> DeriveSummary:
@@ -56,6 +57,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     found = sources.find(request.images, progress)
     given = None
     if request.captions:
+        if not request.remember:
+            progress.say(f"captions: {near(str(request.captions))}, as in the last derive")
         given = captions.read(request.captions, request.images, store.recipe)
     naming.require_same(request)
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
@@ -123,6 +126,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                 )
             journals = journals or opened.enter_context(opening.opened(request, progress))
             assert journals is not None
+            if request.remember:
+                paths.remember(request.captions, request.images, store)
             for known in changes.relocations(store):
                 journals.facts.append(to_builtins(known))
             _work(layout, outcomes, journals, maker or making, summary, progress)

@@ -174,8 +174,9 @@ PATHS = {
     "images": Key("a path", _is_text, "the folder of images and captions", '"data/approved"'),
     "store": Key("a path", _is_text, "the folder of records and arrays", '"data/derived"'),
     "shards": Key("a path", _is_text, "the folder of shards", '"data/shards"'),
+    "captions": Key("a path", _is_text, "a file of captions, as --captions", '"captions.jsonl"'),
 }
-DEFAULT_PATHS = {name: key.example.strip('"') for name, key in PATHS.items()}
+DEFAULT_PATHS = {n: key.example.strip('"') for n, key in PATHS.items() if n != "captions"}
 IMAGES = {
     "fit": Key(
         *(_one_of(FITS), lambda v: v in FITS),

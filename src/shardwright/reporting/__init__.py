@@ -11,7 +11,7 @@ from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.summary import Count, Summary
-from shardwright.validate import place
+from shardwright.validate import place, place_or_none
 
 if TYPE_CHECKING:
     from shardwright.store.attention import Attention
@@ -75,10 +75,12 @@ class Outlook:
     images: str  # the folder
     new: Count  # to be derived
     changed: Count  # images, to be derived again
-    captions: Count  # changed, to be encoded again; those of --captions are not known
+    captions: Count  # changed, to be encoded again
     renamed: Count
     gone: Count  # to be removed with --prune
     elsewhere: Count  # gone too, but not below the folder, so not to be removed
+    captions_file: str | None = None  # that was read: of the recipe, else of the last derive
+    captions_problem: str | None = None  # why it could not be read
 
 
 @dataclass
@@ -146,7 +148,7 @@ def status(
         raise UsageError("PATH with --derived-dir", fix="give one of them")
     engine = Local.of(workers)
     folder = derived_dir if path is None else place("path", path)
-    store, shards, _ = find_places(recipe, folder, jsonl, output_dir)
+    store, shards, _, named = find_places(recipe, folder, jsonl, output_dir)
     derived = store.folder
     if not derived.exists():
         fix = f"give another --derived-dir, or make it with {commands.derive(store)}"
@@ -160,4 +162,5 @@ def status(
         fix = "give the folder that derive or migrate wrote"
         raise UsageError("is not a store", path=derived, fix=fix)
     table = None if export is None else require_table(place("--export", export), store)
-    return look(store, shards, engine, progress or Progress(), table)
+    captions = place_or_none("[paths] captions", named)
+    return look(store, shards, engine, progress or Progress(), table, captions)

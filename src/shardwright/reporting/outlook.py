@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from shardwright.deriving import generations, images, naming, sources
+from shardwright.deriving import captions, generations, images, naming, sources
 from shardwright.deriving.captions import CAPTION, CaptionError, beside
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.images import BadImageError
@@ -15,11 +15,11 @@ from shardwright.deriving.outcomes import Earlier
 from shardwright.deriving.settings import digest
 from shardwright.deriving.sources import Source
 from shardwright.deriving.views import left_out
-from shardwright.errors import InputMissingError, StorageError
+from shardwright.errors import InputMissingError, ShardwrightError, StorageError
 from shardwright.progress import Progress
 from shardwright.recipes import Selection
 from shardwright.reporting import Outlook
-from shardwright.store import provenance
+from shardwright.store import paths, provenance
 from shardwright.store.facts import Facts
 from shardwright.store.store import Store
 from shardwright.summary import Count
@@ -32,20 +32,29 @@ class _Quiet(Progress):
         self.phase, self.advance = progress.phase, progress.advance  # type: ignore[method-assign]
 
 
-def outlook(store: Store, folder: str, progress: Progress) -> tuple[Outlook, list[str]] | None:
+def outlook(
+    store: Store, folder: str, file: Path | None, progress: Progress
+) -> tuple[Outlook, list[str]] | None:
     """Compare a store with the folder of its images, and list the images that are gone.
 
-    None if the folder has no images any more, or cannot be read.
+    Captions are read from the file, else from that of the last derive. None if the folder has no
+    images any more, or cannot be read.
     """
     progress = _Quiet(progress)
     try:
         found = sources.find(Path(folder), progress)
     except (InputMissingError, StorageError):
         return None
-    found = naming.named(found, folder, store)
+    given, problem = None, None
+    try:
+        file = file or paths.captions_of(Path(folder), store)
+        given = captions.read(file, Path(folder), store.recipe) if file else None
+    except ShardwrightError as error:  # with which derive would stop
+        problem = str(error)
+    found = naming.named(found, folder, store, given)
     changes = find_changes(found, folder, store, progress)
     found = changes.named(found)
-    inventory = Inventory(found, store, None, progress, update=True, renamed=changes.renamed)
+    inventory = Inventory(found, store, given, progress, update=True, renamed=changes.renamed)
     outdated = inventory.outdated(store.recipe.components)
     new = store.next
     made = generations.updated_in(new) if _is_updated(new) else ()
@@ -76,6 +85,8 @@ def outlook(store: Store, folder: str, progress: Progress) -> tuple[Outlook, lis
         renamed=_count(f"{old} to {now}" for old, now in names),
         gone=_count(changes.gone.values()),
         elsewhere=_count(changes.elsewhere.values()),
+        captions_file=str(given.path) if given else None,
+        captions_problem=problem,
     )
     return planned, sorted((changes.gone | changes.elsewhere).values())
 
@@ -101,7 +112,7 @@ class _Left:
 
     def stays(self, source: Source, known: Facts | None) -> bool:
         """Whether an image has failed and not changed since, or is left out by the recipe."""
-        if self.failed.of(source) is not None:
+        if self.failed.of_picture(source) is not None:  # the other reasons are looked for again
             return True
         if known is not None and known.left_out is not None:
             return self._is_same(source, known)

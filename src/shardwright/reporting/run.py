@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Collection, Container, Iterator
 from contextlib import closing, suppress
+from pathlib import Path
 
 from shardwright import interrupts
 from shardwright.buckets import Bucket, is_bucket
@@ -43,6 +44,7 @@ def look(
     engine: Engine,
     progress: Progress,
     table: Table | None = None,
+    captions: Path | None = None,
 ) -> StoreStatus:
     """Scan and check as packing does, then count what it leaves out; and fill a table."""
     started = time.monotonic()
@@ -70,7 +72,7 @@ def look(
             state.bytes += nbytes
     failures = len({failure.image_path for failure in read_failures(store)})
     known = facts.survey(store, ready | others.keys(), progress)
-    update, gone = _outlook(store, progress) or (None, known.gone)
+    update, gone = _outlook(store, captions, progress) or (None, known.gone)
     packed = Packings(output_dir, ready, found, engine, progress)
     begun, made = generations.unfinished(store)
     status = StoreStatus(
@@ -219,14 +221,16 @@ def _next(
     return commands.derive(store), why
 
 
-def _outlook(store: Store, progress: Progress) -> tuple[Outlook, list[str]] | None:
+def _outlook(
+    store: Store, captions: Path | None, progress: Progress
+) -> tuple[Outlook, list[str]] | None:
     folder = commands.images_folder(store)
     if folder is None:
         return None
     # Here, because reading pictures needs NumPy, which takes a while to import.
     from shardwright.reporting.outlook import outlook
 
-    return outlook(store, folder, progress)
+    return outlook(store, folder, captions, progress)
 
 
 def _changes(update: Outlook, *, only_new: bool = False) -> str:

@@ -14,11 +14,12 @@ from shardwright.validate import as_text, place, place_or_none
 
 
 class Places(NamedTuple):
-    """A store, the folder of its shards, and how the recipe splits them."""
+    """A store, the folder of its shards, how the recipe splits them, and its captions."""
 
     store: Store
     shards: Location
     split: Split | None
+    captions: str | None  # the file of captions that the recipe names
 
 
 def find_recipe(given: object) -> RecipeFile:
@@ -32,4 +33,4 @@ def find_places(recipe: object, derived_dir: object, jsonl: object, shards: obje
     folder = place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir)
     store = Store.at(folder, place_or_none("--jsonl", jsonl), file)
     output = urls.place("--output-dir", file.paths["shards"] if shards is None else shards)
-    return Places(store, output, file.split)
+    return Places(store, output, file.split, file.paths.get("captions"))
