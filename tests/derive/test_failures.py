@@ -38,6 +38,7 @@ def test_a_run_without_captions_does_not_relabel_a_broken_image(
     sketch(images, derived, captions=given)
     assert reasons(derived) == {"img001": "broken_image"}
     given.unlink()
+    sketch(images, derived, captions="none")
     save(images / "img004.png", gradient(64, 64, seed=4))
     summary = sketch(images, derived)
     assert {reason: c.count for reason, c in summary.failed_by_reason.items()} == {

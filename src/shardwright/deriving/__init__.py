@@ -136,18 +136,18 @@ def derive(
         if component not in chosen:
             raise UsageError(f"--recompute {component.name}: is not among --components")
     folder = place("images", file.paths["images"] if images is None else images)
-    forget = captions == _NONE
-    given = file.paths.get("captions") if captions is None else None if forget else captions
-    remember = forget or given is not None
+    asked = file.paths.get("captions") if captions is None else captions
+    if asked is None:
+        texts = paths.captions_of(folder, store)
+    else:
+        texts = None if asked == _NONE else place("--captions", asked)
     request = Request(
         images=folder,
         store=store,
         used=used,
         file=file,
-        captions=place_or_none("--captions", given)
-        if remember
-        else paths.captions_of(folder, store),
-        remember=remember,
+        captions=texts,
+        remember=asked is not None,
         encoders=choice,
         devices=all_devices(devices, choice, chosen),
         dtypes=dtype or {},

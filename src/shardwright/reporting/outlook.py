@@ -33,7 +33,7 @@ class _Quiet(Progress):
 
 
 def outlook(
-    store: Store, folder: str, file: Path | None, progress: Progress
+    store: Store, folder: str, progress: Progress, file: Path | None = None
 ) -> tuple[Outlook, list[str]] | None:
     """Compare a store with the folder of its images, and list the images that are gone.
 

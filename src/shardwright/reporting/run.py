@@ -230,7 +230,7 @@ def _outlook(
     # Here, because reading pictures needs NumPy, which takes a while to import.
     from shardwright.reporting.outlook import outlook
 
-    return outlook(store, folder, captions, progress)
+    return outlook(store, folder, progress, captions)
 
 
 def _changes(update: Outlook, *, only_new: bool = False) -> str:
