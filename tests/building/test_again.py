@@ -72,7 +72,7 @@ def again(folder: Path, output: Path, recipe: str | None = "long", **options: An
 def shard_files(output: Path) -> dict[str, bytes | None]:
     """Give all files of a shard folder but those that say what it was made from."""
     found = contents(output)
-    ours = (".shardwright/build", ".shardwright/manifest.json")
+    ours = (".shardwright/build", ".shardwright/built", ".shardwright/manifest.json")
     return {name: data for name, data in found.items() if not name.startswith(ours)}
 
 

@@ -145,10 +145,12 @@ def test_another_image_of_the_same_id_is_not_taken_for_the_one_that_is_there(
     assert (added.written_samples, added.already_there) == (1, 0)
     (left,) = ledger(tmp_path / "out")
     assert (left["image_id"], left["reason"]) == ("001", "duplicate_id")
-    assert left["detail"] == f"the shards have this image_id for {tmp_path}/p1.tar/001.jpg"
+    assert left["detail"] == (
+        f"the shards have this image_id for {tmp_path}/p1.tar/001.jpg, which is another image"
+    )
     again = build(tmp_path / "p1.tar", tmp_path / "out", append=True)
     assert (again.written_samples, again.already_there) == (0, 2)
-    others = make_images(tmp_path / "others", 2, ((96, 64),))
+    others = make_images(tmp_path / "others", 2, ((96, 72),))
     build(images, tmp_path / "files")
     assert reasons(tmp_path / "files") == {}
     both = build(others, tmp_path / "files", append=True)

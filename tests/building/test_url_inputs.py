@@ -445,11 +445,13 @@ def test_append_adds_only_what_is_new_at_a_url(
     added = build(str(url), tmp_path / "out", recipe=recipe, append=True)
     assert (added.written_samples, added.already_there) == (1, 4)
     assert proxy.counts() == {"LIST": 1, "GET .png": 2, "GET .txt": 1}
-    other = upload(make_images(tmp_path / "other", 2, ((96, 64),)), bucket)
+    other = upload(make_images(tmp_path / "other", 2, ((96, 72),)), bucket)
     same = build(str(other), tmp_path / "out", recipe=recipe, append=True)
     assert (same.written_samples, same.left_out["duplicate_id"].count) == (0, 2)
     for n in range(2):
         (url / f"img{n:03}.png").remove()
+        path = tmp_path / f"images/img{n:03}.png"
+        (other / path.name).write(path.read_bytes())
     moved = build(str(other), tmp_path / "out", recipe=recipe, append=True)
     assert (moved.written_samples, moved.already_there, moved.left_out) == (0, 2, {})
 

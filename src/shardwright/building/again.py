@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 
 from shardwright.buckets import Bucket
+from shardwright.building import built
 from shardwright.building.copying import Copying, CopyPlan
 from shardwright.building.plan import Plan, Shard
 from shardwright.deriving.before import fit_of
@@ -120,6 +121,11 @@ class Shards:
             return None
         path = relative_name(joined(self.folder, ids.path), output)
         return msgspec.structs.replace(ids, path=path)
+
+    def images(self, part: str | None) -> list[bytes]:
+        """Give the images that the samples of a part were made of, as far as on record."""
+        plans = [run.plan for run in self.manifests[part].runs]
+        return [image.line for image in built.load(self.folders[part], plans)]
 
     def empties(self, kept: Sequence[Component]) -> dict[str, bytes]:
         """Read the empty caption of components, by the suffix of its members."""

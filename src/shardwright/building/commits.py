@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from shardwright.building.built import Built
 from shardwright.building.inputs import GONE, UNREADABLE
 from shardwright.building.ledger import Left
 from shardwright.building.plan import Shard
@@ -44,6 +45,7 @@ class Commit(msgspec.Struct, kw_only=True):
     left: list[Left] = []
     truncated: dict[str, Truncated] = {}  # by component
     quality: Quality = msgspec.field(default_factory=Quality)
+    images: list[Built] = []  # of the samples of its shard
     profiles: dict[str, Count] = {}  # of colour, not applied
     etags: dict[str, str] = {}  # at an object store: of the files of the shard, by name
     etag: str = ""  # at an object store: of this commit, known when it has been written

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET
 
+from shardwright.building import built
 from shardwright.building.commits import MOVING_NAME, Commit
 from shardwright.building.plan import INPUTS_NAME, PLAN_NAME, PlanFile, Shard
 from shardwright.building.state import Place
@@ -60,11 +61,12 @@ def finish(
     counts: tuple[int, Mapping[str, Count]],
     empties: Mapping[str, bytes],
     parts: Mapping[str, str],
+    copied: Sequence[bytes] = (),
 ) -> list[ShardEntry]:
     """Move the shards of a place out of the stage, if they are in one, and write its manifest.
 
     ``counts`` are all inputs of the plan, and those that are left out by reason; ``parts`` is the
-    plan of each part, if there is a split.
+    plan of each part, if there is a split. ``copied`` are the images of samples that are copied.
     """
     folder, base = place.folder, place.begin.base
     if place.finished:
@@ -107,11 +109,14 @@ def finish(
         )
         new = [msgspec.structs.replace(entry, run=len(runs)) for entry in entries]
         runs, shards = [*runs, run], [*shards, *new]
+        lines = (image.line for number in paths for image in commits[number].images)
+        built.save(folder, plan.digest, [*copied, *lines])
     if runs:
         _save(folder, plan, runs, shards, checksums, plan.sha256 or place.has_sha256)
     else:
         manifest.remove_manifest(folder)
         files.withdraw(folder / STATE_FOLDER / manifest.SHA256_NAME)
+    built.forget(folder, {run.plan for run in runs})
     manifest.remove_unfinished(folder, plan.digest)
     return entries
 

@@ -21,7 +21,6 @@ from shardwright.deriving.places import CHANGED as CHANGED
 from shardwright.deriving.places import GONE as GONE
 from shardwright.deriving.places import HEAD, Part, Place, begins
 from shardwright.deriving.places import UNREADABLE as UNREADABLE
-from shardwright.deriving.recorded import other_image
 from shardwright.deriving.sources import TAR, Source, State
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
@@ -225,18 +224,6 @@ def columns(json: Part | None, recipe: Recipe) -> captions.Row:
         return tars.row(places.read(json), recipe)
     except OSError as error:
         raise CaptionError("caption_unreadable", f"{json}: {error.strerror}") from None
-
-
-def is_same(recorded: str, path: str) -> bool:
-    """Whether a path names the image of a record; also after its folder was moved.
-
-    Blank where nothing is recorded, in shards of an earlier version.
-    """
-    if not recorded or os.path.normpath(recorded) == os.path.normpath(path):
-        return True
-    if f"{TAR}/" in path or f"{TAR}/" in recorded:  # of keys, those of one tar are the same
-        return recorded.split("/")[-2:] == path.split("/")[-2:]
-    return other_image(recorded, path) is None
 
 
 def changed(row: Row) -> tuple[str, str] | None:

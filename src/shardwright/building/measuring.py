@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from shardwright.building import inputs, tars
+from shardwright.building import built, inputs, tars
 from shardwright.building.inputs import (
     Found,
     Problem,
@@ -24,7 +24,6 @@ from shardwright.building.inputs import (
     as_text,
     fingerprint,
     head_of,
-    is_same,
 )
 from shardwright.building.tars import Flaw, TarSample
 from shardwright.deriving import captions, images, places, sources
@@ -34,7 +33,7 @@ from shardwright.deriving.naming import spelt
 from shardwright.deriving.places import Part
 from shardwright.deriving.sources import Source, State
 from shardwright.engine import Engine
-from shardwright.interrupts import POLL
+from shardwright.interrupts import POLL, check
 from shardwright.progress import Progress
 from shardwright.recipes import Recipe
 from shardwright.storage.local import LocalFile, Readable
@@ -220,21 +219,32 @@ def _state(path: str) -> State:
 
 
 def parted(
-    found: Sequence[Found], known: Mapping[str, str], ids: str
+    found: Sequence[Found], known: Mapping[str, bytes], ids: str
 ) -> tuple[list[Found], list[Found]]:
     """Part the image files that are known from all others; give the others, and then these.
 
-    ``known`` has the paths of images by their ids: another image of the same id is not known.
+    ``known`` has the images in the shards by their ids: another one of the same id is not known.
     """
     others, there = [], []
     for each in found:
         sides: tuple[list[Source], list[Source]] = ([], [])
         for source in each.images:
-            recorded = known.get(_id_of(source, each.root, ids))
-            sides[recorded is not None and is_same(recorded, source.path)].append(source)
+            check()
+            line = known.get(_id_of(source, each.root, ids))
+            sides[line is not None and _is_known(source, line)].append(source)
         others.append(each._replace(images=sides[False]))
         there.append(each._replace(images=sides[True], tars=[]))
     return others, there
+
+
+def _is_known(source: Source, line: bytes) -> bool:
+    """Whether an image file is one that is in a shard; one that cannot be read is not."""
+    place = source.place
+    try:
+        state = (place.size, place.mtime_ns) if isinstance(place, Part) else _state(place)
+        return built.decode(line).is_same(source.path, place, state)
+    except OSError:
+        return False
 
 
 def _id_of(source: Source, root: str, ids: str) -> str:

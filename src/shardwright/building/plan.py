@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from shardwright import regular
 from shardwright.buckets import Bucket
-from shardwright.building import inputs, measuring
+from shardwright.building import built, inputs, measuring
 from shardwright.building.inputs import Found, Listing, Problem, Row
 from shardwright.building.ledger import Left
 from shardwright.building.measuring import Measured
@@ -55,7 +55,6 @@ class _Names(msgspec.Struct, gc=False):
     """What a layout needs of a line; to read only that is several times faster."""
 
     image_id: str = ""
-    image_path: str = ""
     aspect_bucket: str = ""
     left: Left | None = msgspec.field(default=None, name=_LEFT)
 
@@ -143,14 +142,14 @@ def write(
     found: Sequence[Found],
     captions: Captions | None,
     recipe: Recipe,
-    known: Mapping[str, str],
+    known: Mapping[str, bytes],
     folder: Path,
     engine: Engine,
     progress: Progress,
 ) -> int:
     """Look at all inputs, and write them down; give how many are ``known`` and not looked at.
 
-    ``known`` are the samples that are there: by their ids, the paths of their images.
+    ``known`` are the samples that are there: by their ids, what their images were.
     """
     files.make_folder(folder)
     new, there = measuring.parted(found, known, recipe.ids)
@@ -162,7 +161,7 @@ def write(
     with place.create(INPUTS_NAME) as file:
         with closing(measuring.measured(new, recipe, engine, progress)) as measured:
             for one in measured:
-                line = _line(one, captions, recipe) + b"\n"
+                line = _line(one, captions, recipe, known) + b"\n"
                 file.put(line)
                 length += len(line)
         file.seal(length)
@@ -171,7 +170,9 @@ def write(
     return sum(len(each.images) for each in there)
 
 
-def _line(one: Measured, captions: Captions | None, recipe: Recipe) -> bytes:
+def _line(
+    one: Measured, captions: Captions | None, recipe: Recipe, known: Mapping[str, bytes]
+) -> bytes:
     """Write an input as a line."""
     row = one.row
     if isinstance(row, Problem):
@@ -194,6 +195,8 @@ def _line(one: Measured, captions: Captions | None, recipe: Recipe) -> bytes:
         row = msgspec.structs.replace(row, image_id=image_id)
     if why := left_out(Size(row.width, row.height), recipe):
         return _unusable(Left(image_id, row.path, *why, by_recipe=True), row.file)
+    if image_id in known and (why := built.other(known[image_id], row)):
+        return _unusable(Left(image_id, row.path, *why), row.file)
     record: Record = {"image_id": image_id, "image_path": row.path, **texts}
     record |= {"height": row.height, "width": row.width}
     record["aspect_bucket"] = str(recipe.bucket_for(row.width, row.height))
@@ -243,14 +246,14 @@ def read(
     folder: Path,
     recipe: Recipe,
     choice: Choice,
-    known: Mapping[str, str],
+    known: Collection[str],
     first_numbers: Mapping[str | None, Mapping[str, int]],
     engine: Engine,
     progress: Progress,
 ) -> Plan:
     """Read the inputs, choose among them, and cut them into shards.
 
-    ``known`` are the samples that are there: by their ids, the paths of their images.
+    ``known`` are the ids of the samples that are there, whose inputs are the same images.
     ``first_numbers`` are, for each part, the numbers of its first new shards by bucket.
     """
     path = folder / INPUTS_NAME
@@ -259,12 +262,9 @@ def read(
     left: list[Left] = []
     hashes = array("q")
     for line, found in records.walk(path, _names, progress=progress, phase="plan"):
-        image_id, image = found.image_id, found.image_path
+        image_id = found.image_id
         if found.left is not None:
             left.append(found.left)
-        elif image_id in known and not inputs.is_same(known[image_id], image):
-            detail = f"the shards have this image_id for {known[image_id]}"
-            left.append(Left(image_id, image, "duplicate_id", detail))
         else:
             scan.add(image_id, found.aspect_bucket, line)
             hashes.append(hash(image_id))

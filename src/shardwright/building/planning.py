@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -256,7 +256,7 @@ def _layout(
     asked: PlanFile,
     choice: Choice,
     places: Sequence[Place],
-    known: Mapping[str, str],
+    known: Collection[str],
     folder: Path,
     progress: Progress,
 ) -> Plan:

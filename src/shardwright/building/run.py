@@ -228,8 +228,9 @@ def _build(
     parts = {part: asked.digest for part, paths in paths_of.items() if part and paths}
     for place in places:
         paths = paths_of[place.target.part]
+        copied = request.again.shards.images(place.target.part) if request.again else ()
         outcome.entries[place.target.part] = finish.finish(
-            place, asked, paths, outcome.commits, counts, empties, parts
+            place, asked, paths, outcome.commits, counts, empties, parts, copied
         )
         progress.advance(1)
     finish.clear(output, places, asked.digest)

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from shardwright.building import inputs
+from shardwright.building.built import Built
 from shardwright.building.inputs import Row
 from shardwright.deriving.captions import CAPTION
 from shardwright.deriving.choices import view_of
 from shardwright.deriving.images import BadImageError, Size
+from shardwright.deriving.places import image_file
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.results import Results, with_tokens
 from shardwright.deriving.serving import DIED
@@ -47,6 +50,10 @@ class Planned(Sample, ABC):
     @abstractmethod
     def described(self, results: Results) -> tuple[Record, Facts]:
         """Give its record, and what is known of it."""
+
+    def built(self) -> Built | None:
+        """Give the image that it was made of, if it was read."""
+        return None
 
     @property
     def died(self) -> bool:
@@ -103,6 +110,15 @@ class FromImage(Planned):
         if any(component.source == "image" for component in made):
             known = results.seen(self, known, made)
         return record, with_tokens(self, known) if self.tokens_lost else known
+
+    def built(self) -> Built | None:
+        row, file = self.row, self.image
+        with suppress(OSError):  # then it is not on record
+            file = file or image_file(self.source.place)  # which no component was made of
+        if file is None:
+            return None
+        state = (row.bytes, row.mtime_ns)
+        return Built(row.image_id, row.path, *state, file.bytes, file.xxh3)
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,8 @@ class _Shard:
         assert isinstance(sample, Planned)
         image_id, (record, known) = sample.source.image_id, sample.described(results)
         self.commit.quality.add(known)
+        if (image := sample.built()) is not None:
+            self.commit.images.append(image)
         for name, lost in sample.tokens_lost.items():
             self.commit.truncated.setdefault(name, Truncated()).add(image_id, lost)
         if sample.unapplied:

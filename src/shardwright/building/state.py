@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from shardwright.building import built
+from shardwright.building.built import Built
 from shardwright.building.plan import INPUTS_NAME, PLAN_NAME, PlanFile, checksum
 from shardwright.errors import (
     DamageError,
@@ -270,16 +272,22 @@ def _start(folder: Location, way: str | None, over: bool) -> Start:
     return start.fresh(folder, overwrite=way == "overwrite", only=[])
 
 
-def known(places: Sequence[Place]) -> dict[str, str]:
-    """Give the samples that stay: by their ids, the paths of their images, where on record."""
-    found: dict[str, str] = {}
+def known(places: Sequence[Place]) -> dict[str, bytes]:
+    """Give the samples that stay: by their ids, what their images were, where on record."""
+    found: dict[str, bytes] = {}
     for place in places:
-        paths = partial(_paths, place.folder)
         packed = place.begin.packed
+        plans = [run.plan for run in place.begin.base.runs] if packed else []
+        images = {image.image_id: image.line for image in built.load(place.folder, plans)}
+        paths = partial(_paths, place.folder)
         read = together(paths, packed) if isinstance(place.folder, Url) else map(paths, packed)
         for each in read:
             check()
-            found |= each
+            for image_id, path in each.items():
+                line = images.get(image_id)
+                if line is None or built.decode(line).path != path:  # its shard was written again
+                    line = Built(image_id, path).line
+                found[image_id] = line
     return found
 
 
