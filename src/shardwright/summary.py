@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import Field, asdict, dataclass
 from typing import Any, ClassVar
 
+from shardwright.errors import ShardwrightError
+
 
 @dataclass
 class Count:
@@ -12,6 +14,15 @@ class Count:
 
     count: int
     example: str
+
+
+def require_sum(what: str, total: int, *counts: int) -> None:
+    """Raise if the outcomes of a run are not as many as its inputs: then some have vanished."""
+    if sum(counts) != total:
+        raise ShardwrightError(
+            f"{total:,} {what}, but {sum(counts):,} are accounted for",
+            fix="run it again, and report it if it stays",
+        )
 
 
 class Summary:

@@ -31,7 +31,7 @@ from shardwright.storage.urls import Location
 from shardwright.store import commands
 from shardwright.store.facts import Truncated
 from shardwright.store.quality import Quality
-from shardwright.summary import Count
+from shardwright.summary import Count, require_sum
 
 _MEASURED = 256  # samples that the room of all is estimated from
 _TRIED = 32  # samples that are made to predict the time
@@ -189,7 +189,10 @@ def summarize(outcome: Outcome, output: Location, dry_run: bool, started: float)
     samples = sum(entry.samples for entry in buckets.values())
     not_chosen = dict(outcome.layout.selected.left_out)
     over = inputs - samples - there - len(left) - _total(not_chosen)
-    if over > 0 and outcome.layout.reserves:  # else a user has removed the ledger
+    if not outcome.finished:  # else a user may have removed the ledger
+        spare = over if 0 <= over <= len(outcome.layout.reserves) else 0
+        require_sum("inputs", inputs, samples, there, len(left), _total(not_chosen), spare)
+    if over > 0 and outcome.layout.reserves:
         not_chosen["--limit"] = Count(over, outcome.layout.scan.ids[outcome.layout.reserves[-1]])
     commits = outcome.commits.values()
     return BuildSummary(

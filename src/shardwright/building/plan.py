@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
@@ -32,23 +33,27 @@ from shardwright.deriving.images import Size
 from shardwright.deriving.sources import Source, problems
 from shardwright.deriving.views import left_out
 from shardwright.engine import Engine
+from shardwright.errors import DamageError
 from shardwright.interrupts import check
 from shardwright.packing.choice import Choice
 from shardwright.packing.scan import Ids, Scan
 from shardwright.packing.select import Selected, select
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.shards.format.names import bucket_folder, shard_name
+from shardwright.shards.format.records import FACTS
 from shardwright.storage import files
 from shardwright.storage.local import LocalStorage
 from shardwright.store import records
 from shardwright.store.provenance import Entry
-from shardwright.store.records import BadRecordError, Record, image_id_problem, own_fields
+from shardwright.store.records import BadRecordError, Line, Record, image_id_problem, own_fields
 from shardwright.store.store import Store
+from shardwright.summary import require_sum
 
 INPUTS_NAME, PLAN_NAME = "inputs.jsonl", "plan.json"
 _LEFT = "__left_out__"  # the field of an input that cannot be used
+_RESERVED = (_LEFT, INPUT, FACTS)  # no column of a user's has these names
 
 
 class _Names(msgspec.Struct, gc=False):
@@ -157,14 +162,17 @@ def write(
         for each in there:
             for source in each.images:
                 captions.meet(source.path, each.path)
-    place, length = LocalStorage(folder), 0
+    place, length, count = LocalStorage(folder), 0, 0
+    tars = {inputs.as_text(tar) for each in new for tar in each.tars}
     with place.create(INPUTS_NAME) as file:
         with closing(measuring.measured(new, recipe, engine, progress)) as measured:
             for one in measured:
                 line = _line(one, captions, recipe, known) + b"\n"
                 file.put(line)
                 length += len(line)
+                count += one.row.file not in tars
         file.seal(length)
+    require_sum("images found", sum(len(each.images) for each in new), count)
     place.publish(INPUTS_NAME)
     files.sync_folder(folder)
     return sum(len(each.images) for each in there)
@@ -202,7 +210,11 @@ def _line(
     record["aspect_bucket"] = str(recipe.bucket_for(row.width, row.height))
     own = own_fields(recipe)
     record |= {n: v for n, v in columns.items() if n not in own and v is not None}
-    return records.line({**record, INPUT: msgspec.to_builtins(row)})
+    line = records.line({**record, INPUT: msgspec.to_builtins(row)})
+    if len(line) >= records.LONGEST_LINE:  # which could not be read again
+        what = f"its texts and columns have {quantity(len(line), 'B')}"
+        return _unusable(Left(image_id, row.path, "record_too_large", what), row.file)
+    return line
 
 
 def _unusable(left: Left, file: str) -> bytes:
@@ -211,7 +223,8 @@ def _unusable(left: Left, file: str) -> bytes:
 
 def rows(folder: Path) -> Iterator[Row | Problem]:
     """Read where the inputs were when they were written down."""
-    for _, found in records.walk(folder / INPUTS_NAME, records.parse):
+    path = folder / INPUTS_NAME
+    for _, found in records.walk(path, records.parse, bad=partial(_unreadable, path)):
         if _LEFT in found:
             yield Problem("", found[INPUT], "", "")
         else:
@@ -224,6 +237,9 @@ def _texts(
     """Find the texts and the columns of an image, and the id that the captions file gives it."""
     given = captions.of(source, one.given) if captions else {}
     columns = one.columns | given
+    if taken := next((name for name in _RESERVED if name in columns), None):
+        what = f"its captions have a column {taken}, a name that Shardwright uses"
+        raise CaptionError("reserved_name", what)
     if CAPTION not in given:  # a text goes before the JSON
         if one.fault is not None:
             raise CaptionError(*one.fault)
@@ -261,7 +277,8 @@ def read(
         scan = Scan(Store(folder, path, recipe), files.state(file.fileno()))
     left: list[Left] = []
     hashes = array("q")
-    for line, found in records.walk(path, _names, progress=progress, phase="plan"):
+    bad = partial(_unreadable, path)
+    for line, found in records.walk(path, _names, bad=bad, progress=progress, phase="plan"):
         image_id = found.image_id
         if found.left is not None:
             left.append(found.left)
@@ -278,6 +295,12 @@ def read(
     plan = Plan(scan, selected, left, [], reserves)
     add(plan, chosen, choice.settings, parts, first_numbers)
     return plan
+
+
+def _unreadable(path: Path, line: Line, reason: str) -> None:
+    """Raise for a line that cannot be read: its input would be in no count."""
+    what = f"line {line.number} is not an input of a plan"
+    raise DamageError(what, path=path, fix="build again with --overwrite")
 
 
 def _names(line: bytes | None) -> _Names:

@@ -133,6 +133,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             _work(layout, outcomes, journals, maker or making, summary, progress)
             _count_updated(summary, outcomes)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
+    summary.require_sum()
     summary.unapplied_profiles = outcomes.profiles
     announce.profiles(summary, stored, progress)
     summary.seconds = round(time.monotonic() - started, 3)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shardwright.store.quality import Quality
-from shardwright.summary import Count, Summary
+from shardwright.summary import Count, Summary, require_sum
 
 if TYPE_CHECKING:
     from shardwright.store.facts import Truncated
@@ -83,6 +83,13 @@ class DeriveSummary(Summary):
     device: str
     seconds: float = 0
     encoder_waited: float = 0  # the part of the time in which the encoders were idle
+
+    def require_sum(self) -> None:
+        """Raise if an image is in no count, or in two."""
+        counts = [self.derived, self.already_complete, self.failed]
+        counts += [found.count for found in self.left_out.values()]
+        untried = self.trial.left if self.trial else 0
+        require_sum("images found", self.images_found, *counts, untried)
 
     @property
     def fit(self) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from shardwright.engine import Engine
@@ -29,6 +30,7 @@ from shardwright.store.records import BadRecordError, Line
 from shardwright.store.rewrite import Part, Rewrite, target
 from shardwright.store.stage1 import Repeated, Stage2, repeated_ids, to_stage2
 from shardwright.store.store import Store
+from shardwright.summary import require_sum
 
 _BACKUP_SUFFIX = ".stage1.bak"
 _PART_BYTES = 1 << 23  # whose arrays are published together, so that many wait for the disk at once
@@ -69,7 +71,9 @@ def _migrate(
     with Rewrite(store.jsonl) as rewrite:
         summary.jsonl_bytes_before = summary.jsonl_bytes_after = rewrite.size
         starts = [(0, 0)]
-        repeated = repeated_ids(_read(rewrite, starts, progress))
+        lines = count()
+        read = (line for line, _ in zip(_read(rewrite, starts, progress), lines, strict=False))
+        repeated = repeated_ids(read)
         ends = [start for _, start in starts[1:]] + [rewrite.size]
         parts = [rewrite.part(*start, end) for start, end in zip(starts, ends, strict=True)]
         progress.phase("migrate", rewrite.size, "B")
@@ -90,6 +94,7 @@ def _migrate(
                     noted = summary.total_records
                     progress.note(f"{noted:,} lines")
         progress.note(f"all {quantity(summary.total_records, 'lines')}")
+        require_sum("lines", next(lines), summary.total_records)
         if rewrite.changed:
             if backup:
                 summary.backup = str(_keep_original(store.jsonl))

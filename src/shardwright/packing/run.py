@@ -51,6 +51,7 @@ from shardwright.store import commands, provenance
 from shardwright.store.commands import quoted
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
+from shardwright.summary import require_sum
 
 
 @dataclass(frozen=True)
@@ -382,6 +383,8 @@ def _write_target(
     checksums = empty.publish(target, start.base, source.empties if stays else {})
     publish.make_durable(target)  # before the manifest lists them
     entries = [*job.kept.values(), *written]
+    planned = sum(len(shard.samples) for shard in layout.shards)
+    require_sum("samples planned", planned, *(entry.samples for entry in entries))
     publish.finish(target, layout, begun, entries, source.made, checksums, sha256)
 
 
