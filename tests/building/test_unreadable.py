@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shardwright import Progress
+from shardwright import Progress, TooManyFailuresError
 from shardwright.building.commits import Commits
 from tests.building.builds import build, reasons, records, write_recipe
 from tests.derive.pictures import make_images
@@ -89,3 +89,42 @@ def test_a_picture_that_gives_an_error_of_the_disk_when_it_is_read_is_unreadable
     done = sick(tmp_path, "build", images, *flags, "--output-dir", tmp_path / "out")
     assert done.returncode == 3, done.stderr
     assert reasons(tmp_path / "out") == {"img001.png": "unreadable"}
+
+
+def test_a_plan_with_many_unreadable_images_in_a_row_is_not_kept(tmp_path: Path) -> None:
+    images, failing = make_images(tmp_path / "images", 130, ((96, 64),)), tmp_path / "failing"
+    flags = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch")
+    flags = (*flags, "--output-dir", tmp_path / "out")
+    fail(failing, errno.EIO, *(f"img{number:03}.png" for number in range(20, 119)))
+    few = sick(failing, "build", images, *flags, "--dry-run")
+    assert few.returncode == 3, few.stderr
+    assert "  unreadable: 99 " in few.stdout
+    fail(failing, errno.EIO, "img119.png")
+    for _ in range(2):
+        done = sick(failing, "build", images, *flags)
+        assert done.returncode == 1, done.stdout
+        assert done.stderr.splitlines()[-1] == (
+            f"error: {images}/img119.png: Input/output error, as with 100 images in a row, so no "
+            "plan is kept; check that the images can be read, then run the same command again"
+        )
+        assert not list((tmp_path / "out").rglob("*.json*"))
+    for path in failing.iterdir():
+        path.unlink()
+    again = sick(failing, "build", images, *flags)
+    assert again.returncode == 0, again.stderr
+    assert "\nwritten_samples: 130\nalready_there: 0\nleft_out: 0" in again.stdout
+
+
+def test_many_unreadable_texts_in_a_row_are_not_kept_unless_the_captions_are_given(
+    tmp_path: Path,
+) -> None:
+    images = make_images(tmp_path / "images", 110, ((24, 16),))
+    captions = tmp_path / "captions.csv"
+    lines = [f"{path.name},a caption" for path in sorted(images.glob("*.png"))]
+    captions.write_text("\n".join(["file_name,caption", *lines]))
+    for path in images.glob("*.txt"):
+        path.unlink()
+        path.symlink_to("/proc/self/mem")
+    with pytest.raises(TooManyFailuresError, match="as with 100 images in a row, so no plan"):
+        build(images, tmp_path / "out")
+    assert build(images, tmp_path / "out", captions=captions).written_samples == 110

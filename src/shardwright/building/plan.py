@@ -30,10 +30,11 @@ from shardwright.building.measuring import Measured
 from shardwright.building.samples import INPUT, Images, Inputs, Texts, parse
 from shardwright.deriving.captions import CAPTION, CaptionError, Captions
 from shardwright.deriving.images import Size
+from shardwright.deriving.outcomes import IN_A_ROW
 from shardwright.deriving.sources import Source, problems
 from shardwright.deriving.views import left_out
 from shardwright.engine import Engine
-from shardwright.errors import DamageError
+from shardwright.errors import DamageError, TooManyFailuresError
 from shardwright.interrupts import check
 from shardwright.packing.choice import Choice
 from shardwright.packing.scan import Ids, Scan
@@ -166,7 +167,11 @@ def write(
     tars = {inputs.as_text(tar) for each in new for tar in each.tars}
     with place.create(INPUTS_NAME) as file:
         with closing(measuring.measured(new, recipe, engine, progress)) as measured:
+            row = 0  # images that could not be read, one after the other
             for one in measured:
+                row = row + 1 if (why := _unread(one, captions)) else 0
+                if why and row == IN_A_ROW:
+                    raise _out_of_reach(one, why)
                 line = _line(one, captions, recipe, known) + b"\n"
                 file.put(line)
                 length += len(line)
@@ -176,6 +181,21 @@ def write(
     place.publish(INPUTS_NAME)
     files.sync_folder(folder)
     return sum(len(each.images) for each in there)
+
+
+def _unread(one: Measured, captions: Captions | None) -> str | None:
+    """Say why an image or its text could not be read, if it could not."""
+    if isinstance(one.row, Problem):
+        return one.row.detail if one.row.reason in (inputs.UNREADABLE, inputs.GONE) else None
+    reason, detail = one.fault or ("", "")
+    return detail if reason == "caption_unreadable" and captions is None else None
+
+
+def _out_of_reach(one: Measured, why: str) -> TooManyFailuresError:
+    """Give the error of a plan that would leave out what may only be out of reach for a while."""
+    what = f"{why}, as with {IN_A_ROW} images in a row, so no plan is kept"
+    fix = "check that the images can be read, then run the same command again"
+    return TooManyFailuresError(what, path=one.row.path, fix=fix)
 
 
 def _line(

@@ -19,12 +19,12 @@ from shardwright.summary import Count
 
 FAILURES_NAME = "failures.jsonl"
 NO_CAPTION = "no_caption"
-_IN_A_ROW = 100
 # Reasons that are found before the work, so that every run finds them again.
 _FOUND_BEFORE = (
     *(NO_CAPTION, "no_image_id", "image_id_invalid", "duplicate_id", "not_migrated"),
     *("unreadable_folder", "caption_ambiguous"),
 )
+IN_A_ROW = 100  # failures after which a run stops: something else is wrong
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -61,9 +61,9 @@ class Outcomes:
         """Count an image that failed at work; raise if too many fail in a row."""
         self.fail(source, reason, detail, components)
         self._row += reason != "format_not_readable"  # nothing is wrong with those images
-        if self._row == _IN_A_ROW:
+        if self._row == IN_A_ROW:
             raise TooManyFailuresError(
-                f"{reason.replace('_', ' ')} ({detail}), as with {_IN_A_ROW} images in a row",
+                f"{reason.replace('_', ' ')} ({detail}), as with {IN_A_ROW} images in a row",
                 path=source.path,
                 fix="fix the cause and run the same command again; the images before are saved",
             )
