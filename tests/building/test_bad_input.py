@@ -22,6 +22,7 @@ from tests.building.builds import (
     write_recipe,
 )
 from tests.building.tarsets import Member, members_of, picture, special, write_set, write_tar
+from tests.commands import run
 from tests.derive.pictures import gradient, make_bomb, make_images, save
 from tests.faults import contents
 from tests.tars import shards
@@ -256,3 +257,14 @@ def test_a_hundred_failures_in_a_row_stop_the_build(tmp_path: Path, output: Path
     with pytest.raises(TooManyFailuresError, match="as with 100 images in a row"):
         build(images, output)
     assert manifest.load_unfinished(output) is not None
+
+
+def test_members_of_tars_that_have_no_key_are_counted_and_one_is_named(tmp_path: Path) -> None:
+    first = write_tar(tmp_path / "tars/a.tar", [("README", b"hello"), *members_of("k")])
+    write_tar(tmp_path / "tars/b.tar", [*members_of("l"), (".jpg", picture()), ("Makefile", b"")])
+    flags = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch")
+    done = run("build", tmp_path / "tars", *flags, "--output-dir", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    said = f"3 members of tars passed over: no name like KEY.jpg, for example {first}/README"
+    assert said in done.stderr
+    assert sorted(records(tmp_path / "out")) == ["k", "l"]

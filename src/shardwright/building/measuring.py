@@ -25,7 +25,7 @@ from shardwright.building.inputs import (
     fingerprint,
     head_of,
 )
-from shardwright.building.tars import Flaw, TarSample
+from shardwright.building.tars import Flaw, PassedOver, TarSample
 from shardwright.deriving import captions, images, places, sources
 from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.images import BadImageError
@@ -34,12 +34,13 @@ from shardwright.deriving.places import Part
 from shardwright.deriving.sources import Source, State
 from shardwright.engine import Engine
 from shardwright.interrupts import POLL, check
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
 from shardwright.storage.local import LocalFile, Readable
 from shardwright.storage.objects import together
 from shardwright.storage.urls import is_url
 from shardwright.store.records import image_id_problem
+from shardwright.text import shown
 
 _FILES = 1024  # in a task: as many as are measured while another process would start
 _AT_ONCE = 256  # rows in a message
@@ -73,6 +74,7 @@ class _Message(NamedTuple):
     number: int  # of its task
     rows: list[Measured]
     last: bool = False
+    passed: PassedOver | None = None  # members of its tar, once it is the last
 
 
 def measured(
@@ -85,12 +87,17 @@ def measured(
     """
     known = 0 if any(each.tars for each in found) else sum(len(each.images) for each in found)
     progress.phase("measure images", known, "images")
-    order = _Order(_tasks(found, recipe), recipe)
+    order, passed = _Order(_tasks(found, recipe), recipe), list[PassedOver]()
     with closing(engine.run(_measure, order.tasks())) as messages:
         for message in messages:
+            passed += [message.passed] if message.passed else []
             for rows in order.turn(message):
                 progress.advance(len(rows))
                 yield from rows
+    if passed:
+        count = quantity(sum(each.number for each in passed), "members of tars")
+        example = shown(as_text(min(passed, key=lambda each: each.example).example))
+        progress.warn(f"{count} passed over: no name like KEY.jpg, for example {example}")
 
 
 class _Order:
@@ -142,7 +149,10 @@ def _measure(task: _Task) -> Iterator[_Message]:
     if task.number < 0:
         time.sleep(POLL)
         return
-    looks = _members(task) if task.tar else (partial(_file, task, each) for each in task.images)
+    passed: list[PassedOver] = []
+    looks: Iterator[_Look] = (partial(_file, task, each) for each in task.images)
+    if task.tar:
+        looks = _members(task, passed)
     last = False
     at_once = _REQUESTS if is_url(task.given) else 0
     while not last:
@@ -150,7 +160,7 @@ def _measure(task: _Task) -> Iterator[_Message]:
             those = islice(looks, _AT_ONCE)
             some = list(together(_call, those, at_once)) if at_once else list(map(_call, those))
         last = len(some) < _AT_ONCE
-        yield _Message(task.number, some, last)
+        yield _Message(task.number, some, last, passed[0] if passed and last else None)
 
 
 _Look = Callable[[], Measured]
@@ -253,8 +263,8 @@ def _id_of(source: Source, root: str, ids: str) -> str:
     return spelt(source.path, root) if ids == "path" else by_name
 
 
-def _members(task: _Task) -> Iterator[_Look]:
-    """Give what is to be done for each sample of a tar."""
+def _members(task: _Task, passed: list[PassedOver]) -> Iterator[_Look]:
+    """Give what is to be done for each sample of a tar; note what is passed over."""
     path, name = task.tar, as_text(task.tar)
     if name != path:
         what = "its name is not Unicode, which a record cannot hold"
@@ -272,7 +282,10 @@ def _members(task: _Task) -> Iterator[_Look]:
         return
     with tar or nullcontext():
         for sample in tars.samples(path, state[0]):
-            yield partial(_member, task, tar, state, sample)
+            if isinstance(sample, PassedOver):
+                passed.append(sample)
+            else:
+                yield partial(_member, task, tar, state, sample)
 
 
 def _tar_row(

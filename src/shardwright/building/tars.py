@@ -50,6 +50,13 @@ class Flaw(NamedTuple):
     detail: str
 
 
+class PassedOver(NamedTuple):
+    """Members whose names have no key, so that they belong to no sample; loaders skip them too."""
+
+    number: int
+    example: str  # one of them
+
+
 class _Contents:
     """The members of a tar by key and field, and what is wrong with them."""
 
@@ -57,6 +64,7 @@ class _Contents:
         self.members: dict[str, dict[str, Entry]] = {}  # in their order
         self.flaws: dict[str, Flaw] = {}  # by key; the first one that was found
         self.held: dict[int, bytes] = {}  # how members at a URL begin, by their offsets
+        self.passed = PassedOver(0, "")
         self._room = _HELD
         self._last = ""
 
@@ -64,6 +72,9 @@ class _Contents:
         """Take in a member; one without a key belongs to no sample."""
         named = split(entry.name) if entry.kind != FOLDER else None
         if named is None:
+            if entry.kind != FOLDER:
+                number, example = self.passed
+                self.passed = PassedOver(number + 1, example or entry.name)
             return
         key, field = named
         members = self.members.setdefault(key, {})
@@ -95,7 +106,7 @@ class _Contents:
             self.flaw(self._last, "sample_cut", what)
 
 
-def samples(path: str, size: int = 0) -> Iterator[TarSample | Flaw]:
+def samples(path: str, size: int = 0) -> Iterator[TarSample | Flaw | PassedOver]:
     """Give the samples of a tar in their order, and what is left out; last, the tar's own flaw.
 
     At a URL its size must be given.
@@ -104,6 +115,8 @@ def samples(path: str, size: int = 0) -> Iterator[TarSample | Flaw]:
     damage = _list(path, size, contents)
     for key, members in contents.members.items():
         yield contents.flaws.get(key) or _sample(path, key, members, contents.held)
+    if contents.passed.number:
+        yield contents.passed._replace(example=f"{path}/{contents.passed.example}")
     if damage is not None:
         yield damage
 
