@@ -31,8 +31,8 @@ def test_a_second_data_set_of_the_same_names_is_reported_and_not_taken_for_the_f
     tmp_path: Path, ids: str
 ) -> None:
     first, second = laion(tmp_path / "laionA", 1), laion(tmp_path / "laionB", 2)
-    flags = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch", "--ids", ids)
-    flags = (*flags, "--output-dir", tmp_path / "out")
+    made = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch", "--ids", ids)
+    flags = (*made, "--output-dir", tmp_path / "out")
     assert run("build", first, *flags).returncode == 0
     before = tars(tmp_path / "out")
     done = run("build", second, *flags, "--append")

@@ -93,8 +93,8 @@ def test_a_picture_that_gives_an_error_of_the_disk_when_it_is_read_is_unreadable
 
 def test_a_plan_with_many_unreadable_images_in_a_row_is_not_kept(tmp_path: Path) -> None:
     images, failing = make_images(tmp_path / "images", 130, ((96, 64),)), tmp_path / "failing"
-    flags = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch")
-    flags = (*flags, "--output-dir", tmp_path / "out")
+    made = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch")
+    flags = (*made, "--output-dir", tmp_path / "out")
     fail(failing, errno.EIO, *(f"img{number:03}.png" for number in range(20, 119)))
     few = sick(failing, "build", images, *flags, "--dry-run")
     assert few.returncode == 3, few.stderr

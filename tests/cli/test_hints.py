@@ -370,7 +370,7 @@ def test_the_fix_for_batches_that_do_not_stack_can_be_pasted(tmp_path: Path) -> 
 
 def test_the_fix_for_built_shards_that_do_not_stack_is_a_build(tmp_path: Path) -> None:
     images = make_images(tmp_path / "images", 4, ((80, 80), (96, 90)))
-    given = ["build", images, "--output-dir", tmp_path / "shards", "--encoders", "sketch"]
+    given = ("build", images, "--output-dir", tmp_path / "shards", "--encoders", "sketch")
     done = run(*given)
     assert done.stdout.splitlines()[-1] == (
         "fit original: latents keep their picture's size; batches() refuses a bucket with several "

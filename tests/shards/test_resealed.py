@@ -166,7 +166,7 @@ def test_the_manifest_is_blamed_and_not_the_index_that_it_names(
     )
     assert finding.kind == "manifest_wrong"
     if field == "sha256":
-        value, right = "0" * 12, right[:12]
+        value, right = "0" * 12, str(right)[:12]
     assert finding.what == f"the manifest says {field} {value}, but its index says {right}"
 
 
@@ -183,7 +183,7 @@ def test_a_sha256_that_is_made_up_in_index_and_manifest_is_found_by_reading(fold
     assert damage(folder) == []
     (finding,) = shardwright.verify(folder, read_data=True, workers=1).findings
     assert (finding.kind, finding.file) == ("sha256_differs", FIRST)
-    assert finding.what == f"its sha256 is {right[:12]}, but {'0' * 12} is recorded"
+    assert finding.what == f"its sha256 is {str(right)[:12]}, but {'0' * 12} is recorded"
 
 
 def test_a_sha256_that_only_the_manifest_has_is_held_against_the_bytes(

@@ -31,7 +31,7 @@ class Built(msgspec.Struct, frozen=True, array_like=True, gc=False):
     path: str  # as in the record; blank where it has none, in shards of an earlier version
     file_bytes: int = 0  # of its file, or of its tar
     mtime_ns: int = 0
-    bytes: int = 0  # its own
+    own_bytes: int = 0  # of the image itself
     xxh3: str = ""  # of all of these; blank if it is not known
 
     @property
@@ -52,7 +52,7 @@ class Built(msgspec.Struct, frozen=True, array_like=True, gc=False):
         if named_alike and state == (self.file_bytes, self.mtime_ns):
             return True
         size = place.size if isinstance(place, Part) else state[0]
-        return size == self.bytes and places.image_file(place).xxh3 == self.xxh3
+        return size == self.own_bytes and places.image_file(place).xxh3 == self.xxh3
 
     def is_named(self, path: str) -> bool:
         """Whether it has this path."""
