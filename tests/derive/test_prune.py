@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.errors import ProvenanceError, UsageError
+from shardwright.errors import DamageError, ProvenanceError, UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Lines, Progress
 from shardwright.reporting.outlook import outlook
@@ -148,7 +148,7 @@ def test_what_is_pruned_does_not_come_back_with_an_unfinished_recompute(
     assert contents(derived) == fresh(images, derived)
 
 
-def test_a_run_without_the_jsonl_of_an_interrupted_one_finishes_it_there(
+def test_an_interrupted_run_is_finished_in_a_jsonl_elsewhere_only_if_it_is_given_again(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     derived, jsonl = tmp_path / "derived", tmp_path / "mine.jsonl"
@@ -165,7 +165,12 @@ def test_a_run_without_the_jsonl_of_an_interrupted_one_finishes_it_there(
     with using(KillingDisk(noted)), pytest.raises(Killed):
         sketch(images, derived, jsonl=jsonl, prune=True)
     (tmp := derived / "vae_latents/img001.npy.tmp").write_bytes(b"left by a kill")
-    sketch(images, derived, components=["dinov3"], progress=Lines())
+    with pytest.raises(
+        DamageError, match=r"rearrange\.json: names '\.\./mine\.jsonl', which is not"
+    ):
+        sketch(images, derived, components=["dinov3"])  # a file must not decide what is rewritten
+    assert jsonl.read_bytes() == held[0]
+    sketch(images, derived, jsonl=jsonl, components=["dinov3"], progress=Lines())
     assert jsonl.read_bytes() == pruned != held[0]
     err = capsys.readouterr().err
     assert "finished the interrupted run: 0 images renamed, 1 removed\n" in err

@@ -20,14 +20,15 @@ from tests.tars import shards
 
 PATH = Path("x.idx")
 WORDS = st.integers(0, 2**64 - 1)
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0."), min_size=1)
+SIZE = 4096  # of the shard
 
 
 def encode(ids: list[str], table: list[int], members: tuple[str, ...] = ("json", "npy")) -> bytes:
     head = index.Head(
         version=index.VERSION,
         shard="bucket_24x16/shard-000000.tar",
-        bytes=4096,
+        bytes=SIZE,
         xxh3="0" * 32,
         members=members,
         ids=ids,
@@ -35,11 +36,13 @@ def encode(ids: list[str], table: list[int], members: tuple[str, ...] = ("json",
     return index.encode(ShardIndex(head, array("Q", table)))
 
 
-@given(st.data(), st.lists(NAMES, max_size=8))
+@given(st.data(), st.lists(NAMES, min_size=1, max_size=8))
 @settings(deadline=None, max_examples=60)
 def test_an_index_that_is_written_is_read_back(data: st.DataObject, ids: list[str]) -> None:
-    count = len(ids) * 2 * 3
-    table = data.draw(st.lists(WORDS, min_size=count, max_size=count))
+    table: list[int] = []
+    for _ in range(len(ids) * 2):
+        offset = data.draw(st.integers(512, SIZE))
+        table += [offset, data.draw(st.integers(0, SIZE - offset)), data.draw(WORDS)]
     found = index.decode(encode(ids, table), PATH)
     assert found.head.ids == ids
     assert list(found.table) == table
@@ -50,8 +53,30 @@ def test_an_index_that_is_written_is_read_back(data: st.DataObject, ids: list[st
     assert list(found.spots()) == list(zip(table[::3], table[1::3], strict=True))
 
 
+@pytest.mark.parametrize(
+    ("ids", "member"),
+    [
+        ([], []),
+        ([""], [512, 0, 0]),
+        ([".."], [512, 0, 0]),
+        (["a/b"], [512, 0, 0]),
+        (["a\0"], [512, 0, 0]),
+        (["a"], [511, 0, 0]),
+        (["a"], [SIZE + 1, 0, 0]),
+        (["a"], [512, SIZE - 511, 0]),
+        (["a"], [512, 2**64 - 512, 0]),
+        (["a"], [2**64 - 1, 1, 0]),
+    ],
+)
+def test_an_index_of_members_that_cannot_be_in_its_shard_is_damaged(
+    ids: list[str], member: list[int]
+) -> None:
+    with pytest.raises(DamageError, match=r"x\.idx: does not describe a shard"):
+        index.decode(encode(ids, member * 2), PATH)
+
+
 def test_any_flipped_bit_of_an_index_is_found() -> None:
-    complete = encode(["a", "b"], list(range(12)))
+    complete = encode(["a", "b"], [512, 0, 0] * 4)
     for position in range(len(complete)):
         for bit in range(8):
             damaged = bytearray(complete)

@@ -7,12 +7,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+import shardwright
 from shardwright import DamageError, __version__, pack
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest, PackSettings, Run, ShardEntry, Unfinished
@@ -22,21 +24,24 @@ from tests.tars import shards
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 COUNT = st.integers(0, 2**62)
+BUCKET = st.sampled_from(["24x16", "1024x1024", "999999x1"])
 SETTINGS = st.builds(
     PackSettings,
-    buckets=st.lists(TEXT, max_size=2),
+    buckets=st.lists(BUCKET, max_size=2),
     shuffle=st.booleans(),
     seed=st.none() | COUNT,
     limit=st.none() | COUNT,
-    shard_size=COUNT,
+    shard_size=st.integers(1, 2**62),
 )
 ENTRIES = st.builds(
-    ShardEntry,
+    lambda bucket, number, **fields: ShardEntry(
+        path=f"bucket_{bucket}/shard-{number:06}.tar", bucket=bucket, **fields
+    ),
+    BUCKET,
+    st.integers(0, 10**18 - 1),
     run=st.just(0),
-    path=TEXT,
-    bucket=TEXT,
-    samples=COUNT,
-    bytes=COUNT,
+    samples=st.integers(0, 2**40),
+    bytes=st.integers(2**60, 2**62),
     xxh3=TEXT,
     sha256=st.none() | TEXT,
     index_xxh3=TEXT,
@@ -67,7 +72,7 @@ UNFINISHED = st.builds(
     append=st.booleans(),
     plan=TEXT,
     settings=SETTINGS,
-    replaces=st.lists(TEXT, max_size=2),
+    replaces=st.lists(BUCKET, max_size=2),
     base=st.none() | MANIFESTS,
 )
 
@@ -202,3 +207,18 @@ def test_sha256sum_accepts_the_sums_and_sees_a_flipped_bit(store: Store, output:
     done = subprocess.run(command, cwd=output, capture_output=True, text=True)
     assert done.returncode == 1
     assert f"{path.relative_to(output)}: FAILED" in done.stdout
+
+
+def test_a_count_that_the_bytes_of_a_shard_cannot_hold_is_refused(
+    store: Store, output: Path
+) -> None:
+    pack(derived_dir=store.root, output_dir=output, workers=1)
+    done = manifest.load_manifest(output)
+    assert done is not None
+    entry = msgspec.structs.replace(done.shards[0], samples=300_000_000)
+    manifest.save_manifest(output, msgspec.structs.replace(done, shards=[entry, *done.shards[1:]]))
+    with pytest.raises(DamageError) as caught:
+        shardwright.open(output)
+    assert caught.value.what == (
+        f"says that {entry.path} has 300,000,000 samples in {entry.bytes:,} bytes"
+    )

@@ -105,9 +105,10 @@ class Commits(ABC):
         files.write(self.folder / _FINAL, b"")
 
     def is_of(self, commit: Commit, shard: Shard) -> bool:
-        """Whether a commit is that of a task."""
+        """Whether a commit is that of a task; its shard is moved from the path that it names."""
         found = (commit.plan, commit.number, commit.task)
-        return found == (self.plan, shard.number, shard.digest)
+        own = commit.shard is None or commit.shard.path == shard.path
+        return own and found == (self.plan, shard.number, shard.digest)
 
     def open(self) -> None:  # noqa: B027 - nothing to do in a folder, which has a lock
         """Let workers publish, also those of other processes."""
@@ -159,9 +160,11 @@ class StagedCommits(Commits):
         check()
         with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
             commit = decode(files.read(self._path(shard)))
+            if not self.is_of(commit, shard):
+                return None
             there = commit.shard is None or _is_there(commit.shard, self.targets[shard.part])
             counts = final or not commit.is_doubtful
-            return commit if there and counts and self.is_of(commit, shard) else None
+            return commit if there and counts else None
         return None
 
     def _path(self, shard: Shard) -> Location:

@@ -105,7 +105,7 @@ class FromShard:
         return sample
 
     def nbytes(self, settings: SettingsOf) -> int:
-        copying, head = self.copying, index.load(self.folder, self.entry.path)
+        copying, head = self.copying, _index(self.folder, self.entry, self.copying.before)
         suffixes = [JSON_SUFFIX, *(name for c in copying.kept for name in c.members)]
         columns = [copying.before.suffixes.index(suffix) for suffix in suffixes]
         bucket = Bucket.parse(self.entry.bucket)
@@ -174,11 +174,10 @@ class Opened:
 
 
 def _index(folder: Path, entry: ShardEntry, recipe: Recipe) -> ShardIndex:
-    path = folder / index_name(entry.path)
-    data = index.read(path)
-    found = index.decode(data, path)
-    if xxhash.xxh3_64_hexdigest(data) != entry.index_xxh3 or found.head.members != recipe.suffixes:
-        raise DamageError("is damaged, or not the one in the manifest", path=path, fix=COPY)
+    found = index.load_listed(folder, entry)
+    if found.head.members != recipe.suffixes:
+        what, path = "is damaged, or not the one in the manifest", folder / index_name(entry.path)
+        raise DamageError(what, path=path, fix=COPY)
     return found
 
 

@@ -95,8 +95,10 @@ def load_plan(output: Location) -> PlanFile | None:
         return None
     path = folder / PLAN_NAME
     with files.explained(path), suppress(FileNotFoundError, NotADirectoryError):
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            return msgspec.json.decode(files.read(path), type=PlanFile)
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            found = msgspec.json.decode(files.read(path), type=PlanFile)
+            manifest.require_own_names(found.settings, path, _delete(output))
+            return found
         raise DamageError("is damaged", path=path, fix=_delete(output))
     return None
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from shardwright.errors import ProvenanceError, StorageError
+from shardwright.errors import DamageError, ProvenanceError, StorageError
 from shardwright.interrupts import check
 from shardwright.progress import quantity
 from shardwright.recipes import Component
@@ -122,9 +122,12 @@ class Generation:
 
 
 def made_in(new: Store) -> Iterator[Record]:
-    """Read the records of the images that are recomputed."""
+    """Read the records of the images that are recomputed; raise if one has no valid id."""
     for path in (new.jsonl, new.journal):
-        for _, record in records.walk(path, records.parse):
+        for line, record in records.walk(path, records.parse):
+            if (problem := records.image_id_problem(record.get("image_id"))) is not None:
+                what = f"line {line.number} is not the record of an image ({problem})"
+                raise DamageError(what, path=path, fix=f"delete {new.folder} and run it again")
             yield record
 
 

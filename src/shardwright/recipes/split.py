@@ -56,6 +56,11 @@ class Split:
         return ["--split", self.shares(), *(["--split-by", self.by] if self.by else [])]
 
 
+def is_part(name: str) -> bool:
+    """Whether a name can be that of a part, and so of a folder."""
+    return _NAME.fullmatch(name) is not None
+
+
 def choose_split(given: object, by: object, recipe: Split | None) -> Split | None:
     """Give the split that ``--split`` and ``--split-by`` ask for, else that of the recipe."""
     found = recipe if given is None else read_split(given, recipe.by if recipe else None)

@@ -19,15 +19,19 @@ from shardwright import regular
 from shardwright.errors import DamageError, UsageError
 from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
+from shardwright.recipes.keys import IDS
 from shardwright.storage import files
+from shardwright.storage.urls import is_within
+from shardwright.storage.within import is_below, require_names
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts
-from shardwright.store.records import BadRecordError, Record
+from shardwright.store.records import BadRecordError, Record, is_image_id
 from shardwright.store.rewrite import Rewrite
-from shardwright.store.store import Store, read_recipe, recorded
+from shardwright.store.store import Store, joined, read_recipe, recorded
 
 NAME = "rearrange.json"
 _BETWEEN = ".shardwright-{}"  # an id that no image has: hidden files are no images
+_FIX = "restore it, or derive into another --derived-dir"
 
 
 class Name(msgspec.Struct, frozen=True, array_like=True):
@@ -91,11 +95,7 @@ def finish(store: Store) -> tuple[int, int] | None:
         return None
     with files.explained(path):
         data = regular.read(path)
-    try:
-        steps = msgspec.json.decode(data, type=list[_Step])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        fix = "restore it, or derive into another --derived-dir"
-        raise DamageError("is not a list of renamed images", path=path, fix=fix) from None
+    steps = _read(data, store, path)
     counts = max(len(step.renamed) for step in steps), sum(len(step.removed) for step in steps)
     # As they are on the disk: the recipe that is wanted may be another one.
     used = dataclasses.replace(store, recipe=recorded(store.folder) or store.recipe)
@@ -112,6 +112,30 @@ def finish(store: Store) -> tuple[int, int] | None:
             _write(store, steps)
     files.withdraw(path)
     return counts
+
+
+def _read(data: bytes, store: Store, path: Path) -> list[_Step]:
+    """Read the steps; raise if they would change files that are not of the store."""
+    steps: list[_Step] = []
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        steps = msgspec.json.decode(data, type=list[_Step])
+    if not steps or any(step.ids not in (None, *IDS) for step in steps):
+        raise DamageError("is not a list of renamed images", path=path, fix=_FIX)
+    for step in steps:
+        new = (name.image_id for name in step.renamed.values())
+        require_names((*step.removed, *step.renamed, *new), is_image_id, "an image_id", path, _FIX)
+
+    def is_own(name: str) -> bool:
+        """Whether it is in the store, or the one that the user gives; a link may lead elsewhere."""
+        if "\0" in name:
+            return False
+        jsonl = joined(store.folder, name)
+        inside = is_below(name) and is_within(jsonl, store.folder)
+        return inside or jsonl.resolve() == store.jsonl.resolve()
+
+    kind, fix = "in the store, nor given with --jsonl", "give the same --jsonl as before"
+    require_names((step.jsonl for step in steps), is_own, kind, path, f"{fix}, or {_FIX}")
+    return steps
 
 
 def _write(store: Store, steps: list[_Step]) -> None:

@@ -31,7 +31,7 @@ from shardwright.shards.format.manifest import (
     Manifest,
     ShardEntry,
 )
-from shardwright.shards.format.names import bucket_folder, existing_buckets, is_shard_path
+from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.format.parts import is_packed, top_folder
 from shardwright.storage.files import TMP_SUFFIX, read_existing
 from shardwright.storage.remote import storage_at
@@ -188,13 +188,8 @@ def _compare(
     """Compare the shards that are there with the manifest: what to check, and what is wrong."""
     listed = unfinished.base if unfinished else packed
     replaced = unfinished.replaces if unfinished else []
-    entries, findings = {}, []
-    for entry in listed.shards if listed else []:
-        if not is_shard_path(entry.path):
-            what = "the manifest lists it, but it is not the path of a shard"
-            findings.append(Finding("misspelt", entry.path, None, what, _PACK_AGAIN))
-        elif entry.bucket not in replaced:
-            entries[entry.path] = entry
+    entries = {e.path: e for e in (listed.shards if listed else []) if e.bucket not in replaced}
+    findings: list[Finding] = []
     missing = {path: entry for path, entry in entries.items() if path not in sizes}
     runs = listed.runs if listed else []
     last = len(runs) - 1 if unfinished is None else None

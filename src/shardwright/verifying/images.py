@@ -31,7 +31,6 @@ from shardwright.recipes import JSON_SUFFIX, RecipeFile
 from shardwright.shards.format import index, manifest
 from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.manifest import ShardEntry
-from shardwright.shards.format.names import is_shard_path
 from shardwright.shards.format.record_members import mask_member
 from shardwright.shards.format.tarread import Fault
 from shardwright.storage.remote import storage_at
@@ -65,9 +64,8 @@ class _Shard(NamedTuple):
     def table(self) -> ShardIndex | None:
         """Read its index; None if that is damaged, which is reported already."""
         with suppress(ShardwrightError):
-            data = index.read(self.folder / index.index_name(self.entry.path))
-            if xxhash.xxh3_64_hexdigest(data) == self.entry.index_xxh3:
-                return index.decode(data, self.entry.path)
+            found = index.load_listed(self.folder, self.entry)
+            return found if found.head.members == self.made.recipe.suffixes else None
         return None
 
 
@@ -295,9 +293,8 @@ def _shards(part: str, folder: Location) -> Iterator[_Shard]:
             raise UsageError(what, path=folder, fix=fix)
     runs = [(made_by(done, run), run.is_build) for run in done.runs] if done else []
     for entry in done.shards if done else ():
-        if is_shard_path(entry.path):
-            name = f"{part}/{entry.path}" if part else entry.path
-            yield _Shard(name, folder, entry, *runs[entry.run])
+        name = f"{part}/{entry.path}" if part else entry.path
+        yield _Shard(name, folder, entry, *runs[entry.run])
 
 
 def _path_of(record: Record) -> str:

@@ -126,6 +126,9 @@ class Checker:
         if shard is not None:
             for what in _differences(entry, shard.head):
                 yield Fault("manifest_wrong", what, fix=_RESTORE)
+            if entry is not None and shard.head.members != self.recipe.suffixes:
+                members = f"{', '.join(self.recipe.suffixes)}, but its index {shard.head.members}"
+                yield Fault("manifest_wrong", f"the manifest has members {members}", fix=_RESTORE)
             seen.keys = list(keys(shard.head.ids, shard.head.longest_key))
             seen.fits = _fits(file, _outline(shard))
         if seen.bytes != size:

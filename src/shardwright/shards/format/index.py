@@ -10,13 +10,15 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
 import xxhash
 
 from shardwright.errors import DamageError, InputMissingError, StorageError
 from shardwright.layout import STATE_FOLDER
+from shardwright.recipes import LONGEST_NAME
+from shardwright.shards.format.tar import BLOCK
 from shardwright.storage import files
 from shardwright.storage.urls import Location, names_below
 
@@ -25,6 +27,8 @@ INDEX_SUFFIX = ".idx"
 VERSION = 1
 _WORD = 8
 _FIX = "pack again with --overwrite"
+_SHORTEST_KEY = 50  # bytes that the longest suffix leaves to a key
+_NO_IDS = frozenset({"", ".", ".."})
 
 
 class Member(NamedTuple):
@@ -43,13 +47,27 @@ class Head(
 
     version: int
     shard: str  # its path below the output folder
-    bytes: int
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     xxh3: str  # of the shard, 128 bits
     sha256: str | None = None
     records_xxh3: str | None = None  # of its records in one file; None where there is none
     members: tuple[str, ...]  # the suffixes, in the order of a sample's members
-    longest_key: int = 89  # bytes that a key may have; longer ids are cut to that
+    # Bytes that a key may have; longer ids are cut to that.
+    longest_key: Annotated[int, msgspec.Meta(ge=_SHORTEST_KEY, le=LONGEST_NAME)] = 89
     ids: list[str]
+
+
+class Listed(Protocol):
+    """A shard as a manifest lists it."""
+
+    @property
+    def path(self) -> str: ...  # below the output folder
+    @property
+    def samples(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def index_xxh3(self) -> str | None: ...
 
 
 class ShardIndex(msgspec.Struct, frozen=True):
@@ -92,7 +110,7 @@ def encode(found: ShardIndex) -> bytes:
 
 
 def decode(data: bytes, path: Location | str) -> ShardIndex:
-    """Read an index; raise DamageError if it is damaged."""
+    """Read an index; raise DamageError if it is damaged, or cannot be that of a shard."""
     body, checksum = data[:-_WORD], data[-_WORD:]
     if xxhash.xxh3_64_digest(body)[::-1] != checksum:
         raise DamageError("is damaged", path=path, fix=_FIX)
@@ -106,7 +124,27 @@ def decode(data: bytes, path: Location | str) -> ShardIndex:
     expected = len(head.ids) * len(head.members) * len(Member._fields)
     if head.version != VERSION or len(table) != expected:
         raise DamageError("this version cannot read it", path=path, fix=_FIX)
-    return ShardIndex(head, _little_endian(table))
+    found = ShardIndex(head, _little_endian(table))
+    if not (_are_names(head) and _is_within(found)):
+        raise DamageError("does not describe a shard", path=path, fix=_FIX)
+    return found
+
+
+def _are_names(head: Head) -> bool:
+    """Whether there are members and samples, and no id could be a path; there may be millions."""
+    text = "\n".join(head.ids)
+    ids = bool(head.ids) and _NO_IDS.isdisjoint(head.ids) and "/" not in text and "\0" not in text
+    return ids and bool(head.members) and len(set(head.members)) == len(head.members)
+
+
+def _is_within(found: ShardIndex) -> bool:
+    """Whether every member lies within the bytes of the shard, after a header."""
+    import numpy as np  # here, to keep the start light
+
+    table = np.frombuffer(found.table, np.uint64).reshape(-1, len(Member._fields))
+    offsets, sizes, size = table[:, 0], table[:, 1], np.uint64(found.head.bytes)
+    inside = (offsets >= BLOCK) & (offsets <= size) & (sizes <= size - offsets)
+    return bool(inside.all())
 
 
 def read(path: Location) -> bytes:
@@ -123,6 +161,27 @@ def load(output_dir: Location, shard: str) -> ShardIndex:
     """Read the index of a shard."""
     path = output_dir / index_name(shard)
     return decode(read(path), path)
+
+
+def load_listed(output_dir: Location, entry: Listed) -> ShardIndex:
+    """Read the index of a shard that a manifest lists."""
+    path = output_dir / index_name(entry.path)
+    return decode_listed(read(path), path, entry)
+
+
+def decode_listed(data: bytes, path: Location | str, entry: Listed) -> ShardIndex:
+    """Read an index; raise DamageError if it is not that of the shard in the manifest.
+
+    Readers go by the counts of the manifest, so both must agree.
+    """
+    what, fix = "is damaged, or not the one in the manifest", "copy it here again, or pack again"
+    if xxhash.xxh3_64_hexdigest(data) != entry.index_xxh3:
+        raise DamageError(what, path=path, fix=fix)
+    found = decode(data, path)
+    head = found.head
+    if (head.shard, len(head.ids), head.bytes) != (entry.path, entry.samples, entry.bytes):
+        raise DamageError(what, path=path, fix=fix)
+    return found
 
 
 def _little_endian(table: array[int]) -> array[int]:

@@ -15,14 +15,18 @@ import msgspec
 import xxhash
 from msgspec import UNSET, UnsetType
 
+from shardwright.buckets import is_bucket
 from shardwright.errors import DamageError, LockedError, SourceChangedError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Recipe, require_valid
-from shardwright.recipes.split import Split
+from shardwright.recipes.split import Split, is_part
 from shardwright.shards.format.empty import empty_members
+from shardwright.shards.format.names import bucket_folder, is_shard_path
+from shardwright.shards.format.tar import BLOCK
 from shardwright.storage import files
 from shardwright.storage.objects import NEW, ConditionError
 from shardwright.storage.urls import Location, Url
+from shardwright.storage.within import require_names
 from shardwright.store.store import joined
 
 MANIFEST_NAME = "manifest.json"
@@ -31,6 +35,7 @@ SHA256_NAME = "SHA256SUMS"
 _FIX = "pack again with --overwrite"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Several = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
 
 class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +66,7 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     shuffle: bool
     seed: int | None  # None when nothing was shuffled
     limit: Count | None
-    shard_size: Count
+    shard_size: Several
     split: Split | None = None
     part: str | None = None  # of the split, that this folder holds
     where: list[str] = []
@@ -218,10 +223,9 @@ def load_manifest(output_dir: Location) -> Manifest | None:
 def decode_manifest(data: bytes, path: Location | str) -> Manifest:
     """Read a manifest from its bytes; raise DamageError if it is damaged."""
     found = _decode(data, path, Manifest)
-    runs, paths = range(len(found.runs)), {entry.path for entry in found.shards}
-    if not runs or len(paths) < len(found.shards) or any(e.run not in runs for e in found.shards):
-        raise DamageError("lists a shard twice or without its run", path=path, fix=_FIX)
-    _require_own_names(found, path)
+    if not found.runs:
+        raise DamageError("lists no run", path=path, fix=_FIX)
+    _require_sound(found, path)
     return found
 
 
@@ -232,9 +236,14 @@ def load_unfinished(output_dir: Location) -> Unfinished | None:
     if data is None:
         return None
     found = _decode(data, path, Unfinished)
-    for base in (found.base, found.sync.manifest if found.sync else None):
-        if base is not None:
-            _require_own_names(base, path)
+    require_names(found.replaces, is_bucket, "a bucket", path, _FIX)
+    require_own_names(found.settings, path, _FIX)
+    if found.base is not None:
+        _require_sound(found.base, path)
+    if found.sync:
+        _require_sound(found.sync.manifest, path)
+        shards = (*found.sync.ids, *found.sync.changes)
+        require_names(shards, is_shard_path, "the path of a shard", path, _FIX)
     return found
 
 
@@ -344,9 +353,35 @@ def _decode(data: bytes, path: Location | str, kind: type[Document]) -> Document
         raise DamageError(f"this version cannot read it ({error})", path=path, fix=_FIX) from None
 
 
-def _require_own_names(found: Manifest, path: Location | str) -> None:
-    """Raise if a manifest, which may come from anybody, names files elsewhere."""
+def _require_sound(found: Manifest, path: Location | str) -> None:
+    """Raise if a manifest, which may come from anybody, names files elsewhere or cannot be right.
+
+    What it lists is read by count, and its names become paths.
+    """
+    runs, paths = range(len(found.runs)), [entry.path for entry in found.shards]
+    require_names(paths, is_shard_path, "the path of a shard", path, _FIX)
+    if len(set(paths)) < len(paths) or any(entry.run not in runs for entry in found.shards):
+        raise DamageError("lists a shard twice or without its run", path=path, fix=_FIX)
     recipe = found.samples_of()
     require_valid(recipe, path)
+    least = BLOCK * len(recipe.suffixes)  # bytes of a sample: each member has a header
+    for entry in found.shards:
+        if entry.path.partition("/")[0] != bucket_folder(entry.bucket):
+            what = f"says that {entry.path} is in bucket {entry.bucket}"
+            raise DamageError(what, path=path, fix=_FIX)
+        if entry.samples * least > entry.bytes:
+            what = f"says that {entry.path} has {entry.samples:,} samples in {entry.bytes:,} bytes"
+            raise DamageError(what, path=path, fix=_FIX)
+    for run in found.runs:
+        require_own_names(run.settings, path, _FIX)
+        require_names(run.parts or (), is_part, "the name of a part", path, _FIX)
     if not found.empties().keys() <= set(empty_members(recipe)):
         raise DamageError("lists an empty caption of no component", path=path, fix=_FIX)
+
+
+def require_own_names(settings: PackSettings, path: Location | str, fix: str) -> None:
+    """Raise if recorded settings name buckets or parts that would be other folders."""
+    require_names(settings.buckets, is_bucket, "a bucket", path, fix)
+    parts = [*(settings.split.names if settings.split else ())]
+    parts += [] if settings.part is None else [settings.part]
+    require_names(parts, is_part, "the name of a part", path, fix)

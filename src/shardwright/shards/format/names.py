@@ -9,8 +9,9 @@ from shardwright.layout import BUCKET_PREFIX
 from shardwright.storage.files import TMP_SUFFIX
 from shardwright.storage.urls import Location, names
 
-_SHARD = re.compile(r"shard-([0-9]{6,})\.tar", re.ASCII)
-_LEFTOVER = re.compile(r"shard-[0-9]{6,}\.(tar|idx|jsonl)" + re.escape(TMP_SUFFIX), re.ASCII)
+_DIGITS = "[0-9]{6,18}"  # bounded, so that it is a number that can be counted on
+_SHARD = re.compile(rf"shard-({_DIGITS})\.tar", re.ASCII)
+_LEFTOVER = re.compile(rf"shard-{_DIGITS}\.(tar|idx|jsonl)" + re.escape(TMP_SUFFIX), re.ASCII)
 
 
 def bucket_folder(bucket: str) -> str:

@@ -11,16 +11,17 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
 import xxhash
 
-from shardwright.errors import InputMissingError, StorageError, UsageError
+from shardwright.errors import DamageError, InputMissingError, StorageError, UsageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.shards.format import manifest
-from shardwright.shards.format.index import Member, ShardIndex, load
+from shardwright.shards.format.index import Member, ShardIndex, load_listed
 from shardwright.shards.format.keys import key
 from shardwright.shards.format.manifest import Manifest, ShardEntry
 from shardwright.shards.format.parts import require_no_parts
@@ -30,6 +31,7 @@ from shardwright.storage import files
 from shardwright.storage.local import LocalStorage
 from shardwright.storage.remote import storage_at
 from shardwright.storage.urls import Location, Url, names_below
+from shardwright.storage.within import is_below, require_names
 from shardwright.text import shown
 
 ENERGON_FOLDER = ".nv-meta"
@@ -37,6 +39,7 @@ DALI_FOLDER = ".dali"
 WIDS_NAME = ".wids.json"
 CARD_NAME = "README.md"
 _RECORD = f"{STATE_FOLDER}/loaders.json"
+_FORGET = "delete it, and with it the index files of loaders that are no longer needed"
 _ENERGON_VERSION = "7.4.1"  # that has this layout
 
 File = tuple[str, bytes]
@@ -55,7 +58,7 @@ class Packed:
         """Read the index of each shard."""
         for entry in self.manifest.shards:
             check()
-            yield entry, load(self.folder, entry.path)
+            yield entry, load_listed(self.folder, entry)
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def webshart(packed: Packed) -> Iterator[File]:
 
 def hf(packed: Packed) -> Iterator[File]:
     """Hugging Face datasets: a dataset card whose ``configs`` name the shards."""
-    members = load(packed.folder, packed.manifest.shards[0].path).head.members
+    members = load_listed(packed.folder, packed.manifest.shards[0]).head.members
     yield CARD_NAME, card.make(shown(packed.folder.resolve().name), packed.manifest, members)
 
 
@@ -162,7 +165,7 @@ def write_indexes(folder: Location, chosen: list[str], remove: bool) -> IndexSum
         there = _content(folder / CARD_NAME) if "hf" in chosen and not remove else None
         if there is not None and not card.is_ours(there):
             raise _not_ours(folder / CARD_NAME)
-        record = read_record(folder)
+        record = _read_record(folder)
         try:
             for name in chosen:
                 _remove_half_written(folder, name)
@@ -193,12 +196,29 @@ def present(folder: Location, loader: str) -> Iterator[str]:
 
 
 def read_record(folder: Location) -> Record:
-    """Read which files we wrote."""
+    """Read which files we wrote; none if that cannot be known."""
     try:
-        data = files.read(folder / _RECORD)
-        return msgspec.json.decode(data, type=Record)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return _read_record(folder)
+    except DamageError:
+        return {}
+
+
+def _read_record(folder: Location) -> Record:
+    """Read which files we wrote; raise if it names others, which would be removed as ours."""
+    path = folder / _RECORD
+    try:
+        found = msgspec.json.decode(files.read(path), type=Record)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}  # so no file counts as ours
+    require_names(found, LOADERS.__contains__, "a loader", path, _FORGET)
+    for loader, known in found.items():
+        require_names(known, partial(_is_file_of, loader), f"a file of {loader}", path, _FORGET)
+    return found
+
+
+def _is_file_of(loader: str, name: str) -> bool:
+    """Whether a path is one of those that we write for a loader."""
+    return is_below(name) and _matches(name, LOADERS[loader].owns)
 
 
 def renewed(path: Location, data: bytes) -> bytes:
@@ -286,15 +306,17 @@ def _remove_half_written(folder: Location, loader: str) -> None:
 def _matching(folder: Location, patterns: Iterable[str]) -> list[str]:
     """Find the files whose paths below a folder match a pattern."""
     if isinstance(folder, Url):
-        there = [(name, PurePosixPath(name)) for name in names_below(folder)]
-        return [
-            name
-            for pattern in patterns
-            for name, path in there
-            if path.match(pattern) and name.count("/") == pattern.count("/")
-        ]
+        there = names_below(folder)
+        return [name for pattern in patterns for name in there if _matches(name, [pattern])]
     found = (path for pattern in patterns for path in folder.glob(pattern))
     return [path.relative_to(folder).as_posix() for path in found]
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(
+        PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/")
+        for pattern in patterns
+    )
 
 
 def _is_ours(there: bytes, checksums: str) -> bool:

@@ -112,9 +112,13 @@ def open_catalog(folder: Folder) -> Catalog:
             )
         )
     catalog = _catalog(folder, (_contents(*one) for one in _indexes(folder, shards)))
+    recipe = found.samples_of()
+    if catalog.members != recipe.suffixes:
+        what = f"says that samples have {', '.join(recipe.suffixes)}, but its indexes say others"
+        raise DamageError(what, path=f"{folder.name}/{_MANIFEST}", fix=COPY)
     return replace(
         catalog,
-        recipe=found.samples_of(),
+        recipe=recipe,
         components=components_of(found),
         empty=found.empties(),
         built_from=found.runs[-1].inputs,
@@ -135,10 +139,7 @@ def _indexes(folder: Folder, shards: Sequence[Shard]) -> Iterator[tuple[Shard, S
         if data is None:
             what = "no such file, but the manifest lists its shard"
             raise InputMissingError(what, path=path, fix=COPY)
-        if xxhash.xxh3_64_hexdigest(data) != shard.index_xxh3:
-            what = "is damaged, or not the one in the manifest"
-            raise DamageError(what, path=path, fix=COPY)
-        yield shard, index.decode(data, path)
+        yield shard, index.decode_listed(data, path, shard)
 
 
 def _contents(shard: Shard, found: ShardIndex) -> Contents:
