@@ -165,9 +165,7 @@ def test_an_interrupted_run_is_finished_in_a_jsonl_elsewhere_only_if_it_is_given
     with using(KillingDisk(noted)), pytest.raises(Killed):
         sketch(images, derived, jsonl=jsonl, prune=True)
     (tmp := derived / "vae_latents/img001.npy.tmp").write_bytes(b"left by a kill")
-    with pytest.raises(
-        DamageError, match=r"rearrange\.json: names '\.\./mine\.jsonl'"
-    ):
+    with pytest.raises(DamageError, match=r"rearrange\.json: names '\.\./mine\.jsonl'"):
         sketch(images, derived, components=["dinov3"])  # a file must not decide what is rewritten
     assert jsonl.read_bytes() == held[0]
     sketch(images, derived, jsonl=jsonl, components=["dinov3"], progress=Lines())
