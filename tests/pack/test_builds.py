@@ -156,7 +156,7 @@ def test_sync_does_not_follow_a_store_for_shards_that_were_built(
     before = contents(output)
     told = (
         f"{output}: was made by shardwright build, and --sync follows a store; build with "
-        "--append, or pack with --overwrite"
+        "--append, or pack with --overwrite --shard-size 2"
     )
     with pytest.raises(UsageError) as error:
         packed(small, output, sync=True)
@@ -175,7 +175,7 @@ def test_resume_of_a_finished_build_is_refused(small: Store, output: Path) -> No
         packed(small, output, resume=True)
     assert str(told.value) == (
         f"{output}: its last run was a build, which is finished; pack with --append, or with "
-        "--overwrite"
+        "--overwrite --shard-size 2"
     )
     assert contents(output) == before
 

@@ -95,8 +95,9 @@ def test_appending_samples_of_another_recipe_names_what_differs(store: Path) -> 
         packed(store, append=True)
     assert str(raised.value) == (
         f"{store.parent}/shards: its shards were made with another recipe (t5: tokens was 12, now "
-        "16; pose: removed; fit was bucket, now original), so nothing was written; pack all "
-        "buckets again with --overwrite, or give another --output-dir"
+        "16; pose: removed; fit was bucket, now original), so nothing was written; to pack "
+        f"all of it again, run shardwright pack --derived-dir {store} --output-dir "
+        f"{store.parent}/shards --overwrite --limit 3; or run that with another --output-dir"
     )
 
 

@@ -163,15 +163,20 @@ def test_appending_goes_on_with_the_conditions_and_never_adds_what_was_left_out(
     assert len(all_ids(output)) == 12
 
 
-def test_overwriting_says_which_conditions_no_longer_apply(
+def test_overwriting_says_which_conditions_are_kept_and_which_are_not(
     store: Store, output: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     packed(store, output, where="rating > 1")
     packed(store, output, where="rating > 1", overwrite=True, progress=Lines())
-    assert "no longer applies" not in capsys.readouterr().err
+    assert "last run" not in capsys.readouterr().err
     packed(store, output, overwrite=True, progress=Lines())
     told = capsys.readouterr().err
-    assert f"{output}: was packed with --where 'rating > 1', which no longer applies" in told
+    assert (
+        f"{output}: kept from the last run: --where 'rating > 1' (to drop it: --where none)" in told
+    )
+    packed(store, output, where="none", overwrite=True, progress=Lines())
+    told = capsys.readouterr().err
+    assert f"{output}: not as in the last run: --where was rating > 1 and is not given" in told
 
 
 def test_a_resumed_run_must_have_the_same_conditions(store: Store, output: Path) -> None:
@@ -290,7 +295,8 @@ def test_appending_goes_on_with_a_list_as_it_is_now(store: Store, output: Path) 
         packed(store, output, append=True)
     assert str(told.value) == (
         f"{leave}: --exclude-ids-file: no such file; restore it, or give another "
-        "--exclude-ids-file (with --sync, if there are shards)"
+        "--exclude-ids-file, or --exclude-ids-file none (if there are shards, with --sync or "
+        "--overwrite)"
     )
     assert contents(output) == before
     nobody = listed(store.root / "nobody.txt")

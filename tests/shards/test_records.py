@@ -141,7 +141,7 @@ def test_what_is_not_a_record_of_a_sample_is_damage(line: bytes) -> None:
     with pytest.raises(DamageError) as told:
         decode(LINE + line)
     assert str(told.value) == (
-        "x.jsonl: line 2 is not the record of a sample; pack again with --overwrite"
+        "x.jsonl: line 2 is not the record of a sample; run the same pack with --overwrite"
     )
 
 

@@ -36,8 +36,10 @@ only read.
 
 --split val=5% packs into OUTPUT_DIR/train and OUTPUT_DIR/val. A hash of the id decides, so a sample
 stays in its part when others are added. The split, the conditions and the lists are those of all
-shards of a folder: later runs go on with them, and only --sync or a complete --overwrite changes
-the conditions and lists.
+shards of a folder: later runs go on with them and print them, and only --sync or a complete
+--overwrite changes the conditions and lists. --where none, --ids-file none and --exclude-ids-file
+none drop them, --overwrite --split none drops a split. Unlike these, --limit, --bucket, --shuffle,
+--seed and --shard-size are as given; what differs from the last run is listed before it begins.
 
 --sync follows a store that has changed, with all settings of the last run unless given now: a
 --limit of that run stays in force until a higher one is given, and so does --shuffle. It packs new

@@ -9,7 +9,7 @@ from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.packing.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
-from shardwright.validate import integer, require_switches
+from shardwright.validate import integer, names, require_switches
 
 __all__ = ["BucketSummary", "PackSummary", "pack"]
 
@@ -61,8 +61,9 @@ def pack(
     from msgspec.structs import asdict
 
     from shardwright.engine.ray import ray_of, tasks_on
-    from shardwright.packing.flags import bucket_names, read_settings
-    from shardwright.packing.run import Request, run
+    from shardwright.packing.flags import NONE, bucket_names, read_settings
+    from shardwright.packing.request import Request
+    from shardwright.packing.run import run
     from shardwright.storage.probe import require_conditions
     from shardwright.storage.urls import Url
     from shardwright.store.places import find_places
@@ -78,11 +79,12 @@ def pack(
         fix = f"to keep only these, give --where 'bucket in ({listed})'"
         raise UsageError("--sync follows all buckets of a folder, and --bucket names some", fix=fix)
     places = find_places(recipe, derived_dir, jsonl, output_dir)
+    conditions = names("--where", where)
     settings = read_settings(
         places.store.folder,
         places.split,
         bucket=bucket,
-        where=where,
+        where=conditions,
         ids_file=ids_file,
         exclude_ids_file=exclude_ids_file,
         split=split,
@@ -99,6 +101,12 @@ def pack(
         given["seed"] = int(seed)
     if shard_size is None:
         del given["shard_size"]
+    if split is None and split_by is None:
+        given.pop("split", None)  # the recipe's is for a new folder
+    excluding = {"ids_file": ids_file, "exclude_ids_file": exclude_ids_file, "split": split}
+    given |= {name: None for name, value in excluding.items() if value == NONE}
+    if conditions == [NONE]:
+        given["where"] = []
     ray, told, output = ray_of(engine, ray_address), progress or Progress(), places.shards
     if isinstance(output, Url):
         if overwrite or sync:

@@ -191,7 +191,8 @@ def ids_file(path: Path | None, folder: Location) -> IdsFile | None:
 def _read_ids(flag: str, path: Path, folder: Location) -> tuple[frozenset[str], IdsFile]:
     """Read a list of ids, one to a line; in a ``.jsonl`` file, those of its records."""
     if not path.is_file():
-        fix = f"restore it, or give another {flag} (with --sync, if there are shards)"
+        fix = f"restore it, or give another {flag}, or {flag} none"
+        fix += " (if there are shards, with --sync or --overwrite)"
         raise InputMissingError(f"{flag}: {absence(path)}", path=path, fix=fix)
     with explained(path):
         data = regular.read(path)

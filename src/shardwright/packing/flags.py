@@ -13,6 +13,8 @@ from shardwright.storage.urls import Location
 from shardwright.store.where import parse
 from shardwright.validate import integer, names, place_or_none
 
+NONE = "none"  # drops what excludes samples; a file of that name is ./none
+
 
 def read_settings(
     folder: Location,
@@ -31,8 +33,19 @@ def read_settings(
 ) -> PackSettings:
     """Check flags, and give the settings that they ask for; lists are relative to a folder."""
     conditions = names("--where", where)
+    if NONE in conditions and len(conditions) > 1:
+        what = "--where none drops all conditions, and others are given"
+        raise UsageError(what, fix="leave out one or the other")
+    conditions = [text for text in conditions if text != NONE]
     for text in conditions:
         parse(text)
+    lists = {"--ids-file": ids_file, "--exclude-ids-file": exclude_ids_file}
+    take, leave = (
+        file_of(None if file == NONE else place_or_none(flag, file), folder)
+        for flag, file in lists.items()
+    )
+    if split == NONE:
+        split = recipe_split = None
     drawn = 0 if seed is None else integer("--seed", seed, least=-(1 << 63))
     return PackSettings(
         buckets=bucket_names(bucket),
@@ -42,8 +55,8 @@ def read_settings(
         shard_size=1000 if shard_size is None else integer("--shard-size", shard_size, least=1),
         split=choose_split(split, split_by, recipe_split),
         where=conditions,
-        ids_file=file_of(place_or_none("--ids-file", ids_file), folder),
-        exclude_ids_file=file_of(place_or_none("--exclude-ids-file", exclude_ids_file), folder),
+        ids_file=take,
+        exclude_ids_file=leave,
     )
 
 

@@ -97,7 +97,11 @@ def summarize(
     skipped = checked.skipped(scan)
     ready = scan.ready_records - len(checked.invalid)
     buckets: dict[str, BucketSummary] = {}
-    parts = {job.target.part: PartSummary() for job in jobs if job.target.part}
+    parts = {
+        job.target.part: PartSummary()
+        for job in jobs
+        if job.target.part and job.layout.settings.split
+    }
     for job in jobs:
         for shard in job.todo:
             name = shard.path.rpartition("/")[2]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from shardwright.errors import ProvenanceError, UsageError
+from shardwright.packing import again
 from shardwright.progress import Progress
 from shardwright.shards.format import consistency, manifest
 from shardwright.shards.format.manifest import Manifest
+from shardwright.shards.format.parts import top_folder
 from shardwright.storage.urls import Location
 from shardwright.store.commands import quoted
 from shardwright.store.provenance import Entry
@@ -60,7 +63,10 @@ def require_same_kind(
             f"{output}: the settings of {' and '.join(names)} are recorded only for the shards or "
             "only for the store; check that they are the same"
         )
-    fix = "pack all buckets again with --overwrite, or give another --output-dir"
+    fix = "give another --output-dir, with all flags of the last run"
+    if isinstance(output, Path):
+        command = again.overwrite(store, top_folder(output, base.runs[-1].settings))
+        fix = f"to pack all of it again, run {command}; or run that with another --output-dir"
     if listed := consistency.other_recipe(base, store.recipe):
         what = f"its shards were made with another recipe ({listed}), so nothing was written"
         raise ProvenanceError(what, path=output, fix=fix)

@@ -6,12 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from shardwright.engine import Engine
 from shardwright.errors import (
     NoSpaceError,
     OutdatedError,
@@ -21,7 +19,7 @@ from shardwright.errors import (
     StorageError,
     UsageError,
 )
-from shardwright.packing import empty, publish, start, sync
+from shardwright.packing import again, empty, publish, start, sync
 from shardwright.packing.check import check
 from shardwright.packing.choice import read_choice
 from shardwright.packing.jobs import Job, summarize
@@ -32,6 +30,7 @@ from shardwright.packing.origin import (
     require_same_kind,
 )
 from shardwright.packing.plan import Plan, plan
+from shardwright.packing.request import Request
 from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.packing.select import Selected, select
 from shardwright.packing.start import Start, existing, mixed, packed_from
@@ -40,35 +39,17 @@ from shardwright.packing.targets import Target, find_targets
 from shardwright.progress import Progress
 from shardwright.recipes.split import Split
 from shardwright.shards.format import manifest
-from shardwright.shards.format.manifest import PackSettings, ShardEntry, Unfinished
+from shardwright.shards.format.manifest import ShardEntry, Unfinished
 from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.storage import locks
 from shardwright.storage.local import require_space, require_writable
 from shardwright.storage.remote import storage_at
 from shardwright.storage.urls import Location, Url, is_within
-from shardwright.store import commands, provenance
-from shardwright.store.commands import quoted
+from shardwright.store import provenance
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 from shardwright.summary import require_sum
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of a run, after validation."""
-
-    store: Store
-    output_dir: Location
-    settings: PackSettings  # as far as the flags say
-    given: Mapping[str, Any]  # those of them that are not the default
-    way: str | None  # overwrite, resume, append or sync, where shards may be there already
-    other_jsonl: bool
-    sha256: bool
-    ignore_space: bool
-    dry_run: bool
-    progress_every: int
-    engine: Engine
 
 
 @dataclass(frozen=True)
@@ -86,14 +67,16 @@ def run(request: Request, progress: Progress) -> PackSummary:
     require_inputs(store)
     _require_own_folder(request)
     require_writable(request.output_dir)
-    split, targets = find_targets(request.output_dir, request.settings, request.way)
+    split, targets = _targets(request)
     for target in targets:
         require_writable(target.folder)
         if not request.dry_run:
             locks.require_unlocked(target.folder)
     starts = _starts(request, targets)
-    choice = read_choice(_settings(request, split, targets, starts, progress), store)
+    last = again.last_run(request, targets)
+    choice = read_choice(again.settings_of(request, split, targets, starts, last), store)
     settings = choice.settings
+    again.announce(request, last, settings, targets, progress)
     found = scan(store, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
     source = _source(store)
@@ -115,8 +98,8 @@ def run(request: Request, progress: Progress) -> PackSummary:
     limit = settings.limit
     if synced is not None and limit is not None:  # then it bounds the samples of all shards
         limit = max(0, limit - selected.packed_before)
-    again = [sample for begin in followed for shard in begin.again for sample in shard.samples]
-    checked = check(found, selected.order, limit, request.engine, progress, again)
+    kept = [sample for begin in followed for shard in begin.again for sample in shard.samples]
+    checked = check(found, selected.order, limit, request.engine, progress, kept)
     if synced is not None:
         sync.require_some_left(starts, selected, checked)
     jobs = []
@@ -124,10 +107,10 @@ def run(request: Request, progress: Progress) -> PackSummary:
         chosen = selected.of_part(checked.chosen, target.part)
         own = msgspec.structs.replace(settings, part=target.part)
         layout = plan(found, checked, chosen, own, begin.first_numbers, begin.again)
-        kept = _kept(layout, begin, target.folder, request.way)
+        done = _kept(layout, begin, target.folder, request.way)
         if begin.before:
-            begin = replace(begin, replaced=mixed(target.folder, begin, kept))
-        jobs.append(Job(target, begin, layout, kept, names))
+            begin = replace(begin, replaced=mixed(target.folder, begin, done))
+        jobs.append(Job(target, begin, layout, done, names))
     active = [job for job in jobs if _has_work(job, jobs)]
     obstacle = _obstacle(active, selected, source, request, progress)
     old: dict[str, list[str]] = {}  # shards that are removed or replaced
@@ -137,7 +120,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
         with ExitStack() as locked:
             for job in active:
                 locked.enter_context(storage_at(job.folder).lease())
-            now = find_targets(request.output_dir, request.settings, request.way)
+            now = _targets(request)
             if now != (split, targets) or _starts(request, targets) != starts:
                 what = "another run has written here"
                 raise SourceChangedError(what, path=request.output_dir, fix="run again")
@@ -157,50 +140,8 @@ def run(request: Request, progress: Progress) -> PackSummary:
     )
 
 
-def _settings(
-    request: Request,
-    split: Split | None,
-    targets: Sequence[Target],
-    starts: Sequence[Start],
-    progress: Progress,
-) -> PackSettings:
-    """Complete the settings by those of the last run, which chose the samples that are there.
-
-    All runs of a folder share their conditions, so that a sync can judge every packed sample.
-    """
-    own, top = msgspec.structs.replace(request.settings, split=split), request.output_dir
-    alone = targets[0].part is not None and len(targets) == 1
-    before = start.current_run(target.folder for target in targets)
-    if alone:
-        top = targets[0].folder.absolute().parent
-        before = before or start.current_run(parts_of(top).values())
-    if before is None:
-        return own
-    folder = request.store.folder
-    was = before.settings.conditions(folder)
-    if request.way == "overwrite" and not own.buckets and not alone:
-        if was and was != own.conditions(folder):
-            listed = " ".join(map(quoted, was))
-            progress.warn(f"{top}: was packed with {listed}, which no longer applies")
-        return own
-    as_before = own.chosen_as(before.settings)
-    stays = alone or (request.way != "sync" and any(begin.base.shards for begin in starts))
-    if stays and request.way != "resume":  # which is refused for any other setting
-        now = as_before.conditions(folder)
-        if was != now:
-            change = commands.pack(request.store, top, "--sync", *now)
-            what = f"was packed {start.spelt(was)}, so nothing was written"
-            fix = f"to change that, run {change}"
-            if before.is_build:
-                fix = "give the same conditions, or another --output-dir"
-            raise UsageError(what, path=request.output_dir, fix=fix)
-    if request.way == "sync" or (request.way == "resume" and before.sync):
-        scope = {"buckets": start.asked_buckets(starts)}
-        given = {**scope, **request.given, "split": split, "part": None}
-        settings = msgspec.structs.replace(before.settings, **given)
-        seed = (settings.seed or 0) if settings.shuffle else None
-        return msgspec.structs.replace(settings, seed=seed)
-    return as_before
+def _targets(request: Request) -> tuple[Split | None, list[Target]]:
+    return find_targets(request.output_dir, request.settings, request.way, request.given)
 
 
 def _beside(targets: Sequence[Target]) -> frozenset[str]:
@@ -337,7 +278,10 @@ def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Pro
         # All of them first, so that --resume finds every part of the run.
         for job, note in zip(jobs, begun, strict=True):
             manifest.save_unfinished(job.folder, note)
-        for job, note in zip(jobs, begun, strict=True):
+        # Last those that only lose shards, when the samples are elsewhere.
+        for job, note in sorted(
+            zip(jobs, begun, strict=True), key=lambda pair: not pair[0].layout.shards
+        ):
             _write_target(job, note, source, request, progress)
     except KeyboardInterrupt as interrupt:
         instead = f" instead of --{request.way}" if request.way not in (None, "resume") else ""

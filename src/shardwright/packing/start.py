@@ -59,7 +59,9 @@ class Start:
         changes = changed_settings(self.resumed.settings, settings)
         differing = [f"{flag} was {old} and is {new}" for flag, old, new in changes]
         what = ", ".join(differing) or "the records or arrays of the store have changed"
-        fix = f"run it as before, or pack again with --{'sync' if self.before else 'overwrite'}"
+        was = self.resumed.settings
+        fix = f"run it as before, with {_spelt('resume', was)}, or pack again with "
+        fix += "--sync" if self.before else _spelt("overwrite", was)
         raise UsageError(f"--resume: this is not the run to resume: {what}", fix=fix)
 
 
@@ -120,7 +122,7 @@ def sync(output: Location) -> Start:
     base = _listed(output, unfinished, "--sync")
     if any(run.is_build for run in base.runs):
         what = "was made by shardwright build, and --sync follows a store"
-        fix = "build with --append, or pack with --overwrite"
+        fix = f"build with --append, or pack with {_spelt('overwrite', base.runs[-1].settings)}"
         raise UsageError(what, path=output, fix=fix)
     return _synced(output, Before(base, {}), unfinished)
 
@@ -138,12 +140,14 @@ def _unfinished(output: Location) -> Unfinished | None:
 def _listed(output: Location, unfinished: Unfinished | None, way: str) -> Manifest:
     """Give the manifest to add to; raise if there are other shards, or an interrupted run."""
     if unfinished is not None and not unfinished.append:
-        fix = f"finish it with --resume, or pack again with --overwrite, before you {way}"
+        finish, again = (_spelt(way, unfinished.settings) for way in ("resume", "overwrite"))
+        fix = f"finish it with {finish}, or pack again with {again}, before you {way}"
         raise UsageError("its last run was interrupted", path=output, fix=fix)
     base = _base(output, unfinished)
     # After an interrupted --append, what is not listed is of that run.
     if unfinished is None and (unlisted := _unlisted(output, base)):
-        fix = f"move it elsewhere, or pack again with --overwrite, before you {way}"
+        again = _spelt("overwrite", base.runs[-1].settings if base.runs else None)
+        fix = f"move it elsewhere, or pack again with {again}, before you {way}"
         what = "is not in the manifest, so its samples are unknown"
         raise UsageError(what, path=unlisted[0], fix=fix)
     return base
@@ -179,7 +183,7 @@ def resume(output: Location) -> Start:
     base = msgspec.structs.replace(done, runs=done.runs[:-1], shards=kept)
     run = done.runs[-1]
     if run.is_build:
-        fix = "pack with --append, or with --overwrite"
+        fix = f"pack with --append, or with {_spelt('overwrite', run.settings)}"
         raise UsageError("its last run was a build, which is finished", path=output, fix=fix)
     again = Unfinished(
         append=run.append, plan=run.plan, settings=run.settings, replaces=[], base=base
@@ -313,7 +317,8 @@ def _packed(output: Location, listed: Manifest, gone: Mapping[str, Sequence[str]
     there = sizes(output, [entry.path for entry in listed.shards])
     for entry in listed.shards:
         if entry.path not in gone and there.get(entry.path) != entry.bytes:
-            fix = "restore a copy, or pack again with --overwrite, before you add to it"
+            again = _spelt("overwrite", listed.runs[-1].settings)
+            fix = f"restore a copy, or pack again with {again}, before you add to it"
             raise DamageError("is missing or incomplete", path=output / entry.path, fix=fix)
 
     def packed(entry: ShardEntry) -> Packed:
@@ -341,6 +346,12 @@ def mixed(output: Location, start: Start, kept: Collection[str]) -> list[str]:
     buckets = existing_buckets(output)
     going = {name for name in buckets if not stay.issuperset(existing(output, [name]))}
     return sorted(going.union(start.replaced))
+
+
+def _spelt(way: str, settings: PackSettings | None) -> str:
+    """Spell a way of packing again, with the flags that it does not keep by itself."""
+    flags = settings.layout() if settings else []
+    return " ".join([f"--{way}", *map(quoted, flags)])
 
 
 def _flag(setting: str) -> str:

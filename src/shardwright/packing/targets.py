@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -29,36 +30,56 @@ class Target:
 
 
 def find_targets(
-    output: Location, settings: PackSettings, way: str | None
+    output: Location, settings: PackSettings, way: str | None, given: Collection[str] | None = None
 ) -> tuple[Split | None, list[Target]]:
     """Find the folders to pack into, by the split that is asked for or was recorded before.
 
-    Raise if that would move samples from one part to another.
+    Of the flags that are ``given``, if that is known, a split of None drops the one before; without
+    one, that of the recipe is for a folder without shards. Raise if samples would move from one
+    part to another.
     """
+    flag = None if given is None else "split" in given
     own = None
     with suppress(DamageError):  # reported when the run starts; --overwrite is the way out
         own = parts.last_settings(output)
     part, recorded = (own.part, own.split) if own else _named_beside(output)
     if part is not None and recorded is not None:
-        _require_same(output, settings.split, recorded)
+        _require_same(output, None if flag is False else settings.split, recorded)
         return recorded, [Target(output, part)]
+    going = [Target(folder, folder.name) for folder in parts.dropped_parts(output)]
     if own is not None or existing(output, existing_buckets(output)):
         if settings.split is not None:
             what = "holds shards that are not split, so nothing was written"
             fix = "give another --output-dir, or remove these shards"
             raise UsageError(what, path=output, fix=fix)
-        return None, [Target(output)]
+        return None, [*going, Target(output)]
     before = parts.recorded_splits(output)
-    split = settings.split or next(iter(before.values()), None)
+    if flag and settings.split is None and before:
+        _require_all_new(output, before, settings, way)
+        # First the parts: as long as one of them is noted as dropped, it is known that they go.
+        going += [Target(output / name, name) for name in before]
+        return None, [*going, Target(output)]
+    kept = next(iter(before.values()), None)
+    split = (kept or settings.split) if flag is False else (settings.split or kept)
     if split is None:
         _require_readable(output)
-        return None, [Target(output)]
+        return None, [*going, Target(output)]
     if way != "overwrite" or settings.split is None or settings.buckets:
         for each in before.values():
             _require_same(output, split, each)
     # Also parts that are no more: their shards are removed, as their samples are in others now.
     names = dict.fromkeys((*split.names, *before))
     return split, [Target(output / name, name) for name in names]
+
+
+def _require_all_new(
+    output: Location, before: Collection[str], settings: PackSettings, way: str | None
+) -> None:
+    """Raise if parts would stay beside shards that are not split."""
+    if way != "overwrite" or settings.buckets:
+        what = f"is split into {', '.join(before)}, so nothing was written"
+        fix = "to drop the split, pack all of it again with --overwrite --split none"
+        raise UsageError(what, path=output, fix=fix)
 
 
 def _named_beside(output: Location) -> tuple[str | None, Split | None]:

@@ -12,6 +12,7 @@ from shardwright.engine import Engine
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
+from shardwright.packing import again
 from shardwright.packing.choice import wanted
 from shardwright.packing.outdated import Packed, compare, of_jsonl
 from shardwright.packing.scan import Scan
@@ -145,11 +146,9 @@ class Packings:
                 why = f"every sample is packed in {where}"
                 return commands.command("verify", where, *flags), why
         if alike and not mine:
-            group, again = alike[0], "pack again with --overwrite"
-            if group.holds_all_of(name):
-                again = f"run {group.pack(store, '--overwrite')}"
+            group = alike[0]
             why = f"{group.top} holds arrays made with other settings ({group.other})"
-            return None, f"{why}; to replace them, {again}"
+            return None, f"{why}; to replace them, run {again.overwrite(store, group.top)}"
         split = any(group.settings and group.settings.split for group in groups)
         if not mine and not split and not holds_shards(self.output_dir):
             return commands.pack(store, self.output_dir), "every record is ready"

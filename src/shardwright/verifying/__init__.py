@@ -8,7 +8,6 @@ A store: ``store``.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
-from shardwright.storage.urls import Location, Url, place
+from shardwright.storage.urls import Location, place
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.validate import as_text, integer, place_or_none, require_switches
 
@@ -31,7 +30,6 @@ __all__ = ["Finding", "VerifyReport", "verify"]
 StrPath = str | os.PathLike[str]
 
 _SAMPLES = 16  # that are recomputed
-_OVERWRITE = re.compile("(?:with|and) --overwrite")
 
 
 @entry
@@ -82,10 +80,7 @@ def verify(
     seen = [target, *([] if source is None else [source])]
     with tasks_on(ray, workers, report.warn, reads=seen) as where:
         asked = _Asked(target, source, file, read_data, loaders, count, device)
-        found = _verified(asked, where, report)
-    if isinstance(target, Url):  # where shards are never replaced
-        found = replace(found, findings=[_elsewhere(one) for one in found.findings])
-    return found
+        return _verified(asked, where, report)
 
 
 class _Asked(NamedTuple):
@@ -102,6 +97,7 @@ def _verified(asked: _Asked, engine: Engine, report: Progress) -> VerifyReport:
     """Find out what it is, and check it."""
     from shardwright.shards.format.parts import is_packed, parts_of, require_no_parts
     from shardwright.store.folders import is_store
+    from shardwright.verifying.again import with_flags
     from shardwright.verifying.folder import is_shard_folder, verify_shards
     from shardwright.verifying.parts import verify_parts
 
@@ -144,7 +140,7 @@ def _verified(asked: _Asked, engine: Engine, report: Progress) -> VerifyReport:
             findings=[*found.findings, *findings_of(checks, target)],
             loaders={check.loader: check.verdict for check in checks},
         )
-    return found
+    return with_flags(found, target, source)
 
 
 def _require_folder(path: Location) -> None:
@@ -153,10 +149,6 @@ def _require_folder(path: Location) -> None:
     if not path.is_dir():
         fix = "give the store or the shard folder that it is in"
         raise UsageError("is a file", path=path, fix=fix)
-
-
-def _elsewhere(found: Finding) -> Finding:
-    return replace(found, fix=_OVERWRITE.sub("to another URL", found.fix))
 
 
 def _device(given: object) -> str:

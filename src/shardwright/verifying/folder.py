@@ -19,6 +19,7 @@ from shardwright.engine import Engine
 from shardwright.errors import DamageError, ShardwrightError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
+from shardwright.packing import again
 from shardwright.packing.choice import wanted
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import SPECIFICATION
@@ -89,8 +90,10 @@ def check_folder(
         against_store = source.store if source else None
         if against_store and (changes := consistency.other_recipe(packed, against_store.recipe)):
             what = f"the store has another recipe than its shards ({changes})"
-            fix = "pack again with --overwrite"
-            path = str(against_store.folder)
+            path, fix = str(against_store.folder), _PACK_AGAIN
+            if isinstance(folder, Path):
+                top = top_folder(folder, packed.runs[-1].settings)
+                fix = f"run {again.overwrite(against_store, top)}"
             findings.append(Finding("other_recipe", path, None, what, fix, damage=False))
             against_store = None
         findings += check_empty(folder, packed, against_store, read_data=read_data)
@@ -147,11 +150,11 @@ def _documents(
 def _contradictions(folder: Location, packed: Manifest) -> Iterator[Finding]:
     """Find what is wrong in a manifest and its SHA256SUMS, whatever the shards hold."""
     is_build = packed.runs[-1].is_build
-    again = _BUILD_AGAIN if is_build else "pack all buckets again with --overwrite"
+    how = _BUILD_AGAIN if is_build else "pack all buckets again with --overwrite"
     for what in consistency.contradictions(packed):
-        yield _finding("manifest_wrong", MANIFEST_NAME, what, f"restore it from a copy, or {again}")
+        yield _finding("manifest_wrong", MANIFEST_NAME, what, f"restore it from a copy, or {how}")
     for what in consistency.mixed_runs(packed):
-        yield _finding("mixed_components", MANIFEST_NAME, what, again)
+        yield _finding("mixed_components", MANIFEST_NAME, what, how)
     path = folder / STATE_FOLDER / SHA256_NAME
     found = read_existing({SHA256_NAME: path}).get(SHA256_NAME)
     if found != manifest.sha256_sums(packed):
@@ -204,11 +207,11 @@ def _compare(
     tasks = []
     for path in sizes:
         if path in entries:
-            again = written_again(entries[path], f"delete it and {_RESUME}")
-            tasks.append(ShardToCheck(path, entries[path], f"restore it from a copy, or {again}"))
+            how = written_again(entries[path], f"delete it and {_RESUME}")
+            tasks.append(ShardToCheck(path, entries[path], f"restore it from a copy, or {how}"))
         elif unfinished is not None:
-            again = _BUILD_AGAIN if unfinished.is_build else f"delete it and {_RESUME}"
-            tasks.append(ShardToCheck(path, None, again))
+            how = _BUILD_AGAIN if unfinished.is_build else f"delete it and {_RESUME}"
+            tasks.append(ShardToCheck(path, None, how))
         elif packed is None:
             tasks.append(ShardToCheck(path, None, "pack the samples again with shardwright pack"))
         elif missing and (name := outlines.find(path)) in missing:
@@ -306,9 +309,9 @@ def _update(store: Store, folder: Location, packed: Manifest) -> str:
     """Say how shards follow a store that has changed; --sync does so only for packed ones."""
     if isinstance(folder, Url) or any(run.is_build for run in packed.runs):
         return _PACK_AGAIN
-    if consistency.other_kind(packed, store.recipe, provenance.readable(store.folder)):
-        return _PACK_AGAIN
     top = top_folder(folder, packed.runs[-1].settings)
+    if consistency.other_kind(packed, store.recipe, provenance.readable(store.folder)):
+        return f"run {again.overwrite(store, top)}"
     return f"run {commands.pack(store, top, '--sync')}"
 
 

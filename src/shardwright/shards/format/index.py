@@ -26,9 +26,9 @@ INDEX_FOLDER = "index"
 INDEX_SUFFIX = ".idx"
 VERSION = 1
 _WORD = 8
-_FIX = "pack again with --overwrite"
 _SHORTEST_KEY = 50  # bytes that the longest suffix leaves to a key
 _NO_IDS = frozenset({"", ".", ".."})
+_FIX = "run the same pack with --overwrite"
 
 
 class Member(NamedTuple):

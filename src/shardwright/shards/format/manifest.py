@@ -7,6 +7,7 @@ killed, an ``Unfinished`` note beside it holds what is needed to resume.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -32,7 +33,14 @@ from shardwright.store.store import joined
 MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
 SHA256_NAME = "SHA256SUMS"
-_FIX = "pack again with --overwrite"
+_FIX = "pack again with --overwrite and all flags of the last run"
+
+# What excludes samples for good besides a split, by its setting.
+CONDITIONS = {
+    "where": "--where",
+    "ids_file": "--ids-file",
+    "exclude_ids_file": "--exclude-ids-file",
+}
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Several = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
@@ -78,11 +86,13 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """Whether they leave out samples for good, which an append does not add either."""
         return bool(self.part or self.where or self.ids_file or self.exclude_ids_file)
 
-    def chosen_as(self, before: PackSettings) -> PackSettings:
-        """Give them with the conditions and lists of an earlier run, where they have none."""
-        names = ("where", "ids_file", "exclude_ids_file")
-        kept = {name: getattr(self, name) or getattr(before, name) for name in names}
-        return msgspec.structs.replace(self, **kept)
+    def chosen_as(self, before: PackSettings, given: Collection[str] = ()) -> PackSettings:
+        """Give them with the conditions and lists of an earlier run, where they have none.
+
+        Those that are ``given`` stay, although none may have been given.
+        """
+        absent = (name for name in CONDITIONS if name not in given and not getattr(self, name))
+        return msgspec.structs.replace(self, **{name: getattr(before, name) for name in absent})
 
     def conditions(self, store: Location) -> list[str]:
         """Spell the conditions and lists, which all runs of a folder share."""
@@ -94,16 +104,19 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             words += [flag, str(joined(store, file.path))] if file else []
         return words
 
-    def flags(self, store: Location) -> list[str]:
-        """Spell these settings as flags of pack from this store, leaving out defaults."""
+    def layout(self) -> list[str]:
+        """Spell the rest of them, which no later run keeps, leaving out defaults."""
         words = ["--bucket", ",".join(self.buckets)] if self.buckets else []
-        words += self.split.flags() if self.split else []
-        words += self.conditions(store)
         if self.shuffle:
             words += ["--shuffle", *(["--seed", str(self.seed)] if self.seed else [])]
         if self.limit is not None:
             words += ["--limit", str(self.limit)]
         return words if self.shard_size == 1000 else [*words, "--shard-size", str(self.shard_size)]
+
+    def flags(self, store: Location) -> list[str]:
+        """Spell these settings as flags of pack from this store, leaving out defaults."""
+        split = self.split.flags() if self.split else []
+        return [*split, *self.conditions(store), *self.layout()]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,6 +46,17 @@ def recorded_splits(output: Location) -> dict[str, Split]:
     return found
 
 
+def dropped_parts(output: Location) -> list[Location]:
+    """Find the parts below a folder that go in an interrupted run, which drops their split."""
+    found = []
+    for folder in packed_below(output):
+        with suppress(DamageError):
+            settings = last_settings(folder)
+            if settings is not None and settings.part == folder.name and not settings.split:
+                found.append(folder)
+    return found
+
+
 @overload
 def parts_of(output: Path) -> dict[str, Path]: ...
 @overload

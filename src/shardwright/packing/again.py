@@ -1,0 +1,201 @@
+"""A folder that is packed again: what it keeps of its last run, and what is not as it was.
+
+What excludes samples (conditions, lists, the split) is kept until it is dropped by name. What lays
+them out (buckets, limit, shuffle, shard size) is as given now; only a sync goes on with that too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from shardwright.errors import DamageError, UsageError
+from shardwright.packing import start
+from shardwright.packing.request import Request
+from shardwright.packing.start import Start
+from shardwright.packing.targets import Target
+from shardwright.progress import Progress
+from shardwright.recipes.split import Split
+from shardwright.shards.format import manifest
+from shardwright.shards.format.manifest import (
+    CONDITIONS,
+    IdsFile,
+    Manifest,
+    PackSettings,
+    Run,
+    Unfinished,
+    relative_name,
+)
+from shardwright.shards.format.parts import parts_of
+from shardwright.storage.urls import Location
+from shardwright.store import commands
+from shardwright.store.commands import quoted
+from shardwright.store.store import Store, joined
+
+
+class Last(NamedTuple):
+    """The last run into a folder."""
+
+    top: Location  # of all parts
+    run: Run | Unfinished
+    settings: PackSettings  # as this store spells them
+
+
+def last_run(request: Request, targets: Sequence[Target]) -> Last | None:
+    """Find the last run into the targets; of a part that is packed alone, into any part."""
+    top, found = request.output_dir, start.current_run(target.folder for target in targets)
+    if _alone(targets):
+        top = targets[0].folder.absolute().parent
+        found = found or start.current_run(parts_of(top).values())
+    return None if found is None else Last(top, found, _as_of(request.store, found, top))
+
+
+def _alone(targets: Sequence[Target]) -> bool:
+    """Whether one part of a split is packed without the others."""
+    return targets[0].part is not None and len(targets) == 1
+
+
+def _as_of(store: Store, run: Run | Unfinished, top: Location) -> PackSettings:
+    """Give the settings of a run; a build names its lists from its output, and not from a store."""
+    lists = {}
+    for name in CONDITIONS:
+        file = getattr(run.settings, name)
+        if isinstance(file, IdsFile) and run.is_build:
+            named = relative_name(joined(top, file.path), store.folder)
+            lists[name] = IdsFile(named, file.xxh3)
+    return msgspec.structs.replace(run.settings, **lists)
+
+
+def settings_of(
+    request: Request,
+    split: Split | None,
+    targets: Sequence[Target],
+    starts: Sequence[Start],
+    last: Last | None,
+) -> PackSettings:
+    """Complete the settings by those of the last run, which chose the samples that are there.
+
+    All runs of a folder share their conditions, so that a sync can judge every packed sample.
+    """
+    own = msgspec.structs.replace(request.settings, split=split)
+    if last is None:
+        return own
+    before, way, folder = last.settings, request.way, request.store.folder
+    as_before = own.chosen_as(before, request.given)
+    stays = _alone(targets) or (way != "sync" and any(begin.base.shards for begin in starts))
+    if stays and way != "resume":  # which is refused for any other setting
+        was = before.conditions(folder)
+        if was != as_before.conditions(folder):
+            change = _dropped(before, as_before) + as_before.conditions(folder)
+            what = f"was packed {start.spelt(was)}, so nothing was written"
+            fix = f"to change that, run {commands.pack(request.store, last.top, '--sync', *change)}"
+            if last.run.is_build:
+                fix = "give the same conditions, or another --output-dir"
+            raise UsageError(what, path=request.output_dir, fix=fix)
+    if way == "sync" or (way == "resume" and last.run.sync):
+        scope = {"buckets": start.asked_buckets(starts)}
+        given = {**scope, **request.given, "split": split, "part": None}
+        settings = msgspec.structs.replace(before, **given)
+        seed = (settings.seed or 0) if settings.shuffle else None
+        return msgspec.structs.replace(settings, seed=seed)
+    return as_before
+
+
+def _dropped(before: PackSettings, now: PackSettings) -> list[str]:
+    """Spell the flags that drop what excluded samples before and does not now."""
+    flags = [f for n, f in CONDITIONS.items() if getattr(before, n) and not getattr(now, n)]
+    return [word for flag in flags for word in (flag, "none")]
+
+
+def announce(
+    request: Request,
+    last: Last | None,
+    settings: PackSettings,
+    targets: Sequence[Target],
+    progress: Progress,
+) -> None:
+    """Report what is kept of the last run, and what is not as it was."""
+    if last is None:
+        if request.way == "overwrite" and any(_is_damaged(target.folder) for target in targets):
+            progress.warn(
+                f"{request.output_dir}: its manifest is damaged, so the conditions, lists and "
+                "split of the last run are unknown, and only those given now apply"
+            )
+        return
+    folder = request.store.folder
+    given = {name: [] if name == "where" else None for name in request.given if name in CONDITIONS}
+    kept = msgspec.structs.replace(settings, **given)
+    words = kept.conditions(folder)
+    if settings.split is not None and "split" not in request.given:
+        words = [*settings.split.flags(), *words]
+    if words:
+        drop = ""
+        if request.way == "sync" or (request.way == "overwrite" and not settings.buckets):
+            drop = ", ".join(f"{flag} none" for n, flag in CONDITIONS.items() if getattr(kept, n))
+            drop = drop and f" (to drop it: {drop})"
+        spelt = " ".join(map(quoted, words))
+        progress.say(f"{last.top}: kept from the last run: {spelt}{drop}")
+    if request.way != "resume" and (listed := list(_differences(request, last, settings))):
+        progress.say(f"{last.top}: not as in the last run: {', '.join(listed)}")
+
+
+def _differences(request: Request, last: Last, settings: PackSettings) -> Iterator[str]:
+    """Say what is not as in the last run."""
+    same = {"part": last.settings.part}
+    if request.way == "sync":  # which follows the buckets of all runs
+        same["buckets"] = last.settings.buckets
+    now = msgspec.structs.replace(settings, **same)
+    for name, flag in CONDITIONS.items():
+        was, file = getattr(last.settings, name), getattr(now, name)
+        if isinstance(was, IdsFile) and isinstance(file, IdsFile) and was.path == file.path:
+            now = msgspec.structs.replace(now, **{name: was})
+            if was.xxh3 != file.xxh3:
+                path = joined(request.store.folder, file.path)
+                yield f"{flag} {quoted(str(path))} has changed since"
+    for flag, old, new in start.changed_settings(last.settings, now):
+        yield f"{flag} was {old} and is {new}"
+
+
+def _is_damaged(folder: Location) -> bool:
+    try:
+        manifest.load_unfinished(folder)
+        manifest.load_manifest(folder)
+    except DamageError:
+        return True
+    return False
+
+
+def recorded(top: Location) -> tuple[Run | Unfinished, PackSettings] | None:
+    """Give the last run into a folder or its parts, and the settings that pack all of it again."""
+    folders = list(parts_of(top).values()) or [top]
+    if (last := start.current_run(folders)) is None:
+        return None
+    done = [found for found in map(_readable, folders) if found is not None]
+    asked = [run.settings.buckets for each in done for run in each.runs] + [last.settings.buckets]
+    buckets = sorted({name for names in asked for name in names}) if all(asked) else []
+    limit = last.settings.limit
+    if limit is not None:  # several runs may each have had one
+        limit = max(limit, sum(entry.samples for each in done for entry in each.shards))
+    settings = last.settings
+    return last, msgspec.structs.replace(settings, part=None, buckets=buckets, limit=limit)
+
+
+def _readable(folder: Location) -> Manifest | None:
+    with suppress(DamageError):
+        return manifest.load_manifest(folder)
+    return None
+
+
+def overwrite(store: Store, top: Location) -> str:
+    """Write the command that packs all of a folder again, with the same selection and layout."""
+    found = recorded(top)
+    flags: list[str] = []
+    if found is not None:
+        last, settings = found
+        flags = _as_of(store, msgspec.structs.replace(last, settings=settings), top).flags(
+            store.folder
+        )
+    return commands.pack(store, top, "--overwrite", *flags)

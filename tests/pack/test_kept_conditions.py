@@ -1,0 +1,299 @@
+"""What was excluded stays excluded, however a folder is packed again, until somebody drops it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwright import ProvenanceError, UsageError, pack, status, verify
+from shardwright.progress import Lines
+from shardwright.shards.format import manifest
+from shardwright.storage.files import using
+from tests import commands
+from tests.faults import Killed, KillingDisk, contents
+from tests.stores import Record, Store, make_store, record
+from tests.tars import all_ids, ids_by_shard
+
+BUCKETS = ("24x16", "32x16")
+LAYOUT: dict[str, Any] = {"shuffle": True, "seed": 5, "shard_size": 3}
+CONDITIONS = ("where", "ids_file", "exclude_ids_file", "split")
+
+
+def fields(number: int) -> Record:
+    return record(f"img{number:02}", BUCKETS[number % 2], rating=number % 4)
+
+
+def made(root: Path, count: int) -> Store:
+    shape = lambda one: (16, one["height"] // 8, one["width"] // 8)  # noqa: E731
+    given = [fields(number) for number in range(count)]
+    return make_store(root, given, latent=shape, share=("t5", "dinov3"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """24 records, and two lists beside them that name some that are not there yet."""
+    (tmp_path / "good.txt").write_text("".join(f"img{n:02}\n" for n in range(0, 40, 2)))
+    (tmp_path / "bad.txt").write_text("".join(f"img{n:02}\n" for n in range(0, 40, 5)))
+    return made(tmp_path / "derived", 24)
+
+
+def condition(name: str, folder: Path) -> dict[str, Any]:
+    known = {
+        "where": "rating > 0",
+        "ids_file": folder / "good.txt",
+        "exclude_ids_file": folder / "bad.txt",
+        "split": "val=30%",
+    }
+    return known if name == "all" else {name: known[name]}
+
+
+def packed(store: Store, output: Path, **options: Any) -> str:  # noqa: ANN401
+    """Pack, and give what was reported meanwhile."""
+    log = io.StringIO()
+    pack(derived_dir=store.root, output_dir=output, progress=Lines(log), **options)
+    return log.getvalue()
+
+
+def parts(output: Path) -> dict[str, list[str]]:
+    """Give the ids by part; without a split, by the part ``""``."""
+    folders = {path.name: path for path in output.iterdir() if path.name in ("train", "val")}
+    return {name: sorted(all_ids(path)) for name, path in (folders or {"": output}).items()}
+
+
+def again(store: Store, output: Path, way: str, given: dict[str, Any]) -> str:
+    """Pack a folder again without its conditions."""
+    if way == "overwrite each bucket":
+        logs = [packed(store, output, overwrite=True, bucket=one, **LAYOUT) for one in BUCKETS]
+        return "".join(logs)
+    if way.startswith("resume"):  # of a run that was killed
+        with using(KillingDisk(25)), pytest.raises(Killed):
+            packed(store, output, overwrite=True, **given, **LAYOUT)
+        assert any(output.rglob("unfinished.json"))
+        return packed(store, output, resume=True, **LAYOUT)
+    if way == "overwrite what was killed":
+        with using(KillingDisk(25)), pytest.raises(Killed):
+            packed(store, output, overwrite=True, **given, **LAYOUT)
+        return packed(store, output, overwrite=True, **LAYOUT)
+    return packed(store, output, **{way: True}, **({} if way == "sync" else LAYOUT))
+
+
+@pytest.mark.parametrize("name", [*CONDITIONS, "all"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "overwrite",
+        "overwrite each bucket",
+        "append",
+        "sync",
+        "resume",
+        "overwrite what was killed",
+    ],
+)
+def test_every_way_of_packing_again_keeps_what_excludes_and_prints_it(
+    way: str, name: str, store: Store, output: Path, tmp_path: Path
+) -> None:
+    given = condition(name, tmp_path)
+    packed(store, output, **given, **LAYOUT)
+    grown = made(store.root, 30)
+    log = again(grown, output, way, given)
+    packed(grown, tmp_path / "fresh", **given, **LAYOUT)
+    assert parts(output) == parts(tmp_path / "fresh")
+    kept = next(line for line in log.splitlines() if "kept from the last run" in line)
+    for flag in given:
+        assert f"--{flag.replace('_', '-')} " in kept
+    assert kept.startswith(f"{output}: ")
+    if way == "overwrite":
+        assert contents(output) == contents(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("name", ["where", "ids_file", "exclude_ids_file"])
+@pytest.mark.parametrize("way", ["overwrite", "sync"])
+def test_none_drops_a_condition_and_keeps_the_others(
+    way: str, name: str, store: Store, output: Path, tmp_path: Path
+) -> None:
+    given = condition("all", tmp_path)
+    del given["split"]
+    packed(store, output, **given)
+    log = packed(store, output, **{way: True, name: "none"})
+    del given[name]
+    packed(store, tmp_path / "fresh", **given)
+    assert parts(output) == parts(tmp_path / "fresh")
+    assert re.search(rf"not as in the last run: --{name.replace('_', '-')} was .* given", log)
+
+
+def test_the_command_takes_none_for_all_that_excludes(
+    store: Store, output: Path, tmp_path: Path
+) -> None:
+    packed(store, output, **condition("all", tmp_path))
+    none = [word for name in CONDITIONS for word in (f"--{name.replace('_', '-')}", "none")]
+    places = ("--derived-dir", store.root, "--output-dir", output)
+    done = commands.run("pack", "--overwrite", *none, *places)
+    assert done.returncode == 0, done.stderr
+    assert len(all_ids(output)) == 24
+    assert not list(output.glob("*/bucket_*"))
+    assert "--split was val=30% and is not given" in done.stderr
+    assert not verify(output, against=store.root).findings
+
+
+def test_dropping_a_split_that_is_killed_can_be_resumed(store: Store, tmp_path: Path) -> None:
+    for at in range(10, 60, 7):
+        output = tmp_path / str(at)
+        packed(store, output, split="val=30%")
+        with using(KillingDisk(at)), pytest.raises(Killed):
+            packed(store, output, split="none", overwrite=True)
+        if (output / ".shardwright/unfinished.json").exists():
+            packed(store, output, resume=True)
+            assert sorted(all_ids(output)) == [f"img{n:02}" for n in range(24)]
+            assert not list(output.glob("*/bucket_*/*.tar"))
+            assert not verify(output, against=store.root).findings
+
+
+@pytest.mark.parametrize("way", [None, "append", "sync"])
+def test_a_split_is_dropped_only_by_overwriting_all(
+    way: str | None, store: Store, output: Path
+) -> None:
+    packed(store, output, split="val=30%")
+    before = contents(output)
+    with pytest.raises(UsageError, match="is split into train, val, so nothing was written"):
+        packed(store, output, split="none", **({way: True} if way else {}))
+    assert contents(output) == before
+
+
+def test_none_beside_a_condition_is_refused(store: Store, output: Path) -> None:
+    with pytest.raises(UsageError, match="--where none drops all conditions, and others are given"):
+        packed(store, output, where=["none", "rating > 0"])
+
+
+def test_dropping_a_condition_with_append_is_refused_and_the_advice_drops_it(
+    store: Store, output: Path, tmp_path: Path
+) -> None:
+    packed(store, output, **condition("where", tmp_path), exclude_ids_file=tmp_path / "bad.txt")
+    with pytest.raises(UsageError) as refused:
+        packed(store, output, where="none", append=True)
+    advised = str(refused.value).partition("run shardwright ")[2]
+    assert "--sync --where none --exclude-ids-file" in advised
+    assert commands.run(*shlex.split(advised)).returncode == 0
+    assert len(all_ids(output)) == 24 - 5
+
+
+def test_limit_bucket_and_layout_are_as_given_and_what_differs_is_listed_before_writing(
+    store: Store, output: Path
+) -> None:
+    packed(store, output, limit=10, bucket=BUCKETS[0], **LAYOUT)
+    log = packed(store, output, overwrite=True, limit=8)
+    listed = next(line for line in log.splitlines() if "not as in the last run" in line)
+    assert listed == (
+        f"{output}: not as in the last run: --bucket was 24x16 and is not given, --shuffle was "
+        "given and is not given, --seed was 5 and is not given, --limit was 10 and is 8, "
+        "--shard-size was 3 and is 1000"
+    )
+    assert log.index(listed) < log.index("write: ")
+    assert len(all_ids(output)) == 8
+    assert "last run" not in packed(store, output, overwrite=True, limit=8)
+
+
+def test_a_list_whose_file_has_changed_is_reported(
+    store: Store, output: Path, tmp_path: Path
+) -> None:
+    packed(store, output, exclude_ids_file=tmp_path / "bad.txt")
+    (tmp_path / "bad.txt").write_text("img00\n")
+    log = packed(store, output, overwrite=True)
+    assert f"--exclude-ids-file {tmp_path}/bad.txt has changed since" in log
+    assert len(all_ids(output)) == 23
+
+
+def test_overwriting_a_damaged_manifest_warns_that_its_conditions_are_unknown(
+    store: Store, output: Path
+) -> None:
+    packed(store, output, where="rating > 0")
+    path = output / ".shardwright/manifest.json"
+    path.write_bytes(path.read_bytes()[:100])
+    log = packed(store, output, overwrite=True)
+    assert (
+        f"warning: {output}: its manifest is damaged, so the conditions, lists and split of the "
+        "last run are unknown, and only those given now apply" in log
+    )
+
+
+def recomputed(store: Store, model: str) -> None:
+    """Record that the arrays were made by a model."""
+    state = store.root / ".shardwright"
+    state.mkdir(exist_ok=True)
+    entry = {"settings": {"model": model}, "tool": "a test"}
+    names = ("dinov3", "vae", "t5")
+    (state / "provenance.json").write_text(json.dumps({"components": dict.fromkeys(names, entry)}))
+
+
+def change_array(store: Store, image_id: str) -> None:
+    path = store.array("vae", image_id)
+    path.write_bytes(path.read_bytes()[:-2] + b"\1\1")
+
+
+def advised_by_pack(store: Store, output: Path) -> str:
+    with pytest.raises(ProvenanceError) as refused:
+        packed(store, output, sync=True)
+    return str(refused.value).partition("run shardwright ")[2].partition(";")[0]
+
+
+def advised_by_verify(store: Store, output: Path) -> str:
+    found = verify(output, against=store.root).findings
+    return next(
+        one.fix.partition("run shardwright ")[2] for one in found if "--overwrite" in one.fix
+    )
+
+
+def advised_by_status(store: Store, output: Path) -> str:
+    reason = status(derived_dir=store.root, output_dir=output).next_reason
+    return reason.partition("run shardwright ")[2]
+
+
+@pytest.mark.parametrize("advised", [advised_by_pack, advised_by_verify, advised_by_status])
+@pytest.mark.parametrize("limit", [None, 7])
+def test_the_command_recommended_after_a_recompute_leads_to_the_same_samples_in_the_same_shards(
+    limit: int | None,
+    advised: Callable[[Store, Path], str],
+    store: Store,
+    output: Path,
+    tmp_path: Path,
+) -> None:
+    recomputed(store, "before")
+    packed(store, output, limit=limit, **condition("all", tmp_path), **LAYOUT)
+    before = {name: ids_by_shard(output / name) for name in ("train", "val")}
+    recomputed(store, "after")
+    change_array(store, next(iter(before["train"].values()))[0])
+    command = advised(store, output)
+    done = commands.run(*shlex.split(command))
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    assert {name: ids_by_shard(output / name) for name in ("train", "val")} == before
+    made_by = manifest.load_manifest(output / "train")
+    assert made_by is not None
+    assert made_by.runs[-1].provenance["components"]["vae"]["settings"] == {"model": "after"}
+
+
+def test_the_recommended_limit_covers_what_was_appended_too(store: Store, output: Path) -> None:
+    recomputed(store, "before")
+    packed(store, output, limit=5)
+    packed(store, output, limit=4, append=True)
+    recomputed(store, "after")
+    change_array(store, "img00")
+    assert "--overwrite --limit 9" in advised_by_pack(store, output)
+
+
+def test_verify_without_the_store_recommends_the_layout_of_the_last_run(
+    store: Store, output: Path
+) -> None:
+    packed(store, output, **LAYOUT)
+    shard = next(output.glob("bucket_*/*.tar"))
+    packed(made(store.root, 30), output, append=True, **LAYOUT)
+    shard.unlink()
+    (finding,) = verify(output).findings
+    assert finding.fix == (
+        "restore it from a copy, or pack again with --overwrite --shuffle --seed 5 --shard-size 3"
+    )
