@@ -114,7 +114,7 @@ def test_any_flipped_bit_or_cut_is_found() -> None:
         flipped = bytearray(data)
         flipped[position] ^= 1 << position % 8
         for damaged in (bytes(flipped), data[:position]):
-            with pytest.raises(DamageError, match=r"^x\.jsonl: is damaged; pack again"):
+            with pytest.raises(DamageError, match=r"^x\.jsonl: is damaged; run the same pack"):
                 records.decode(damaged, PATH, checksum)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -126,7 +126,9 @@ def announce(
             )
         return
     folder = request.store.folder
-    given = {name: [] if name == "where" else None for name in request.given if name in CONDITIONS}
+    given: dict[str, list[str] | None] = {
+        name: [] if name == "where" else None for name in request.given if name in CONDITIONS
+    }
     kept = msgspec.structs.replace(settings, **given)
     words = kept.conditions(folder)
     if settings.split is not None and "split" not in request.given:
@@ -144,7 +146,7 @@ def announce(
 
 def _differences(request: Request, last: Last, settings: PackSettings) -> Iterator[str]:
     """Say what is not as in the last run."""
-    same = {"part": last.settings.part}
+    same: dict[str, Any] = {"part": last.settings.part}
     if request.way == "sync":  # which follows the buckets of all runs
         same["buckets"] = last.settings.buckets
     now = msgspec.structs.replace(settings, **same)

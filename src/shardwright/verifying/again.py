@@ -14,8 +14,8 @@ from shardwright.storage.urls import Location, Url
 from shardwright.store.commands import quoted
 from shardwright.store.findings import VerifyReport
 
-# Without flags behind it.
-_WAY = re.compile(r"(?:with|and|use) --(overwrite|resume)(?![\w-]| --)")
+# Without flags behind it; "the same pack with --resume" has them all.
+_WAY = re.compile(r"(?:with|and|use) --overwrite(?![\w-]| --)")
 
 
 def with_flags(found: VerifyReport, target: Location, store: Path | None) -> VerifyReport:
@@ -31,8 +31,7 @@ def with_flags(found: VerifyReport, target: Location, store: Path | None) -> Ver
     flags = "".join(f" {quoted(word)}" for word in words)
 
     def completed(way: re.Match[str]) -> str:
-        elsewhere = isinstance(target, Url) and way[1] == "overwrite"
-        return ("to another URL" if elsewhere else way[0]) + flags
+        return ("to another URL" if isinstance(target, Url) else way[0]) + flags
 
     fixed = [replace(one, fix=_WAY.sub(completed, one.fix)) for one in found.findings]
     return replace(found, findings=fixed)
