@@ -17,6 +17,7 @@ from shardwright.building.plan import Plan, PlanFile, Shard
 from shardwright.building.shard import Builder
 from shardwright.building.state import Place
 from shardwright.building.summary import BuildSummary
+from shardwright.deriving.captions import CaptionRows
 from shardwright.deriving.making import Maker, Report
 from shardwright.deriving.prepare import Sample
 from shardwright.errors import DamageError
@@ -52,6 +53,7 @@ class Outcome:
     finished: bool = False  # whether all of it was done before
     changed: dict[str, dict[str, Count]] = field(default_factory=dict)
     unused_rows: dict[str, Count] = field(default_factory=dict)
+    caption_rows: CaptionRows | None = None
     obstacle: str | None = None
     seconds_needed: float | None = None
     commits: dict[int, Commit] = field(default_factory=dict)
@@ -217,6 +219,7 @@ def summarize(outcome: Outcome, output: Location, dry_run: bool, started: float)
         quality=_quality([commit.quality for commit in commits]),
         unapplied_profiles=_joined(commit.profiles for commit in commits),
         unused_rows=outcome.unused_rows,
+        caption_rows=outcome.caption_rows,
         changed_inputs=outcome.changed,
         free_bytes=free_bytes(output) if isinstance(output, Path) else None,
         obstacle=outcome.obstacle,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from shardwright import regular
 from shardwright.buckets import Bucket
-from shardwright.building import built, inputs, measuring
+from shardwright.building import built, captioned, inputs, measuring
 from shardwright.building.inputs import Found, Listing, Problem, Row
 from shardwright.building.ledger import Left
 from shardwright.building.measuring import Measured
@@ -31,7 +31,7 @@ from shardwright.building.samples import INPUT, Images, Inputs, Texts, parse
 from shardwright.deriving.captions import CAPTION, CaptionError, Captions
 from shardwright.deriving.images import Size
 from shardwright.deriving.outcomes import IN_A_ROW
-from shardwright.deriving.sources import Source, problems
+from shardwright.deriving.sources import Source, problems, sharing
 from shardwright.deriving.views import left_out
 from shardwright.engine import Engine
 from shardwright.errors import DamageError, TooManyFailuresError
@@ -158,20 +158,15 @@ def write(
     ``known`` are the samples that are there: by their ids, what their images were.
     """
     files.make_folder(folder)
+    if recipe.ids != "name":
+        found = [each._replace(images=sharing(each.images)) for each in found]
     new, there = measuring.parted(found, known, recipe.ids)
-    if captions is not None:
-        for each in there:
-            for source in each.images:
-                captions.meet(source.path, each.path)
     place, length, count = LocalStorage(folder), 0, 0
     tars = {inputs.as_text(tar) for each in new for tar in each.tars}
     with place.create(INPUTS_NAME) as file:
         with closing(measuring.measured(new, recipe, engine, progress)) as measured:
-            row = 0  # images that could not be read, one after the other
-            for one in measured:
-                row = row + 1 if (why := _unread(one, captions)) else 0
-                if why and row == IN_A_ROW:
-                    raise _out_of_reach(one, why)
+            readable = _within_reach(measured, captions)
+            for one in captioned.matched(readable, found, captions, folder):
                 line = _line(one, captions, recipe, known) + b"\n"
                 file.put(line)
                 length += len(line)
@@ -183,6 +178,21 @@ def write(
     return sum(len(each.images) for each in there)
 
 
+def _within_reach(measured: Iterable[Measured], captions: Captions | None) -> Iterator[Measured]:
+    """Give what was measured; raise if many in a row could not be read.
+
+    A plan without them would be kept, although they may only be out of reach for a while.
+    """
+    row = 0
+    for one in measured:
+        row = row + 1 if (why := _unread(one, captions)) else 0
+        if why and row == IN_A_ROW:
+            what = f"{why}, as with {IN_A_ROW} images in a row, so no plan is kept"
+            fix = "check that the images can be read, then run the same command again"
+            raise TooManyFailuresError(what, path=one.row.path, fix=fix)
+        yield one
+
+
 def _unread(one: Measured, captions: Captions | None) -> str | None:
     """Say why an image or its text could not be read, if it could not."""
     if isinstance(one.row, Problem):
@@ -191,21 +201,12 @@ def _unread(one: Measured, captions: Captions | None) -> str | None:
     return detail if reason == "caption_unreadable" and captions is None else None
 
 
-def _out_of_reach(one: Measured, why: str) -> TooManyFailuresError:
-    """Give the error of a plan that would leave out what may only be out of reach for a while."""
-    what = f"{why}, as with {IN_A_ROW} images in a row, so no plan is kept"
-    fix = "check that the images can be read, then run the same command again"
-    return TooManyFailuresError(what, path=one.row.path, fix=fix)
-
-
 def _line(
     one: Measured, captions: Captions | None, recipe: Recipe, known: Mapping[str, bytes]
 ) -> bytes:
     """Write an input as a line."""
     row = one.row
     if isinstance(row, Problem):
-        if captions is not None:
-            captions.meet(row.path, one.given)
         return _unusable(Left(row.image_id, row.path, row.reason, row.detail), row.file)
     try:
         texts, columns, given = _texts(one, inputs.source_of(row), captions, recipe)

@@ -83,7 +83,8 @@ def planned(
         count = plan.write(found, given, asked.recipe, known, folder, engine, progress)
         announce.unused_rows(given, progress)
         announce.odd_buckets(asked.recipe, progress)
-        outcome.unused_rows = given.unused() if given else {}
+        if given is not None:
+            outcome.unused_rows, outcome.caption_rows = given.unused(), given.summed()
         checksum = plan.checksum(folder)
         outcome.plan = msgspec.structs.replace(asked, known=count, inputs=checksum)
     outcome.inputs_folder = folder

@@ -11,6 +11,7 @@ from shardwright.store.quality import Quality
 from shardwright.summary import Count, Summary
 
 if TYPE_CHECKING:
+    from shardwright.deriving.captions import CaptionRows
     from shardwright.store.facts import Truncated
 
 
@@ -42,7 +43,8 @@ class BuildSummary(Summary):
     truncated: dict[str, Truncated] = field(default_factory=dict)  # by component
     quality: Quality = field(default_factory=Quality)
     unapplied_profiles: dict[str, Count] = field(default_factory=dict)  # of colour
-    unused_rows: dict[str, Count] = field(default_factory=dict)  # of --captions
+    unused_rows: dict[str, Count] = field(default_factory=dict)  # of --captions, by reason
+    caption_rows: CaptionRows | None = None  # of --captions, if this run made the plan
     changed_inputs: dict[str, dict[str, Count]] = field(default_factory=dict)  # since the plan
     free_bytes: int | None  # None at a URL
     obstacle: str | None = None  # what would stop the run, under dry_run

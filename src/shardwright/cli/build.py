@@ -21,7 +21,7 @@ from shardwright.cli.options import (
     switch,
 )
 from shardwright.cli.pack import buckets_table, by_reason
-from shardwright.cli.printing import call, facts_lines, shown_lines
+from shardwright.cli.printing import call, caption_lines, facts_lines, shown_lines
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import duration, quantity, rate, size
 from shardwright.summary import Count
@@ -190,7 +190,7 @@ def _counts(summary: BuildSummary) -> str:
     lines += _reasons("left_out", summary.left_out)
     if summary.not_chosen:
         lines += _reasons("not_chosen", summary.not_chosen)
-    lines += facts_lines(summary)
+    lines += facts_lines(summary) + caption_lines(summary.caption_rows)
     if summary.fit is not None and summary.written_samples:
         lines.append(f"fit {summary.fit}")
     for reason, found in summary.unapplied_profiles.items():

@@ -6,7 +6,14 @@ import argparse
 
 import shardwright
 from shardwright.cli.options import IGNORE_SPACE, STORE, declare, names, number, path, switch, text
-from shardwright.cli.printing import call, change_lines, facts_lines, shown_lines, table
+from shardwright.cli.printing import (
+    call,
+    caption_lines,
+    change_lines,
+    facts_lines,
+    shown_lines,
+    table,
+)
 from shardwright.deriving import DeriveSummary
 from shardwright.deriving.summary import Trial
 from shardwright.errors import UsageError
@@ -55,7 +62,10 @@ _IDLE = 0.5  # the part of the time above which reading the images is the bottle
 
 
 ENCODING = {
-    "--captions": path("FILE", "JSONL or CSV with image_path or file_name, and caption or text"),
+    "--captions": path(
+        "FILE",
+        "JSONL, CSV, TSV or Parquet with image_path or file_name, and caption, text or prompt",
+    ),
     "--encoders": text(
         "SET",
         "pretrained, or sketch: no models, for trying things out (as before, else pretrained)",
@@ -293,6 +303,7 @@ def _counts(summary: DeriveSummary) -> str:
         if paths:
             lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
     lines += change_lines(summary) + facts_lines(summary)
+    lines += caption_lines(summary.caption_rows)
     about = "about " if summary.profiles_estimated else ""
     for reasons, before in (
         (summary.unused_rows, "unused_rows, "),

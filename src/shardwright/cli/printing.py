@@ -15,6 +15,7 @@ from shardwright.text import near, shown
 if TYPE_CHECKING:
     from shardwright.building import BuildSummary
     from shardwright.deriving import DeriveSummary
+    from shardwright.deriving.captions import CaptionRows
     from shardwright.reporting import StoreStatus
     from shardwright.store.quality import Most, Quality
 
@@ -94,6 +95,17 @@ def change_lines(summary: DeriveSummary | StoreStatus) -> list[str]:
         f"{name}: {len(paths):,} (for example {near(paths[0])})"
         for name, paths in images.items()
         if paths
+    ]
+
+
+def caption_lines(rows: CaptionRows | None) -> list[str]:
+    """Count the rows of a captions file, and the images that have none."""
+    if rows is None:
+        return []
+    return [
+        f"rows_used: {rows.rows_used:,}" + f" ({shown(rows.base)})" * bool(rows.base),
+        f"rows_unused: {rows.rows_unused:,}",
+        f"images_without_row: {rows.images_without_row:,}",
     ]
 
 

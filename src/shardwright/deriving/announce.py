@@ -24,6 +24,7 @@ _UNUSED = {
     "caption_is_list": "with a list as caption; give one string",
     "caption_not_string": "with a caption that is not a string; give one string",
     "repeated": "replaced by a later row of the same image",
+    "several_images": "with only a name, which several images have",
 }
 
 
@@ -191,13 +192,17 @@ def _elsewhere(layout: Plan, progress: Progress) -> None:
 
 
 def unused_rows(captions: Captions | None, progress: Progress) -> None:
-    """Say which rows of the captions are not used; this may be why images have none."""
+    """Say how rows name images, and which are not used; this may be why images have none."""
     if captions is None:
         return
+    found = captions.summed()
+    if found.base:
+        used = f"{found.rows_used:,} of {quantity(captions.total, 'rows')} used"
+        progress.say(f"{captions.path}: {used} ({found.base})")
     for reason, rows in captions.unused().items():
         count, example = quantity(rows.count, "rows"), shown(rows.example)
         progress.warn(f"{captions.path}: {count} {_UNUSED[reason]}, for example {example}")
-    if not captions.by_name:
+    if not captions.rows:
         progress.warn(f"{captions.path}: no captions in this file")
 
 

@@ -6,31 +6,33 @@ kept in the record.
 
 from __future__ import annotations
 
-import csv
-import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO, TextIOWrapper
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
-from shardwright import regular
-from shardwright.deriving import places
+from shardwright.deriving import caption_files, places
+from shardwright.deriving.caption_files import GIVE, PATH_FIELDS
+from shardwright.deriving.matching import AmbiguousError, Images, Matching, Named, normal
+from shardwright.deriving.places import Part
 from shardwright.deriving.sources import Source
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import check
 from shardwright.recipes import Recipe
 from shardwright.storage import files
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.urls import Location
 from shardwright.store import records
-from shardwright.store.records import BadRecordError
 from shardwright.summary import Count
 
-_PATH_FIELDS = ("image_path", "file_name")
 CAPTION = "caption"
-_CAPTION_FIELDS = (CAPTION, "text")
+_CAPTION_FIELDS = (CAPTION, "text", "prompt")
 _ID = "image_id"
+AMBIGUOUS = "caption_ambiguous"
+# Bytes of a text file. A record is one line of at most records.LONGEST_LINE, and JSON may write a
+# character in six.
+_LONGEST = records.LONGEST_LINE // 8
 
 Row = dict[str, Any]  # the columns of an image, by the record field that they become
 
@@ -39,15 +41,36 @@ class CaptionError(ValueError):
     """An image without a usable caption; ``args`` are the reason's name and a detail."""
 
 
-@dataclass(frozen=True)
+@dataclass
+class CaptionRows:
+    """How many rows of a captions file are used, and how they name images."""
+
+    file: str
+    base: str  # where the paths of its rows begin; blank if they name no image
+    rows_used: int
+    rows_unused: int
+    images_without_row: int
+
+
+@dataclass
 class Captions:
-    """The captions of a file, by the name of the image file and then by its path."""
+    """The captions of a file, by the paths in its rows."""
 
     path: Location
     root: str  # the folder of the images
-    by_name: dict[str, dict[str, bytes]]  # rows as JSON, which takes less memory
-    useless: dict[str, list[str]] = field(default_factory=dict)  # by reason, as rows name images
-    _met: set[str] = field(default_factory=set)  # paths in rows that match an image
+    rows: dict[str, int]  # the number of the row, by its path
+    data: list[bytes]  # the rows by their numbers, as JSON, which takes less memory
+    total: int = 0  # all rows of the file
+    useless: dict[str, Count] = field(default_factory=dict)  # by reason, as rows name images
+    _matching: Matching | None = None
+
+    def match(self, images: Images) -> None:
+        """Find out which rows name which images; only then the captions are known."""
+        self._matching = Matching(self.path, self.rows, self.data, images)
+
+    def match_sources(self, found: Sequence[Source]) -> None:
+        """Do so for the images below the folder."""
+        self.match(lambda: (named(each, self.root) for each in found if not each.fault))
 
     def of(self, source: Source, root: str | None = None) -> Row:
         """Find the row of an image below a folder, if it is another; empty if there is none."""
@@ -59,76 +82,92 @@ class Captions:
         """Find the id that the row of an image gives it."""
         return self._find(source, root).get(_ID)
 
-    def meet(self, path: str, root: str | None = None) -> set[bytes]:
-        """Find the rows that match an image, of which there should be one, and count them as used.
-
-        A row belongs to an image when the one path ends with the other: rows may be relative to
-        any folder above the image, and the images may have moved since they were written.
-        """
-        rows = self.by_name.get(os.path.basename(path))
-        if rows is None:
-            return set()
-        absolute = os.path.abspath(path)
-        near = [name for name in rows if _ends_with(absolute, name)]
-        if near:  # the longest path is the most exact
-            self._met.update(near)
-            return {rows[max(near, key=len)]}
-        within = os.path.relpath(path, self.root if root is None else root)
-        far = [name for name in rows if _ends_with(name, within)]
-        self._met.update(far)
-        return {rows[name] for name in far}
-
     def _find(self, source: Source, root: str | None) -> Row:
-        found = self.meet(source.path, root)
-        if len(found) > 1:
-            raise CaptionError("caption_ambiguous", "several rows of the captions match it")
-        return _row(found.pop()) if found else {}
+        assert self._matching is not None
+        try:
+            number = self._matching.number(named(source, self.root if root is None else root))
+        except AmbiguousError:
+            what = "its row in --captions has only a name, which other images have too"
+            raise CaptionError(AMBIGUOUS, what) from None
+        found: Row = msgspec.json.decode(self.data[number]) if number is not None else {}
+        return found
+
+    def summed(self) -> CaptionRows:
+        """Count the rows that are used, and the images that have none."""
+        assert self._matching is not None
+        used = sum(map(self._matching.is_used, self.rows.values()))
+        return CaptionRows(
+            file=str(self.path),
+            base=self._matching.base,
+            rows_used=used,
+            rows_unused=self.total - used,
+            images_without_row=self._matching.images_without,
+        )
 
     def unused(self) -> dict[str, Count]:
-        """Count the rows that no image uses, after ``of`` or ``meet`` for every image."""
-        strange = [path for rows in self.by_name.values() for path in rows if path not in self._met]
-        reasons = {"no_such_image": strange, **self.useless}
-        return {why: Count(len(paths), paths[0]) for why, paths in reasons.items() if paths}
+        """Count the rows that no image uses, by reason."""
+        assert self._matching is not None
+        found: dict[str, Count] = {}
+        for path, number in self.rows.items():
+            if not self._matching.is_used(number):
+                _add(found, self._matching.fault(number), path)
+        for reason, count in self.useless.items():
+            found.setdefault(reason, Count(0, count.example)).count += count.count
+        return found
+
+
+def named(source: Source, root: str) -> Named:
+    """Give an image as rows may name it."""
+    return Named(root, source.path, source.part.name if source.part else "")
 
 
 def read(path: Location, root: Location, recipe: Recipe) -> Captions:
-    """Read a JSONL or CSV of image paths and captions; of two rows for one path the later wins.
+    """Read a file of image paths and captions; of two rows for one path the later wins.
 
     A row with none of the texts that the recipe needs is not used.
     """
-    fix = "give --captions a JSONL or CSV file"
     if not path.is_file():
         if path.is_dir():
-            raise UsageError("is a folder", path=path, fix=fix)
-        raise InputMissingError(files.absence(path), path=path, fix=fix)
-    captions = Captions(path, str(root), {})
+            raise UsageError("is a folder", path=path, fix=GIVE)
+        raise InputMissingError(files.absence(path), path=path, fix=GIVE)
+    captions = Captions(path, str(root), {}, [])
     ours = own_fields(recipe)
-    rows = _csv_rows(path) if path.suffix.lower() == ".csv" else _jsonl_rows(path)
+    unit, rows = caption_files.rows(path, {*_CAPTION_FIELDS, *recipe.texts, *ours, _ID})
+    images: list[str] = []
+    slashes = False
     for number, row in rows:
         check()
-        image = _first(row, _PATH_FIELDS)
+        captions.total += 1
+        image = _first(row, PATH_FIELDS)
         if not isinstance(image, str) or not image:
-            needed = f"{' or '.join(_PATH_FIELDS)} and {' or '.join(_CAPTION_FIELDS)}"
-            what, fix = f"line {number}: names no image", f"each row needs {needed}"
+            needed = f"{' or '.join(PATH_FIELDS)}, and caption, text or prompt"
+            what, fix = f"{unit} {number}: names no image", f"each row needs {needed}"
             raise UsageError(what, path=path, fix=fix)
-        image = os.path.normpath(image)
+        slashes |= "/" in image
         columns, fault = divide(row, recipe, ours)
         # A row may also be there only for its id.
-        named = {_ID: str(row[_ID])} if recipe.ids == "captions" and row.get(_ID) else {}
-        if fault is not None and not named:
-            captions.useless.setdefault(fault, []).append(image)
+        own = {_ID: str(row[_ID])} if recipe.ids == "captions" and row.get(_ID) else {}
+        if fault is not None and not own:
+            _add(captions.useless, fault, image)
             continue
-        found = msgspec.json.encode(columns | named)
-        same_name = captions.by_name.setdefault(os.path.basename(image), {})
-        if same_name.get(image, found) != found:
-            captions.useless.setdefault("repeated", []).append(image)
-        same_name[image] = found
+        images.append(image)
+        captions.data.append(msgspec.json.encode(columns | own))
+    for number, image in enumerate(images):
+        place = normal(image, backslashes=not slashes)
+        if place in captions.rows:
+            _add(captions.useless, "repeated", image)
+            captions.data[captions.rows[place]] = b""
+        captions.rows[place] = number
     return captions
+
+
+def _add(counts: dict[str, Count], reason: str, example: str) -> None:
+    counts.setdefault(reason, Count(0, example)).count += 1
 
 
 def own_fields(recipe: Recipe) -> set[str]:
     """Name the fields of a row that are never a user's own column."""
-    return {*records.own_fields(recipe), *_PATH_FIELDS}
+    return {*records.own_fields(recipe), *PATH_FIELDS}
 
 
 def divide(row: Row, recipe: Recipe, ours: Collection[str]) -> tuple[Row, str | None]:
@@ -137,7 +176,9 @@ def divide(row: Row, recipe: Recipe, ours: Collection[str]) -> tuple[Row, str | 
     Then name what is wrong if it has none of the texts that the recipe needs. The texts are taken
     out of the row.
     """
-    caption = next((name for name in _CAPTION_FIELDS if row.get(name)), None)
+    # What a component is made from by its own name is not another name of the caption.
+    names = (name for name in _CAPTION_FIELDS if name == CAPTION or name not in recipe.texts)
+    caption = next((name for name in names if row.get(name)), None)
     if caption is not None:
         row[CAPTION] = row.pop(caption)
     texts = {name: row.pop(name, None) for name in dict.fromkeys((CAPTION, *recipe.texts))}
@@ -147,21 +188,22 @@ def divide(row: Row, recipe: Recipe, ours: Collection[str]) -> tuple[Row, str | 
     return usable | {n: v for n, v in row.items() if n not in ours}, fault  # null clears a column
 
 
-def _row(data: bytes) -> Row:
-    found: Row = msgspec.json.decode(data)
-    return found
-
-
 def beside(source: Source) -> str | None:
     """Read the caption in the text beside an image; None if there is none."""
     if not source.has_sidecar:
         return None
     place = source.text or source.sidecar
+    if source.shares_text:
+        raise CaptionError(*shared_text(source))
     try:
         if not places.is_regular(place):
             raise CaptionError("caption_unreadable", f"{place}: not a regular file")
+        is_part = isinstance(place, Part)
+        data = places.read(place) if is_part else places.begin(place, _LONGEST + 1)
+        if len(data) > _LONGEST:
+            raise CaptionError("caption_too_large", f"{place} has more than {_LONGEST >> 20} MiB")
         # It also makes all line ends alike.
-        caption = TextIOWrapper(BytesIO(places.read(place)), "utf-8-sig").read().strip()
+        caption = TextIOWrapper(BytesIO(data), "utf-8-sig").read().strip()
     except UnicodeDecodeError:
         raise CaptionError("caption_not_utf8", f"{place} is not UTF-8 text") from None
     except OSError as error:
@@ -169,39 +211,9 @@ def beside(source: Source) -> str | None:
     return caption or None
 
 
-def _opened(path: Location) -> IO[bytes]:
-    return BytesIO(path.read_bytes()) if isinstance(path, Url) else regular.opened(path)
-
-
-def _jsonl_rows(path: Location) -> Iterator[tuple[int, dict[str, Any]]]:
-    with files.explained(path), _opened(path) as file:
-        for line in records.lines(file):
-            try:
-                yield line.number, records.parse(line.data)
-            except BadRecordError as error:
-                what = f"line {line.number}: {error.reason.replace('_', ' ')}"
-                raise UsageError(what, path=path, fix="fix the line") from None
-
-
-def _csv_rows(path: Location) -> Iterator[tuple[int, dict[str, Any]]]:
-    ended = 0  # the last line of the last complete row: an unclosed quote begins on the next
-    try:
-        with files.explained(path), _opened(path) as file:
-            text = TextIOWrapper(file, "utf-8-sig", newline="")
-            reader = csv.DictReader(text, strict=True)
-            if reader.fieldnames:
-                ended = reader.line_num
-            for row in reader:
-                ended = reader.line_num
-                if None in row:  # where DictReader puts the cells without a name
-                    what = f"line {ended}: has more cells than the first line"
-                    fix = "put quotes around a caption with commas"
-                    raise UsageError(what, path=path, fix=fix)
-                yield ended, row
-    except UnicodeDecodeError:
-        raise UsageError("is not UTF-8 text", path=path, fix="save it as UTF-8") from None
-    except csv.Error as error:
-        raise UsageError(f"line {ended + 1}: {error}", path=path, fix="fix the line") from None
+def shared_text(source: Source) -> tuple[str, str]:
+    """Say why the text beside an image is not used: the reason's name and a detail."""
+    return AMBIGUOUS, f"{source.sidecar} lies beside another image of the same name too"
 
 
 def _first(row: dict[str, Any], fields: Iterable[str]) -> object:
@@ -213,7 +225,3 @@ def _fault(caption: object) -> str:
     if caption is None or isinstance(caption, str):
         return "no_caption"
     return "caption_is_list" if isinstance(caption, list) else "caption_not_string"
-
-
-def _ends_with(path: str, tail: str) -> bool:
-    return path == tail or path.endswith("/" + tail)

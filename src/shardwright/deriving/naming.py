@@ -8,7 +8,7 @@ from dataclasses import replace
 from shardwright.deriving.captions import CaptionError, Captions
 from shardwright.deriving.recorded import on_record
 from shardwright.deriving.settings import Request
-from shardwright.deriving.sources import Source
+from shardwright.deriving.sources import Source, sharing
 from shardwright.errors import ProvenanceError, SourceChangedError, UsageError
 from shardwright.store import facts
 from shardwright.store.store import Store, recorded
@@ -42,7 +42,7 @@ def named(
 
     return [
         source if source.fault else replace(source, image_id=chosen(number, source))
-        for number, source in enumerate(sources)
+        for number, source in enumerate(sharing(sources))
     ]
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwright.deriving import images
-from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
+from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside, shared_text
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.outcomes import NO_CAPTION, Earlier, Outcomes
 from shardwright.deriving.prepare import Sample, read_texts, require_kept
@@ -72,6 +72,8 @@ class Plan:
                 if known := earlier.of_picture(source):
                     failure = (known.reason, known.detail)
                 outcomes.fail(source, *failure, names)
+            elif wants_text and source.shares_text and self._reads_beside(number, make):
+                outcomes.fail(source, *shared_text(source), names)
             elif not (make or wants_text or update):
                 outcomes.complete += 1
             else:
@@ -140,6 +142,12 @@ class Plan:
             columns={name: value for name, value in row.items() if name not in texts},
             caption_given=(CAPTION in row and texts[CAPTION] == row[CAPTION]) or None,
         )
+
+    def _reads_beside(self, number: int, make: tuple[Component, ...]) -> bool:
+        """Whether the caption of an image is the one in the text file beside it."""
+        record, row = self.inventory.record(number), self.inventory.given(number)
+        needed = CAPTION in self.settings.store.recipe.texts
+        return needed and not self._texts(number, make, record, row)[CAPTION]
 
     def _left_out(self, number: int, make: tuple[Component, ...]) -> tuple[str, str] | None:
         """Say why the recipe leaves an image out, as far as that is known before the work."""

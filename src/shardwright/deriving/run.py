@@ -60,6 +60,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         if not request.remember:
             progress.say(f"captions: {near(str(request.captions))}, as in the last derive")
         given = captions.read(request.captions, request.images, store.recipe)
+        given.match_sources(found)
     naming.require_same(request)
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
     new = not opening.is_begun(store)
@@ -221,6 +222,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
         kept_captions=len(inventory.other_captions) - replaced,
         replaced_captions=replaced,
         unused_rows=inventory.captions.unused() if inventory.captions else {},
+        caption_rows=inventory.captions.summed() if inventory.captions else None,
         changed_images=layout.changed,
         gone_images=sorted(gone[old] for old in gone.keys() - pruned.keys()),
         updated_images=layout.updated("image"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwright.deriving.places import Part, Place
@@ -57,6 +57,7 @@ class Source:
     fault: str | None = None  # if it is a folder that cannot be read: why
     part: Part | None = None  # where a member of a tar is, or a file at a URL
     text: Part | None = None  # and the text beside it
+    shares_text: bool = False  # whether the text file lies beside another image too
 
     @property
     def place(self) -> Place:
@@ -170,6 +171,21 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a broken link; reading it gives the reason
         return False
+
+
+def sharing(sources: list[Source]) -> list[Source]:
+    """Mark the images that share a text file: whose caption it is, is not known.
+
+    Only for ids that are not the file names: images of one name have one id there.
+    """
+    counts = Counter(source.sidecar for source in sources if source.has_sidecar)
+    shared = {path for path, count in counts.items() if count > 1}
+    if not shared:
+        return sources
+    return [
+        replace(source, shares_text=source.has_sidecar and source.sidecar in shared)
+        for source in sources
+    ]
 
 
 def contested(sources: list[Source]) -> dict[str, list[Source]]:

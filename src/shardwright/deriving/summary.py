@@ -10,6 +10,7 @@ from shardwright.store.quality import Quality
 from shardwright.summary import Count, Summary, require_sum
 
 if TYPE_CHECKING:
+    from shardwright.deriving.captions import CaptionRows
     from shardwright.store.facts import Truncated
 
 _FITS = {
@@ -62,7 +63,8 @@ class DeriveSummary(Summary):
     left_out: dict[str, Count] = field(default_factory=dict)  # by the recipe, by reason
     kept_captions: int  # on record, although another one is given or beside the image
     replaced_captions: int  # on record, by one that is given or beside the image
-    unused_rows: dict[str, Count]  # of --captions
+    unused_rows: dict[str, Count]  # of --captions, by reason
+    caption_rows: CaptionRows | None = None  # of --captions
     changed_images: list[str]  # since they were encoded; their arrays show the old ones
     gone_images: list[str]  # whose records and arrays are kept
     updated_images: list[str]  # that changed, by --update

@@ -1,0 +1,210 @@
+"""The rows of a captions file: JSONL, CSV with any usual separator, TSV or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Collection, Iterator
+from io import BytesIO, TextIOWrapper
+from typing import IO, Any, NamedTuple
+
+from shardwright import regular
+from shardwright.errors import MissingExtraError, UsageError
+from shardwright.interrupts import check
+from shardwright.storage import files
+from shardwright.storage.urls import Location, Url
+from shardwright.store import records
+from shardwright.store.records import BadRecordError
+
+PATH_FIELDS = ("image_path", "file_name")
+GIVE = "give --captions a JSONL, CSV, TSV or Parquet file"
+_SEPARATORS = {".csv": ",;\t", ".tsv": "\t,;"}  # the first that finds a path; else the first
+_PARQUET = b"PAR1"
+_STRANGE = {  # what a file begins with that is none of these: what it is, and what to do
+    b"\x1f\x8b": ("is compressed", "unpack it with gunzip first"),
+    b"PK\x03\x04": ("is a spreadsheet or a zip file", "save it as CSV"),
+    b"\xff\xfe": ("is UTF-16 text", "save it as UTF-8"),
+    b"\xfe\xff": ("is UTF-16 text", "save it as UTF-8"),
+}
+# As JSON writes it: with a zero before it, it is a name.
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+_LONGEST_NUMBER = 18  # characters of an integer; a longer one is a name, or is not exact elsewhere
+
+Row = dict[str, Any]
+
+
+class Rows(NamedTuple):
+    """The rows of a file, each with its number, and what the numbers count."""
+
+    unit: str
+    each: Iterator[tuple[int, Row]]
+
+
+def rows(path: Location, texts: Collection[str]) -> Rows:
+    """Read the rows of a file that exists; the columns ``texts`` of a CSV are never numbers."""
+    file = _File(path)
+    with files.explained(path), file.opened() as begin:
+        head = begin.read(len(_PARQUET))
+    for magic, (what, fix) in _STRANGE.items():
+        if head.startswith(magic):
+            raise UsageError(what, path=path, fix=fix)
+    suffix = path.suffix.lower()
+    if head == _PARQUET or suffix == ".parquet":
+        return Rows("row", _parquet_rows(file))
+    if suffix in _SEPARATORS:
+        return Rows("line", _csv_rows(file, _SEPARATORS[suffix], texts))
+    return Rows("line", _jsonl_rows(file))
+
+
+class _File:
+    """A file that may be read more than once; from a URL it is fetched once."""
+
+    def __init__(self, path: Location) -> None:
+        self.path = path
+        self._data = files.read(path) if isinstance(path, Url) else None
+
+    def opened(self) -> IO[bytes]:
+        if isinstance(self.path, Url):
+            return BytesIO(self._data or b"")
+        return regular.opened(self.path)
+
+
+def _jsonl_rows(file: _File) -> Iterator[tuple[int, Row]]:
+    path = file.path
+    with files.explained(path), file.opened() as opened:
+        for line in records.lines(opened):
+            try:
+                yield line.number, records.parse(line.data)
+            except BadRecordError as error:
+                if line.number == 1:
+                    _explain(path, line.data or b"")
+                what = f"line {line.number}: {error.reason.replace('_', ' ')}"
+                raise UsageError(what, path=path, fix="fix the line") from None
+
+
+def _explain(path: Location, first: bytes) -> None:
+    """Raise if the first line of a file shows that it is not JSONL at all."""
+    if first.lstrip().startswith(b"["):
+        raise UsageError("is a JSON array, not JSONL", path=path, fix="write one object a line")
+    if not first.lstrip().startswith(b"{") and path.suffix.lower() not in (".jsonl", ".ndjson"):
+        raise UsageError("is not JSONL", path=path, fix=f"{GIVE}, with that ending")
+
+
+def _csv_rows(file: _File, separators: str, texts: Collection[str]) -> Iterator[tuple[int, Row]]:
+    path, ended = file.path, 0
+    try:
+        separator = _separator(file, separators)
+        numbers = _number_columns(file, separator, texts)
+        for ended, row in _cells(file, separator):
+            for name in numbers:
+                row[name] = _number(row[name]) if row[name] else None
+            yield ended, row
+    except UnicodeDecodeError:
+        raise UsageError("is not UTF-8 text", path=path, fix="save it as UTF-8") from None
+
+
+def _separator(file: _File, separators: str) -> str:
+    """Find what separates the cells of a file, from its first line."""
+    path = file.path
+    heads = {separator: _head(file, separator) for separator in separators}
+    for separator, names in heads.items():
+        if not set(names).isdisjoint(PATH_FIELDS):
+            for number, name in enumerate(names):
+                if name in names[:number]:
+                    what = f'line 1: the column "{name}" is there twice'
+                    raise UsageError(what, path=path, fix="rename or remove one of them")
+            return separator
+    if names := heads[separators[0]]:
+        what = f"line 1: names no image: its columns are {', '.join(names)}"
+        raise UsageError(what, path=path, fix=f"name one {' or '.join(PATH_FIELDS)}")
+    return separators[0]
+
+
+def _head(file: _File, separator: str) -> list[str]:
+    with files.explained(file.path), file.opened() as opened:
+        reader = csv.reader(_text(opened), strict=True, delimiter=separator)
+        try:
+            return next(reader, [])
+        except csv.Error as error:
+            raise UsageError(f"line 1: {error}", path=file.path, fix="fix the line") from None
+
+
+def _text(file: IO[bytes]) -> TextIOWrapper:
+    return TextIOWrapper(file, "utf-8-sig", newline="")
+
+
+def _cells(file: _File, separator: str) -> Iterator[tuple[int, Row]]:
+    ended = 0  # the last line of the last complete row: an unclosed quote begins on the next
+    try:
+        with files.explained(file.path), file.opened() as opened:
+            reader = csv.DictReader(_text(opened), strict=True, delimiter=separator)
+            if reader.fieldnames:
+                ended = reader.line_num
+            for row in reader:
+                ended = reader.line_num
+                if None in row:  # where DictReader puts the cells without a name
+                    what = f"line {ended}: has more cells than the first line"
+                    named = {",": "commas", ";": "semicolons", "\t": "tabs"}[separator]
+                    fix = f"put quotes around a caption with {named}"
+                    raise UsageError(what, path=file.path, fix=fix)
+                yield ended, row
+    except csv.Error as error:
+        raise UsageError(f"line {ended + 1}: {error}", path=file.path, fix="fix the line") from None
+
+
+def _number_columns(file: _File, separator: str, texts: Collection[str]) -> list[str]:
+    """Name the columns in which every cell that is not empty is a number."""
+    maybe = dict.fromkeys(name for name in _head(file, separator) if name not in texts)
+    seen: set[str] = set()
+    for _, row in _cells(file, separator) if maybe else ():
+        check()
+        for name in list(maybe):
+            if cell := row[name]:
+                seen.add(name)
+                if not _is_number(cell):
+                    del maybe[name]
+        if not maybe:
+            break
+    return [name for name in maybe if name in seen]
+
+
+def _is_number(cell: str) -> bool:
+    found = _NUMBER.fullmatch(cell)
+    if found is None:
+        return False
+    whole = found[1] is found[2] is None
+    return len(cell) <= _LONGEST_NUMBER if whole else math.isfinite(float(cell))
+
+
+def _number(cell: str) -> int | float:
+    return float(cell) if set(cell) & set(".eE") else int(cell)
+
+
+def _parquet_rows(file: _File) -> Iterator[tuple[int, Row]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        what = f"{file.path}: a Parquet file needs pyarrow ({error})"
+        fix = "run pip install '.[export]' in the checkout of shardwright, or save it as CSV"
+        raise MissingExtraError(what, fix=fix) from error
+    number = 0
+    try:
+        with file.opened() as opened, pyarrow.parquet.ParquetFile(opened) as table:
+            names = table.schema_arrow.names
+            for at, column in enumerate(table.schema_arrow):
+                what = ""
+                if column.name in names[:at]:
+                    what = f'the column "{column.name}" is there twice'
+                elif "binary" in str(column.type):  # also in a list or a struct
+                    what = f'the column "{column.name}" holds bytes, which no record can'
+                if what:
+                    raise UsageError(what, path=file.path, fix="save it without this column")
+            for batch in table.iter_batches(1024, use_threads=False):  # threads do not outlive fork
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pyarrow.ArrowException, OSError) as error:
+        what = f"cannot be read as Parquet: {str(error).splitlines()[0]}"
+        raise UsageError(what, path=file.path, fix="write the file again") from error

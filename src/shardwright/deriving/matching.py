@@ -1,0 +1,294 @@
+"""Which image each row of a captions file names: by one base for the complete file.
+
+A base says where the paths of all rows begin. The one under which most rows name images is taken.
+What a row names by its name alone counts only if no other image has that name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
+
+from shardwright.errors import UsageError
+from shardwright.interrupts import check
+from shardwright.storage.urls import Location, Url, is_url
+from shardwright.text import near, shown
+
+_NONE = -1  # the number of no row
+_SEVERAL = 2  # images; more are not counted
+
+
+class Named(NamedTuple):
+    """An image that rows may name."""
+
+    root: str  # the given folder that it is in
+    path: str
+    member: str = ""  # its name in its tar, whose path begins the other
+
+
+Images = Callable[[], Iterable[Named]]  # all of them, each time it is called
+
+
+class AmbiguousError(ValueError):
+    """A row that names several images."""
+
+
+@dataclass(frozen=True)
+class _Base:
+    """Where the paths of rows begin."""
+
+    label: str
+    heads: Mapping[str, str]  # by root: what rows have before the path below it
+    old: str = ""  # the begin of all rows that is replaced, of a tree that moved
+
+
+_NO_BASE = _Base("file names", {})
+
+
+@dataclass
+class _Weight:
+    """What rows name under a base."""
+
+    base: _Base
+    images: int = 0
+    below: int = 0  # of these, by a path that begins at the base
+    has_folder: bool = False  # whether one of these is more than a file name
+    digest: int = 0  # of which images have which rows
+
+
+class Matching:
+    """The rows of a file, by their paths, and the images that they name."""
+
+    def __init__(
+        self, path: Location, rows: Mapping[str, int], data: Sequence[bytes], images: Images
+    ) -> None:
+        """Choose the base; raise UsageError if two are as good and give different captions."""
+        self._path, self._rows, self._data = path, rows, data
+        self._absolute = any(row.startswith("/") or is_url(row) for row in rows)
+        self._roots: dict[str, _Root] = {}
+        self._names = bytearray(len(data))  # by row: the images it names by their names alone
+        self._paths = bytearray(len(data))  # by row: the images it names by their paths
+        self._beaten = bytearray(len(data))  # by row: whether another row names its image better
+        self._count_names(images)
+        self._base = self._best(images, self._bases()) or self._best(images, self._moved())
+        self.base = self._base.label if self._base else ""
+        self.images_without = 0
+        self._count(images)
+
+    def number(self, image: Named) -> int | None:
+        """Find the row of an image; raise AmbiguousError if it names others too."""
+        if image.root not in self._roots:
+            self._roots[image.root] = _Root(image.root)
+        by_path = max(self._by_path(image), default=_NONE)
+        if by_path != _NONE:
+            if self._paths[by_path] == _SEVERAL:
+                raise AmbiguousError
+            return by_path
+        for number in self._by_name(image):
+            if not self._paths[number]:
+                if self._names[number] == _SEVERAL:
+                    raise AmbiguousError
+                return number
+        return None
+
+    def is_used(self, number: int) -> bool:
+        """Whether a row is that of one image."""
+        if self._beaten[number]:
+            return False
+        return (self._paths[number] or self._names[number]) == 1
+
+    def fault(self, number: int) -> str:
+        """Name why a row is not used."""
+        if self._beaten[number]:
+            return "repeated"
+        named = self._names[number] or self._paths[number]
+        return "several_images" if named else "no_such_image"
+
+    def _by_path(self, image: Named) -> Iterator[int]:
+        below = _below(image)
+        heads = self._roots[image.root].absolute if self._absolute else ()
+        if self._base is not None and image.root in self._base.heads:
+            heads = (self._base.heads[image.root], *heads)
+        for head in heads:
+            if (number := self._rows.get(head + below)) is not None:
+                yield number
+
+    def _by_name(self, image: Named) -> Iterator[int]:
+        """Give the rows that have only the name of an image: in its tar, or of its file."""
+        name = os.path.basename(image.path)
+        member = os.path.normpath(image.member) if image.member else name
+        for each in (member, name) if member != name else (name,):
+            if (number := self._rows.get(each)) is not None:
+                yield number
+
+    def _count_names(self, images: Images) -> None:
+        for image in images():
+            check()
+            if image.root not in self._roots:
+                self._roots[image.root] = _Root(image.root)
+            for number in self._by_name(image):
+                self._names[number] = min(self._names[number] + 1, _SEVERAL)
+
+    def _count(self, images: Images) -> None:
+        """Count what the rows name, under the base that was chosen."""
+        for image in images():
+            check()
+            for place, number in enumerate(sorted(self._by_path(image), reverse=True)):
+                if place:
+                    self._beaten[number] = True
+                else:
+                    self._paths[number] = min(self._paths[number] + 1, _SEVERAL)
+        for image in images():
+            check()
+            try:
+                found = self.number(image)
+            except AmbiguousError:
+                continue
+            self.images_without += found is None
+            for number in self._by_name(image):
+                if number != found and not self._paths[number] and self._names[number] == 1:
+                    self._beaten[number] = True
+
+    def _bases(self) -> Iterator[_Base]:
+        """Give the places at which the paths of all rows may begin."""
+        folders = dict.fromkeys(each for root in self._roots.values() for each in root.above)
+        folders |= dict.fromkeys([*_folder_of(self._path), os.getcwd()])
+        yield _Base("absolute paths" if self._absolute else _NO_BASE.label, {})
+        for folder in folders:
+            heads = {given: root.below(folder) for given, root in self._roots.items()}
+            known = {given: head for given, head in heads.items() if head is not None}
+            yield _Base(f"paths from {_shown(folder)}", known)
+
+    def _moved(self) -> Iterator[_Base]:
+        """Replace what the paths of all rows begin with, as when their tree has moved."""
+        # What the first and the last in their order have in common, all have.
+        ends = (min(self._rows, default=""), max(self._rows, default=""))
+        pairs = zip(*(row.split("/")[:-1] for row in ends), strict=False)
+        names = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        folders = dict.fromkeys(each for root in self._roots.values() for each in root.above)
+        for kept in reversed(range(len(names))):
+            old = "/".join(names[: len(names) - kept]) + "/"
+            rest = "/".join(names[len(names) - kept :]) + "/" * bool(kept)
+            for folder in folders:
+                heads = {given: root.inside(folder) for given, root in self._roots.items()}
+                known = {
+                    given: old + head
+                    for given, head in heads.items()
+                    if head is not None and (head.startswith(rest) or rest.startswith(head))
+                }
+                if known:
+                    was = shown(old.rstrip("/") or "/")
+                    yield _Base(f"{was} is now {_shown(folder)}", known, old)
+
+    def _best(self, images: Images, bases: Iterable[_Base]) -> _Base | None:
+        """Choose the base under which most rows name images; None if they name none."""
+        weights = self._weigh(images, [_Weight(base) for base in bases])
+        # A file name alone does not show that a tree has moved: many folders have a 001.png.
+        weights = [
+            each for each in weights if each.images and (each.has_folder or not each.base.old)
+        ]
+        if not weights:
+            return None
+        best = max(weights, key=lambda each: (each.images, each.below))
+        for other in weights:
+            if other.images == best.images and other.digest != best.digest:
+                what = (
+                    f"its rows can be read in two ways, which name {best.images:,} "
+                    f"{'image' if best.images == 1 else 'images'} each and give different "
+                    f"captions: {best.base.label}, or {other.base.label}"
+                )
+                raise UsageError(what, path=self._path, fix="write absolute paths in it")
+        return best.base
+
+    def _weigh(self, images: Images, weights: list[_Weight]) -> list[_Weight]:
+        rows, data = self._rows, self._data
+        for place, image in enumerate(images() if weights else ()):
+            check()
+            below = _below(image)
+            heads = self._roots[image.root].absolute if self._absolute else ()
+            absolute = max((rows.get(head + below, _NONE) for head in heads), default=_NONE)
+            names = (each for each in self._by_name(image) if self._names[each] == 1)
+            named = next(names, _NONE)
+            for weight in weights:
+                head = weight.base.heads.get(image.root)
+                number = _NONE if head is None else rows.get(head + below, _NONE)
+                if number != _NONE and head is not None:
+                    weight.below += 1
+                    weight.has_folder |= "/" in (head + below)[len(weight.base.old) :]
+                number = max(number, absolute)
+                number = named if number == _NONE else number
+                if number != _NONE:
+                    weight.images += 1
+                    weight.digest = hash((weight.digest, place, data[number]))
+        return weights
+
+
+class _Root:
+    """A given folder of images, as it is named and as it is without links."""
+
+    def __init__(self, given: str) -> None:
+        forms = [given] if is_url(given) else [os.path.abspath(given), os.path.realpath(given)]
+        self._forms = list(dict.fromkeys(forms))
+        # What complete paths of its images begin with.
+        self.absolute = tuple(form.rstrip("/") + "/" for form in self._forms)
+
+    @property
+    def above(self) -> Iterator[str]:
+        """Name the folder and each one above it."""
+        for form in self._forms:
+            folder = Url(form) if is_url(form) else None
+            while folder is not None:
+                yield str(folder)
+                folder = folder.parent if folder.key else None
+            if not is_url(form):
+                yield form
+                while (upper := os.path.dirname(form)) != form:
+                    yield upper
+                    form = upper
+
+    def inside(self, folder: str) -> str | None:
+        """Give its path below a folder, with a slash at the end if it is not the folder."""
+        start = folder.rstrip("/") + "/"
+        for whole in self.absolute:
+            if whole.startswith(start):
+                return whole[len(start) :]
+        return None
+
+    def below(self, folder: str) -> str | None:
+        """Give its path from a folder, also by going up; None if there is none."""
+        found = self.inside(folder)
+        if found is None and not is_url(folder) and not is_url(self._forms[0]):
+            return os.path.relpath(self._forms[0], folder) + "/"
+        return found
+
+
+def _below(image: Named) -> str:
+    """Give the path of an image below its root."""
+    start = image.root.rstrip("/") + "/"
+    path = image.path.removeprefix(start)
+    return os.path.normpath(path) if image.member else path
+
+
+def _folder_of(path: Location) -> list[str]:
+    """Name the folder of a file, as it is named and as it is without links."""
+    if isinstance(path, Url):
+        return [str(path.parent)]
+    return [os.path.dirname(os.path.abspath(path)), os.path.dirname(os.path.realpath(path))]
+
+
+def _shown(folder: str) -> str:
+    text = shown(folder) if is_url(folder) else near(folder)
+    return "the working folder" if text == "." else text
+
+
+def normal(path: str, *, backslashes: bool) -> str:
+    """Write the path in a row as paths of images are compared."""
+    path = path.replace("\\", "/") if backslashes else path
+    if is_url(path):
+        scheme, _, rest = path.partition("://")
+        return f"{scheme}://{os.path.normpath(rest)}"
+    path = os.path.normpath(path)
+    return path[1:] if path.startswith("//") else path
