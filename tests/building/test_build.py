@@ -328,7 +328,8 @@ def test_rows_of_a_captions_file_match_images_that_have_moved_in_every_input(
     tar = write_tar(tmp_path / "t.tar", [("k.png", picture())])
     captions = tmp_path / "captions.csv"
     captions.write_text(
-        "file_name,caption\n/old/sub/one.png,first\n/old/sub/two.png,second\n/old/k.png,third\n"
+        "file_name,caption\n/old/one/sub/one.png,first\n/old/two/sub/two.png,second\n"
+        "/old/t.tar/k.png,third\n"
     )
     summary = build([*folders, tar], tmp_path / "out", captions=captions)
     assert summary.unused_rows == summary.left_out == {}

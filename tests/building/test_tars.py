@@ -312,7 +312,9 @@ def test_a_json_member_becomes_the_columns_that_a_row_of_captions_becomes(
         file = tmp_path / "captions.jsonl"
         file.write_bytes(msgspec.json.encode(given_ | {"file_name": "a.jpg"}))
         read = captions.read(file, tmp_path, SPECIFICATION)
-        assert found == read.of(Source("a", str(tmp_path / "a.jpg"), False)) != {}
+        image = Source("a", str(tmp_path / "a.jpg"), False)
+        read.match_sources([image])
+        assert found == read.of(image) != {}
     assert row(b"\xef\xbb\xbf" + data, SPECIFICATION) == found
 
 

@@ -151,12 +151,15 @@ def write_jsonl(path: Path, rows: list[dict[str, object]]) -> Path:
     return path
 
 
-def caption_of(file: Path, root: Path, path: Path) -> str | None:
-    return (
-        captions.read(file, root, SPECIFICATION)
-        .of(Source(path.stem, str(path), False))
-        .get("caption")
-    )
+def matched(file: Path, root: Path, *paths: Path) -> captions.Captions:
+    found = captions.read(file, root, SPECIFICATION)
+    found.match_sources([Source(path.stem, str(path), False) for path in paths])
+    return found
+
+
+def caption_of(file: Path, root: Path, path: Path, *others: Path) -> str | None:
+    row = matched(file, root, path, *others).of(Source(path.stem, str(path), False))
+    return row.get("caption")
 
 
 @pytest.mark.parametrize("given", ["a.jpg", "in/a.jpg", "./in/a.jpg", "root/in/a.jpg"])
@@ -166,37 +169,17 @@ def test_rows_may_be_relative_to_any_folder_above(tmp_path: Path, given: str) ->
     assert caption_of(file, root, root / "in/a.jpg") == "a cat"
 
 
-def test_rows_are_found_by_absolute_path_and_when_the_tree_has_moved(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    rows: list[dict[str, object]] = [
-        {"image_path": str(root / "train/a.jpg"), "caption": "one"},
-        {"image_path": "/elsewhere/val/a.jpg", "caption": "two"},
-    ]
-    file = write_jsonl(tmp_path / "c.jsonl", rows)
-    assert caption_of(file, root, root / "train/a.jpg") == "one"
-    assert caption_of(file, root, root / "val/a.jpg") == "two"
-    assert caption_of(file, root, root / "test/a.jpg") is None
-
-
-def test_the_longest_match_wins_and_the_later_of_two_rows(tmp_path: Path) -> None:
+def test_the_later_of_two_rows_of_one_image_wins(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [
         {"image_path": "in/a.jpg", "caption": "old"},
-        {"image_path": "a.jpg", "caption": "any"},
         {"image_path": "in/a.jpg", "caption": "new"},
+        {"image_path": str(tmp_path / "in/a.jpg"), "caption": "newest"},
     ]
     file = write_jsonl(tmp_path / "c.jsonl", rows)
-    assert caption_of(file, tmp_path, tmp_path / "in/a.jpg") == "new"
-    assert caption_of(file, tmp_path, tmp_path / "out/a.jpg") == "any"
-
-
-def test_a_caption_that_could_be_of_several_rows_is_not_guessed(tmp_path: Path) -> None:
-    rows: list[dict[str, object]] = [
-        {"image_path": "/x/train/a.jpg", "caption": "one"},
-        {"image_path": "/x/val/a.jpg", "caption": "two"},
-    ]
-    file = write_jsonl(tmp_path / "c.jsonl", rows)
-    with pytest.raises(CaptionError, match="caption_ambiguous"):
-        caption_of(file, tmp_path, tmp_path / "a.jpg")
+    assert caption_of(file, tmp_path, tmp_path / "in/a.jpg") == "newest"
+    found = matched(file, tmp_path, tmp_path / "in/a.jpg")
+    assert found.unused()["repeated"].count == 2
+    assert (found.summed().rows_used, found.summed().rows_unused) == (1, 2)
 
 
 def test_csv_is_read_with_its_quotes_and_byte_order_mark(tmp_path: Path) -> None:
@@ -214,7 +197,7 @@ def test_a_caption_that_is_a_list_is_called_so(tmp_path: Path) -> None:
         {"file_name": "d.jpg", "text": ""},
         {"file_name": "e.jpg"},
     ]
-    found = captions.read(write_jsonl(tmp_path / "c.jsonl", rows), tmp_path, SPECIFICATION).unused()
+    found = matched(write_jsonl(tmp_path / "c.jsonl", rows), tmp_path).unused()
     assert {reason: (rows.count, rows.example) for reason, rows in found.items()} == {
         "caption_is_list": (2, "a.jpg"),
         "caption_not_string": (1, "c.jpg"),
@@ -227,12 +210,19 @@ def test_a_caption_that_is_a_list_is_called_so(tmp_path: Path) -> None:
     [
         ("c.jsonl", b'{"file_name": "a.jpg", "text": "x"}\nnonsense\n', "line 2: not json"),
         ("c.jsonl", b'{"caption": "x"}\n', "line 1: names no image"),
-        ("c.csv", b"picture,text\na.jpg,x\n", "line 2: names no image"),
+        ("c.csv", b"picture,text\na.jpg,x\n", "line 1: names no image: its columns are picture, text"),
         ("c.csv", b"file_name,text\n\xff\xfe,x\n", "not UTF-8"),
         ("c.csv", b"file_name,text\na.jpg,x\nb.jpg,a cat, asleep\n", "line 3: has more cells"),
         ("c.csv", b'file_name,text\na.jpg,x\nb.jpg,"y\nc.jpg,z\n', "line 3: unexpected end"),
         ("c.csv", b'file_name,text\na.jpg,"x\nb.jpg,"y"\n', "line 2: .* expected after"),
         ("c.csv", b'file_name,"text\na.jpg,x\n', "line 1: unexpected end"),
+        ("c.csv", b"file_name,text,tag,tag\na.jpg,x,1,2\n", 'the column "tag" is there twice'),
+        ("c.csv", "file_name,text\n".encode("utf-16"), "is UTF-16 text; save it as UTF-8"),
+        ("c.xlsx", b"PK\x03\x04rest", "is a spreadsheet or a zip file; save it as CSV"),
+        ("c.csv.gz", b"\x1f\x8brest", "is compressed; unpack it with gunzip first"),
+        ("c.json", b'[{"file_name": "a.jpg"}]', "is a JSON array, not JSONL"),
+        ("c.txt", b"file_name,text\na.jpg,x\n", "is not JSONL; give --captions a JSONL, CSV"),
+        ("c.parquet", b"no parquet", "cannot be read as Parquet"),
     ],
 )
 def test_a_captions_file_that_cannot_be_used_stops_the_run(
