@@ -210,7 +210,7 @@ def test_a_caption_that_is_a_list_is_called_so(tmp_path: Path) -> None:
     [
         ("c.jsonl", b'{"file_name": "a.jpg", "text": "x"}\nnonsense\n', "line 2: not json"),
         ("c.jsonl", b'{"caption": "x"}\n', "line 1: names no image"),
-        ("c.csv", b"picture,text\na.jpg,x\n", "line 1: names no image: its columns are picture, text"),
+        ("c.csv", b"picture,text\na.jpg,x\n", "its columns are picture, text"),
         ("c.csv", b"file_name,text\n\xff\xfe,x\n", "not UTF-8"),
         ("c.csv", b"file_name,text\na.jpg,x\nb.jpg,a cat, asleep\n", "line 3: has more cells"),
         ("c.csv", b'file_name,text\na.jpg,x\nb.jpg,"y\nc.jpg,z\n', "line 3: unexpected end"),

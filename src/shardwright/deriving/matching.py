@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -43,6 +43,15 @@ class _Base:
     label: str
     heads: Mapping[str, str]  # by root: what rows have before the path below it
     old: str = ""  # the begin of all rows that is replaced, of a tree that moved
+    inside: Mapping[str, str] = field(default_factory=dict)  # by root: its path, if it is below it
+
+    def row_of(self, root: str, below: str) -> str | None:
+        """Write the path of an image below its root as a row has it."""
+        if inside := self.inside.get(root):
+            fits = below.startswith(inside)
+            return below[len(inside) :] if fits else os.path.relpath(below, inside)
+        head = self.heads.get(root)
+        return None if head is None else head + below
 
 
 _NO_BASE = _Base("file names", {})
@@ -110,10 +119,11 @@ class Matching:
     def _by_path(self, image: Named) -> Iterator[int]:
         below = _below(image)
         heads = self._roots[image.root].absolute if self._absolute else ()
-        if self._base is not None and image.root in self._base.heads:
-            heads = (self._base.heads[image.root], *heads)
-        for head in heads:
-            if (number := self._rows.get(head + below)) is not None:
+        rows = [head + below for head in heads]
+        if self._base is not None and (row := self._base.row_of(image.root, below)):
+            rows.append(row)
+        for row in rows:
+            if (number := self._rows.get(row)) is not None:
                 yield number
 
     def _by_name(self, image: Named) -> Iterator[int]:
@@ -160,7 +170,9 @@ class Matching:
         for folder in folders:
             heads = {given: root.below(folder) for given, root in self._roots.items()}
             known = {given: head for given, head in heads.items() if head is not None}
-            yield _Base(f"paths from {_shown(folder)}", known)
+            under = {given: root.under(folder) for given, root in self._roots.items()}
+            inside = {given: path for given, path in under.items() if path}
+            yield _Base(f"paths from {_shown(folder)}", known, inside=inside)
 
     def _moved(self) -> Iterator[_Base]:
         """Replace what the paths of all rows begin with, as when their tree has moved."""
@@ -213,11 +225,11 @@ class Matching:
             names = (each for each in self._by_name(image) if self._names[each] == 1)
             named = next(names, _NONE)
             for weight in weights:
-                head = weight.base.heads.get(image.root)
-                number = _NONE if head is None else rows.get(head + below, _NONE)
-                if number != _NONE and head is not None:
+                row = weight.base.row_of(image.root, below)
+                number = _NONE if row is None else rows.get(row, _NONE)
+                if row is not None and number != _NONE:
                     weight.below += 1
-                    weight.has_folder |= "/" in (head + below)[len(weight.base.old) :]
+                    weight.has_folder |= "/" in row[len(weight.base.old) :]
                 number = max(number, absolute)
                 number = named if number == _NONE else number
                 if number != _NONE:
@@ -256,6 +268,11 @@ class _Root:
             if whole.startswith(start):
                 return whole[len(start) :]
         return None
+
+    def under(self, folder: str) -> str:
+        """Give the path of a folder below it, with a slash at the end; blank if it is not there."""
+        start = f"{folder}/"
+        return next((start[len(a) :] for a in self.absolute if start.startswith(a)), "")
 
     def below(self, folder: str) -> str | None:
         """Give its path from a folder, also by going up; None if there is none."""
