@@ -132,10 +132,10 @@ def test_columns_of_the_captions_file_arrive_in_the_records_too(
     file.write_text("file_name,text,rating\nimg001.png,another,4\nimg002.png,more,5\n")
     replace_one(images)
     sketch(images, derived, update=True, captions=file)
-    assert [record.get("rating") for record in store_records(derived)] == [None, "4", "5", None]
+    assert [record.get("rating") for record in store_records(derived)] == [None, 4, 5, None]
     file.write_text("file_name,text,rating\nimg001.png,another,1\nimg002.png,edited,5\n")
     sketch(images, derived, update=True, captions=file)
-    assert [record.get("rating") for record in store_records(derived)] == [None, "1", "5", None]
+    assert [record.get("rating") for record in store_records(derived)] == [None, 1, 5, None]
     assert [r["caption"] for r in store_records(derived)[1:3]] == ["another", "edited"]
 
 

@@ -48,7 +48,10 @@ def outlook(
     given, problem = None, None
     try:
         file = file or paths.captions_of(Path(folder), store)
-        given = captions.read(file, Path(folder), store.recipe) if file else None
+        if file:
+            read = captions.read(file, Path(folder), store.recipe)
+            read.match_sources(found)
+            given = read
     except ShardwrightError as error:  # with which derive would stop
         problem = str(error)
     found = naming.named(found, folder, store, given)
