@@ -47,6 +47,10 @@ class Layout:
         if not latents or not texts:
             missing = "text" if latents else "latents with a recorded scaling factor"
             raise shardwright.UsageError(f"the shards have no {missing}", fix="build them with it")
+        if latents[0].settings.get("encoder") != "sketch":  # only those can be drawn here
+            what = f"the {latents[0].name} latents are not sketches, so they cannot be drawn here"
+            fix = "build the shards with --encoders sketch, or decode with your VAE in save_grid"
+            raise shardwright.UsageError(what, fix=fix)
         self.latent, self.channels = latents[0].suffix, int(latents[0].shape[0])
         self.scale, self.shift = latents[0].scaling_factor or 1, latents[0].shift_factor or 0
         self.masks = {text.suffix: text.mask for text in texts}

@@ -269,6 +269,14 @@ def put_factors(part: Any, scale: float, shift: float) -> None:  # noqa: ANN401 
         put_factors(each, scale, shift)
 
 
+def put_encoder(part: Any, name: str) -> None:  # noqa: ANN401 - of a manifest
+    """Record another encoder of the latents."""
+    if isinstance(part, dict) and "scaling_factor" in part:
+        part["encoder"] = name
+    for each in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        put_encoder(each, name)
+
+
 def test_a_dropped_caption_is_the_empty_one_with_its_mask(
     train_dit: ModuleType, shards: Path
 ) -> None:
@@ -314,7 +322,7 @@ def refusal(train_dit: ModuleType, shards: Path, *words: str) -> str:
 def test_shards_that_cannot_be_trained_on_are_refused_with_one_sentence(
     train_dit: ModuleType, tmp_path: Path
 ) -> None:
-    folders = {name: tmp_path / name for name in ("text", "empty", "stack", "latents")}
+    folders = {name: tmp_path / name for name in ("text", "empty", "stack", "latents", "real")}
     for folder in folders.values():
         folder.mkdir()
     textless = built(folders["text"], first='components = ["vae"]')
@@ -329,6 +337,12 @@ def test_shards_that_cannot_be_trained_on_are_refused_with_one_sentence(
     told = refusal(train_dit, unstacked)
     assert "vae.npy differ in size" in told
     assert "--fit bucket" in told
+    real = built(folders["real"])
+    reseal(real, lambda manifest: put_encoder(manifest, "autoencoder"))
+    assert refusal(train_dit, real) == (
+        "error: the vae latents are not sketches, so they cannot be drawn here; build the shards "
+        "with --encoders sketch, or decode with your VAE in save_grid"
+    )
     emptyless = built(folders["empty"])
     reseal(emptyless, lambda manifest: manifest.pop("empty"))  # as an earlier version wrote it
     assert "has no t5h.npy of the empty caption" in refusal(train_dit, emptyless)

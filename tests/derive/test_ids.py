@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright import pack, verify
+import shardwright
+from shardwright import build, pack, verify
 from shardwright.deriving.naming import spelt
 from shardwright.errors import ProvenanceError, SourceChangedError, UsageError
 from shardwright.progress import Lines
@@ -18,7 +20,7 @@ from shardwright.storage.files import using
 from shardwright.store.facts import first_ids
 from shardwright.store.records import is_image_id
 from shardwright.store.store import Store
-from tests.derive.pictures import gradient, save, sketch, store_records
+from tests.derive.pictures import gradient, make_images, save, sketch, store_records
 from tests.derive.updates import fresh, notes, replace_one, stamps, without_first_ids, written
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 
@@ -262,3 +264,15 @@ def test_after_a_kill_no_run_goes_on_with_the_old_ids(images: Path, tmp_path: Pa
         sketch(images, derived)
     assert sketch(images, derived).already_complete == 2
     assert contents(derived) == contents(tmp_path / "full")
+
+
+def test_the_path_comes_back_from_the_id_and_from_the_key_of_a_sample(tmp_path: Path) -> None:
+    images, shards = tmp_path / "images", tmp_path / "shards"
+    make_images(images / "nature", 1)
+    (images / "nature/img000.png").rename(images / "nature/50% Green.png")
+    (images / "nature/img000.txt").rename(images / "nature/50% Green.txt")
+    build(images, output_dir=shards, encoders="sketch", ids="path")
+    (sample,) = shardwright.open(shards)
+    assert sample["__key__"] == "nature%252F50%2525%20Green%2Epng"
+    assert unquote(sample["json"]["image_id"]) == "nature/50% Green.png"
+    assert unquote(unquote(sample["__key__"])) == "nature/50% Green.png"

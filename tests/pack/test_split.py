@@ -531,7 +531,24 @@ def test_commands_that_take_one_part_name_the_parts(store: Store, output: Path) 
     match = f"is split into train, val; give {output}/train or {output}/val"
     with pytest.raises(UsageError, match=match):
         shardwright.open(output)
-    with pytest.raises(UsageError, match=match):
-        shardwright.index(output, for_=["hf"])
-    with pytest.raises(UsageError, match=match):
-        verify(output, loaders=True)
+
+
+def test_index_and_the_rules_of_loaders_work_on_every_part(store: Store, output: Path) -> None:
+    packed(store, output, split=SPLIT)
+    before = verify(output, loaders=True, workers=1)
+    assert before.loaders is not None
+    assert (before.loaders["wids"], before.loaders["webdataset"]) == ("needs index", "pass")
+    done = commands.run("index", output, "--for", "wids")
+    assert done.returncode == 0, done.stderr
+    for part in ("train", "val"):
+        assert (output / part / ".wids.json").is_file()
+        assert f"{part}/.wids.json" in done.stdout
+    after = verify(output, loaders=True, workers=1)
+    assert after.loaders is not None
+    assert after.loaders["wids"] == "pass"
+    (output / "val/.wids.json").unlink()
+    one = verify(output, loaders=True, workers=1).loaders
+    assert one is not None
+    assert one["wids"] == "needs index", "of one part"
+    removed = shardwright.index(output, for_=["wids"], remove=True).removed
+    assert removed == ["train/.wids.json"]

@@ -134,9 +134,9 @@ def decoding_lines(quality: Quality) -> list[str]:
     """Count what was read in another size or colour space than usual."""
     smaller = quality.decoded_smaller
     lines = _most("decoded_smaller", smaller, f"{smaller.most} times")
-    if frames := quality.animated.count:
+    if count := quality.animated.count:
         example = shown(quality.animated.example)
-        lines.append(f"animated_images: {frames:,} (only the first frame, for example {example})")
+        lines.append(f"animated_images: {count:,} (only the first frame, for example {example})")
     spaces = sorted(quality.colour_spaces.items(), key=lambda item: -item[1].count)
     for space, found in spaces[:_SPACES_LISTED]:
         lines.append(f"colour_space {space}: {found.count:,} (for example {shown(found.example)})")

@@ -19,7 +19,7 @@ from shardwright.errors import InputMissingError, UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
 from shardwright.storage.urls import Location, place
-from shardwright.store.findings import Finding, VerifyReport
+from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding, VerifyReport
 from shardwright.validate import as_text, integer, place_or_none, require_switches
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = ["Finding", "VerifyReport", "verify"]
 
 StrPath = str | os.PathLike[str]
 
+_VERDICTS = (PASS, NEEDS_INDEX, FAIL)  # the worst last
 _SAMPLES = 16  # that are recomputed
 
 
@@ -95,7 +96,7 @@ class _Asked(NamedTuple):
 
 def _verified(asked: _Asked, engine: Engine, report: Progress) -> VerifyReport:
     """Find out what it is, and check it."""
-    from shardwright.shards.format.parts import is_packed, parts_of, require_no_parts
+    from shardwright.shards.format.parts import is_packed, parts_of
     from shardwright.store.folders import is_store
     from shardwright.verifying.again import with_flags
     from shardwright.verifying.folder import is_shard_folder, verify_shards
@@ -111,8 +112,6 @@ def _verified(asked: _Asked, engine: Engine, report: Progress) -> VerifyReport:
 
         store = Store.at(target, given=file)
         return verify_store(store, read_data=read_data, engine=engine, progress=report)
-    if loaders:
-        require_no_parts(target)
     packed = is_packed(target)
     parts = {} if packed else parts_of(target)
     if not (packed or parts or is_shard_folder(target)):
@@ -132,15 +131,26 @@ def _verified(asked: _Asked, engine: Engine, report: Progress) -> VerifyReport:
     if recomputing is not None:
         found = recomputing.compare(found)
     if loaders:
-        from shardwright.verifying.loader_rules import check_loaders, findings_of
-
-        checks = check_loaders(target, report)
-        found = replace(
-            found,
-            findings=[*found.findings, *findings_of(checks, target)],
-            loaders={check.loader: check.verdict for check in checks},
-        )
+        for name, folder in (parts or {"": target}).items():
+            found = _with_loaders(found, name, folder, report)
     return with_flags(found, target, source)
+
+
+def _with_loaders(
+    found: VerifyReport, part: str, folder: Location, progress: Progress
+) -> VerifyReport:
+    """Add which loaders can read a folder; of several parts, the worst verdict counts."""
+    from shardwright.verifying.loader_rules import check_loaders, findings_of
+
+    checks, before = check_loaders(folder, progress), found.loaders or {}
+    findings = list(findings_of(checks, folder))
+    if part:
+        findings = [replace(one, file=f"{part}/{one.file}") for one in findings]
+    worst = {
+        check.loader: max(before.get(check.loader, PASS), check.verdict, key=_VERDICTS.index)
+        for check in checks
+    }
+    return replace(found, findings=[*found.findings, *findings], loaders=worst)
 
 
 def _require_folder(path: Location) -> None:

@@ -24,7 +24,7 @@ from shardwright.shards.format import manifest
 from shardwright.shards.format.index import Member, ShardIndex, load_listed
 from shardwright.shards.format.keys import key
 from shardwright.shards.format.manifest import Manifest, ShardEntry
-from shardwright.shards.format.parts import require_no_parts
+from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.shards.format.tar import BLOCK, member_bytes
 from shardwright.shards.loaders import IndexSummary, card
 from shardwright.storage import files
@@ -155,12 +155,16 @@ def write_indexes(folder: Location, chosen: list[str], remove: bool) -> IndexSum
     if not folder.is_dir():
         fix = "give the --output-dir of a pack or a build"
         raise InputMissingError("no such folder", path=folder, fix=fix)
-    require_no_parts(folder)
+    if not is_packed(folder) and (parts := parts_of(folder)):
+        done = {name: write_indexes(part, chosen, remove) for name, part in parts.items()}
+        written = [f"{name}/{path}" for name, one in done.items() for path in one.written]
+        gone = [f"{name}/{path}" for name, one in done.items() for path in one.removed]
+        return IndexSummary(str(folder), chosen, written, gone)
     listed = None if remove else manifest.load_manifest(folder)
     if not remove and not (listed and listed.shards):
         fix = "pack or build it, or finish that: pack with --resume, or the same build again"
         raise InputMissingError("has no manifest", path=folder, fix=fix)
-    written, removed = list[str](), list[str]()
+    written, removed = [], list[str]()
     with storage_at(folder).lease():
         there = _content(folder / CARD_NAME) if "hf" in chosen and not remove else None
         if there is not None and not card.is_ours(there):
