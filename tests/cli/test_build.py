@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import shardwright
+from shardwright.cli import derive
 from shardwright.cli.build import describe
 from tests.building import deadly
 from tests.building.builds import RECIPE, build, spoil, write_recipe
 from tests.commands import run, start, wait_until
+from tests.derive import decoding
 from tests.derive.pictures import make_images
 from tests.faults import contents
 from tests.tars import shards
@@ -86,6 +90,21 @@ def test_images_that_fail_give_exit_code_3_and_are_named_in_the_ledger(
     assert done.stdout.startswith("built 1 sample into 1 shard (")
     assert "\nalready_there: 5\n" in done.stdout
     assert not (tmp_path / "data/shards/.shardwright/ledger.jsonl").exists()
+
+
+def test_decoding_is_called_the_bottleneck_only_where_the_cores_are_busy(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = shardwright.build(images, output_dir=tmp_path / "quick", encoders="sketch")
+    busy = replace(summary, encoder_waited=0.96, cores_used=0.7)
+    assert "encoder idle 96%: image decoding is the bottleneck]" in describe(busy)
+    monkeypatch.setattr("shardwright.deriving.making.look", decoding.look_slowly)
+    summary = shardwright.build(images, output_dir=tmp_path / "slow", encoders="sketch")
+    assert summary.encoder_waited > 0.5
+    assert "bottleneck" not in describe(summary)
+    store = shardwright.derive(images, derived_dir=tmp_path / "store", encoders="sketch")
+    assert store.encoder_waited > 0.5
+    assert "bottleneck" not in derive.describe(store)
 
 
 def test_if_all_images_fail_the_first_line_says_so(images: Path, tmp_path: Path) -> None:

@@ -130,3 +130,9 @@ def look_and_list(path: str, views: Sequence[View]) -> set[str]:
     """Look, and name the packages that this took."""
     look(path, views)
     return loaded(None)
+
+
+def look_slowly(path: str, views: Sequence[View]) -> Look:
+    """Look as one does at a picture that comes over a slow network."""
+    time.sleep(0.3)
+    return look(path, views)

@@ -90,6 +90,7 @@ def build(
     from shardwright.deriving.settings import all_devices
     from shardwright.deriving.wanted import followed
     from shardwright.encoders.base import Options, device_names
+    from shardwright.engine.local import cores_used
     from shardwright.engine.ray import ray_of
     from shardwright.packing.flags import read_settings
     from shardwright.recipes.keys import DECODES, FITS, IDS
@@ -197,7 +198,10 @@ def build(
         dry_run=dry_run,
         again=copied,
     )
-    return run(request, progress or Progress())
+    with cores_used() as used_part:
+        summary = run(request, progress or Progress())
+        summary.cores_used = round(used_part(), 4)
+    return summary
 
 
 def _inputs(given: object, default: str) -> list[Location]:

@@ -52,6 +52,7 @@ class BuildSummary(Summary):
     device: str
     seconds: float = 0
     encoder_waited: float = 0  # the part of the time in which the encoders were idle
+    cores_used: float = 0  # the part of the time in which the cores of this machine worked
     index_commands: list[str] = field(default_factory=list)
 
     @property

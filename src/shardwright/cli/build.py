@@ -155,7 +155,7 @@ def _headline(summary: BuildSummary) -> str:
     pace = rate(summary.written_samples / max(summary.seconds, 1e-3), "images")
     if summary.kept_shards:
         return f"{line} [{summary.seconds:.1f} s; {kept} finished before]{_copied(summary)}"
-    idle = f", {bottleneck(summary.encoder_waited)}" if summary.source is None else ""
+    idle = f", {bottleneck(summary)}" if summary.source is None else ""
     took = f"[{summary.seconds:.1f} s, {pace}{idle}]"
     return f"{line} {took}{_copied(summary)}"
 

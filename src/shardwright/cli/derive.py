@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 import shardwright
+from shardwright.building import BuildSummary
 from shardwright.cli.options import IGNORE_SPACE, STORE, declare, names, number, path, switch, text
 from shardwright.cli.printing import (
     call,
@@ -58,7 +59,8 @@ exit status:
   11   another run is writing to the same store
   130  interrupted (terminated: 143, hung up: 129); run the same command to continue
 """
-_IDLE = 0.5  # the part of the time above which reading the images is the bottleneck
+_IDLE = 0.5  # of the encoders' time: above, something else is the bottleneck
+_BUSY = 0.5  # of the cores' time: above, that is decoding, and not waiting for a disk or a network
 
 
 ENCODING = {
@@ -237,13 +239,14 @@ def _headline(summary: DeriveSummary) -> str:
     if summary.dry_run:
         return line
     pace = rate(summary.derived / max(summary.seconds, 1e-3), "images")
-    return f"{line} [{summary.seconds:.1f} s, {pace}, {bottleneck(summary.encoder_waited)}]"
+    return f"{line} [{summary.seconds:.1f} s, {pace}, {bottleneck(summary)}]"
 
 
-def bottleneck(waited: float) -> str:
-    """Say which part of the time the encoders were idle."""
-    reading = ": image decoding is the bottleneck" * (waited > _IDLE)
-    return f"encoder idle {waited:.0%}{reading}"
+def bottleneck(summary: DeriveSummary | BuildSummary) -> str:
+    """Say which part of the time the encoders were idle, and why if that is known."""
+    decoding = summary.encoder_waited > _IDLE and summary.cores_used > _BUSY
+    why = ": image decoding is the bottleneck" * decoding
+    return f"encoder idle {summary.encoder_waited:.0%}{why}"
 
 
 def _forecast(summary: DeriveSummary, trial: Trial) -> str:

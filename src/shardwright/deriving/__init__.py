@@ -72,6 +72,7 @@ def derive(
     from shardwright.deriving.settings import Request, all_devices
     from shardwright.deriving.wanted import wanted
     from shardwright.encoders.base import Options, device_names
+    from shardwright.engine.local import cores_used
     from shardwright.recipes.keys import DECODES, FITS, IDS
     from shardwright.store import paths
     from shardwright.store.places import find_recipe
@@ -166,7 +167,10 @@ def derive(
         ignore_space=ignore_space,
         dry_run=dry_run,
     )
-    return run(request, progress or Progress())
+    with cores_used() as used_part:
+        summary = run(request, progress or Progress())
+        summary.cores_used = round(used_part(), 4)
+    return summary
 
 
 def _require_all_of_a_text(recipe: Recipe, chosen: tuple[Component, ...]) -> None:

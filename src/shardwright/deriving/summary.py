@@ -85,6 +85,7 @@ class DeriveSummary(Summary):
     device: str
     seconds: float = 0
     encoder_waited: float = 0  # the part of the time in which the encoders were idle
+    cores_used: float = 0  # the part of the time in which the cores of this machine worked
 
     def require_sum(self) -> None:
         """Raise if an image is in no count, or in two."""

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -48,6 +49,16 @@ def cores() -> int:
     if CORES in os.environ:
         return int(os.environ[CORES])
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+@contextmanager
+def cores_used() -> Iterator[Callable[[], float]]:
+    """Measure the part of the time in which the cores work for this process and its children.
+
+    What is yielded gives it: little if they wait for a disk, a network or another machine.
+    """
+    began, before = time.monotonic(), sum(os.times()[:4])
+    yield lambda: (sum(os.times()[:4]) - before) / max(time.monotonic() - began, 1e-6) / cores()
 
 
 @dataclass(frozen=True)
