@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from shardwright.cli.main import main, parser
+from tests.building.builds import records
+from tests.commands import run
+from tests.derive.pictures import make_images
 
 
 @pytest.mark.parametrize(
@@ -50,3 +53,44 @@ def test_a_split_that_is_given_in_pieces_has_all_parts() -> None:
     options = parser().parse_args(["pack", "--split", "val=10%", "--split", "test=5%,b=1%"])
     assert options.split == "val=10%,test=5%,b=1%"
     assert parser().parse_args(["pack"]).split is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["build", "a", "--resolution", "512"], "write resolution = N below [images]"),
+        (["build", "a", "--resolution=512"], "write resolution = N below [images]"),
+        (["build", "a", "--workers", "4"], "give --device cpu:N"),
+        (["build", "a", "--derived-dir", "b"], "with --output-dir"),
+        (
+            ["derive", "a", "--output-dir", "b"],
+            "makes a store, in --derived-dir; for shards",
+        ),
+        (["derive", "a", "-o", "b"], "makes a store, in --derived-dir; for shards"),
+        (["build", "a", "--resume"], "run the same command again"),
+        (["derive", "a", "--resume"], "run the same command again"),
+        (["derive", "a", "--workers", "2"], "give --device cpu:N"),
+    ],
+    ids=" ".join,
+)
+def test_a_flag_of_another_tool_is_refused_with_the_one_that_is_meant(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    flag = next(word for word in words if word.startswith("-")).partition("=")[0]
+    error = capsys.readouterr().err
+    assert f"shardwright {words[0]}: error: no {flag} here: " in error
+    assert said in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_build_takes_o_for_its_output_folder(tmp_path: Path) -> None:
+    images = make_images(tmp_path / "images", 3)
+    done = run("build", images, "--encoders", "sketch", "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert len(records(tmp_path / "out")) == 3

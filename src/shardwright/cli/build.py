@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import shardwright
 from shardwright.building import BuildSummary
-from shardwright.cli.derive import ENCODING, bottleneck, read_dtypes, read_models
+from shardwright.cli.derive import ENCODING, ENCODING_HINTS, bottleneck, read_dtypes, read_models
 from shardwright.cli.options import (
     CLUSTER,
     IGNORE_SPACE,
@@ -70,6 +70,12 @@ exit status:
 """
 
 
+HINTS = {  # of flags that other tools have
+    **ENCODING_HINTS,
+    "--derived-dir": "no store is made; give the folder of the shards with --output-dir",
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     images = path("IMAGES", "folders or tars of images (data/approved, or as the recipe says)")
@@ -78,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from": path("SHARDS", "build from these shards instead of images; see --components"),
         "--components": names("COMPONENT", "with --from: make these again, and copy the others"),
         **RECIPE,
-        "--output-dir": path("DIR", "where the shards go (data/shards, or as the recipe says)"),
+        "--output-dir -o": path("DIR", "where the shards go (data/shards, or as the recipe says)"),
         **ENCODING,
         **SELECTION,
         "--append": switch("add the images that have no sample yet, in new shards"),

@@ -123,6 +123,20 @@ ENCODING = {
 }
 
 
+ENCODING_HINTS = {
+    "--resume": "to continue after an interruption, run the same command again",
+    "--resolution": "the recipe has it; write resolution = N below [images] into a recipe file, "
+    "which shardwright recipe --init makes, and give that with --recipe",
+    "--workers": "all cores are used; for N processes that encode on the CPU, give --device cpu:N",
+}
+_STORE = "derive makes a store, in --derived-dir; for shards, use build, or pack the store after it"
+HINTS = {  # of flags that other commands have
+    "--output-dir": _STORE,
+    "-o": _STORE,
+    **ENCODING_HINTS,
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     flags = {

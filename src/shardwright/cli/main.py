@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print one JSON object, and only that")
         sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        sub.set_defaults(run=command.run, parser=sub)
+        sub.set_defaults(run=command.run, parser=sub, hints=getattr(command, "HINTS", {}))
     return top
 
 
@@ -123,6 +123,9 @@ def _parse(given: Sequence[str]) -> argparse.Namespace:
     options, unknown = top.parse_known_args(given)
     if options.command is None:
         raise UsageError(top.format_help().rstrip())
+    for flag in (word.partition("=")[0] for word in unknown):
+        if flag in options.hints:
+            options.parser.error(f"no {flag} here: {options.hints[flag]}")
     if unknown:  # here, so that the usage shown is that of the command
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return options
