@@ -101,7 +101,7 @@ def forget(folder: Location, plans: Collection[str]) -> None:
     there = folder / STATE_FOLDER / _FOLDER
     for name in names_below(there):
         if name.removesuffix(_SUFFIX) not in plans:
-            files.remove(there / name)
+            files.withdraw(there / name)
 
 
 def _path(folder: Location, plan: str) -> Location:
