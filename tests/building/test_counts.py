@@ -31,16 +31,11 @@ def test_an_image_with_more_text_than_a_record_may_have_is_left_out_and_counted(
     half = "x" * (LONGEST_LINE * 3 // 4)
     rows = [{"file_name": "img000.png", "caption": "one", "note": "short"}]
     rows += [{"file_name": "img001.png", "caption": "two", "note": half}]
+    rows += [{"file_name": "k.png", "caption": "three", "note": half}]
     captions.write_text("".join(json.dumps(row) + "\n" for row in rows))
     # Each fits into its line, but not both into one record.
-    write_tar(
-        tmp_path / "a.tar",
-        [
-            ("k.png", picture()),
-            ("k.txt", half.encode()),
-            ("k.json", json.dumps({"n": half}).encode()),
-        ],
-    )
+    members = [("k.png", picture()), ("k.json", json.dumps({"n": half}).encode())]
+    write_tar(tmp_path / "a.tar", members)
     summary = build([images, tmp_path / "a.tar"], tmp_path / "out", captions=captions)
     assert summary.inputs == 3
     assert (summary.written_samples, counted(summary.left_out)) == (2, {"record_too_large": 1})

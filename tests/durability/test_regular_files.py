@@ -185,7 +185,11 @@ def test_a_command_that_finds_no_regular_file_ends_and_names_it(
             assert done.returncode in ENDS, what
             assert "Traceback" not in done.stderr, what
             if "error: " in done.stderr:
-                assert any(each in done.stderr for each in (path.stem, "/dev/zero")), what
+                names = [path.stem, "/dev/zero"]
+                if kind == "a folder" and path.parts[0] == "images":
+                    # Then there is one image or text less, so it is another build.
+                    names.append("shard-000000.tar: already exists, so nothing was written")
+                assert any(each in done.stderr for each in names), what
             else:  # it is not needed, is replaced, or counts as one sample that cannot be used
                 assert done.returncode in (0, 3, 12), what
     tally(files_replaced=len(files))
