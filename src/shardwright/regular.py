@@ -40,6 +40,8 @@ def descriptor(
         except BlockingIOError:  # a file server has lent it out, and asks for it back now
             check()
             time.sleep(POLL)
+        except ValueError:  # a NUL in a path, which was read from a file
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
         except OSError as error:
             if error.errno == errno.ENXIO:  # a socket; or, for writing, a pipe
                 _require(path, os.stat(path, dir_fd=folder_fd).st_mode)

@@ -6,162 +6,36 @@ store, which are complete. Nothing outside the folder may change, and the error 
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import pytest
-import xxhash
 
-import shardwright
 from shardwright import ShardwrightError
-from shardwright.shards.format import index, manifest
-from shardwright.storage.files import using
-from tests.building.builds import write_recipe
-from tests.derive.pictures import make_images
+from shardwright.shards.format import index
 from tests.durability.soak import Tally
-from tests.faults import Call, Killed, WatchedDisk
-from tests.fuzz.targets import signed_index, signed_manifest
-
-BUCKET = "64x64"
-SHARD = f"bucket_{BUCKET}/shard-000000.tar"
-STATE = ".shardwright"
-LOADERS = ("energon", "dali", "wids", "webshart", "hf")
-
-Document = Any
-Put = Callable[[Document, str], None]
-Run = Callable[[Path], object]
-
-
-class KillingAt(WatchedDisk):
-    """Kills the process at the first call that is meant, and stays dead."""
-
-    def __init__(self, meant: Callable[[Call], bool]) -> None:
-        super().__init__()
-        self.meant, self.dead = meant, False
-
-    def before(self, call: Call) -> None:
-        self.dead = self.dead or self.meant(call)
-        if self.dead:
-            raise Killed(str(call))
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store, shards, and interrupted runs of each kind; beside them neighbours like them."""
-    world = tmp_path_factory.mktemp("names") / "world"
-    write_recipe(world)
-    make_images(world / "images", 2, ((64, 64),))
-    derive(world)
-    pack(world)
-    index_for(world, *LOADERS)
-    shutil.copytree(world / "shards", world / "victim")
-    shutil.copytree(world / "store", world / "neighbour")
-    for folder in ("victim", "neighbour"):
-        (world / folder / f"{STATE}/lock").unlink()
-    with pytest.raises(Killed), using(KillingAt(lambda call: call.path.endswith("/final.tmp"))):
-        build(world)
-    swap = KillingAt(lambda c: c.name == "rename" and c.path.startswith(f"{world}/swap/vae"))
-    shutil.copytree(world / "store", world / "swap")
-    with pytest.raises(Killed), using(swap):
-        derive(world, "swap", recompute=["vae"])
-    for folder in ("unfinished", "synced"):
-        shutil.copytree(world / "shards", world / folder)
-        unfinished(world / folder, sync=folder == "synced")
-    shutil.copytree(world, world.with_name("pristine"), symlinks=True)
-    return world
-
-
-def unfinished(folder: Path, *, sync: bool) -> None:
-    """Write the note of a run that has not finished in place of its manifest."""
-    done = manifest.load_manifest(folder)
-    assert done is not None
-    run = done.runs[0]
-    note = manifest.Unfinished(
-        append=sync,
-        plan=run.plan,
-        settings=run.settings,
-        replaces=[BUCKET],
-        base=done if sync else None,
-        sync=manifest.Before(done, {SHARD: ["img000"]}, {SHARD: {"img000": "record"}})
-        if sync
-        else msgspec.UNSET,
-    )
-    manifest.remove_manifest(folder)
-    manifest.save_unfinished(folder, note)
-
-
-@pytest.fixture
-def world(pristine: Path) -> Iterator[Path]:
-    """Give it to one test, and put back what that has changed anywhere."""
-    yield pristine
-    shutil.rmtree(pristine)
-    shutil.copytree(pristine.with_name("pristine"), pristine, symlinks=True)
-
-
-def restored(world: Path, *folders: str) -> Path:
-    """Give it as it was, always at the same place, which a build has on record."""
-    for folder in folders:
-        shutil.rmtree(world / folder, ignore_errors=True)
-        if (pristine := world.with_name("pristine") / folder).exists():
-            shutil.copytree(pristine, world / folder, symlinks=True)
-    return world
-
-
-# The commands
-
-
-def derive(world: Path, folder: str = "store", **options: Any) -> object:  # noqa: ANN401
-    return shardwright.derive(
-        world / "images",
-        derived_dir=world / folder,
-        recipe=world / "small.toml",
-        encoders="sketch",
-        device="cpu",
-        **options,
-    )
-
-
-def pack(world: Path, folder: str = "shards", **options: Any) -> object:  # noqa: ANN401
-    output = world / folder
-    return shardwright.pack(derived_dir=world / "store", output_dir=output, workers=1, **options)
-
-
-def build(world: Path, **options: Any) -> object:  # noqa: ANN401
-    return shardwright.build(
-        world / "images",
-        output_dir=world / "built",
-        recipe=world / "small.toml",
-        encoders="sketch",
-        device="cpu",
-        **options,
-    )
-
-
-def build_from(world: Path) -> object:
-    new, old = world / "new", world / "shards"
-    return shardwright.build(from_=old, components=["t5"], output_dir=new, device="cpu")
-
-
-def index_for(world: Path, *loaders: str, **options: Any) -> object:  # noqa: ANN401
-    return shardwright.index(world / "shards", for_=loaders, **options)
-
-
-def verify(world: Path, folder: str = "shards") -> object:
-    """Verify a folder; that what leads out of it is damage is said in the report."""
-    report = shardwright.verify(world / folder, workers=1)
-    if report.damaged:
-        raise ShardwrightError("; ".join(f"{each.file}: {each.what}" for each in report.findings))
-    return report
-
-
-def read(world: Path) -> object:
-    return list(shardwright.open(world / "shards"))
-
+from tests.fuzz.worlds import (
+    BUCKET,
+    MANIFEST,
+    SHARD,
+    STATE,
+    UNFINISHED,
+    Document,
+    Put,
+    Run,
+    build,
+    build_from,
+    derive,
+    edit,
+    follow,
+    index_for,
+    pack,
+    read,
+    restored,
+    verify,
+)
 
 # The files, and their fields
 
@@ -279,7 +153,6 @@ def shard_of_index(document: Document, name: str) -> None:
     document["shard"] = name
 
 
-MANIFEST, UNFINISHED = f"{STATE}/manifest.json", f"{STATE}/unfinished.json"
 OUTPUT: dict[str, Run] = {
     "pack --append": lambda world: pack(world, append=True),
     "pack --resume": lambda world: pack(world, resume=True),
@@ -428,34 +301,6 @@ def hostile(world: Path, field: Field) -> Iterator[str]:
     yield f"{target.name}\0"
     yield ""
     yield "x" * 5000
-
-
-def edit(path: Path, put: Put, name: str) -> None:
-    """Put a name into a document, which stays signed."""
-    data = path.read_bytes() if path.exists() else b"[]"
-    if path.suffix == ".idx":
-        line, _, rest = data[:-8].partition(b"\n")
-        document = json.loads(line)
-        put(document, name)
-        path.write_bytes(signed_index(json.dumps(document).encode() + b"\n" + rest))
-    elif path.suffix == ".jsonl":
-        documents = [json.loads(line) for line in data.splitlines()]
-        put(documents, name)
-        path.write_bytes(b"".join(json.dumps(one).encode() + b"\n" for one in documents))
-    else:
-        document = json.loads(data)
-        signed = isinstance(document, dict) and document.pop("xxh3", None)
-        put(document, name)
-        text = json.dumps(document).encode()
-        path.write_bytes(signed_manifest(text[:-1]) if signed else text)
-
-
-def follow(world: Path, path: Path) -> None:
-    """Let what has the checksum of a changed file name it as it is, as its author would."""
-    if path.suffix == ".idx":
-        xxh3 = xxhash.xxh3_64_hexdigest(path.read_bytes())
-        listed = world / f"shards/{MANIFEST}"
-        edit(listed, lambda done, _: done["shards"][0].update(index_xxh3=xxh3), "")
 
 
 def outside(world: Path, field: Field) -> dict[str, object]:

@@ -220,5 +220,6 @@ def test_a_count_that_the_bytes_of_a_shard_cannot_hold_is_refused(
     with pytest.raises(DamageError) as caught:
         shardwright.open(output)
     assert caught.value.what == (
-        f"says that {entry.path} has 300,000,000 samples in {entry.bytes:,} bytes"
+        f"says that {entry.path} has 300,000,000 samples in {entry.bytes:,} bytes, but each has "
+        "164,461 or more"
     )

@@ -19,6 +19,7 @@ from shardwright.deriving.sources import State
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage import files
 from shardwright.storage.urls import Location, names_below
+from shardwright.store.records import NOT_JSON
 
 _FOLDER = "built"
 _SUFFIX = ".jsonl"
@@ -91,9 +92,13 @@ def load(folder: Location, plans: Iterable[str]) -> Iterator[Built]:
     """Read the images of some runs of a folder, as far as they are on record."""
     for plan in plans:
         path = _path(folder, plan)
-        for line in path.read_bytes().splitlines() if plan.isalnum() and path.is_file() else ():
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # then it is not on record
-                yield decode(line)
+        if plan.isalnum() and path.is_file():
+            with files.explained(path):
+                data = files.read(path)
+            for line in data.splitlines():
+                with suppress(*NOT_JSON):  # then it is not on record
+                    if "\0" not in (image := decode(line)).path:
+                        yield image
 
 
 def forget(folder: Location, plans: Collection[str]) -> None:
@@ -109,6 +114,6 @@ def _path(folder: Location, plan: str) -> Location:
 
 
 def _is_one_file(one: str, other: str) -> bool:
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # a record may hold what is no path
         return os.path.samefile(one, other)
     return False

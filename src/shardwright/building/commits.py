@@ -28,6 +28,7 @@ from shardwright.storage.remote import Storage, storage_at
 from shardwright.storage.urls import Location, is_url
 from shardwright.store.facts import Truncated
 from shardwright.store.quality import Quality
+from shardwright.store.records import NOT_JSON
 from shardwright.summary import Count
 
 MOVING_NAME = "moving"  # in a stage: shards may have moved out of it
@@ -107,8 +108,13 @@ class Commits(ABC):
     def is_of(self, commit: Commit, shard: Shard) -> bool:
         """Whether a commit is that of a task; its shard is moved from the path that it names."""
         found = (commit.plan, commit.number, commit.task)
-        own = commit.shard is None or commit.shard.path == shard.path
-        return own and found == (self.plan, shard.number, shard.digest)
+        if found != (self.plan, shard.number, shard.digest):
+            return False
+        made = commit.shard
+        return made is None or (
+            (made.path, made.bucket) == (shard.path, shard.bucket)
+            and made.samples <= len(shard.samples)
+        )
 
     def open(self) -> None:  # noqa: B027 - nothing to do in a folder, which has a lock
         """Let workers publish, also those of other processes."""
@@ -158,7 +164,7 @@ class StagedCommits(Commits):
 
     def _load(self, shard: Shard, final: bool) -> Commit | None:
         check()
-        with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        with suppress(OSError, *NOT_JSON):
             commit = decode(files.read(self._path(shard)))
             if not self.is_of(commit, shard):
                 return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
 
 import xxhash
@@ -27,12 +26,13 @@ from shardwright.deriving.results import Results
 from shardwright.deriving.sources import Source
 from shardwright.errors import DamageError
 from shardwright.packing.scan import changed
+from shardwright.progress import quantity
 from shardwright.recipes import JSON_SUFFIX, Component, Recipe
 from shardwright.shards.format import index, records, tar
 from shardwright.shards.format.index import ShardIndex, index_name
 from shardwright.shards.format.keys import key
 from shardwright.shards.format.manifest import ShardEntry
-from shardwright.shards.format.records import SampleFacts
+from shardwright.shards.format.records import SampleFacts, records_name
 from shardwright.shards.reader.folder import COPY
 from shardwright.store.facts import Facts
 from shardwright.store.records import BadRecordError, Record, ordered, parse
@@ -70,13 +70,15 @@ class FromShard:
 
     def samples(self) -> Iterator[Copied]:
         found = Opened(self.folder, self.entry, self.copying.before)
-        known: Iterator[SampleFacts] = repeat(_UNKNOWN)
+        known = [_UNKNOWN] * self.entry.samples
         if self.entry.records_xxh3:  # earlier versions had no such file
             lines = records.load(self.folder, self.entry.path, self.entry.records_xxh3)
-            known = iter([facts for _, facts in lines])
-        by_number = dict(zip(range(self.entry.samples), known, strict=False))
+            known = [facts for _, facts in lines]
+        if len(known) != self.entry.samples:
+            what = f"has {quantity(len(known), 'records')} of {self.entry.samples:,}"
+            raise DamageError(what, path=self.folder / records_name(self.entry.path), fix=COPY)
         for number in self.numbers:
-            yield self._sample(found, number, by_number[number])
+            yield self._sample(found, number, known[number])
 
     def _sample(self, found: Opened, number: int, known: SampleFacts) -> Copied:
         copying, image_id = self.copying, found.index.head.ids[number]

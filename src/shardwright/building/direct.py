@@ -23,8 +23,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import msgspec
-
 from shardwright.building.commits import FOLDER, Commit, Commits, commit_name, decode, encode
 from shardwright.building.plan import Shard
 from shardwright.errors import SourceChangedError, StorageError
@@ -36,6 +34,7 @@ from shardwright.storage.local import LocalStorage
 from shardwright.storage.objects import NEW, ConditionError, together
 from shardwright.storage.remote import RemoteStorage, Storage, abort_uploads
 from shardwright.storage.urls import Location, Url
+from shardwright.store.records import NOT_JSON
 
 _OPEN = "open"  # the name of the file
 _GRACE = 15  # seconds for which another worker may be about to commit
@@ -164,7 +163,7 @@ class DirectCommits(Commits):
 
     def _read(self, shard: Shard, etag: str) -> Commit | None:
         """Read a commit, unless a claim stands in its place."""
-        with suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        with suppress(FileNotFoundError, *NOT_JSON):
             commit = decode(files.read(self._path(shard)))
             if self.is_of(commit, shard):
                 commit.etag = etag

@@ -10,6 +10,7 @@ from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage import files
 from shardwright.storage.urls import Location
+from shardwright.store.records import NOT_JSON
 from shardwright.summary import Count
 
 LEDGER_NAME = "ledger.jsonl"
@@ -49,6 +50,6 @@ def load(output: Location) -> list[Left]:
     lines = files.read(path).splitlines() if path.is_file() else []
     try:
         return [msgspec.json.decode(line, type=Left) for line in lines]
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except NOT_JSON:
         fix = "delete it, or build again with --overwrite"
         raise DamageError("is damaged", path=path, fix=fix) from None

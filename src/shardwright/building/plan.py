@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardwright import regular
-from shardwright.buckets import Bucket
+from shardwright.buckets import Bucket, is_bucket
 from shardwright.building import built, captioned, inputs, measuring
 from shardwright.building.inputs import Found, Listing, Problem, Row
 from shardwright.building.ledger import Left
@@ -48,7 +48,7 @@ from shardwright.storage import files
 from shardwright.storage.local import LocalStorage
 from shardwright.store import records
 from shardwright.store.provenance import Entry
-from shardwright.store.records import BadRecordError, Line, Record, image_id_problem, own_fields
+from shardwright.store.records import BadRecordError, Line, Record, is_image_id, own_fields
 from shardwright.store.store import Store
 from shardwright.summary import require_sum
 
@@ -63,9 +63,11 @@ class _Names(msgspec.Struct, gc=False):
     image_id: str = ""
     aspect_bucket: str = ""
     left: Left | None = msgspec.field(default=None, name=_LEFT)
+    where: Row | str = msgspec.field(default="", name=INPUT)  # or the file of what cannot be used
 
 
 _decode = msgspec.json.Decoder(_Names).decode
+_Hashed = Annotated[list[str], msgspec.Meta(min_length=2, max_length=2)]  # a name and an xxh3
 
 
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,10 +79,10 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     made: dict[str, Entry]  # how each component is made
     listings: list[Listing]
     at: str = ""  # the folder that relative paths begin at
-    captions: list[str] | None = None  # the path of --captions, and its xxh3
+    captions: _Hashed | None = None  # the path of --captions, and its xxh3
     append: bool = False
     sha256: bool = False
-    source: list[str] | None = None  # the shards of --from, and the xxh3 of their manifests
+    source: _Hashed | None = None  # the shards of --from, and the xxh3 of their manifests
     components: str | None = None  # that are made again of these shards
     known: int = 0  # images that are in shards already, and were not looked at
     inputs: str = ""  # the xxh3 of inputs.jsonl
@@ -218,7 +220,7 @@ def _line(
         if not image_id:
             what = "no image_id in --captions or in its JSON"
             return _unusable(Left("", row.path, "no_image_id", what), row.file)
-        if image_id_problem(image_id):
+        if not is_image_id(image_id):
             what = "its image_id is not a valid one"
             return _unusable(Left(image_id, row.path, "image_id_invalid", what), row.file)
         row = msgspec.structs.replace(row, image_id=image_id)
@@ -245,11 +247,8 @@ def _unusable(left: Left, file: str) -> bytes:
 def rows(folder: Path) -> Iterator[Row | Problem]:
     """Read where the inputs were when they were written down."""
     path = folder / INPUTS_NAME
-    for _, found in records.walk(path, records.parse, bad=partial(_unreadable, path)):
-        if _LEFT in found:
-            yield Problem("", found[INPUT], "", "")
-        else:
-            yield msgspec.convert(found[INPUT], Row)
+    for _, found in records.walk(path, _names, bad=partial(_unreadable, path)):
+        yield Problem("", found.where, "", "") if isinstance(found.where, str) else found.where
 
 
 def _texts(
@@ -325,10 +324,21 @@ def _unreadable(path: Path, line: Line, reason: str) -> None:
 
 
 def _names(line: bytes | None) -> _Names:
+    """Read what a layout needs of a line; raise BadRecordError if we cannot have written it."""
     try:
-        return _decode(line or b"")
+        found = _decode(line or b"")
     except records.NOT_JSON:
         raise BadRecordError("not_json") from None
+    if found.left is None and not _is_input(found):
+        raise BadRecordError("not_an_input")
+    return found
+
+
+def _is_input(found: _Names) -> bool:
+    """Whether it is an image with its id and its bucket, of which paths are made."""
+    row = found.where
+    named = isinstance(row, Row) and row.image_id == found.image_id and "\0" not in row.path
+    return named and is_image_id(found.image_id) and is_bucket(found.aspect_bucket)
 
 
 def add(

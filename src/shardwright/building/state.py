@@ -298,7 +298,7 @@ def _paths(folder: Location, shard: Packed) -> dict[str, str]:
     found = dict.fromkeys(shard.ids, "")
     if shard.entry.records_xxh3:
         lines = records.load(folder, shard.entry.path, shard.entry.records_xxh3)
-        found |= {r["image_id"]: r["image_path"] or "" for r, _ in lines}
+        found |= {r["image_id"]: r.get("image_path") or "" for r, _ in lines}
     return found
 
 

@@ -14,6 +14,7 @@ from shardwright.deriving.sources import Source
 from shardwright.errors import TooManyFailuresError
 from shardwright.storage import files
 from shardwright.store.facts import absolute, is_gone
+from shardwright.store.records import NOT_JSON
 from shardwright.store.store import Store
 from shardwright.summary import Count
 
@@ -168,6 +169,7 @@ def read_failures(store: Store) -> list[Failure]:
     path = store.state / FAILURES_NAME
     found = []
     for line in regular.read(path).splitlines() if path.is_file() else ():
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            found.append(msgspec.json.decode(line, type=Failure))
+        with suppress(*NOT_JSON):
+            failure = msgspec.json.decode(line, type=Failure)
+            found += [failure] if "\0" not in failure.image_path else []
     return found

@@ -75,5 +75,5 @@ def other_image(recorded: object, path: str) -> str | None:
         return None
     try:
         return None if os.path.samefile(recorded, path) else recorded
-    except OSError:
+    except (OSError, ValueError):  # a record may hold what is no path
         return recorded

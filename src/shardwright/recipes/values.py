@@ -175,6 +175,12 @@ class Component:
             for axis in self.shape
         )
 
+    @property
+    def least_bytes(self) -> int:
+        """Count the data bytes that its files have at least, for any picture and caption."""
+        axes = [axis if isinstance(axis, int) else 1 for axis in self.shape]
+        return self.nbytes((1, *axes[1:]) if self.trim else tuple(axes)) if self.is_array else 1
+
     def nbytes(self, shape: Shape) -> int:
         """Count the data bytes of an array of this shape."""
         return math.prod(shape) * int(self.header_dtype[2:])

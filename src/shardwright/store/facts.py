@@ -129,9 +129,12 @@ def read(store: Store) -> Iterator[tuple[int, Facts]]:
 def parse(line: bytes | None) -> Facts:
     """Read one line, or raise BadRecordError."""
     try:
-        return _decode(line or b"")
+        facts = _decode(line or b"")
     except records.NOT_JSON:
         raise BadRecordError("not_json") from None
+    if facts.image is not None and "\0" in facts.image.path:
+        raise BadRecordError("image_path_invalid")
+    return facts
 
 
 def read_at(store: Store, offset: int) -> Facts:

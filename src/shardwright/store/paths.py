@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from shardwright import regular
 from shardwright.errors import InputMissingError, ProvenanceError
 from shardwright.storage import files
 from shardwright.store.store import Store, joined
@@ -21,6 +22,10 @@ NAME = "paths.json"
 class _Place(msgspec.Struct, frozen=True):
     relative: str
     absolute: str
+
+    def __post_init__(self) -> None:
+        if "\0" in self.relative + self.absolute:
+            raise ValueError("has a NUL, so it is not a path")
 
     @classmethod
     def of(cls, path: Path, store: Store) -> _Place:
@@ -90,11 +95,11 @@ def _folders(entry: _Entry, store: Store) -> list[Path]:
 def _read(store: Store) -> list[_Entry]:
     path = store.state / NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Document).captions
+        return msgspec.json.decode(regular.read(path), type=_Document).captions
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise ProvenanceError(str(error.strerror), path=path) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         fix = "delete it, and give derive --captions again"
         raise ProvenanceError("cannot be read", path=path, fix=fix) from None

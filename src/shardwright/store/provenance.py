@@ -35,6 +35,8 @@ FRACTIONS = "fractions"  # crops keep fractions of pixels
 # The fit says what an array shows; one that does not follow the picture had none.
 _ABSENT = {"colour": "as_stored", "fit": "original", "crop": "pixels", "decode": "exact"}
 
+_CHOSEN = ("encoders", "fit", "decode")  # settings that flags give
+
 Settings = dict[str, Any]
 
 
@@ -49,6 +51,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     # Being swapped in; in a generation: only of what changed; or one of the states in which an
     # earlier version recomputed.
     recompute: Literal["swapping", "updating", "removing", "making", "replacing"] | None = None
+
+    def __post_init__(self) -> None:
+        for key in _CHOSEN:  # a file may say anything, and a choice is one value
+            if isinstance(self.settings.get(key), (list, dict)):
+                raise ValueError(f"{key} is not one value")
 
 
 def is_update(entries: Mapping[str, Entry]) -> bool:
@@ -92,7 +99,7 @@ def read(derived_dir: Path) -> dict[str, Entry]:
         return {}
     except OSError as error:
         raise ProvenanceError(str(error.strerror), path=path) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         fix = "restore it, or delete it to continue with arrays of unknown origin"
         raise ProvenanceError("cannot be read", path=path, fix=fix) from None
 

@@ -23,11 +23,10 @@ from shardwright.packing import again
 from shardwright.packing.choice import wanted
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import SPECIFICATION
-from shardwright.shards.format import consistency, keys, manifest
+from shardwright.shards.format import consistency, keys, manifest, sums
 from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.manifest import (
     MANIFEST_NAME,
-    SHA256_NAME,
     UNFINISHED_NAME,
     Manifest,
     ShardEntry,
@@ -155,12 +154,12 @@ def _contradictions(folder: Location, packed: Manifest) -> Iterator[Finding]:
         yield _finding("manifest_wrong", MANIFEST_NAME, what, f"restore it from a copy, or {how}")
     for what in consistency.mixed_runs(packed):
         yield _finding("mixed_components", MANIFEST_NAME, what, how)
-    path = folder / STATE_FOLDER / SHA256_NAME
-    found = read_existing({SHA256_NAME: path}).get(SHA256_NAME)
-    if found != manifest.sha256_sums(packed):
+    path = folder / STATE_FOLDER / sums.SHA256_NAME
+    found = read_existing({sums.SHA256_NAME: path}).get(sums.SHA256_NAME)
+    if found != sums.sha256_sums(packed):
         what = "is missing" if found is None else "differs from the manifest"
         fix = _BUILD_AGAIN if is_build else f"{_RESUME} --sha256"
-        yield _finding("sha256_differs", SHA256_NAME, what, fix)
+        yield _finding("sha256_differs", sums.SHA256_NAME, what, fix)
 
 
 def _no_manifest(folder: Location) -> Finding:

@@ -7,7 +7,7 @@ killed, an ``Unfinished`` note beside it holds what is needed to resume.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -32,7 +32,6 @@ from shardwright.store.store import joined
 
 MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
-SHA256_NAME = "SHA256SUMS"
 _FIX = "pack again with --overwrite and all flags of the last run"
 
 # What excludes samples for good besides a split, by its setting.
@@ -327,23 +326,6 @@ def remove_unfinished(output_dir: Location, plan: str) -> None:
     files.withdraw(output_dir / STATE_FOLDER / UNFINISHED_NAME)
 
 
-def save_sha256(output_dir: Location, manifest: Manifest) -> None:
-    """Write the file for ``sha256sum -c``, or remove it if a digest is unknown."""
-    path = output_dir / STATE_FOLDER / SHA256_NAME
-    data = sha256_sums(manifest)
-    if data is None:
-        files.withdraw(path)
-    else:
-        files.write(path, data)
-
-
-def sha256_sums(manifest: Manifest) -> bytes | None:
-    """List the digests as ``sha256sum -c`` reads them; None if one is unknown, or none is there."""
-    if not manifest.shards or any(entry.sha256 is None for entry in manifest.shards):
-        return None
-    return "".join(f"{entry.sha256}  {entry.path}\n" for entry in manifest.shards).encode()
-
-
 def _encode(document: Manifest | Unfinished) -> bytes:
     """Encode a document as JSON whose last field is the xxh3 of everything before it."""
     body = msgspec.json.format(msgspec.json.encode(document), indent=2)[: -len("\n}")]
@@ -371,25 +353,30 @@ def _require_sound(found: Manifest, path: Location | str) -> None:
 
     What it lists is read by count, and its names become paths.
     """
-    runs, paths = range(len(found.runs)), [entry.path for entry in found.shards]
+    paths, recipe = [entry.path for entry in found.shards], found.samples_of()
     require_names(paths, is_shard_path, "the path of a shard", path, _FIX)
-    if len(set(paths)) < len(paths) or any(entry.run not in runs for entry in found.shards):
-        raise DamageError("lists a shard twice or without its run", path=path, fix=_FIX)
-    recipe = found.samples_of()
     require_valid(recipe, path)
-    least = BLOCK * len(recipe.suffixes)  # bytes of a sample: each member has a header
-    for entry in found.shards:
-        if entry.path.partition("/")[0] != bucket_folder(entry.bucket):
-            what = f"says that {entry.path} is in bucket {entry.bucket}"
-            raise DamageError(what, path=path, fix=_FIX)
-        if entry.samples * least > entry.bytes:
-            what = f"says that {entry.path} has {entry.samples:,} samples in {entry.bytes:,} bytes"
-            raise DamageError(what, path=path, fix=_FIX)
+    for what in _contradictions(found, recipe):
+        raise DamageError(what, path=path, fix=_FIX)
     for run in found.runs:
         require_own_names(run.settings, path, _FIX)
         require_names(run.parts or (), is_part, "the name of a part", path, _FIX)
+
+
+def _contradictions(found: Manifest, recipe: Recipe) -> Iterator[str]:
+    paths, runs = {entry.path for entry in found.shards}, range(len(found.runs))
+    if len(paths) < len(found.shards) or any(entry.run not in runs for entry in found.shards):
+        yield "lists a shard twice or without its run"
+    # Bytes of a sample: each member has a header. What is made of shards has the same shapes.
+    least = sum(BLOCK + array.least_bytes for array in recipe.arrays.values()) + BLOCK
+    for entry in found.shards:
+        if entry.path.partition("/")[0] != bucket_folder(entry.bucket):
+            yield f"says that {entry.path} is in bucket {entry.bucket}"
+        if entry.samples * least > entry.bytes:
+            held = f"{entry.samples:,} samples in {entry.bytes:,} bytes"
+            yield f"says that {entry.path} has {held}, but each has {least:,} or more"
     if not found.empties().keys() <= set(empty_members(recipe)):
-        raise DamageError("lists an empty caption of no component", path=path, fix=_FIX)
+        yield "lists an empty caption of no component"
 
 
 def require_own_names(settings: PackSettings, path: Location | str, fix: str) -> None:

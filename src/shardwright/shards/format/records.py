@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from types import NoneType
 
 import msgspec
 import xxhash
@@ -101,7 +102,15 @@ def _lines(data: bytes, path: Location | str) -> Iterator[tuple[Record, SampleFa
         try:
             record = records.parse(text)
             facts = msgspec.convert(record.pop(FACTS), SampleFacts)
+            if not _is_named(record):
+                raise BadRecordError("image_id_invalid")
         except (BadRecordError, KeyError, msgspec.ValidationError):
             what = f"line {number} is not the record of a sample"
             raise DamageError(what, path=path, fix=_FIX) from None
         yield record, facts
+
+
+def _is_named(record: Record) -> bool:
+    """Whether a record has an id, and no path that is not one."""
+    path = record.get("image_path")
+    return records.is_image_id(record.get("image_id")) and isinstance(path, (str, NoneType))
