@@ -1,7 +1,8 @@
 """Opens files: regular ones, and nothing else. All of Shardwright opens what is there through this.
 
 Whoever opens a pipe waits for its other end, and a device may have no end. So a file is opened
-without waiting, and then looked at. A link to a regular file is as good as the file.
+without waiting, and then looked at. A link to a regular file is as good as the file, but only to
+read it: what is written to could be a foreign file.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ _KINDS = {
 
 
 class NotRegularError(OSError):
-    """What is there is a pipe, a socket or a device."""
+    """What is there is a pipe, a socket or a device; or a link, where it is written to."""
 
 
 def descriptor(
     path: str | os.PathLike[str], flags: int = os.O_RDONLY, folder_fd: int | None = None
 ) -> int:
     """Open a regular file and give its descriptor; raise an OSError for anything else."""
+    if flags & os.O_CREAT:
+        flags |= os.O_NOFOLLOW
     while True:
         try:
             fd = os.open(path, flags | _FLAGS, 0o644, dir_fd=folder_fd)
@@ -45,6 +48,8 @@ def descriptor(
         except OSError as error:
             if error.errno == errno.ENXIO:  # a socket; or, for writing, a pipe
                 _require(path, os.stat(path, dir_fd=folder_fd).st_mode)
+            if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
+                raise NotRegularError(errno.ELOOP, "is a link; remove it", path) from None
             raise
     try:
         _require(path, os.fstat(fd).st_mode)

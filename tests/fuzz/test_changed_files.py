@@ -10,7 +10,7 @@ import json
 import random
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,18 @@ ODD: list[object] = [
 ]
 
 
+def new(world: Path) -> Path:
+    """Make the folder of what a command writes."""
+    (world / "new").mkdir()
+    return world / "new"
+
+
 def look(folder: str) -> Run:
-    return lambda world: shardwright.look(world / folder, report=world / "new")
+    return lambda world: shardwright.look(world / folder, report=new(world) / "page.html")
 
 
 def duplicates(folder: str) -> Run:
-    return lambda world: shardwright.look(world / folder, duplicates=world / "new")
+    return lambda world: shardwright.look(world / folder, duplicates=new(world) / "list.jsonl")
 
 
 def status(folder: str) -> Run:
@@ -69,9 +75,9 @@ def verified(folder: str, **options: Any) -> Run:  # noqa: ANN401
 
 
 def made_from(world: Path) -> object:
-    new, old = world / "new", world / "made"
+    made = world / "made"
     return shardwright.build(
-        from_=old, components=["t5"], output_dir=new, encoders="sketch", device="cpu"
+        from_=made, components=["t5"], output_dir=world / "new", encoders="sketch", device="cpu"
     )
 
 
@@ -105,7 +111,7 @@ BEGUN: dict[str, Run] = {
 STORE: dict[str, Run] = {
     "look": look("store"),
     "status": status("store"),
-    "status --export": lambda w: shardwright.status(w / "store", export=w / "new"),
+    "status --export": lambda w: shardwright.status(w / "store", export=new(w) / "table.csv"),
     "verify": verified("store", read_data=True),
     "derive": derive,
     "derive --update": lambda world: derive(world, update=True, prune=True),
@@ -168,6 +174,20 @@ FAILURE = {
     "detail": "cut off", "components": ["t5"],
 }  # fmt: skip
 MADE = {"rearrange.json": STEPS, "failures.jsonl": FAILURE}  # which only some stores have
+
+
+@pytest.mark.parametrize(
+    ("folder", "command"),
+    {(file.partition("/")[0], command): None for file in FILES for command in FILES[file]},
+)
+def test_each_command_does_its_work_on_the_files_as_they_are(
+    world: Path, folder: str, command: str
+) -> None:
+    run = next(FILES[file][command] for file in FILES if file.startswith(f"{folder}/"))
+    interrupted = folder in ("unfinished", "synced") and command in ("verify", "look")
+    expected = pytest.raises(ShardwrightError, match="interrupted")
+    with expected if interrupted else nullcontext():
+        run(world)
 
 
 def leaves(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

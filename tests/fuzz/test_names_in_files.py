@@ -7,14 +7,17 @@ store, which are complete. Nothing outside the folder may change, and the error 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from shardwright import ShardwrightError
-from shardwright.shards.format import index
+import shardwright
+from shardwright import ShardwrightError, StorageError
+from shardwright.shards.format import index, records
 from tests.durability.soak import Tally
 from tests.fuzz.worlds import (
     BUCKET,
@@ -142,6 +145,23 @@ def field_of_lines(key: str) -> Put:
     return put
 
 
+def row_of_lines(document: Document, name: str) -> None:
+    document[0]["__input__"][0] = name
+
+
+def bucket_of_commit(document: Document, name: str) -> None:
+    document["shard"]["bucket"] = name
+
+
+def id_of_index(document: Document, name: str) -> None:
+    document["ids"][0] = name
+
+
+def look(world: Path) -> object:
+    (world / "new").mkdir()
+    return shardwright.look(world / "shards", report=world / "new/page.html")
+
+
 def component_of_entry(document: Document, name: str) -> None:
     entry = next(iter(document["components"].values()))
     entry["component"] = {
@@ -253,6 +273,33 @@ FIELDS = [
               BUILD)
         for key in ("buckets", "part", "split")
     ),
+    *(
+        Field(
+            f"{key} of an input", f"built/{STATE}/build/inputs.jsonl", "built", "victim",
+            field_of_lines(key), BUILD,
+        )
+        for key in ("image_id", "aspect_bucket")
+    ),
+    Field(
+        "id in an input's row", f"built/{STATE}/build/inputs.jsonl", "built", "victim",
+        row_of_lines, BUILD,
+    ),
+    Field(
+        "bucket of a commit", f"built/{STATE}/build/commits/000000.json", "built/bucket_",
+        VICTIM_BUCKET, bucket_of_commit, BUILD, refused=False,
+    ),
+    Field(
+        "id in records", f"shards/{records.records_name(SHARD)}", "shards", "victim",
+        field_of_lines("image_id"), {"build --from": build_from},
+    ),
+    Field(
+        "id in records", f"shards/{records.records_name(SHARD)}", "shards", "victim",
+        field_of_lines("image_id"), {"look": look}, refused=False,  # which goes on without it
+    ),
+    Field(
+        "id of a sample", f"shards/{index.index_name(SHARD)}", "shards", "victim", id_of_index,
+        OUTPUT, refused=False,
+    ),
     Field(
         "shard of a commit", f"built/{STATE}/build/commits/000000.json", f"built/{STATE}/build",
         f"victim/{SHARD}", shard_of_commit, BUILD, refused=False,
@@ -343,3 +390,37 @@ def test_a_name_in_a_file_never_leads_out_of_the_folder(
         if error is not None and field.refused:
             assert path.name in str(error), name
         tally(hostile_names=1)
+
+
+LINKED: dict[str, tuple[str, Run]] = {
+    "lock of a store": (f"store/{STATE}/lock", derive),
+    "lock of shards": (f"shards/{STATE}/lock", lambda world: pack(world, append=True)),
+    "lock of a build": (f"built/{STATE}/lock", build),
+    "lock of indexed shards": (f"shards/{STATE}/lock", lambda world: index_for(world, "wids")),
+    "journal": ("store/approved_image_dataset.jsonl.tmp", lambda world: derive_one_more(world)),
+    "journal of facts": (f"store/{STATE}/facts.jsonl.tmp", lambda world: derive_one_more(world)),
+}
+
+
+def derive_one_more(world: Path) -> object:
+    for suffix in (".png", ".txt"):
+        shutil.copy(world / f"images/img000{suffix}", world / f"images/img002{suffix}")
+    return derive(world)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["to a file", "to nothing"])
+@pytest.mark.parametrize("name", LINKED)
+def test_a_link_in_the_place_of_a_file_that_is_written_to_is_not_followed(
+    world: Path, name: str, there: bool
+) -> None:
+    file, command = LINKED[name]
+    restored(world, file.partition("/")[0])
+    target = world / "victim/foreign"
+    if there:
+        target.write_bytes(b"foreign")
+    (world / file).unlink(missing_ok=True)
+    (world / file).symlink_to(target)
+    merged = there and "journal" in name  # as that of a killed run, and removed
+    with nullcontext() if merged else pytest.raises(StorageError, match="is a link; remove it"):
+        command(world)
+    assert (target.read_bytes() if target.exists() else None) == (b"foreign" if there else None)
