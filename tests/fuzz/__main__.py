@@ -16,7 +16,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-NAMES = ("record_lines", "array_file", "tar", "manifest_file", "index_file")
+NAMES = ("record_lines", "array_file", "tar", "manifest_file", "index_file", "state_file")
 _LIMITS = ("-rss_limit_mb=1500", "-timeout=20", "-max_len=32768", "-print_final_stats=1")
 
 

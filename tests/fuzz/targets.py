@@ -14,6 +14,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -23,17 +24,23 @@ import xxhash
 from PIL import Image
 
 import shardwright
-from shardwright import ShardwrightError, VerifyReport
+from shardwright import Progress, ShardwrightError, VerifyReport
+from shardwright.building import built, ledger, plan
+from shardwright.building.state import load_plan
+from shardwright.deriving.outcomes import read_failures
 from shardwright.errors import DamageError
 from shardwright.recipes import SPECIFICATION, Component, Side
 from shardwright.recipes.values import PICTURES
 from shardwright.shards.format import index, manifest, tarread
 from shardwright.shards.format import records as shard_records
 from shardwright.shards.format.tarread import BadTarError, Entry
-from shardwright.store import arrays, content, records, rules
+from shardwright.shards.loaders.indexes import read_record
+from shardwright.store import arrays, content, facts, paths, provenance, records, rules
+from shardwright.store.facts import is_gone
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 from shardwright.store.stage1 import repeated_ids, to_stage2
+from shardwright.store.store import Store, read_recipe
 from tests import stage1, stores
 
 SHARD = "bucket_24x16/shard-000000.tar"
@@ -173,9 +180,37 @@ def records_file(data: bytes) -> None:
         found = list(shard_records.decode(data, SHARD, xxhash.xxh3_64_hexdigest(data)))
     except DamageError:
         return
-    for record, facts in found:
+    for record, known in found:
         assert shard_records.FACTS not in record
-        assert all(isinstance(count, int) for count in facts.tokens.values())
+        assert all(isinstance(count, int) for count in known.tokens.values())
+
+
+def state_file(data: bytes) -> None:
+    """A file of a state folder, whichever it is: whoever reads it takes it or refuses it."""
+    store = Store(scratch() / "any", scratch() / "any/approved_image_dataset.jsonl")
+    state = store.state
+    readers: dict[str, Callable[[], object]] = {
+        "recipe.json": lambda: read_recipe(store.folder),
+        "provenance.json": lambda: provenance.read(store.folder),
+        "paths.json": lambda: paths.captions_of(store.folder, store),
+        "facts.jsonl": lambda: facts.survey(store, {"one", "two"}, Progress()),
+        "failures.jsonl": lambda: [is_gone(each.image_path) for each in read_failures(store)],
+        "loaders.json": lambda: read_record(store.folder),
+        "ledger.jsonl": lambda: ledger.load(store.folder),
+        "unfinished.json": lambda: manifest.load_unfinished(store.folder),
+        "build/plan.json": lambda: load_plan(store.folder),
+        "build/inputs.jsonl": lambda: list(plan.rows(state / "build")),
+        "built/one.jsonl": lambda: list(built.load(store.folder, ["one"])),
+    }
+    (state / "build").mkdir(parents=True, exist_ok=True)
+    (state / "built").mkdir(exist_ok=True)
+    for name, read in readers.items():
+        signed = name == "unfinished.json"
+        for document in (data, signed_manifest(data)) if signed else (data,):
+            (state / name).write_bytes(document)
+            with suppress(ShardwrightError):
+                read()
+            (state / name).unlink()
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
@@ -186,6 +221,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "manifest_file": manifest_file,
     "index_file": index_file,
     "records_file": records_file,
+    "state_file": state_file,
 }
 
 
@@ -221,6 +257,16 @@ def corpus(name: str) -> list[bytes]:
             return [complete, complete.rpartition(b',\n  "xxh3": "')[0]]
         case "records_file":
             return [(packed() / shard_records.records_name(SHARD)).read_bytes()]
+        case "state_file":
+            from tests.fuzz import worlds  # here, because it signs as we do
+
+            with tempfile.TemporaryDirectory() as folder:
+                worlds.make(world := Path(folder, "world"))
+                states = (*world.glob("store/.shardwright"), *world.glob("built/.shardwright"))
+                found = [path for state in states for path in state.rglob("*.json*")]
+                found += world.glob("*/.shardwright/*/*.jsonl")
+                found += world.glob("shards/.shardwright/loaders.json")
+                return [path.read_bytes() for path in sorted({*found})]
         case _:
             complete = (packed() / index.index_name(SHARD)).read_bytes()
             return [complete, complete[:-8]]
