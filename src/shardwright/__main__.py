@@ -3,24 +3,28 @@
 import os
 import sys
 
+from shardwright.starting import Quit
+
 
 def main() -> None:
-    """Run one command and end the process; also an interrupt while it starts ends it quietly."""
-    try:
-        # Not `signal`, which takes a while to import. And not an exception: one that is raised
-        # while a class is made, or in C, becomes another error with a traceback.
-        import _signal as signal  # type: ignore[import-not-found]
+    """Run one command and end the process; also a signal while it starts ends it quietly."""
+    # Not `signal`, which takes a while to import.
+    import _signal as signal  # type: ignore[import-not-found]
 
-        usual = signal.getsignal(signal.SIGINT)
-        if usual is signal.default_int_handler:  # else it is ignored
-            signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    try:
+        for number in numbers:
+            usual = signal.getsignal(number)
+            if usual in (signal.SIG_DFL, signal.default_int_handler):  # else nohup has it ignored
+                signal.signal(number, Quit(usual))
         import atexit
 
         from shardwright.cli.main import main as command
 
-        signal.signal(signal.SIGINT, usual)
         code = command()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is done
+        for number in numbers:  # all is done
+            if isinstance(signal.getsignal(number), Quit):
+                signal.signal(number, signal.SIG_DFL)
         atexit._run_exitfuncs()  # of libraries; no thread of ours is left
     except KeyboardInterrupt as interrupt:
         code = getattr(interrupt, "exit_code", 130)

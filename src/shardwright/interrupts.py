@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from shardwright.starting import Quit
+
 POLL = 0.1
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -121,6 +123,8 @@ def _in_main_thread() -> bool:
 def _receive(number: int, frame: FrameType | None) -> None:
     assert _state.handlers is not None
     handler = _state.handlers[number]
+    if isinstance(handler, Quit):
+        handler = handler.usual
     try:
         if not callable(handler):
             raise Terminated(number)
