@@ -135,6 +135,8 @@ class TestBothWays:
         with pytest.raises(
             ShardwrightError, match=r"worker process died \(exit code -9\).*fewer --workers"
         ):
+            list(Local.of(4).run(tasks.die, range(4)))
+        with pytest.raises(ShardwrightError, match=r"out, free memory, and run the same command"):
             list(Local(4).run(tasks.die, range(4)))
 
     def test_a_worker_that_is_gone_before_its_task_comes_is_a_clear_error(self) -> None:

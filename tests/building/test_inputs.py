@@ -300,7 +300,10 @@ class Backwards:
         self.before_first = 0  # tasks that were done before it
 
     def run(
-        self, function: Callable[[Task], Iterator[Message]], tasks: Iterable[Task]
+        self,
+        function: Callable[[Task], Iterator[Message]],
+        tasks: Iterable[Task],
+        instead: object = None,
     ) -> Generator[Message, None, None]:
         waiting = iter(tasks)
         first = next(waiting)

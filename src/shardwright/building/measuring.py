@@ -28,11 +28,12 @@ from shardwright.building.inputs import (
 from shardwright.building.tars import Flaw, PassedOver, TarSample
 from shardwright.deriving import captions, images, places, sources
 from shardwright.deriving.captions import CaptionError
-from shardwright.deriving.images import BadImageError
+from shardwright.deriving.images import DECODER_DIED, BadImageError
 from shardwright.deriving.naming import spelt
 from shardwright.deriving.places import Part
 from shardwright.deriving.sources import Source, State
 from shardwright.engine import Engine
+from shardwright.engine.local import WorkerDiedError
 from shardwright.interrupts import POLL, check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
@@ -58,6 +59,9 @@ class _Task(NamedTuple):
     images: Sequence[Source] = ()
     tar: str = ""
     state: State | None = None  # of a tar at a URL
+    alone: bool = False  # whether images are looked at one by one, because a worker has died
+    skip: int = 0  # images that were measured before that
+    died: Mapping[int, str] = {}  # images at which workers died again, and how
 
 
 class Measured(NamedTuple):
@@ -88,8 +92,10 @@ def measured(
     known = 0 if any(each.tars for each in found) else sum(len(each.images) for each in found)
     progress.phase("measure images", known, "images")
     order, passed = _Order(_tasks(found, recipe), recipe), list[PassedOver]()
-    with closing(engine.run(_measure, order.tasks())) as messages:
+    lost = _Lost()
+    with closing(engine.run(_measure, order.tasks(), lost.instead)) as messages:
         for message in messages:
+            lost.hear(message)
             passed += [message.passed] if message.passed else []
             for rows in order.turn(message):
                 progress.advance(len(rows))
@@ -98,6 +104,30 @@ def measured(
         count = quantity(sum(each.number for each in passed), "members of tars")
         example = shown(as_text(min(passed, key=lambda each: each.example).example))
         progress.warn(f"{count} passed over: no name like KEY.jpg, for example {example}")
+
+
+class _Lost:
+    """Goes on with tasks whose worker has died, without the images at which it dies again."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, int] = {}  # that have come, by task
+        self._began: set[int] = set()  # tasks of which something has come since their worker began
+
+    def hear(self, message: _Message) -> None:
+        """Note what has come before a worker dies."""
+        self._rows[message.number] = self._rows.get(message.number, 0) + len(message.rows)
+        self._began.add(message.number)
+
+    def instead(self, task: _Task, death: WorkerDiedError) -> _Task:
+        """Give what is to be done in place of a task."""
+        done, began = self._rows.get(task.number, 0), task.number in self._began
+        self._began.discard(task.number)
+        if not task.alone:
+            return task._replace(alone=True, skip=done)
+        if not began or done in task.died:  # it dies without looking at any image
+            raise death
+        how = f"the process that read it {death.how}, twice"
+        return task._replace(skip=done, died={**task.died, done: how})
 
 
 class _Order:
@@ -153,32 +183,56 @@ def _measure(task: _Task) -> Iterator[_Message]:
     looks: Iterator[_Look] = (partial(_file, task, each) for each in task.images)
     if task.tar:
         looks = _members(task, passed)
-    last = False
-    at_once = _REQUESTS if is_url(task.given) else 0
+    last, most = False, 1 if task.alone else _AT_ONCE
+    at_once = _REQUESTS if is_url(task.given) and not task.alone else 0
+    if task.alone:
+        yield _Message(task.number, [])  # so that it is seen that the worker works
+    looks = _rest(task, looks)
     while not last:
         with images.strict():
-            those = islice(looks, _AT_ONCE)
+            those = islice(looks, most)
             some = list(together(_call, those, at_once)) if at_once else list(map(_call, those))
-        last = len(some) < _AT_ONCE
+        last = len(some) < most
         yield _Message(task.number, some, last, passed[0] if passed and last else None)
 
 
-_Look = Callable[[], Measured]
+def _rest(task: _Task, looks: Iterator[_Look]) -> Iterator[_Look]:
+    """Give what is still to be done, without looking at images at which workers died."""
+    for number, look in enumerate(looks):
+        if number >= task.skip:
+            how = task.died.get(number)
+            yield partial(look, died=how) if how else look
+
+
+_Look = Callable[..., Measured]
 
 
 def _call(look: _Look) -> Measured:
     return look()
 
 
-def _file(task: _Task, source: Source) -> Measured:
+def _file(task: _Task, source: Source, died: str = "") -> Measured:
+    if died:
+        image_id = _id_of(source, task.root, task.recipe.ids)
+        problem = Problem(as_text(image_id), as_text(source.path), DECODER_DIED, died)
+        return Measured(problem, task.given, {})
     row = _file_row(task, source)
     if isinstance(row, Problem):
         return Measured(row, task.given, {})
     return _with_texts(task, row, source, {})
 
 
-def _member(task: _Task, tar: Readable | None, state: State, sample: TarSample | Flaw) -> Measured:
+def _member(
+    task: _Task,
+    tar: Readable | None,
+    state: State,
+    sample: TarSample | Flaw,
+    died: str = "",
+) -> Measured:
     image_id = _id_of_key(task, sample.key)
+    if died:
+        where = f"{task.tar}/{sample.key}" if isinstance(sample, Flaw) else str(sample.image)
+        return Measured(Problem(image_id, where, DECODER_DIED, died, task.tar), task.given, {})
     if isinstance(sample, Flaw):
         where = f"{task.tar}/{sample.key}" if sample.key else task.tar
         problem = Problem(image_id, where, sample.reason, sample.detail, task.tar)
@@ -272,9 +326,8 @@ def _members(task: _Task, passed: list[PassedOver]) -> Iterator[_Look]:
         yield lambda: Measured(problem, task.given, {})
         return
     try:
-        state = task.state or _state(
-            path
-        )  # before its headers are read: what changes later is noticed
+        # Before its headers are read: what changes later is noticed.
+        state = task.state or _state(path)
         tar = LocalFile(Path(path)) if task.state is None else None
     except OSError as error:
         problem = Problem("", path, "unreadable_tar", str(error.strerror))

@@ -47,6 +47,7 @@ _TAIL = 1 << 16  # bytes: they begin there if they come after the pixels
 _ORIENTATION = 0x0112
 _BITS = 258  # per sample, in a TIFF
 _PHOTOMETRIC = 262  # what its values mean: 0 if white is zero
+DECODER_DIED = "decoder_died"  # the reason of an image at which the processes that read it die
 _QUARTER_TURNS = (5, 6, 7, 8)  # the orientations that swap the sides,
 _LEFT_LAST = (2, 3, 6, 7)  # those in which the left side comes last in the file,
 _TOP_LAST = (3, 4, 7, 8)  # and those in which the top does

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from shardwright.engine.local import WorkerDiedError
     from shardwright.engine.pool import Death
 
 Task = TypeVar("Task")
@@ -36,13 +37,19 @@ class Engine(Protocol):
     """A place for tasks to run. Arrays and pixels never pass through it."""
 
     def run(
-        self, function: Callable[[Task], Iterator[Message]], tasks: Iterable[Task]
+        self,
+        function: Callable[[Task], Iterator[Message]],
+        tasks: Iterable[Task],
+        instead: Callable[[Task, WorkerDiedError], Task] | None = None,
     ) -> Generator[Message, None, None]:
         """Run the function on each task and yield what it yields, in the order it arrives.
 
         Tasks and messages are small and picklable; the function is one that can be imported. A
         task is taken from the iterable only when there is room for it. An error in a task is
         raised here, and ends the others; close the generator to end them early.
+
+        If a worker of this machine dies, ``instead`` gives the task to run in place of its own, of
+        which some messages may have come; without it that is an error.
         """
         ...
 

@@ -6,13 +6,15 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self
 
 from shardwright import interrupts
 from shardwright.engine import DONE, Message, Task
@@ -35,6 +37,7 @@ KEPT_MEMORY = {
 CORES = "SHARDWRIGHT_CORES"  # set for workers of a cluster: as many as were reserved for them
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SERVER = "shardwright.engine.worker"
+_MEMORY = "free memory, and run the same command again"
 _FRESH = """\
 import sys
 sys.path[:] = sys.argv[3:]
@@ -69,25 +72,33 @@ class Local:
     """
 
     workers: int
+    advice: str = field(default=_MEMORY, compare=False)  # if one dies because memory runs out
 
     @classmethod
     def of(cls, workers: int | None) -> Self:
         """Take the number of workers asked for, or one for each core."""
-        return cls(cores() if workers is None else integer("--workers", workers, least=1))
+        count = cores() if workers is None else integer("--workers", workers, least=1)
+        return cls(count, "run again with fewer --workers")
 
     def run(
-        self, function: Callable[[Task], Iterator[Message]], tasks: Iterable[Task]
+        self,
+        function: Callable[[Task], Iterator[Message]],
+        tasks: Iterable[Task],
+        instead: Callable[[Task, WorkerDiedError], Task] | None = None,
     ) -> Generator[Message, None, None]:
-        """Run each task in one of the workers, or a single task here; see ``Engine``."""
+        """Run each task in one of the workers, or a single task here; see ``Engine``.
+
+        With ``instead`` also a single task runs in a worker, because it may kill its process.
+        """
         waiting = iter(tasks)
         first = list(islice(waiting, self.workers))
-        if len(first) < 2:
+        if len(first) < 2 and instead is None:
             for task in chain(first, waiting):
                 for message in function(task):
                     interrupts.check()
                     yield message
             return
-        pool = _Pool(function)
+        pool = _Pool(function, instead, self.advice)
         try:
             yield from pool.run(first, waiting)
         finally:
@@ -95,7 +106,9 @@ class Local:
 
 
 class WorkerDiedError(ShardwrightError):
-    """A process of this engine died."""
+    """A process of this engine died; ``how`` says by what."""
+
+    how = "ended"
 
 
 class InWorker(Exception):  # noqa: N818 - it is where an error was raised
@@ -110,21 +123,31 @@ class _Worker(NamedTuple):
 class _Pool(Generic[Task, Message]):
     """Some processes that run one function, by the file descriptors of their connections."""
 
-    def __init__(self, function: Callable[[Task], Iterator[Message]]) -> None:
-        self.function = function
+    def __init__(
+        self,
+        function: Callable[[Task], Iterator[Message]],
+        instead: Callable[[Task, WorkerDiedError], Task] | None,
+        advice: str,
+    ) -> None:
+        self.function, self.instead, self.advice = function, instead, advice
         self.workers: dict[int, _Worker] = {}
+        self.tasks: dict[int, Task] = {}  # that they have, or had last
         self.poll = select.poll()
 
     def run(self, first: list[Task], waiting: Iterator[Task]) -> Iterator[Message]:
         """Start a worker for each of the first tasks; one that is done gets a task that waits."""
-        self._start(len(first))
-        for fd, task in zip(self.workers, first, strict=True):
+        for fd, task in zip(self._start(len(first)), first, strict=True):
             self._send(fd, task)
         busy = len(first)
         while busy:
             interrupts.check()
             for fd, _ in self.poll.poll(interrupts.POLL * 1000):
-                content = self._receive(fd)
+                kind, content = receive(self.workers[fd].connection)
+                if kind == FAILED:
+                    raise failure(*content)
+                if kind == DIED:
+                    self._replace(fd)
+                    continue
                 if content is not DONE:
                     yield content
                     continue
@@ -139,38 +162,54 @@ class _Pool(Generic[Task, Message]):
         for _, connection in self.workers.values():
             connection.close()
 
-    def _start(self, count: int) -> None:
+    def _start(self, count: int) -> list[int]:
         from multiprocessing import Pipe  # here, because one worker does not need it
 
-        start = _fork if _may_fork() else partial(spawn, _SERVER)
+        forks = _may_fork() if self.instead is None else may_fork_to_read()
+        start = _fork if forks else partial(spawn, _SERVER)
+        started = []
         with signals_blocked():  # until all workers are known here
             for _ in range(count):
                 ours, theirs = Pipe()
                 self.workers[ours.fileno()] = _Worker(start(theirs.fileno()), ours)
                 theirs.close()
                 self.poll.register(ours, select.POLLIN)
+                started.append(ours.fileno())
+        return started
 
     def _send(self, fd: int, task: Task) -> None:
+        self.tasks[fd] = task
         try:
             self.workers[fd].connection.send((self.function, task))
         except (BrokenPipeError, ConnectionResetError):
             raise self._death(fd) from None
 
-    def _receive(self, fd: int) -> Any:  # noqa: ANN401
-        kind, content = receive(self.workers[fd].connection)
-        if kind == DIED:
-            raise self._death(fd)
-        if kind == FAILED:
-            raise failure(*content)
-        return content
+    def _replace(self, fd: int) -> None:
+        """Start another worker in place of one that died, with what is to be done instead."""
+        death, task = self._death(fd), self.tasks.pop(fd)
+        if self.instead is None:
+            raise death
+        for new in self._start(1):
+            self._send(new, self.instead(task, death))
 
     def _death(self, fd: int) -> WorkerDiedError:
         pid, connection = self.workers.pop(fd)
+        self.poll.unregister(connection)
         connection.close()
-        return WorkerDiedError(
-            f"a worker process died (exit code {exit_code(pid)})",
-            fix="if the system killed it because memory ran out, run again with fewer --workers",
+        code = exit_code(pid)
+        error = WorkerDiedError(
+            f"a worker process died (exit code {code})",
+            fix=f"if the system killed it because memory ran out, {self.advice}",
         )
+        error.how = ended_by(code)
+        return error
+
+
+def ended_by(code: int | None) -> str:
+    """Say how a process ended."""
+    if code is not None and code < 0:
+        return f"died by signal {-code} ({signal.strsignal(-code)})"
+    return f"ended with exit code {code}"
 
 
 def receive(connection: Connection) -> tuple[str, Any]:
@@ -198,6 +237,14 @@ def _may_fork() -> bool:
     return False
 
 
+def may_fork_to_read() -> bool:
+    """Whether a fork is safe for a process that only reads pictures.
+
+    Threads that libraries like OpenBLAS have for their own work hold nothing that it needs.
+    """
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
 @contextmanager
 def signals_blocked() -> Iterator[None]:
     """Let signals wait; in processes that are started here they stay blocked."""
@@ -212,9 +259,16 @@ def _fork(connection: int) -> int:
     from shardwright.engine.worker import serve, work
 
     parent = os.getpid()
-    pid = os.fork()
+    return fork(lambda: work(parent, connection, serve))
+
+
+def fork(then: Callable[[], NoReturn]) -> int:
+    """Start a copy of this process, which does something else."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of other threads: may_fork_to_read
+        pid = os.fork()
     if pid == 0:
-        work(parent, connection, serve)
+        then()
     return pid
 
 

@@ -222,7 +222,10 @@ class RayTasks:
     devices: RayDevices
 
     def run(
-        self, function: Callable[[Task], Iterator[Message]], tasks: Iterable[Task]
+        self,
+        function: Callable[[Task], Iterator[Message]],
+        tasks: Iterable[Task],
+        instead: object = None,  # not here: a task that may have caused a death is run once more
     ) -> Generator[Message, None, None]:
         """Run each task on a core of some node."""
         begun: dict[int, list[Message]] = {}
