@@ -94,14 +94,26 @@ def test_a_captions_file_that_is_gone_stops_derive_until_it_is_replaced_or_forgo
     (project / "caps.csv").unlink()
     stop = "captions not read (derive would stop): caps.csv: "
     assert f"{stop}the captions file {GONE}\n" in status(project)
+    assert (
+        "\nnext: shardwright derive photos --captions none --derived-dir derived\n"
+        "      (the captions file is gone: --captions FILE names another, --captions none forgets "
+        "it)\n"
+    ) in status(project)
     for words in ((), ("--update",), ("--dry-run",)):
         said = derive(project, "photos", *words, exits=2)
         assert f"caps.csv: the captions file {GONE}" in said
     derive(project, "photos", "--captions", "none", "--dry-run")
     derive(project, "photos", exits=2)
-    derive(project, "photos", "--captions", "none", "--update")
+    picture(project, "c")
+    (project / "photos/c.txt").write_text("a cat")
+    said = status(project)
+    assert "next: shardwright derive photos --captions none --derived-dir derived\n" in said
+    derive(project, "photos", "--captions", "none", "--dry-run")
+    (project / "photos/c.png").unlink()
+    derive(project, "photos", "--captions", "none")
     assert captions(project) == {"a": "an apple", "b": "a bear"}
     assert "captions:" not in status(project)
+    assert "next: shardwright pack" in status(project)
     assert "captions:" not in derive(project, "photos", "--update")
     write(project, "others.csv", a="an apple", b="a bee")
     derive(project, "photos", "--captions", "others.csv", "--update")
@@ -113,6 +125,7 @@ def test_a_captions_file_that_cannot_be_used_is_named_by_status(project: Path) -
     (project / "caps.csv").write_text("file_name,caption\n,nothing\n")
     stop = "captions not read (derive would stop): caps.csv: "
     assert f"{stop}line 2: names no image" in status(project)
+    assert "\nnext: nothing to recommend\n      (derive would stop: " in status(project)
 
 
 def test_a_dry_run_does_not_remember_a_captions_file(project: Path) -> None:
@@ -158,6 +171,39 @@ def test_each_folder_of_images_has_its_own_captions_file(project: Path) -> None:
     said = derive(project, "photos", "--update")
     assert "captions: caps.csv, as in the last derive" in said
     assert captions(project) == {"a": "two apples", "b": "a bear", "z": "two zebras"}
+
+
+@pytest.mark.parametrize("store", ["below", "elsewhere"])
+def test_status_sees_changes_in_each_folder_of_images_that_has_a_captions_file(
+    tmp_path: Path, store: str
+) -> None:
+    where = tmp_path / "project" if store == "below" else tmp_path
+    photos, drawings = "photos", "drawings"
+    if store == "elsewhere":
+        photos, drawings = "project/photos", "project/drawings"
+    project = tmp_path / "project"
+    picture(project, "a")
+    picture(project, "z", "drawings")
+    write(project, a="an apple")
+    write(project, "drawn.csv", z="a zebra")
+    derive(where, photos, "--captions", str(project / "caps.csv"))
+    derive(where, drawings, "--captions", str(project / "drawn.csv"))
+    assert "would:" not in status(where)
+    write(project, a="two apples")
+    write(project, "drawn.csv", z="two zebras")
+    said = status(where)
+    assert f"derive {photos} --update would:\n" in said
+    assert f"derive {drawings} --update would:\n" in said
+    for folder, image in ((photos, "a"), (drawings, "z")):
+        changed = f"  encode 1 changed caption again (for example of {folder}/{image}.png)\n"
+        assert changed in said
+        assert f"next: shardwright derive {folder} --update --derived-dir derived\n" in said
+        derive(where, folder, "--update")
+        said = status(where)
+        assert changed not in said
+    assert "would:" not in said
+    assert "next: shardwright pack" in said
+    assert captions(where) == {"a": "two apples", "z": "two zebras"}
 
 
 def test_a_folder_below_the_images_has_their_captions_file(project: Path) -> None:

@@ -83,7 +83,11 @@ def describe(status: StoreStatus) -> str:
     if status.unknown_images:
         images = quantity(status.unknown_images, "images")
         parts[-1].append(f"unknown: {images} encoded by an earlier version, or elsewhere")
-    parts.append(change_lines(status) if status.update is None else _update(status.update))
+    if status.update is None:
+        parts.append(change_lines(status))
+    else:
+        several = bool(status.further_updates)
+        parts += [_update(each, several) for each in (status.update, *status.further_updates)]
     if status.leftovers:
         head = f"temporary files of a run that is interrupted or running: {len(status.leftovers):,}"
         parts.append([head, *listed(list(map(shown, status.leftovers)), _LEFTOVERS_LISTED)])
@@ -113,7 +117,7 @@ def _attention(status: StoreStatus) -> Iterator[str]:
     yield f"  to see them, run {shown(command('look', status.derived_dir))}"
 
 
-def _update(update: Outlook) -> list[str]:
+def _update(update: Outlook, several: bool) -> list[str]:
     """Say what an update would do, if anything."""
     would = {
         "derive {} (for example {})": ("new images", update.new),
@@ -131,7 +135,8 @@ def _update(update: Outlook) -> list[str]:
         for words, (unit, found) in would.items()
         if found.count
     ]
-    lines = ["derive --update would:", *lines] if lines else []
+    where = f"{near(update.images)} " if several else ""
+    lines = [f"derive {where}--update would:", *lines] if lines else []
     if update.captions_problem is not None:
         problem = shown(update.captions_problem)
         lines.insert(0, f"captions not read (derive would stop): {problem}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardwright.engine.local import Local
@@ -81,6 +81,7 @@ class Outlook:
     elsewhere: Count  # gone too, but not below the folder, so not to be removed
     captions_file: str | None = None  # that was read: of the recipe, else of the last derive
     captions_problem: str | None = None  # why it could not be read
+    captions_gone: bool = False  # whether that is because it is not there
 
 
 @dataclass
@@ -116,6 +117,7 @@ class StoreStatus(Summary):
     next_command: str | None = None  # None where it is the user's choice
     next_reason: str = ""
     exported: Exported | None = None
+    further_updates: list[Outlook] = field(default_factory=list)  # of other folders of images
 
 
 @entry

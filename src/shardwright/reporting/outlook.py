@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -45,7 +46,7 @@ def outlook(
         found = sources.find(Path(folder), progress)
     except (InputMissingError, StorageError):
         return None
-    given, problem = None, None
+    given, problem, is_gone = None, None, False
     try:
         file = file or paths.captions_of(Path(folder), store)
         if file:
@@ -54,6 +55,7 @@ def outlook(
             given = read
     except ShardwrightError as error:  # with which derive would stop
         problem = str(error)
+        is_gone = isinstance(error, InputMissingError) and not os.path.exists(error.path or "")
     found = naming.named(found, folder, store, given)
     changes = find_changes(found, folder, store, progress)
     found = changes.named(found)
@@ -90,6 +92,7 @@ def outlook(
         elsewhere=_count(changes.elsewhere.values()),
         captions_file=str(given.path) if given else None,
         captions_problem=problem,
+        captions_gone=is_gone,
     )
     return planned, sorted((changes.gone | changes.elsewhere).values())
 

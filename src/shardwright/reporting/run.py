@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Collection, Container, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 from shardwright import interrupts
@@ -26,7 +27,16 @@ from shardwright.reporting.packed import Packings
 from shardwright.reporting.rows import Rows
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.storage.urls import Location
-from shardwright.store import attention, commands, facts, folders, provenance, rearrange, records
+from shardwright.store import (
+    attention,
+    commands,
+    facts,
+    folders,
+    paths,
+    provenance,
+    rearrange,
+    records,
+)
 from shardwright.store.array_faults import ANYTHING, check_all
 from shardwright.store.attention import Attention
 from shardwright.store.facts import Survey
@@ -72,7 +82,9 @@ def look(
             state.bytes += nbytes
     failures = len({failure.image_path for failure in read_failures(store)})
     known = facts.survey(store, ready | others.keys(), progress)
-    update, gone = _outlook(store, captions, progress) or (None, known.gone)
+    outlooks = _outlooks(store, captions, progress)
+    gone = sorted({path for _, those in outlooks for path in those}) if outlooks else known.gone
+    updates = sorted((each for each, _ in outlooks), key=lambda each: not _needs(each))
     packed = Packings(output_dir, ready, found, engine, progress)
     begun, made = generations.unfinished(store)
     status = StoreStatus(
@@ -100,7 +112,8 @@ def look(
         truncated=known.truncated,
         quality=known.quality,
         attention=list(_attention(known)),
-        update=update,
+        update=updates[0] if updates else None,
+        further_updates=[each for each in updates[1:] if _needs(each)],
         seconds=round(time.monotonic() - started, 3),
     )
     status.next_command, status.next_reason = _next(store, status, begun) or packed.next(store)
@@ -190,9 +203,16 @@ def _next(
     }
     missing = sum(state.missing for state in status.components.values()) - sum(elsewhere.values())
     swapped = provenance.under_way(store.folder)
+    planned = status.update
+    derive = partial(commands.derive, store, images=planned.images if planned else None)
     if stage1 := status.stage1_records:
         why = f"{quantity(stage1, 'records')} in Stage 1 format; fix or delete what it reports"
         return commands.command("migrate", *commands.store_flags(store)), why
+    if planned and planned.captions_gone:
+        name = "--captions FILE names another, --captions none forgets it"
+        return derive(begun=begun, forget_captions=True), f"the captions file is gone: {name}"
+    if planned and planned.captions_problem:
+        return None, f"derive would stop: {planned.captions_problem}"
     if str(store.journal) in status.leftovers:
         why = "an interrupted run left records to merge"
     elif not status.total_records:
@@ -205,10 +225,9 @@ def _next(
         why = "renaming or pruning images was interrupted"
     elif begun:
         why = f"the {generations.name_of(begun)} is unfinished; --recompute none discards it"
-        return commands.derive(store, begun=begun), why
-    elif (planned := status.update) and (why := _changes(planned)):
-        update = why != _changes(planned, only_new=True)
-        return commands.derive(store, update=update), why
+        return derive(begun=begun), why
+    elif planned and (why := _changes(planned)):
+        return derive(update=why != _changes(planned, only_new=True)), why
     elif any(elsewhere.values()):
         counts = (quantity(count, f"{name} arrays") for name, count in elsewhere.items() if count)
         return None, f"{' and '.join(counts)} missing, which your own tool makes"
@@ -218,19 +237,40 @@ def _next(
         return commands.command("verify", str(store.folder)), why
     else:
         return None
-    return commands.derive(store), why
+    return derive(), why
 
 
-def _outlook(
+def _outlooks(
     store: Store, captions: Path | None, progress: Progress
-) -> tuple[Outlook, list[str]] | None:
+) -> list[tuple[Outlook, list[str]]]:
+    """Compare the store with each folder that has its own captions, else with that of all images.
+
+    That of all is looked at too where the others need nothing: it may have more images.
+    """
     folder = commands.images_folder(store)
-    if folder is None:
-        return None
+    own: list[str] = []
+    if captions is None and not (folder and paths.is_named(Path(folder), store)):
+        own = list(map(_spelt, paths.folders(store)))
+    if not (folder or own):
+        return []
     # Here, because reading pictures needs NumPy, which takes a while to import.
     from shardwright.reporting.outlook import outlook
 
-    return outlook(store, folder, progress, captions)
+    seen = [outlook(store, each, progress, captions) for each in own]
+    if folder and not any(each and _needs(each[0]) for each in seen):
+        seen = [outlook(store, folder, progress, captions)]
+    return [each for each in seen if each is not None]
+
+
+def _spelt(folder: Path) -> str:
+    """Write a folder as it is from here, if it is below, as in the records of most stores."""
+    relative = os.path.relpath(folder.resolve())
+    return str(folder.resolve()) if relative.startswith(os.pardir) else relative
+
+
+def _needs(update: Outlook) -> bool:
+    """Whether an update of a folder would do something, or cannot."""
+    return bool(update.captions_problem or _changes(update) or update.gone.count)
 
 
 def _changes(update: Outlook, *, only_new: bool = False) -> str:

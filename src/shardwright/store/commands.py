@@ -51,11 +51,14 @@ def derive(
     begun: Mapping[str, Entry] = MappingProxyType({}),
     update: bool = False,
     fit_buckets: bool = False,
+    forget_captions: bool = False,
+    images: str | None = None,
 ) -> str:
     """Write the derive command that continues this store, or the generation that is begun.
 
     It starts from what the store or its generation has recorded, so no setting is repeated. With
-    ``fit_buckets`` it recomputes the latents at the size of their bucket.
+    ``fit_buckets`` it recomputes the latents at the size of their bucket; with ``forget_captions``
+    it goes on without the captions file. ``images`` is one of several folders of images.
     """
     update |= provenance.is_update(begun)
     flags, names = ["--update"] * update, [] if update else list(begun)
@@ -64,7 +67,8 @@ def derive(
         rows = store.recipe.components
         names = [row.name for row in rows if row.follows_picture and row.source != "elsewhere"]
     flags += ["--recompute", ",".join(names)] if names else []
-    images = images_folder(store)
+    flags += ["--captions", "none"] * forget_captions
+    images = images or images_folder(store)
     given = [] if images == _IMAGES else [_spelt(Path(images)) if images else "IMAGES"]
     return command("derive", *given, *flags, *store_flags(store))
 

@@ -45,6 +45,18 @@ class _Document(msgspec.Struct, frozen=True):
     captions: list[_Entry] = []
 
 
+def folders(store: Store) -> list[Path]:
+    """List the folders of images that have a captions file of their own, and are there."""
+    places = (entry.images.candidates(store) for entry in _read(store))
+    found = (next(filter(Path.is_dir, each), None) for each in places)
+    return [path for path in found if path is not None]
+
+
+def is_named(images: Path, store: Store) -> bool:
+    """Whether a folder of images, or one above it, has a captions file."""
+    return _find(images, store, _read(store)) is not None
+
+
 def captions_of(images: Path, store: Store) -> Path | None:
     """Find the captions file of a folder of images, or of the nearest folder above; None for none.
 
