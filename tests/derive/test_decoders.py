@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from shardwright.deriving import decoders
-from shardwright.deriving.decoders import Decoders, children_for
+from shardwright.deriving.decoders import Decoders, Heads, children_for, copies_for
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.views import View
 from shardwright.encoders.preparing import Pixels
@@ -117,6 +117,16 @@ def test_few_images_are_not_worth_a_process() -> None:
     assert [children_for(count, 64) for count in (0, 63, 64, 2047)] == [0, 0, 2, 63]
     assert children_for(2048, 64) == children_for(10**9, 64) == 64
     assert children_for(10**9, 1) == 0
+
+
+def test_a_few_copies_of_the_process_decode_few_images() -> None:
+    assert [copies_for(count, 64) for count in (0, 1, 7, 8, 63)] == [0, 1, 1, 2, 8]
+    assert copies_for(63, 2) == 2
+    with Decoders(decoding.who, 1, copied=True) as decode, Heads() as measure:
+        assert decode(None) in children(os.getpid())
+        for place in ("no such file", "no such file either"):
+            with pytest.raises(BadImageError, match="unreadable"):
+                measure(place)
 
 
 def test_a_child_has_no_torch_and_no_threads() -> None:
@@ -330,7 +340,7 @@ def test_a_run_that_is_cut_short_leaves_no_decoder_and_goes_on(
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as process:
         wait_until(lambda: len(list(derived.glob("t5_hidden/*.npy"))) > 4)
         found = children(process.pid)
-        assert len(found) == cores()
+        assert len(found) == cores() + 1  # which looks at heads
         process.send_signal(number)
     wait_until(lambda: not any(map(is_alive, found)))
     made = len(list(derived.glob("t5_hidden/*.npy")))

@@ -607,9 +607,9 @@ def test_against_sends_a_worker_only_the_records_of_its_shard(folder: Path, stor
     sent: list[ShardToCheck] = []
 
     class Recording(Local):
-        def run(self, function: Any, tasks: Any) -> Any:  # noqa: ANN401 - see Engine
+        def run(self, function: Any, tasks: Any, instead: Any = None) -> Any:  # noqa: ANN401 - see Engine
             sent.extend(tasks)
-            return super().run(function, sent)
+            return super().run(function, sent, instead)
 
     engine, progress = Recording(1), Progress()
     report = verify_shards(

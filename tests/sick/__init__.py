@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.commands import run
 
-DEADLY = b"a deadly picture"  # how a picture begins that kills its process
+DEADLY = b"a deadly picture"  # how a picture begins that kills its process when it is opened,
+PIXELS = b"deadly pixels"  # and one that kills it when it is decoded
 _HERE = Path(__file__).parent
 
 

@@ -2,7 +2,7 @@
 
 A folder says which files fail in which way: by a file of the same name that holds the number of an
 error, which opening the image then raises. And a picture that begins with DEADLY kills whoever
-looks at it.
+looks at it; one that begins with PIXELS, whoever decodes it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from PIL import Image, ImageFile
 
 DEADLY = b"a deadly picture"
+PIXELS = b"deadly pixels"
 _FAILING = Path(os.environ["FAILING"])
 _open = builtins.open
 
@@ -36,5 +37,17 @@ class _Deadly(ImageFile.ImageFile):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class _DeadlyPixels(ImageFile.ImageFile):
+    format = "HEIF"
+    format_description = "a picture whose pixels kill"
+
+    def _open(self) -> None:
+        self._size, self._mode = (96, 64), "RGB"
+
+    def load(self) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
 builtins.open = _failing
 Image.register_open("JXL", _Deadly, lambda start: start.startswith(DEADLY))
+Image.register_open("HEIF", _DeadlyPixels, lambda start: start.startswith(PIXELS))

@@ -153,6 +153,7 @@ def _builder(request: Request, devices: DeviceEngine, made: Made, outcome: Outco
         # One of several devices must not draw all tasks only to see which pictures are alike.
         reach=min(REACH, max(1, outcome.layout.typical // 2)) if several else REACH,
         waits=any(isinstance(place, Url) for place in request.inputs),
+        guarded=not several,
         loaded={} if several else made.encoders,
     )
     following = {component: view for component, view in views.items() if component.follows_picture}

@@ -1,9 +1,10 @@
 """Decoding in processes of its own, on all cores, without the interpreter lock of this one.
 
 Each child is a fresh process: it has no threads, no torch and no weights, and never outlives this
-process. It writes what it made into its arena, a file without a name in memory, from which this
-process copies it; through the connection go only arguments and some lengths. So no pixels are
-sent, nothing is in ``/dev/shm``, and a kill leaves nothing behind.
+process. Only for few images it is a copy of this one where it can be, which starts at once. It
+writes what it made into its arena, a file without a name in memory, from which this process copies
+it; through the connection go only arguments and some lengths. So no pixels are sent, nothing is in
+``/dev/shm``, and a kill leaves nothing behind.
 
 If a child dies, another one reads its image; if that dies too, the image fails.
 """
@@ -12,36 +13,41 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+from threading import Lock
+from typing import Any, Generic, NoReturn, ParamSpec, Self, TypeVar
 
 import numpy as np
 
 from shardwright.deriving import images
-from shardwright.deriving.images import BadImageError
+from shardwright.deriving.images import DECODER_DIED, BadImageError, Size
+from shardwright.deriving.places import Place
 from shardwright.engine.local import (
     KEPT_MEMORY,
     InWorker,
     cores,
+    ended_by,
+    fork,
     kill,
+    may_fork_to_read,
     nameless_file,
     signals_blocked,
     spawn,
 )
-from shardwright.engine.worker import portable
+from shardwright.engine.worker import portable, work
 from shardwright.errors import ShardwrightError
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _FEW = 32  # images for each core: below, starting processes costs more than they gain
+_FEW_COPIED = 8  # images for each process that is a copy of this one
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **KEPT_MEMORY}
 _KEPT = 1 << 26  # bytes of an arena; what a huge picture needs beyond is given back
 _AT_ONCE = 1 << 30  # bytes: the system takes no more than 2 GiB in one call
@@ -55,19 +61,30 @@ def children_for(count: int, available: int) -> int:
     return found if found > 1 else 0
 
 
+def copies_for(count: int, available: int) -> int:
+    """Choose how many copies of this process decode few images, which might kill this one."""
+    return min(available, 1 + count // _FEW_COPIED) if count else 0
+
+
 class Decoders(Generic[Arguments, Result]):
     """Calls a function in some processes, or here if there are none; for several threads.
 
-    ``available`` are the cores that it may use; all by default.
+    ``available`` are the cores that it may use; all by default. ``copied`` processes are copies of
+    this one, where that is safe.
     The function and its arguments must be picklable. What the function raises is raised here.
     """
 
     def __init__(
-        self, function: Callable[Arguments, Result], count: int, available: int | None = None
+        self,
+        function: Callable[Arguments, Result],
+        count: int,
+        available: int | None = None,
+        *,
+        copied: bool = False,
     ) -> None:
         self.function, self.count = function, count
         self._available = available or cores()
-        self._children = [_Child(function) for _ in range(count)]
+        self._children = [_Child(function, copied) for _ in range(count)]
         self._idle: SimpleQueue[_Child] = SimpleQueue()
 
     def __enter__(self) -> Self:
@@ -97,16 +114,37 @@ class Decoders(Generic[Arguments, Result]):
             return self.function(*given, **named)
         child = self._idle.get()
         try:
-            result: Result
-            try:
-                result = child.run(given, named)
-            except _DiedError:
-                result = child.run(given, named)
-        except _DiedError as died:
-            raise died.error from None
+            result: Result = child.run_twice(given, named)
         finally:
             self._idle.put(child)
         return result
+
+
+class Heads:
+    """Measures pictures in a process of its own, so that one which kills it is only left out."""
+
+    def __init__(self) -> None:
+        self._child, self._lock = _Child(images.measure, copied=True), Lock()
+        self._deadly: dict[str, BadImageError] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.end()
+
+    def __call__(self, place: Place) -> Size:
+        """Give the size of a picture, as ``images.measure`` does."""
+        with self._lock:
+            if (known := self._deadly.get(str(place))) is not None:
+                raise BadImageError(*known.args)
+            try:
+                size: Size = self._child.run_twice((place,), {})
+            except BadImageError as error:
+                if error.args[0] == DECODER_DIED:
+                    self._deadly[str(place)] = error
+                raise
+            return size
 
 
 class _DiedError(Exception):
@@ -120,8 +158,8 @@ class _DiedError(Exception):
 class _Child:
     """One process, which is started again after its death."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[..., Any], copied: bool) -> None:
+        self.function, self.copied = function, copied
         self.connection: Connection | None = None
         self.pid = self.arena = -1
         self.ready = False  # whether it has been heard of
@@ -137,13 +175,27 @@ class _Child:
                 # Until it is ready, its errors go into the arena; what it prints is an error too.
                 others = ((2, 1), (self.arena, 2))
                 with theirs, signals_blocked():
-                    self.pid = spawn(__name__, theirs.fileno(), others, os.environ | _ENVIRONMENT)
+                    if self.copied and may_fork_to_read():
+                        self.pid = _copy(theirs.fileno(), others)
+                    else:
+                        environment = os.environ | _ENVIRONMENT
+                        self.pid = spawn(__name__, theirs.fileno(), others, environment)
                 undo.pop_all()
         except OSError as error:
             raise ShardwrightError(f"{_START}: {error.strerror}", fix=_FIX) from error
         self.connection, self.ready = ours, False
         with suppress(BrokenPipeError, ConnectionResetError):  # the first call says why
             ours.send(self.function)
+
+    def run_twice(self, given: Sequence[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Run the function; if the process dies, once more."""
+        try:
+            try:
+                return self.run(given, named)
+            except _DiedError:
+                return self.run(given, named)
+        except _DiedError as died:
+            raise died.error from None
 
     def run(self, given: Sequence[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Give what the function returns, or raise what it raises."""
@@ -175,13 +227,23 @@ class _Child:
     def _death(self) -> _DiedError:
         said = os.pread(self.arena, 1 << 16, 0).decode(errors="replace").strip().splitlines()
         code = self.end()
-        how = f"ended with exit code {code}"
-        if code is not None and code < 0:
-            how = f"died by signal {-code} ({signal.strsignal(-code)})"
+        how = ended_by(code)
         if self.ready:
             detail = f"the process that read it {how}, twice"
-            return _DiedError(BadImageError("decoder_died", detail))
+            return _DiedError(BadImageError(DECODER_DIED, detail))
         return _DiedError(ShardwrightError(": ".join([_START, f"it {how}", *said[-1:]]), fix=_FIX))
+
+
+def _copy(connection: int, others: Iterable[tuple[int, int]]) -> int:
+    """Start a copy of this process, which serves as a fresh one would."""
+    parent = os.getpid()
+
+    def begin() -> NoReturn:
+        for fd, there in others:
+            os.dup2(fd, there)
+        work(parent, connection, serve)
+
+    return fork(begin)
 
 
 def serve(connection: Connection) -> None:

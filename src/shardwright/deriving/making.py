@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from shardwright import encoders
 from shardwright.deriving import empty, images, machine, prepare
 from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
-from shardwright.deriving.decoders import Decoders, children_for
+from shardwright.deriving.decoders import Decoders, children_for, copies_for
 from shardwright.deriving.order import REACH, Order, shape
 from shardwright.deriving.passes import Array, passes
 from shardwright.deriving.pipeline import Pipeline, Said, Sink
-from shardwright.deriving.prepare import Sample
+from shardwright.deriving.prepare import Measuring, Sample
 from shardwright.deriving.tuning import tune
 from shardwright.deriving.views import View, look
 from shardwright.encoders.base import Encoder, Options, PictureWriter
@@ -43,11 +43,14 @@ class Making:
     cores: int  # for reading
     reach: int = REACH  # images that a device sees ahead
     waits: bool = False  # whether images come from a store that takes some time to answer
+    # Whether no image may be decoded in this process, because its death would end the run. Not for
+    # other processes: they are started again.
+    guarded: bool = False
     # Encoders that are in memory already; not sent to other processes.
     loaded: Mapping[Component, Encoder | PictureWriter] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "loaded": {}}
+        return {**self.__dict__, "loaded": {}, "guarded": False}
 
 
 class Report(NamedTuple):
@@ -89,19 +92,27 @@ class Maker:
         return found
 
     def run(
-        self, samples: Iterator[Sample], sink: Sink[Said], total: int, pictures: int
+        self,
+        samples: Iterator[Sample],
+        sink: Sink[Said],
+        total: int,
+        pictures: int,
+        measure: Measuring = images.measure,
     ) -> Generator[Said, None, None]:
         """Run samples through a pipeline; ``pictures`` is how many of them are read, about."""
         making, recipe = self.making, self.making.recipe
-        order = Order(samples, partial(shape, views=self.views), making.reach)
+        order = Order(samples, partial(shape, views=self.views, measure=measure), making.reach)
         with ExitStack() as stack:
             children = children_for(pictures, making.cores)
-            decoders = stack.enter_context(Decoders(look, children, making.cores))
+            copied = making.guarded and not children
+            if copied:
+                children = copies_for(pictures, making.cores)
+            decoders = stack.enter_context(Decoders(look, children, making.cores, copied=copied))
 
             def read(sample: Sample) -> Sample:
                 most_lost = recipe.selection.max_tokens_lost
                 return prepare.read(
-                    sample, recipe.texts, self.passes, self.views, decoders, most_lost
+                    sample, recipe.texts, self.passes, self.views, decoders, measure, most_lost
                 )
 
             pipeline = Pipeline(order, read, self._batcher, sink, self.progress)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from shardwright.deriving import images
 from shardwright.deriving.images import BadImageError
-from shardwright.deriving.prepare import Sample, file_bytes
+from shardwright.deriving.prepare import Measuring, Sample, file_bytes
 from shardwright.deriving.recorded import recorded_size
 from shardwright.deriving.views import View
 from shardwright.recipes import Component
@@ -104,7 +104,9 @@ class Order:
         return _Seen(self._drawn - 1, self._shape(sample), sample)
 
 
-def shape(sample: Sample, views: Mapping[Component, View]) -> Hashable:
+def shape(
+    sample: Sample, views: Mapping[Component, View], measure: Measuring = images.measure
+) -> Hashable:
     """Give what samples that are encoded together have in common: the sizes of what is encoded."""
     if sample.alone:  # then their order is that of the images
         return None
@@ -113,7 +115,7 @@ def shape(sample: Sample, views: Mapping[Component, View]) -> Hashable:
         return None
     try:
         size = sample.size or recorded_size(sample.record)
-        size = size or images.measure(sample.source.place)
+        size = size or measure(sample.source.place)
         return tuple(views[component].frame(size).size for component in following)
     except BadImageError:  # reading it gives the reason
         return "unreadable"

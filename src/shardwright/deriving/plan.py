@@ -12,7 +12,7 @@ from shardwright.deriving import images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside, shared_text
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.outcomes import NO_CAPTION, Earlier, Outcomes
-from shardwright.deriving.prepare import Sample, read_texts, require_kept
+from shardwright.deriving.prepare import Measuring, Sample, read_texts, require_kept
 from shardwright.deriving.recorded import recorded_text
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.views import left_out
@@ -32,8 +32,11 @@ _MEASURED = 256  # images that are opened to estimate the room, or the profiles,
 class Plan:
     """The images for which something is missing, by number."""
 
-    def __init__(self, settings: InForce, outcomes: Outcomes, progress: Progress) -> None:
+    def __init__(
+        self, settings: InForce, outcomes: Outcomes, progress: Progress, measure: Measuring
+    ) -> None:
         """Sort the images into failed, complete and incomplete."""
+        self._measure = measure
         inventory, components = settings.inventory, settings.request.components
         self.settings, self.inventory, self.components = settings, inventory, components
         self.numbers = array("Q")
@@ -102,7 +105,7 @@ class Plan:
                 sample = self._sample(number, make)
                 read_texts(sample, self.settings.store.recipe.texts)
                 if any(component.source == "image" for component in make):
-                    images.measure(sample.source.path)
+                    self._measure(sample.source.path)
             except (BadImageError, CaptionError) as error:
                 reason, detail = error.args
                 outcomes.fail(self.inventory.sources[number], reason, detail, self._names)
@@ -155,7 +158,7 @@ class Plan:
         by_picture = replace(recipe.selection, max_tokens_lost=None) != Selection()
         with suppress(BadImageError):  # it fails later, with its reason
             if by_picture and (
-                why := left_out(images.measure(self.inventory.sources[number].path), recipe)
+                why := left_out(self._measure(self.inventory.sources[number].path), recipe)
             ):
                 return why
         if known is None or known.left_out is None or not self.wants_text(number, make):
@@ -262,7 +265,7 @@ class Plan:
         for number in self._some(component):
             check()
             with suppress(BadImageError):
-                yield view.frame(images.measure(self.inventory.sources[number].path)).size
+                yield view.frame(self._measure(self.inventory.sources[number].path)).size
 
 
 def _nowhere(field: str) -> str:

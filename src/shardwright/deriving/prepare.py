@@ -25,6 +25,7 @@ from shardwright.store.quality import TOO_LONG
 from shardwright.store.records import Record
 
 Looking = Callable[[Place, Sequence[View]], Look]
+Measuring = Callable[[Place], Size]
 
 
 @dataclass
@@ -81,12 +82,14 @@ def read(
     passes: Sequence[Pass],
     views: Mapping[Component, View],
     look: Looking,
+    measure: Measuring,
     most_lost: int | None = None,
 ) -> Sample:
     """Read an image and its captions, once for all encoders, and prepare what they will take.
 
-    ``texts`` are the fields that its record needs; ``look`` may look in another process. An image
-    without a record is left out if its captions lose more than ``most_lost`` tokens.
+    ``texts`` are the fields that its record needs; ``look`` and ``measure`` may look in another
+    process. An image without a record is left out if its captions lose more than ``most_lost``
+    tokens.
     """
     if sample.failure:  # it has killed its worker
         return sample
@@ -98,7 +101,7 @@ def read(
                     _tokenize(sample, each)
         if sample.record is None:
             require_kept(sample.tokens_lost, most_lost)
-        _read_image(sample, passes, views, look)
+        _read_image(sample, passes, views, look, measure)
     except (BadImageError, CaptionError) as error:
         sample.failure = (error.args[0], error.args[1])
         sample.inputs.clear()
@@ -151,13 +154,14 @@ def _read_image(
     passes: Sequence[Pass],
     views: Mapping[Component, View],
     look: Looking,
+    measure: Measuring,
 ) -> None:
     place = sample.source.place
     made = [component for component in sample.make if component.source == "image"]
     if not made:
         # The arrays that are there show the picture of the record, whatever the file holds now.
         size = recorded_size(sample.record)
-        sample.size = size or images.measure(images.fetched(place, head=True))
+        sample.size = size or measure(images.fetched(place, head=True))
         return
     # Here, in one of many threads: a process that decodes would idle until the bytes come.
     place = images.fetched(place)

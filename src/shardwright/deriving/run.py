@@ -25,6 +25,7 @@ from shardwright.deriving.captions import Captions
 from shardwright.deriving.changes import Changes, first_ids, unknown
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.commit import Committer
+from shardwright.deriving.decoders import Heads
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Maker, Making
 from shardwright.deriving.outcomes import Outcomes, write_failures
@@ -85,9 +86,9 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         if request.prune:
             announce.undecided(sorted(changes.undecided.values()), request, progress)
         settings.compare()
-        outcomes = Outcomes()
+        outcomes, heads = Outcomes(), opened.enter_context(Heads())
         with images.strict():
-            layout = Plan(settings, outcomes, progress)
+            layout = Plan(settings, outcomes, progress, heads)
             if request.dry_run:
                 layout.foresee(outcomes, progress)
         if settings.generation is not None and not request.drop_failed:
@@ -131,7 +132,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                 paths.remember(request.captions, request.images, store)
             for known in changes.relocations(store):
                 journals.facts.append(to_builtins(known))
-            _work(layout, outcomes, journals, maker or making, summary, progress)
+            _work(layout, outcomes, journals, maker or making, heads, summary, progress)
             _count_updated(summary, outcomes)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
     summary.require_sum()
@@ -253,6 +254,7 @@ def _work(
     outcomes: Outcomes,
     journals: opening.Journals,
     makes: Maker | Making,
+    heads: Heads,
     summary: DeriveSummary,
     progress: Progress,
 ) -> None:
@@ -281,7 +283,7 @@ def _work(
         if isinstance(makes, Maker):
             with alone(settings.device):
                 write_empties(settings, makes.empties())
-                for _ in makes.run(samples, committer, count, pictures):
+                for _ in makes.run(samples, committer, count, pictures, heads):
                     pass
             report = makes.report()
         else:

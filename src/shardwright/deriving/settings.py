@@ -190,6 +190,7 @@ class InForce:
             batch_size=self.request.batch_size,
             compile=self.request.compile,
             cores=cores(),
+            guarded=True,
             loaded=self.encoders,
         )
 
