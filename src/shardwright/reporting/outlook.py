@@ -65,12 +65,17 @@ def outlook(
     made = generations.updated_in(new) if _is_updated(new) else ()
     inventory.update(outdated, made, generations.files_in(new))
     left = _Left(store)
+
+    def reads_beside(number: int) -> bool:
+        return CAPTION in store.recipe.texts and not inventory.given(number).get(CAPTION)
+
     fresh = (
         source.path
         for number, source in enumerate(found)
         if not inventory.is_recorded(number)
         and number not in inventory.problems
         and inventory.missing_text(number) is None
+        and not (source.shares_text and reads_beside(number))
         and not left.stays(source, inventory.facts(number))
     )
 
