@@ -154,3 +154,10 @@ def contents(folder: Path) -> dict[str, bytes | None]:
         for path in sorted(folder.rglob("*"))
         if path.name != "lock"
     }
+
+
+def but_for_identity(folder: Path) -> dict[str, bytes | None]:
+    """Give all that a store holds but its identity, which only its first run decides."""
+    found = contents(folder)
+    del found[".shardwright/identity.json"]
+    return found

@@ -15,6 +15,7 @@ from shardwright.storage.files import using
 from tests.derive.pictures import gradient, save, sketch
 from tests.faults import Killed, KillingDisk, contents
 
+IDENTITY = ".shardwright/identity.json"
 TINY = ((24, 16), (16, 24), (16, 16))
 
 
@@ -32,10 +33,11 @@ def notes(derived: Path) -> dict[str, list[str]]:
 
 
 def fresh(images: Path, derived: Path, **options: Any) -> dict[str, bytes | None]:  # noqa: ANN401
-    """Derive from scratch, and give what is there."""
+    """Derive from scratch, and give what is there, but for the identity, which a store keeps."""
     folder = derived.with_name("fresh")
     shutil.rmtree(folder, ignore_errors=True)
     sketch(images, folder, **options)
+    shutil.copy(derived / IDENTITY, folder / IDENTITY)
     return contents(folder)
 
 

@@ -47,7 +47,8 @@ samples of all buckets that were packed before. Shards with changed, removed or 
 samples are written again, what is new goes to new shards, and the others are not touched. --append
 refuses while packed samples are outdated. Both compare records by checksum, and arrays only where
 the time of a file is not before the shard's: after a copy or chmod of the store, all arrays are
-read. Shards copied without their times hide a changed array, which verify --against finds.
+read. Shards copied without their times hide a changed array, which verify --against finds. A folder
+belongs to one store, or copies of it; only --overwrite replaces its shards by those of another.
 
 What the recipe's max_upscale, max_crop, min_side or max_tokens_lost leaves out is not packed.
 
@@ -70,7 +71,7 @@ exit status:
   1    failed: a shard already exists, its arrays were made with other settings, packed samples are
        outdated or not ready, the disk is full, or an input changed; with --dry-run: the run would
        fail for one of these reasons but the last
-  2    wrong usage, existing shards are of another JSONL or another split, or the JSONL, a list or a
+  2    wrong usage, existing shards are of another store, JSONL or split, or the JSONL, a list or a
        component's folder is missing
   11   another run is packing into the same folder
   12   the manifest or an index of earlier shards is damaged, or a shard is missing

@@ -13,7 +13,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.storage import files, locks
 from shardwright.storage.local import require_writable
 from shardwright.storage.urls import is_within
-from shardwright.store import facts, rearrange
+from shardwright.store import facts, identity, rearrange
 from shardwright.store.folders import holds_shards
 from shardwright.store.journal import Journal
 from shardwright.store.store import Store
@@ -76,3 +76,4 @@ def opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
                 progress.say(f"finished the interrupted run: {done}")
                 naming.require_recorded(request)
             yield Journals(journal, known)
+        identity.ensure(store)  # of the merged records, and not of a run that did not end

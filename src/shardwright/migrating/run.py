@@ -22,6 +22,7 @@ from shardwright.migrating import MigrateSummary
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files, locks
+from shardwright.store import identity
 from shardwright.store.arrays import Array, read_array, write_arrays
 from shardwright.store.folders import leftovers
 from shardwright.store.journal import recover
@@ -62,6 +63,7 @@ def run(
             if isinstance(error, KeyboardInterrupt):
                 error.add_note("run the same command to continue")
             raise
+        identity.ensure(store)
     return summary
 
 

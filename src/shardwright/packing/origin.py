@@ -16,10 +16,30 @@ from shardwright.store.commands import quoted
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 
+_DIGITS = 12  # of an identity, in an error
+
 
 def jsonl_name(store: Store) -> str:
     """Give the path of the JSONL as a run records it."""
     return manifest.relative_name(store.jsonl, store.folder)
+
+
+def require_same_store(
+    store: Store, own: str | None, known: Sequence[str], output: Location, top: Location
+) -> None:
+    """Raise if shards that stay, or the run to resume, are of a store with another identity."""
+    if not known or own in known:
+        return
+    fix = "give another --output-dir"
+    if isinstance(output, Path):
+        fix = f"to replace its shards, run {again.overwrite(store, top)}; or {fix}"
+    is_other = f" (identity {own[:_DIGITS]})" if own else ", which has no identity"
+    raise UsageError(
+        f"was packed from another store (identity {known[-1][:_DIGITS]}), not from "
+        f"{store.folder}{is_other}, so nothing was written",
+        path=output,
+        fix=fix,
+    )
 
 
 def require_same_jsonl(store: Store, known: Sequence[str], output: Location) -> None:

@@ -298,6 +298,7 @@ def finish(
             shards=len(plan.shards),
             provenance={"components": msgspec.to_builtins(made, order="sorted")} if made else None,
             jsonl=begun.jsonl,
+            store_id=begun.store_id,
             parts=begun.parts,
             sync=True if begun.sync else UNSET,
         )

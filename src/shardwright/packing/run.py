@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from shardwright.errors import (
     NoSpaceError,
@@ -28,6 +28,7 @@ from shardwright.packing.origin import (
     require_one_jsonl,
     require_same_jsonl,
     require_same_kind,
+    require_same_store,
 )
 from shardwright.packing.plan import Plan, plan
 from shardwright.packing.request import Request
@@ -46,7 +47,7 @@ from shardwright.storage import locks
 from shardwright.storage.local import require_space, require_writable
 from shardwright.storage.remote import storage_at
 from shardwright.storage.urls import Location, Url, is_within
-from shardwright.store import provenance
+from shardwright.store import identity, provenance
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 from shardwright.summary import require_sum
@@ -56,6 +57,7 @@ from shardwright.summary import require_sum
 class _Source:
     """What a run takes from the store besides the samples."""
 
+    store_id: str | UnsetType
     made: Mapping[str, Entry]  # how the arrays were made
     empties: Mapping[str, bytes]  # the empty caption
 
@@ -74,12 +76,16 @@ def run(request: Request, progress: Progress) -> PackSummary:
             locks.require_unlocked(target.folder)
     starts = _starts(request, targets)
     last = again.last_run(request, targets)
+    store_id = identity.read(store)
+    for target, begin in zip(targets, starts, strict=True):
+        top = last.top if last else request.output_dir
+        require_same_store(store, store_id, begin.store_ids, target.folder, top)
     choice = read_choice(again.settings_of(request, split, targets, starts, last), store)
     settings = choice.settings
     again.announce(request, last, settings, targets, progress)
     found = scan(store, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
-    source = _source(store)
+    source = _source(store, store_id)
     before = [[] if request.other_jsonl else packed_from(target.folder) for target in targets]
     if request.way:
         for target, names in zip(targets, before, strict=True):
@@ -153,13 +159,13 @@ def _beside(targets: Sequence[Target]) -> frozenset[str]:
     return frozenset().union(*map(start.packed_ids, others))
 
 
-def _source(store: Store) -> _Source:
+def _source(store: Store, store_id: str | None) -> _Source:
     made = {  # without the component, because the manifest has the recipe
         name: msgspec.structs.replace(entry, component=None)
         for name, entry in provenance.read(store.folder).items()
         if name in store.recipe.by_name
     }
-    return _Source(made, empty.read(store))
+    return _Source(store_id or UNSET, made, empty.read(store))
 
 
 def _has_work(job: Job, jobs: Sequence[Job]) -> bool:
@@ -269,6 +275,7 @@ def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Pro
             base=job.start.base,
             store=manifest.relative_name(request.store.folder, job.folder),
             jsonl=jsonl_name(request.store),
+            store_id=source.store_id,
             parts=parts or UNSET,
             sync=sync.note(job.start),
         )

@@ -13,7 +13,7 @@ from shardwright.interrupts import check
 from shardwright.packing.outdated import Packed
 from shardwright.packing.plan import Again
 from shardwright.recipes.split import Split
-from shardwright.shards.format import index, manifest
+from shardwright.shards.format import consistency, index, manifest
 from shardwright.shards.format.manifest import (
     Before,
     IdsFile,
@@ -51,6 +51,13 @@ class Start:
     packed: Sequence[Packed] = ()  # the shards that were there, unless they are all replaced
     before: Manifest | None = None  # of a sync: what it follows up
     again: Sequence[Again] = ()  # of a sync: the shards to write again
+
+    @property
+    def store_ids(self) -> list[str]:
+        """Give the known identities of the stores that its shards were packed from."""
+        known = consistency.store_ids(self.before or self.base)
+        resumed = self.resumed.store_id if self.resumed else None
+        return [*known, resumed] if resumed else known
 
     def require_same(self, plan: str, settings: PackSettings) -> None:
         """Raise if what would be packed now is not what the resumed run was packing."""
@@ -186,7 +193,12 @@ def resume(output: Location) -> Start:
         fix = f"pack with --append, or with {_spelt('overwrite', run.settings)}"
         raise UsageError("its last run was a build, which is finished", path=output, fix=fix)
     again = Unfinished(
-        append=run.append, plan=run.plan, settings=run.settings, replaces=[], base=base
+        append=run.append,
+        plan=run.plan,
+        settings=run.settings,
+        replaces=[],
+        base=base,
+        store_id=run.store_id,
     )
     if run.sync:
         written = [shard.path for shard in done.shards if shard.run == last]

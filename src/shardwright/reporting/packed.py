@@ -20,10 +20,10 @@ from shardwright.packing.start import current_run, packed_ids
 from shardwright.progress import Progress, quantity
 from shardwright.reporting import PackedStatus
 from shardwright.shards.format import consistency, index, manifest
-from shardwright.shards.format.manifest import PackSettings, Run, Unfinished
+from shardwright.shards.format.manifest import Manifest, PackSettings, Run, Unfinished
 from shardwright.shards.format.parts import is_packed, packed_below, top_folder
 from shardwright.storage.urls import Location
-from shardwright.store import commands, provenance
+from shardwright.store import commands, identity, provenance
 from shardwright.store.folders import holds_shards
 from shardwright.store.store import Store
 
@@ -37,7 +37,7 @@ class _Packing:
     unfinished: Unfinished | None = None
     samples: int = 0
     ready: int = 0  # of them, those whose id is ready in the store
-    other: str = ""  # settings of the store that differ: it is another one, or was recomputed
+    other: str = ""  # what it holds, if the store is another one or was recomputed since
     outdated: int = 0  # samples that the store has changed or removed since
     damaged: bool = False
 
@@ -59,7 +59,7 @@ class _Group:
 
     @property
     def other(self) -> str:
-        """List the settings of the store that differ."""
+        """Say what it holds, if the store is another one or was recomputed since."""
         return next((one.other for one in self.packings if one.other), "")
 
     @property
@@ -95,6 +95,7 @@ class Packings:
         self._jsonl = manifest.relative_name(store.jsonl, store.folder)
         self._entries, self._recipe = provenance.readable(store.folder), store.recipe
         self._store, self._scan, self._ready = store, scan, ready
+        self._store_id = identity.read(store)
         self._left = set(ready)  # ready samples that are in no folder
         self._packings = [self._read(folder, ready) for folder in _folders(output_dir)]
 
@@ -147,7 +148,7 @@ class Packings:
                 return commands.command("verify", where, *flags), why
         if alike and not mine:
             group = alike[0]
-            why = f"{group.top} holds arrays made with other settings ({group.other})"
+            why = f"{group.top} holds {group.other}"
             return None, f"{why}; to replace them, run {again.overwrite(store, group.top)}"
         split = any(group.settings and group.settings.split for group in groups)
         if not mine and not split and not holds_shards(self.output_dir):
@@ -193,6 +194,14 @@ class Packings:
         asked = wanted(self._store, msgspec.structs.replace(settings, part=None))
         return lambda sample: asked is None or self._scan.ids[sample] in asked
 
+    def _other(self, listed: Manifest) -> str:
+        """Say what a folder holds, if the store is another one or was recomputed since."""
+        known = consistency.store_ids(listed)
+        if known and self._store_id not in known:
+            return "samples of another store"
+        kind = consistency.other_kind(listed, self._recipe, self._entries)
+        return kind and f"arrays made with other settings ({kind})"
+
     def _read(self, folder: Location, ready: Set[str]) -> _Packing:
         found = _Packing(folder, [])
         try:
@@ -200,7 +209,7 @@ class Packings:
             listed = manifest.load_manifest(folder)
             if listed is not None:
                 found.runs = listed.runs
-                found.other = consistency.other_kind(listed, self._recipe, self._entries)
+                found.other = self._other(listed)
                 packed = []
                 for shard in listed.shards:
                     check()

@@ -15,11 +15,21 @@ from pathlib import Path
 
 from shardwright.buckets import Bucket, is_bucket
 from shardwright.engine import Engine
+from shardwright.errors import DamageError
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format.empty import empty_faults, empty_members
 from shardwright.storage.files import read_existing
-from shardwright.store import array_faults, facts, folders, provenance, rearrange, records, rules
+from shardwright.store import (
+    array_faults,
+    facts,
+    folders,
+    identity,
+    provenance,
+    rearrange,
+    records,
+    rules,
+)
 from shardwright.store.array_faults import ArrayCounts, Expected
 from shardwright.store.commands import Commands
 from shardwright.store.findings import Finding, VerifyReport
@@ -48,6 +58,11 @@ def verify_store(
         what = "renaming or pruning images is not finished, so arrays may not match their records"
         path, fix = rearrange.note_of(store), f"to finish it, run {run.derive}"
         findings.append(Finding("rearrange_unfinished", str(path), None, what, fix))
+    try:
+        identity.read(store)
+    except DamageError as error:
+        path, fix = store.state / identity.NAME, error.fix or ""
+        findings.append(Finding("identity_damaged", str(path), None, error.what, fix))
     for row, component in enumerate(components):
         if samples.ids and row not in rows:  # one finding, not one per record
             kind, what = f"{component.name}_folder_missing", "is missing, but every record needs it"

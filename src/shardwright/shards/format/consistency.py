@@ -82,6 +82,12 @@ def other_kind(manifest: Manifest, recipe: Recipe, entries: Mapping[str, provena
     return other_recipe(manifest, recipe) or other_settings(manifest, entries)
 
 
+def store_ids(manifest: Manifest) -> list[str]:
+    """Give the known identities of the stores that the shards were packed from."""
+    runs = (manifest.runs[number] for number in manifest.by_run())
+    return list(dict.fromkeys(run.store_id for run in runs if run.store_id))
+
+
 def unknown_settings(manifest: Manifest, entries: Mapping[str, provenance.Entry]) -> list[str]:
     """Name the components whose settings only the shards or only a store records."""
     runs = (manifest.runs[number] for number in manifest.by_run())

@@ -96,10 +96,8 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def conditions(self, store: Location) -> list[str]:
         """Spell the conditions and lists, which all runs of a folder share."""
         words = [word for text in self.where for word in ("--where", text)]
-        for flag, file in (
-            ("--ids-file", self.ids_file),
-            ("--exclude-ids-file", self.exclude_ids_file),
-        ):
+        lists = {"--ids-file": self.ids_file, "--exclude-ids-file": self.exclude_ids_file}
+        for flag, file in lists.items():
             words += [flag, str(joined(store, file.path))] if file else []
         return words
 
@@ -108,8 +106,7 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         words = ["--bucket", ",".join(self.buckets)] if self.buckets else []
         if self.shuffle:
             words += ["--shuffle", *(["--seed", str(self.seed)] if self.seed else [])]
-        if self.limit is not None:
-            words += ["--limit", str(self.limit)]
+        words += [] if self.limit is None else ["--limit", str(self.limit)]
         return words if self.shard_size == 1000 else [*words, "--shard-size", str(self.shard_size)]
 
     def flags(self, store: Location) -> list[str]:
@@ -133,6 +130,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     shards: Count
     provenance: Any = None
     jsonl: str | None = None  # that was packed, relative to the store's folder; None: unknown
+    store_id: str | UnsetType = UNSET  # the identity of the store; absent: unknown
     parts: dict[str, str] | UnsetType = UNSET  # of a split: the plan of each part in this run
     sync: bool | UnsetType = UNSET  # whether it also wrote shards of earlier runs again
     build: dict[str, Any] | UnsetType = UNSET  # what a build was made from; absent: it was a pack
@@ -200,6 +198,7 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     base: Manifest | None  # of the shards that stay
     store: str | None = None  # that is packed, relative to the shard folder; None: unknown
     jsonl: str | None = None  # and its metadata, relative to the store's folder
+    store_id: str | UnsetType = UNSET  # as of a run
     parts: dict[str, str] | UnsetType = UNSET  # as of a run
     sync: Before | UnsetType = UNSET  # what a sync needs to be finished
     build: dict[str, Any] | UnsetType = UNSET  # as of a run
