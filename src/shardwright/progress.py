@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+_LINES = 20
+_MINUTE = 60
+
 
 class Progress:
     """Reports nothing. Work is a series of phases, each with a total to count towards."""
@@ -65,6 +68,23 @@ class Lines(Progress):
         with suppress(OSError, ValueError):  # a log that cannot be written must not stop the work
             # In one piece, so that Ctrl-C leaves no partial line.
             print(f"{text}\n", end="", file=self.stream, flush=True)
+
+
+class Milestones:
+    """When a log gets a line about many equal pieces of work: twenty times, and every minute."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.lines = 0
+        self.last = time.monotonic()
+
+    def reached(self, done: int) -> bool:
+        """Whether a line is due, now that so many are done."""
+        lines, now = done * _LINES // self.total, time.monotonic()
+        due = lines > self.lines or now - self.last >= _MINUTE
+        if due:
+            self.lines, self.last = lines, now
+        return due
 
 
 class Bar(Progress):

@@ -15,6 +15,7 @@ import pytest
 
 from shardwright import pack, verify
 from tests import commands
+from tests.durability.scenarios import small_store, twenty
 from tests.stores import Store, line, make_store, record, records
 
 
@@ -308,14 +309,38 @@ def test_pack_notes_records_that_an_interrupted_derive_left(store: Store, output
     assert f"note: {journal} holds records of an interrupted run" in done.stdout
 
 
-def test_pack_notes_how_many_records_a_limit_left_unchecked(store: Store, output: Path) -> None:
-    flags = ("--derived-dir", store.root, "--output-dir", output)
-    left = len(store.records) - 1
-    assert (
-        f"note: {left} records already packed or excluded; not checked"
-        in commands.run("pack", *flags, "--dry-run", "--limit", "1").stdout
-    )
-    assert "left out" not in commands.run("pack", *flags, "--dry-run").stdout
+def test_pack_notes_why_records_were_not_checked(store: Store, output: Path) -> None:
+    def noted(*more: str) -> list[str]:
+        done = commands.run("pack", "--derived-dir", store.root, "--output-dir", output, *more)
+        assert done.returncode == 0, done.stderr
+        return [line for line in done.stdout.splitlines() if "not checked" in line]
+
+    assert noted("--dry-run") == []
+    assert noted("--dry-run", "--limit", "1") == [
+        "note: 6 ready records not checked: 6 over --limit"
+    ]
+    few = ("--bucket", "832x1216", "--limit", "2")
+    assert noted("--dry-run", *few) == [
+        "note: 5 ready records not checked: 4 left out, 1 over --limit"
+    ]
+    assert noted(*few) == ["note: 5 ready records not checked: 4 left out, 1 over --limit"]
+    assert noted("--append", "--limit", "4") == [
+        "note: 3 ready records not checked: 2 already packed, 1 over --limit"
+    ]
+    assert noted("--append") == ["note: 6 ready records not checked: 6 already packed"]
+
+
+def test_a_log_has_twenty_lines_for_any_number_of_shards(tmp_path: Path, output: Path) -> None:
+    many = small_store(tmp_path / "many", twenty(90))
+    flags = ("--derived-dir", many.root, "--output-dir", output)
+    logs = commands.run("pack", *flags, "--shard-size", "1").stderr.splitlines()
+    written = [line for line in logs if line.startswith("write: ")]
+    assert len(written) == 20
+    assert ", 90/90 shards" in written[-1]
+    logs = commands.run("verify", output).stderr.splitlines()
+    checked = [line for line in logs if line.startswith("verify: ")]
+    assert len(checked) == 20
+    assert " OK, 90/90 shards" in checked[-1]
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])

@@ -185,12 +185,62 @@ def test_a_bucket_that_becomes_empty_loses_its_folder(seven: Changing, output: P
     assert packed(seven, output, sync=True).written_shards == 0
 
 
-def test_a_sample_that_moves_to_another_bucket_is_new_there(seven: Changing, output: Path) -> None:
+def counts(summary: PackSummary) -> tuple[dict[str, int], dict[str, int], int]:
+    """Give the changed and the removed samples by reason, and how many are new."""
+    assert summary.synced is not None
+    changed, removed = (
+        {reason: one.count for reason, one in found.items()}
+        for found in (summary.synced.changed, summary.synced.removed)
+    )
+    return changed, removed, summary.synced.new_samples
+
+
+def test_a_sample_that_moves_to_another_bucket_is_changed_and_not_new(
+    seven: Changing, output: Path
+) -> None:
     seven.move("img1", OTHER)
-    packed(seven, output, sync=True)
+    assert counts(packed(seven, output, sync=True)) == ({"aspect_bucket": 1}, {}, 0)
     assert ids_by_shard(output)["bucket_24x16/shard-000000.tar"] == ["img0"]
     assert ids_by_shard(output)["bucket_32x16/shard-000001.tar"] == ["img1"]
     assert_follows(seven, output)
+
+
+def test_a_moved_sample_whose_place_a_limit_gives_to_another_is_removed(
+    tmp_path: Path, output: Path
+) -> None:
+    changing = Changing(tmp_path / "derived", [record(f"img{n}", ONE) for n in range(3)])
+    packed(changing, output, limit=3)
+    del changing.records["img2"]
+    changing.records = {"img9": record("img9", ONE), **changing.records}
+    changing.move("img1", OTHER)
+    summary = packed(changing, output, sync=True, limit=2)
+    assert sorted(all_ids(output)) == ["img0", "img9"]
+    assert counts(summary) == ({}, {"record_gone": 1, "not_selected": 1}, 1)
+
+
+def test_the_table_of_a_sync_shows_the_folder_as_it_is_then(seven: Changing, output: Path) -> None:
+    seven.move("img1", NEW)
+    seven.remove("img4")
+    flags = ("pack", "--sync", "--derived-dir", seven.root, "--output-dir", output)
+    expected = [["16x24", "1", "1"], ["24x16", "3", "2"], ["32x16", "2", "1"]]
+    for more in (["--dry-run"], []):
+        lines = commands.run(*flags, *more).stdout.splitlines()
+        at = lines.index("after the sync:")
+        assert lines[at + 1].split() == ["bucket", "samples", "shards", "bytes"]
+        rows = [line.split() for line in lines[at + 2 :] if line.startswith(("16x", "24x", "32x"))]
+        assert [row[:3] for row in rows] == expected
+    sizes = [sum(p.stat().st_size for p in output.glob(f"bucket_{row[0]}/*")) for row in expected]
+    assert [row[3] for row in rows] == [f"{size:,}" for size in sizes]
+    assert "after the sync" not in commands.run(*flags).stdout  # which has nothing to do
+
+
+def test_the_table_of_a_sync_shows_every_part(split: Changing, output: Path) -> None:
+    held = {part: len(all_ids(output / part)) for part in ("train", "val")}
+    split.caption(all_ids(output / "train")[0])
+    flags = ("--derived-dir", split.root, "--output-dir", output)
+    lines = commands.run("pack", "--sync", *flags).stdout.splitlines()
+    rows = [line.split() for line in lines if line.startswith(("train", "val"))]
+    assert {row[0]: int(row[1]) for row in rows} == held
 
 
 def test_a_sync_with_nothing_to_do_says_so_and_changes_nothing(
@@ -575,7 +625,8 @@ def test_samples_follow_into_the_parts_of_a_split(split: Changing, output: Path)
     assert {one.fix for one in report.findings if one.kind == "outdated"} == {sync}
     with pytest.raises(OutdatedError, match=f"--output-dir {output} --sync"):
         packed(split, output, append=True)
-    packed(split, output, sync=True)
+    summary = packed(split, output, sync=True)
+    assert counts(summary) == ({"split": 1}, {"record_gone": 1}, 0)
     assert ({*all_ids(output / "train")}, {*all_ids(output / "val")}) == (train, val)
     assert verify(output, against=split.root, workers=1).findings == []
     before = contents(output)
@@ -665,7 +716,10 @@ def test_after_any_history_the_shards_hold_exactly_the_ready_samples(
         for number, (step, name) in enumerate([*steps, ("sync", "2")]):
             there = name in changing.records
             if step == "sync":
-                packed(changing, output, sync=True, shard_size=int(name))
+                held = len(all_ids(output))
+                summary = packed(changing, output, sync=True, shard_size=int(name))
+                _, removed, new = counts(summary)
+                assert held - sum(removed.values()) + new == len(all_ids(output))
                 assert_follows(changing, output)
                 before = contents(output)
                 packed(changing, output, sync=True)

@@ -114,8 +114,11 @@ def run(options: argparse.Namespace) -> int:
 
 def describe(summary: PackSummary) -> str:
     """Write for people what was packed, what was not, and what to do about it."""
-    buckets = []
-    if summary.buckets:
+    buckets, synced = [], summary.synced
+    if synced is not None and (summary.written_shards or summary.removed_shards):
+        then = buckets_table(synced.buckets, synced.parts, summary.dry_run)
+        buckets = [f"after the sync:\n{then}"]
+    elif summary.buckets:
         buckets = [buckets_table(summary.buckets, summary.parts, summary.dry_run)]
     return "\n\n".join([_headline(summary), *buckets, _counts(summary), *_advice(summary)])
 
@@ -232,8 +235,12 @@ def _advice(summary: PackSummary) -> list[str]:
             f"packed; to merge them, run:\n  {summary.derive_command}"
         )
     if summary.unopened_records and summary.synced is None:
-        unopened = quantity(summary.unopened_records, "records")
-        advice.append(f"note: {unopened} already packed or excluded; not checked")
+        left_out = _total(summary.left_out)
+        packed = summary.unopened_records - left_out - summary.over_limit
+        why = {"already packed": packed, "left out": left_out, "over --limit": summary.over_limit}
+        counts = ", ".join(f"{count:,} {what}" for what, count in why.items() if count)
+        unopened = quantity(summary.unopened_records, "ready records")
+        advice.append(f"note: {unopened} not checked: {counts}")
     if summary.dry_run and summary.written_bytes and summary.free_bytes is not None:
         verdict = "enough" if summary.written_bytes <= summary.free_bytes else "NOT ENOUGH"
         advice.append(

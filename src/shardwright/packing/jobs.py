@@ -96,26 +96,7 @@ def summarize(
     """
     skipped = checked.skipped(scan)
     ready = scan.ready_records - len(checked.invalid)
-    buckets: dict[str, BucketSummary] = {}
-    parts = {
-        job.target.part: PartSummary()
-        for job in jobs
-        if job.target.part and job.layout.settings.split
-    }
-    for job in jobs:
-        for shard in job.todo:
-            name = shard.path.rpartition("/")[2]
-            off_shape = sum(checked.off_shape[sample] for sample in shard.samples)
-            entries = [(buckets, job.target.prefix + name)]
-            if job.target.part:
-                part = parts[job.target.part]
-                part.count(len(shard.samples), shard.bytes)
-                entries.append((part.buckets, name))
-            for group, spelt in entries:
-                entry = group.setdefault(shard.bucket, BucketSummary())
-                entry.count(len(shard.samples), shard.bytes)
-                entry.off_shape += off_shape
-                entry.shard_bytes[spelt] = shard.bytes
+    buckets, parts = _tables(jobs, checked)
     new = {job.target.prefix + shard.path for job in jobs for shard in job.todo}
     kept = [shard for job in jobs for shard in job.layout.shards if shard.path in job.kept]
     again = {sample for job in jobs for shard in job.start.again for sample in shard.samples}
@@ -145,14 +126,54 @@ def summarize(
         derive_command=derive,
         seconds=round(time.monotonic() - started, 3),
         skipped_by_reason=dict(skipped),
-        buckets=dict(sorted(buckets.items(), key=lambda item: Bucket.parse(item[0]))),
+        buckets=buckets,
         left_out=dict(selected.left_out),
         packed_before=selected.packed_before + finished,
         over_limit=len(selected.order) - len(checked.chosen) - len(checked.invalid),
         parts=parts,
-        synced=_synced(jobs, synced, len(checked.chosen)) if synced else None,
+        synced=_synced(jobs, synced, checked, scan) if synced else None,
         index_commands=[] if obstacle else list(_index_commands(jobs, old)),
     )
+
+
+def _tables(
+    jobs: Sequence[Job], checked: Checked, *, stays: bool = False
+) -> tuple[dict[str, BucketSummary], dict[str, PartSummary]]:
+    """Count what is written, by bucket and by part; with ``stays``, also the shards that stay."""
+    buckets: dict[str, BucketSummary] = {}
+    parts = {
+        job.target.part: PartSummary()
+        for job in jobs
+        if job.target.part and job.layout.settings.split
+    }
+
+    def count(job: Job, bucket: str, samples: int, nbytes: int) -> list[BucketSummary]:
+        groups = [buckets]
+        if job.target.part:
+            part = parts[job.target.part]
+            part.count(samples, nbytes)
+            groups.append(part.buckets)
+        entries = [group.setdefault(bucket, BucketSummary()) for group in groups]
+        for entry in entries:
+            entry.count(samples, nbytes)
+        return entries
+
+    for job in jobs:
+        for shard in job.todo:
+            name = shard.path.rpartition("/")[2]
+            entries = count(job, shard.bucket, len(shard.samples), shard.bytes)
+            for entry, spelt in zip(entries, (job.target.prefix + name, name), strict=False):
+                entry.off_shape += sum(checked.off_shape[sample] for sample in shard.samples)
+                entry.shard_bytes[spelt] = shard.bytes
+        for one in (*job.start.base.shards, *job.kept.values()) if stays else ():
+            count(job, one.bucket, one.samples, one.bytes)
+    for part in parts.values():
+        part.buckets = _in_order(part.buckets)
+    return _in_order(buckets), parts
+
+
+def _in_order(buckets: dict[str, BucketSummary]) -> dict[str, BucketSummary]:
+    return dict(sorted(buckets.items(), key=lambda item: Bucket.parse(item[0])))
 
 
 def _index_commands(jobs: Sequence[Job], old: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -164,19 +185,26 @@ def _index_commands(jobs: Sequence[Job], old: Mapping[str, Sequence[str]]) -> It
             yield commands.index(job.folder, loaders, *["--remove"] * empty)
 
 
-def _synced(jobs: Sequence[Job], found: Comparison, new: int) -> SyncSummary:
-    moved = {}
+def _synced(jobs: Sequence[Job], found: Comparison, checked: Checked, scan: Scan) -> SyncSummary:
+    renumbered = {}
     for job in jobs:
         paths = {(shard.bucket, shard.number): shard.path for shard in job.layout.shards}
         for shard in job.start.again:
             path = paths[shard.bucket, shard.number]
             if path != shard.before:
-                moved[job.target.prefix + shard.before] = job.target.prefix + path
+                renumbered[job.target.prefix + shard.before] = job.target.prefix + path
+    chosen = set(checked.chosen)
+    for sample in found.moved.keys() - chosen:  # a limit has given its place to another
+        found.changed.take(found.moved[sample])
+        found.removed.add("not_selected", scan.ids[sample])
+    buckets, parts = _tables(jobs, checked, stays=True)
     return SyncSummary(
         changed=dict(found.changed),
         removed=dict(found.removed),
-        new_samples=new,
-        moved_shards=moved,
+        new_samples=len(chosen - found.moved.keys()),
+        moved_shards=renumbered,
         untouched_shards=sum(len(job.start.base.shards) for job in jobs),
         new_settings=any(job.has_other_settings for job in jobs),
+        buckets=buckets,
+        parts=parts,
     )

@@ -66,6 +66,7 @@ class Comparison:
     changed: Counts = field(default_factory=Counts)
     removed: Counts = field(default_factory=Counts)
     not_ready: Counts = field(default_factory=Counts)
+    moved: dict[int, str] = field(default_factory=dict)  # changed samples that go elsewhere: why
 
     @property
     def outdated(self) -> int:
@@ -106,12 +107,14 @@ def compare(
     progress: Progress,
     *,
     lists: Callable[[str], bool] = lambda name: True,
+    elsewhere: Callable[[int], bool] = lambda sample: False,
     moved: bool = True,
 ) -> Comparison:
     """Compare every packed sample with the store; one that is not asked for does not stay.
 
-    Of those that are not ready, only the id is known: whether it is in the ``lists`` asked for.
-    Arrays are read that are newer than their shard, or, if ``moved``, were moved there later.
+    It may be asked for ``elsewhere``, in another part of a split. Of those that are not ready, only
+    the id is known: whether it is in the ``lists`` asked for. Arrays are read that are newer than
+    their shard, or, if ``moved``, were moved there later.
     """
     places = {found.ids[sample]: sample for sample in found.ready()}
     absent = {name for shard in packed for name in shard.ids if name not in places}
@@ -151,10 +154,11 @@ def compare(
                     result.not_ready.add(reasons[name], name)
                 elif shard.named:
                     result.removed.add("not_selected" if name in reasons else "record_gone", name)
-            elif not stays(sample):
+            elif not stays(sample) and not elsewhere(sample):
                 result.removed.add("not_selected", name)
-            elif found.buckets[sample] != bucket:
-                result.changed.add("aspect_bucket", name)
+            elif not stays(sample) or found.buckets[sample] != bucket:
+                why = result.moved[sample] = "aspect_bucket" if stays(sample) else "split"
+                result.changed.add(why, name)
             else:
                 stay.append(sample)
                 if name in changes:

@@ -28,7 +28,7 @@ from shardwright.packing import known
 from shardwright.packing.plan import Plan, Shard
 from shardwright.packing.start import existing
 from shardwright.packing.write import ShardToWrite, make_task, write_shard
-from shardwright.progress import Progress, quantity, size
+from shardwright.progress import Milestones, Progress, quantity, size
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import index, manifest, records, sums
 from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
@@ -131,7 +131,7 @@ def write(
         for folder in _folders(output, bucket):
             files.make_folder(folder)
     progress.phase("write", sum(shard.bytes for shard in shards), "B")
-    entries: list[ShardEntry] = []
+    entries, milestones = list[ShardEntry](), Milestones(len(shards))
     etags: dict[str, str] = {}
     given: dict[str, Shard] = {}  # tasks that were given to workers, and are not done
     held: dict[str, list[ShardEntry]] = {bucket: [] for bucket in remaining}
@@ -159,10 +159,11 @@ def write(
                     _publish(output, bucket, held[bucket], keep if bucket in replaced else None)
                     held[bucket].clear()
                 entries.append(entry)
-                progress.note(
-                    f"{prefix}{entry.path} {quantity(entry.samples, 'samples')}, "
-                    f"{len(entries)}/{quantity(len(shards), 'shards')}"
-                )
+                if milestones.reached(len(entries)):
+                    progress.note(
+                        f"{prefix}{entry.path} {quantity(entry.samples, 'samples')}, "
+                        f"{len(entries)}/{quantity(len(shards), 'shards')}"
+                    )
     except BaseException as error:
         with suppress(StorageError):  # the error that brought us here is the one to report
             if isinstance(output, Path):

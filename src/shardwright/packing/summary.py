@@ -17,6 +17,12 @@ class Counts(dict[str, Count]):
         else:
             self[reason] = Count(count, example)
 
+    def take(self, reason: str) -> None:
+        """Count one less."""
+        self[reason].count -= 1
+        if not self[reason].count:
+            del self[reason]
+
     @property
     def total(self) -> int:
         """Count all of them."""
@@ -63,6 +69,8 @@ class SyncSummary:
     moved_shards: dict[str, str]  # by old name: the last ones, where a shard has become empty
     untouched_shards: int
     new_settings: bool  # other ones are recorded than before
+    buckets: dict[str, BucketSummary]  # what the folder holds afterwards, over all parts
+    parts: dict[str, PartSummary]  # and by part of a split
 
 
 @dataclass

@@ -45,8 +45,10 @@ def follow(
     Give also what has changed in all targets.
     """
     followed, total = [], Comparison()
+    anywhere = set(selected.order)
     for target, start in zip(targets, starts, strict=True):
-        asked = set(selected.of_part(selected.order, target.part))
+        part = target.part
+        asked = anywhere if part is None else set(selected.of_part(selected.order, part))
         result = compare(
             target.folder,
             start.packed,
@@ -55,10 +57,12 @@ def follow(
             engine,
             progress,
             lists=lambda name: choice.fault(name, None) is None,
+            elsewhere=anywhere.__contains__,
         )
         require_ready(found.store, result.not_ready)
         followed.append(_followed(start, result))
         total.shards += result.shards
+        total.moved |= result.moved
         sums = ((total.changed, result.changed), (total.removed, result.removed))
         for summed, counts in sums:
             for reason, count in counts.items():

@@ -21,7 +21,7 @@ from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing import again
 from shardwright.packing.choice import wanted
-from shardwright.progress import Progress, quantity
+from shardwright.progress import Milestones, Progress, quantity
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import consistency, keys, manifest, sums
 from shardwright.shards.format.index import INDEX_FOLDER
@@ -252,7 +252,7 @@ def _check(
         progress.phase("verify", sum(sizes[task.path] for task in tasks), "B")
     else:
         progress.phase("verify", len(tasks), "shards")
-    seen: list[Seen] = []
+    seen, milestones = list[Seen](), Milestones(len(tasks))
     sent = (_with_source(task, source, checker) for task in tasks)
     with closing(engine.run(checker.check, sent)) as messages:
         for message in messages:
@@ -263,7 +263,9 @@ def _check(
             progress.advance(0 if checker.read_data else 1)
             state = "outdated" if message.outdated else "OK"
             state = "damaged" if any(f.damage for f in message.findings) else state
-            progress.note(f"{message.path} {state}, {len(seen)}/{quantity(len(tasks), 'shards')}")
+            if milestones.reached(len(seen)) or state == "damaged":
+                count = quantity(len(tasks), "shards")
+                progress.note(f"{message.path} {state}, {len(seen)}/{count}")
     return sorted(seen, key=lambda shard: shard.path)  # the same report for any workers
 
 
