@@ -10,6 +10,8 @@ from shardwright.cli.main import main, parser
 from tests.building.builds import records
 from tests.commands import run
 from tests.derive.pictures import make_images
+from tests.stores import Store
+from tests.tars import all_ids
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,12 @@ def test_a_split_that_is_given_in_pieces_has_all_parts() -> None:
         (["build", "a", "--resume"], "run the same command again"),
         (["derive", "a", "--resume"], "run the same command again"),
         (["derive", "a", "--workers", "2"], "give --device cpu:N"),
+        (["pack", "a", "--images", "b"], "pack reads a store"),
+        (["pack", "--store", "a"], "give the store without a flag, or with --derived-dir"),
+        (["pack", "--input-dir=a"], "give the store without a flag, or with --derived-dir"),
+        (["pack", "a", "--force"], "give --overwrite"),
+        (["pack", "a", "--maxcount", "9"], "give --shard-size N"),
+        (["pack", "a", "--filter", "b"], "give --where EXPRESSION"),
     ],
     ids=" ".join,
 )
@@ -94,3 +102,27 @@ def test_build_takes_o_for_its_output_folder(tmp_path: Path) -> None:
     done = run("build", images, "--encoders", "sketch", "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert len(records(tmp_path / "out")) == 3
+
+
+@pytest.mark.parametrize("flag", ["-o", "--output"])
+def test_pack_takes_its_store_and_output_as_people_try_first(
+    flag: str, store: Store, output: Path
+) -> None:
+    done = run("pack", store.root, flag, output)
+    assert done.returncode == 0, done.stderr
+    assert len(all_ids(output)) == len(store.records)
+    done = run("pack", store.root, "--derived-dir", store.root, flag, output)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: STORE with --derived-dir; give one of them\n",
+    )
+
+
+def test_pack_of_a_shard_folder_names_the_flag_for_that(store: Store, output: Path) -> None:
+    assert run("pack", store.root, "-o", output).returncode == 0
+    done = run("pack", output)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {output}: is a shard folder; give the store that is packed, and the folder of the "
+        "shards with --output-dir\n"
+    )

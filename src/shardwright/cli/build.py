@@ -84,7 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from": path("SHARDS", "build from these shards instead of images; see --components"),
         "--components": names("COMPONENT", "with --from: make these again, and copy the others"),
         **RECIPE,
-        "--output-dir -o": path("DIR", "where the shards go (data/shards, or as the recipe says)"),
+        "--output-dir --output -o": path(
+            "DIR", "where the shards go (data/shards, or as the recipe says)"
+        ),
         **ENCODING,
         **SELECTION,
         "--append": switch("add the images that have no sample yet, in new shards"),

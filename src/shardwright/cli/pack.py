@@ -79,12 +79,27 @@ exit status:
 """
 _SHARDS_LISTED = 10
 
+_STORE = "give the store without a flag, or with --derived-dir"
+_IMAGES = "pack reads a store; derive makes one of images, and build makes shards without one"
+_FORCE = "to replace the shards that are there, give --overwrite; to add what is new, --append"
+_SIZE = "give --shard-size N"
+HINTS = {  # of flags that other tools have
+    **dict.fromkeys(("--store", "--input", "--input-dir", "-i"), _STORE),
+    **dict.fromkeys(("--images", "--captions", "--encoders", "--fit"), _IMAGES),
+    **dict.fromkeys(("--force", "-f"), _FORCE),
+    **dict.fromkeys(("--maxcount", "--samples-per-shard"), _SIZE),
+    "--filter": "give --where EXPRESSION",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     flags = {
+        "store": path("STORE", "the store, as --derived-dir"),
         **STORE,
-        "--output-dir": path("DIR", "where the shards go (data/shards, or as the recipe says)"),
+        "--output-dir --output -o": path(
+            "DIR", "where the shards go (data/shards, or as the recipe says)"
+        ),
         **SELECTION,
         "--overwrite": switch(
             "remove the old shards, all or those of --bucket, once the new ones are complete"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.packing.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
-from shardwright.validate import integer, names, require_switches
+from shardwright.validate import integer, names, place, require_switches
 
 __all__ = ["BucketSummary", "PackSummary", "pack"]
 
@@ -18,6 +19,7 @@ StrPath = str | os.PathLike[str]
 
 @entry
 def pack(
+    store: StrPath | None = None,
     *,
     recipe: StrPath | None = None,
     derived_dir: StrPath | None = None,
@@ -50,12 +52,13 @@ def pack(
 ) -> PackSummary:
     """Pack the ready samples of a store into tar shards, one folder per aspect bucket.
 
-    Arguments are named as the flags of ``shardwright pack``; ``split`` may also be a mapping,
-    ``{"val": 0.05}``. Raises ShardExistsError (a
-    FileExistsError) before anything is written if a bucket already has shards, unless
-    ``overwrite``, ``resume``, ``append`` or ``sync``; OutdatedError if packed samples are not what
-    the store holds and would stay, unless ``sync``, which updates them with the settings of the
-    last run where none are given; InputMissingError (a FileNotFoundError) if the store is missing.
+    Arguments are named as the flags of ``shardwright pack``; ``store`` is the store, as
+    ``derived_dir`` is, and ``split`` may also be a mapping, ``{"val": 0.05}``. Raises
+    ShardExistsError (a FileExistsError) before anything is written if a bucket already has shards,
+    unless ``overwrite``, ``resume``, ``append`` or ``sync``; OutdatedError if packed samples are
+    not what the store holds and would stay, unless ``sync``, which updates them with the settings
+    of the last run where none are given; InputMissingError (a FileNotFoundError) if the store is
+    missing.
     """
     # Here, to keep the import of the package and --help fast.
     from msgspec.structs import asdict
@@ -66,6 +69,7 @@ def pack(
     from shardwright.packing.run import run
     from shardwright.storage.probe import require_conditions
     from shardwright.storage.urls import Url
+    from shardwright.store.folders import holds_shards
     from shardwright.store.places import find_places
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append, "sync": sync}
@@ -78,7 +82,13 @@ def pack(
         listed = ", ".join(f'"{name}"' for name in bucket_names(bucket))
         fix = f"to keep only these, give --where 'bucket in ({listed})'"
         raise UsageError("--sync follows all buckets of a folder, and --bucket names some", fix=fix)
-    places = find_places(recipe, derived_dir, jsonl, output_dir)
+    if store is not None and derived_dir is not None:
+        raise UsageError("STORE with --derived-dir", fix="give one of them")
+    folder = derived_dir if store is None else place("STORE", store)
+    if isinstance(folder, Path) and holds_shards(folder):
+        fix = "give the store that is packed, and the folder of the shards with --output-dir"
+        raise UsageError("is a shard folder", path=folder, fix=fix)
+    places = find_places(recipe, folder, jsonl, output_dir)
     conditions = names("--where", where)
     settings = read_settings(
         places.store.folder,
