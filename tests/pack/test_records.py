@@ -73,6 +73,7 @@ def test_the_file_holds_the_json_members_in_order_with_the_facts_of_the_store(
             names = ("tokens_lost", "cut_at", "enlarged", "cropped")
             given = {name: expected[name] for name in names if name in expected}
             mask = members[f"{one['image_id']}.t5m.npy"][-77:]
+            given["image_xxh3"] = expected["image"]["xxh3"]
             assert one[FACTS] == {**given, "tokens": {"t5": sum(mask)}}
             assert ("cut_at" in one[FACTS]) == (one["image_id"] == "img001")
         assert [found[0] for found in load(output, path, entries(output)[path].records_xxh3 or "")]
@@ -98,7 +99,7 @@ def test_the_last_facts_of_an_image_count_and_no_file_is_named(store: Store, out
     pack(derived_dir=store.root, output_dir=output, workers=1)
     found = {one["image_id"]: one[FACTS] for lines in beside(output).values() for one in lines}
     tokens = {"tokens": {"t5": sum(MASK)}}
-    assert found["img0"] == {"enlarged": 2.0, **tokens}
+    assert found["img0"] == {"enlarged": 2.0, "image_xxh3": "ab", **tokens}
     assert found["img1"] == {"tokens_lost": {"t5": 2}, **tokens}
     assert found["img2"] == tokens
 

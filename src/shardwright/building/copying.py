@@ -34,7 +34,7 @@ from shardwright.shards.format.keys import key
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.records import SampleFacts, records_name
 from shardwright.shards.reader.folder import COPY
-from shardwright.store.facts import Facts
+from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.records import BadRecordError, Record, ordered, parse
 
 _DAMAGED = "damaged"  # the reason of a sample of which a member is not as it was written
@@ -246,8 +246,12 @@ class Copied(Planned):
         names = {component.name for component in self.copying.kept}
         lost = {name: count for name, count in self.known.tokens_lost.items() if name in names}
         cut = {name: length for name, length in self.known.cut_at.items() if name in names}
+        image = None
+        if self.known.image_xxh3 is not None:  # all that shards have on record of it
+            image = ImageFile("", 0, 0, self.known.image_xxh3)
         known = Facts(
             self.source.image_id,
+            image=image,
             tokens_lost=lost | self.tokens_lost,
             cut_at=cut | self.cut_at,
             enlarged=self.known.enlarged,

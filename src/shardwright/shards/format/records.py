@@ -40,6 +40,7 @@ class SampleFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     cut_at: dict[str, int] = {}  # characters of the caption that were kept, if it was cut
     enlarged: float | None = None  # how many times the picture is enlarged, 1 if it is not
     cropped: float | None = None  # the share of the picture that is cut away
+    image_xxh3: str | None = None  # of the image's file
 
 
 def records_name(shard: str) -> str:
@@ -65,6 +66,8 @@ def _facts(record: Record, recipe: Recipe, known: Facts | None) -> SampleFacts:
         {name: kept for name, kept in known.cut_at.items() if name in recipe.by_name},
         known.enlarged,
         known.cropped,
+        # With outdated arrays, not all members are of the file on record.
+        known.image.xxh3 if known.image and not known.outdated else None,
     )
 
 
