@@ -195,8 +195,10 @@ def test_copies_are_listed_and_packing_without_them_keeps_one_of_each(
     done = run("look", at.store, "--duplicates", listed, "--threshold", "0.98")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        f"listed 1 sample of 1 group in {listed}\n"
+        f"listed 1 sample of 1 group in {listed}: "
+        "0 identical files, 1 nearly alike by dinov3 (cosine 0.98 or more)\n"
         "to leave them out, give it to shardwright pack --exclude-ids-file\n"
+        "to keep each group in one part of a split, give it to shardwright pack --split-by\n"
     )
     (line,) = map(json.loads, listed.read_text().splitlines())
     assert (line["image_id"], line["kept"]) == ("img000", "copy")

@@ -219,7 +219,7 @@ def test_similar_samples_are_found_in_the_background_and_become_flags(shards: Se
     assert {each["id"] for each in by} == {"copy", "img000"}
     text = [each["text"] for each in shards.get("api/overview")["attention"]]
     assert "near-duplicates have not been searched" not in text
-    assert any("nearly alike (cosine 0.95 or more)" in line for line in text)
+    assert any("nearly alike (dinov3: cosine 0.95 or more)" in line for line in text)
 
 
 def test_the_map_has_a_point_for_each_sample_and_colours_in_the_same_order(shards: Served) -> None:

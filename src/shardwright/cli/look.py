@@ -23,7 +23,10 @@ map. The page is served on this machine only (127.0.0.1), until Ctrl-C. Nothing 
 data, and nothing is loaded from elsewhere.
 
 --report writes one self-contained page instead, --id prints one sample, and --duplicates lists
-near-duplicates, all but the first of each group, for pack --exclude-ids-file."""
+identical files and near-duplicates, all but the first of each group, for pack --exclude-ids-file or
+--split-by. Images are compared by the first component with an encoder of ours that gives one vector
+for each image (dinov2, dinov3, siglip2). --component names another; without one, only identical
+files are found."""
 EXAMPLE = """\
   shardwright look data/shards
   shardwright look data/derived --images /mnt/moved/approved
@@ -55,12 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save": path("FILE.png", "with --id: save its image, at most 1,024 pixels a side"),
         "--report": path("FILE.html", "write one self-contained page, and open none"),
         "--samples": number("pictures in the report (48)"),
-        "--duplicates": path("FILE.jsonl", "list near-duplicates, and open no page"),
+        "--duplicates": path("FILE.jsonl", "list copies and near-duplicates, and open no page"),
         "--threshold": {
             "type": float,
             "metavar": "COSINE",
             "help": "with --duplicates: how alike they are at least (0.95)",
         },
+        "--component": text("NAME", "compare images by this component, a vector for each image"),
         "--no-browser": switch("only print the address of the page", "store_false"),
         "--port": number("of the page (8417, or any free one)"),
     }
@@ -94,13 +98,33 @@ def describe(summary: LookSummary) -> str:
 
 
 def _duplicates(summary: LookSummary, file: str) -> Iterator[str]:
-    about = ", compared approximately" if summary.approximate else ""
+    from shardwright.comparing.copies import NO_VECTOR  # here, to keep --help fast
+
+    about = "approximately, " if summary.approximate else ""
+    by = f"by {summary.vector} ({about}cosine {summary.threshold} or more)"
     if not summary.listed:
-        yield f"no near-duplicates{about}: {shown(file)} is empty"
-        return
-    listed, groups = quantity(summary.listed, "samples"), quantity(summary.groups, "groups")
-    yield f"listed {listed} of {groups} in {shown(file)}{about}"
-    yield "to leave them out, give it to shardwright pack --exclude-ids-file"
+        near = "" if summary.vector is None else f", and no near-duplicates {by}"
+        yield f"no identical files{near}: {shown(file)} is empty"
+    else:
+        listed, groups = quantity(summary.listed, "samples"), quantity(summary.groups, "groups")
+        near = f", {summary.listed - summary.identical:,} nearly alike {by}"
+        near = "" if summary.vector is None else near
+        identical = quantity(summary.identical, "identical files")
+        yield f"listed {listed} of {groups} in {shown(file)}: {identical}{near}"
+    if summary.vector is None:
+        own = ""
+        if summary.other_vectors:
+            own = f"; to use one of your own, add --component {shown(summary.other_vectors[0])}"
+        yield f"only identical files are found: {NO_VECTOR}{own}"
+    if summary.unknown_files:
+        count = quantity(summary.unknown_files, "samples")
+        yield f"no hash of the image file is on record for {count}: not compared as files"
+    if summary.in_parts:
+        verb = "is" if summary.in_parts == 1 else "are"
+        yield f"{quantity(summary.in_parts, 'groups')} {verb} in several parts of the split"
+    if summary.listed:
+        yield "to leave them out, give it to shardwright pack --exclude-ids-file"
+        yield "to keep each group in one part of a split, give it to shardwright pack --split-by"
 
 
 def _sample(sample: dict[str, Any]) -> str:

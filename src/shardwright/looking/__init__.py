@@ -43,8 +43,14 @@ class LookSummary(Summary):
     report: str | None = None  # the file that was written,
     shown: int = 0  # and how many samples it shows
     duplicates: str | None = None  # the file that was written,
-    groups: int = 0  # of samples that are nearly alike,
+    groups: int = 0  # of samples that are identical files or nearly alike,
     listed: int = 0  # samples in the file: all but the first of each group
+    identical: int = 0  # of those, how many are identical files
+    vector: str | None = None  # the component by which images were compared; None: only files were
+    threshold: float | None = None  # the least cosine
+    other_vectors: list[str] = field(default_factory=list)  # components that may be one too
+    unknown_files: int = 0  # samples of which no hash of the file is on record
+    in_parts: int = 0  # groups that are in several parts of a split
     approximate: bool = False  # whether some may be missing in it
     sample: dict[str, Any] | None = None  # the one that --id names
     saved: str | None = None  # the file with its picture,
@@ -66,6 +72,7 @@ def look(
     samples: int | None = None,
     duplicates: StrPath | None = None,
     threshold: float | None = None,
+    component: str | None = None,
     browser: bool = True,
     port: int | None = None,
     progress: Progress | None = None,
@@ -76,6 +83,7 @@ def look(
     ``duplicates`` show or write one thing instead, and return. The data is only read.
     """
     # Here, so that importing the package and printing --help are quick.
+    from shardwright.comparing.copies import named_vector
     from shardwright.deriving.images import strict
     from shardwright.looking.duplicates import as_cosine, write_groups
     from shardwright.looking.pictures import Previews
@@ -92,6 +100,8 @@ def look(
         raise UsageError("--save without --id", fix="name the sample with --id")
     if threshold is not None and duplicates is None:
         raise UsageError("--threshold without --duplicates", fix="on the page, move the slider")
+    if component is not None and id is not None:
+        raise UsageError("--component with --id", fix="leave it out: nothing is compared")
     if samples is not None and report is None:
         raise UsageError("--samples without --report", fix="the page shows all of them")
     if compare is not None and given:
@@ -106,6 +116,8 @@ def look(
         raise InputMissingError("--images: no such folder", path=folder, fix=fix)
     with strict():
         source = open_source("path", path, recipe, reporter)
+        if component is not None:
+            source.vector = named_vector(source.recipe, as_text("--component", component))
         _require_outside(source, picture, page, table)
         pictures = Previews(source, folder, decode=decode)
         summary = LookSummary(source.name, source.kind, len(source.table.ready))

@@ -7,13 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.looking.sources import Source, vector_component
+from shardwright.comparing.copies import Copies, image_vector
+from shardwright.comparing.similar import DEFAULT, Similar
+from shardwright.looking.sources import Source
 from shardwright.looking.table import Table
 from shardwright.progress import quantity
 from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.reporting.rows import READY
 from shardwright.store import attention
-from shardwright.store.attention import CROPPED, ENLARGED, Attention
+from shardwright.store.attention import (
+    CROPPED,
+    ENLARGED,
+    IDENTICAL,
+    NEAR_DUPLICATE,
+    Attention,
+)
 from shardwright.store.facts import LOST, TOKENS
 
 _BINS = 20
@@ -40,7 +48,7 @@ def title(column: str) -> str:
 def describe(source: Source) -> dict[str, Any]:
     """Give what the overview shows; what needs the pictures or the vectors comes later."""
     table, recipe = source.table, source.recipe
-    vectors = vector_component(recipe)
+    vectors, usual = source.vector, image_vector(recipe)
     return {
         "path": source.name,
         "kind": source.kind,
@@ -84,6 +92,7 @@ def describe(source: Source) -> dict[str, Any]:
         "flags": list(table.flags),
         "latents": [c.name for c in recipe.components if c.map is not None],
         "vectors": vectors.name if vectors else None,
+        "component": vectors.name if vectors and vectors != usual else None,  # as a flag named it
     }
 
 
@@ -109,6 +118,25 @@ def attention_of(source: Source) -> Iterator[Attention]:
         if flag in table.flags:
             count = int(table.flags[flag].sum())
             yield from lines(count, float(np.nanmax(table.numbers[flag])))
+    if IDENTICAL in table.flags:
+        count = int(table.flags[IDENTICAL].sum())
+        yield Attention(f"{count:,} samples are identical files", count, IDENTICAL)
+    yield from in_parts(source, None)
+
+
+def in_parts(source: Source, found: Similar | None) -> Iterator[Attention]:
+    """List copies in several parts: those that ``found`` has, or else identical files."""
+    table = source.table
+    across = Copies(table.hashes, found).across(table.parts.codes.astype(np.int64), DEFAULT)
+    pairs = [pair for pair in across if (pair.similarity is None) == (found is None)]
+    if pairs:
+        (one, other, _), *_ = pairs
+        places = (f"{table.ids[n]} in {table.parts[n]}" for n in (one, other))
+        of = "identical files" if found is None else "near-duplicates"
+        verb = "is" if len(pairs) == 1 else "are"
+        groups = f"{quantity(len(pairs), 'groups')} of {of}"
+        text = f"{groups} {verb} in several parts, for example {' and '.join(places)}"
+        yield Attention(text, len(pairs), IDENTICAL if found is None else NEAR_DUPLICATE)
 
 
 def histograms(table: Table) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ from threading import Lock
 import numpy as np
 from PIL import Image
 
+from shardwright.comparing.vectors import even
 from shardwright.deriving import images
 from shardwright.deriving.images import BadImageError, Pictures, Size
 from shardwright.encoders.preparing import pixels
@@ -21,7 +22,6 @@ from shardwright.errors import ShardwrightError
 from shardwright.looking import latents
 from shardwright.looking.latents import Agreement, Pair, Preview
 from shardwright.looking.sources import Source
-from shardwright.looking.vectors import even
 from shardwright.recipes import Component
 from shardwright.store.provenance import SRGB
 from shardwright.store.records import CROP, Record

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from shardwright.comparing import similar
+from shardwright.comparing.vectors import even
 from shardwright.errors import UsageError
 from shardwright.interrupts import check
-from shardwright.looking import overview, samples, similar
+from shardwright.looking import overview, samples
 from shardwright.looking.pictures import Previews
 from shardwright.looking.search import compare
-from shardwright.looking.sources import vector_component
-from shardwright.looking.vectors import even
 from shardwright.looking.viewer import similar_lines, unlike
 from shardwright.progress import Progress, quantity, size
 from shardwright.storage import files
@@ -59,7 +59,7 @@ def write_report(
     source = pictures.source
     found = overview.describe(source)
     lines = [each.text for each in overview.attention_of(source)]
-    vectors = vector_component(source.recipe)
+    vectors = source.vector
     if vectors is not None and len(source.table) <= similar.EXACT_MOST:
         lines += [each.text for each in similar_lines(source, compare(source, progress))]
     elif vectors is not None:

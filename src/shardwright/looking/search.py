@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.comparing import similar, vectors
+from shardwright.comparing.copies import NO_VECTOR, vectors_of
+from shardwright.comparing.similar import Similar
 from shardwright.errors import ShardwrightError, UsageError
-from shardwright.looking import similar, vectors
-from shardwright.looking.similar import Similar
-from shardwright.looking.sources import Source, vector_component
+from shardwright.looking.sources import Source
 from shardwright.progress import Progress
 from shardwright.store.attention import NEAR_DUPLICATE, OUTLIER
 
@@ -30,11 +31,12 @@ class Alike:
 
 def read_vectors(source: Source, progress: Progress) -> NDArray[Any]:
     """Read the vectors of all images."""
-    component = vector_component(source.recipe)
+    component = source.vector
     if component is None:
-        what = "no component of the recipe describes an image by one vector"
         fix = 'to compare images, derive one too, for example with encoder = "dinov3"'
-        raise UsageError(what, path=source.name, fix=fix)
+        if possible := vectors_of(source.recipe):
+            fix += f", or name one: --component {possible[0].name}"
+        raise UsageError(NO_VECTOR, path=source.name, fix=fix)
     width, total = component.shape_for(0, 0)[0], len(source.table)
     if total > similar.EXACT_MOST:
         similar.require_faiss()  # now, and not after all vectors are read

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,12 +17,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardwright.buckets import Bucket, is_bucket
+from shardwright.comparing.copies import image_vector
+from shardwright.comparing.parts import read_vectors
 from shardwright.deriving.images import Size
 from shardwright.deriving.views import Frame
 from shardwright.errors import DamageError, ShardwrightError, UsageError
 from shardwright.interrupts import check
 from shardwright.looking.sources import BucketCount, Member, by_size
-from shardwright.looking.table import Builder, Table
+from shardwright.looking.table import IMAGE_HASH, Builder, Table
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, SPECIFICATION, Component, Recipe
 from shardwright.reporting.rows import CUT_AT, READY
@@ -114,6 +116,7 @@ class ShardSource:
         if any(_recipe(part.catalog) != self.recipe for part in self.parts):
             fix = "look at one of them"
             raise UsageError("its parts have different recipes", path=name, fix=fix)
+        self.vector = image_vector(self.recipe)
         described = self.parts[0].catalog.components
         self.settings: Mapping[str, Settings] = {n: dict(c.settings) for n, c in described.items()}
         self.notes: list[str] = []
@@ -209,23 +212,8 @@ class ShardSource:
         return Member(name, component, value, size, f"byte {offset:,}", xxh3, fault)
 
     def vectors(self, component: Component) -> Iterator[NDArray[Any]]:
-        width = component.shape_for(0, 0)[0]
         for part in self.parts:
-            if component.suffix not in part.catalog.members:
-                what = f"has no {component.suffix}, although its recipe does"
-                raise DamageError(what, path=part.folder.name, fix="run shardwright verify")
-            for shard, first in zip(part.catalog.shards, part.catalog.firsts, strict=True):
-                numbers = np.arange(first, first + shard.samples)
-                view = View(part.own_folder(), part.catalog, numbers, (component.suffix,))
-                samples = view.in_order(_GROUP)
-                while some := list(islice(samples, _GROUP)):
-                    vectors = [sample[component.suffix] for sample in some]
-                    if any(vector.shape != (width,) for vector in vectors):
-                        what = f"{component.suffix}: vectors are not of {width} numbers"
-                        fix = "run shardwright verify"
-                        raise DamageError(what, path=part.folder.name, fix=fix)
-                    block = np.stack(vectors)
-                    yield widened(block) if view.halves else block
+            yield from read_vectors(part.own_folder, part.catalog, component)
 
 
 def open_shards(location: str, progress: Progress) -> ShardSource:
@@ -287,6 +275,7 @@ def _columns(facts: Sequence[SampleFacts]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {
         ENLARGED: [known.enlarged for known in facts],
         CROPPED: [known.cropped for known in facts],
+        IMAGE_HASH: [known.image_xxh3 for known in facts],
     }
     for prefix, found in (
         (TOKENS, [known.tokens for known in facts]),

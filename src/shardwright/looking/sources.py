@@ -49,6 +49,7 @@ class Source(Protocol):
     recipe: Recipe
     settings: Mapping[str, Settings]  # how each component was made, as far as that is recorded
     table: Table
+    vector: Component | None  # the component by which images are compared
     buckets: list[BucketCount]
     notes: list[str]  # about the source, for the user
     bytes_estimated: bool  # whether those of the buckets are
@@ -76,18 +77,6 @@ class Source(Protocol):
     def vectors(self, component: Component) -> Iterator[NDArray[Any]]:
         """Read a vector of every sample in blocks, NaN where there is none."""
         ...
-
-
-def vector_component(recipe: Recipe) -> Component | None:
-    """Find the component that describes an image by one vector."""
-    return next(
-        (
-            c
-            for c in recipe.components
-            if c.source != "caption" and c.is_array and c.is_float and len(c.shape) == 1
-        ),
-        None,
-    )
 
 
 def by_size(bucket: str) -> tuple[bool, int, int, str]:

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright import regular
+from shardwright.comparing.copies import image_vector
+from shardwright.comparing.vectors import even
 from shardwright.errors import InputMissingError, SourceChangedError
 from shardwright.interrupts import check
 from shardwright.looking.sources import BucketCount, Member, by_size
 from shardwright.looking.table import Builder, Table
-from shardwright.looking.vectors import even
 from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.progress import Progress
 from shardwright.recipes import Component
@@ -45,6 +46,7 @@ class StoreSource:
     def __init__(self, store: Store, progress: Progress) -> None:
         self.name = str(store.folder)
         self.store, self.recipe = store, store.recipe
+        self.vector = image_vector(self.recipe)
         self.settings: Mapping[str, Settings] = {
             name: entry.settings for name, entry in provenance.readable(store.folder).items()
         }

@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.comparing.copies import Hashes, hashes_of
 from shardwright.reporting.rows import CUT_AT, READY
 from shardwright.store.attention import (
     CROPPED,
     ENLARGED,
+    IDENTICAL,
     MUCH_CROPPED,
     MUCH_ENLARGED,
     TRUNCATED,
@@ -31,6 +33,7 @@ Row = Mapping[str, Any]
 Numbers = NDArray[np.int64]  # of samples
 Chosen = NDArray[np.bool_]
 
+IMAGE_HASH = "image_xxh3"  # the column with the hash of an image's file
 _NAMES = ("image_id", "caption", "aspect_bucket", "part", "state")  # columns that are texts
 _HIDDEN = (CUT_AT, "crop_", "decoded_", "format_version")  # nobody sorts by these
 _MOST_COLUMNS = 64  # of numbers: the records may be anybody's
@@ -122,6 +125,7 @@ class Builder:
         self._codes: dict[str, list[NDArray[np.int32]]] = {name: [] for name in _NAMES[2:]}
         self._names: dict[str, dict[str, int]] = {name: {} for name in _NAMES[2:]}
         self._numbers: dict[str, list[tuple[int, NDArray[np.float64]]]] = {}
+        self._hashes: list[Hashes] = []
 
     def add(self, rows: Sequence[Row], more: Mapping[str, list[Any]] = _NOTHING) -> None:
         """Add rows: fields of a record and facts, by name; ``more`` are columns instead of theirs.
@@ -143,6 +147,8 @@ class Builder:
                 known.setdefault(text, len(known))
             coded = map(known.__getitem__, texts)
             self._codes[name].append(np.fromiter(coded, np.int32, len(rows)))
+        files = (text if isinstance(text, str) else None for text in column(IMAGE_HASH))
+        self._hashes.append(hashes_of(files))
         # Most rows have the same fields in the same order.
         fields = dict.fromkeys(chain.from_iterable(dict.fromkeys(map(tuple, rows))))
         for name in fields | dict.fromkeys(more):
@@ -164,7 +170,9 @@ class Builder:
             Names(codes, list(self._names[name])) for name, codes in self._codes.items()
         )
         texts = Texts(self._id_texts), Texts(self._captions)
-        return Table(self.ids, *texts, buckets, parts, states, numbers)
+        hashes = np.concatenate([np.zeros(0, np.uint64), *self._hashes])
+        hashes[~states.having(READY)] = 0  # none of them is the one that is kept
+        return Table(self.ids, *texts, buckets, parts, states, numbers, hashes)
 
 
 def _texts(values: list[Any]) -> list[str]:
@@ -200,6 +208,7 @@ class Table:
     parts: Names
     states: Names
     numbers: dict[str, NDArray[np.float64]]  # by column; NaN where it is not known
+    hashes: Hashes  # of the files of images that are ready
     flags: dict[str, Chosen] = field(default_factory=dict)
     _orders: OrderedDict[Query, Numbers] = field(default_factory=OrderedDict)
     _lock: Lock = field(default_factory=Lock)
@@ -212,6 +221,10 @@ class Table:
         for flag, limit in ((ENLARGED, MUCH_ENLARGED), (CROPPED, MUCH_CROPPED)):
             if flag in self.numbers:
                 self.flags[flag] = self.numbers[flag] > limit
+        _, which, counts = np.unique(self.hashes, return_inverse=True, return_counts=True)
+        identical = (self.hashes != 0) & (counts > 1)[which]
+        if identical.any():
+            self.flags[IDENTICAL] = identical
 
     def __len__(self) -> int:
         return len(self.ids)

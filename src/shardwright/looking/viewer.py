@@ -10,8 +10,9 @@ from urllib.parse import urlencode
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.comparing import similar
 from shardwright.errors import UsageError
-from shardwright.looking import overview, samples, similar
+from shardwright.looking import overview, samples
 from shardwright.looking.latents import Agreement
 from shardwright.looking.pictures import Previews
 from shardwright.looking.search import Alike, Search
@@ -266,8 +267,10 @@ def similar_lines(source: Source, alike: Alike) -> Iterator[Attention]:
     if groups:
         count = sum(map(len, groups))
         text = f"{quantity(count, 'samples')} in {quantity(len(groups), 'groups')} are nearly alike"
-        text += f" (cosine {similar.DEFAULT} or more)"
+        by = source.vector.name if source.vector else ""
+        text += f" ({by}: cosine {similar.DEFAULT} or more)"
         yield Attention(text, count, NEAR_DUPLICATE)
+        yield from overview.in_parts(source, alike.found)
     if count := int(source.table.flags[OUTLIER].sum()):
         verb = "resembles" if count == 1 else "resemble"
         yield Attention(f"{quantity(count, 'samples')} {verb} no other", count, OUTLIER)

@@ -10,6 +10,7 @@ from shardwright.progress import quantity
 ENLARGED = "enlarged"
 CROPPED = "cropped"
 TRUNCATED = "truncated"
+IDENTICAL = "identical-file"
 NEAR_DUPLICATE = "near-duplicate"
 OUTLIER = "outlier"
 

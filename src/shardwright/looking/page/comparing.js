@@ -21,7 +21,7 @@ export function compared(app, title, ready) {
   async function update(values, signal) {
     clearTimeout(timer);
     if (!app.overview.vectors) {
-      replace(body, h("p", { class: "state" }, "There are no image vectors here. They come from a component with one vector per image."));
+      replace(body, h("p", { class: "state" }, "There are no image vectors here. They come from a component with one vector per image, or from one that is named: shardwright look --component NAME. Identical files have a flag in the grid."));
       return;
     }
     if (!view) await ask({}, signal);

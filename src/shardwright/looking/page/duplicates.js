@@ -30,7 +30,8 @@ function results(app, status) {
   const show = () => {
     number.textContent = Number(slider.value).toFixed(3);
     chart.mark?.(Number(slider.value));
-    command.textContent = `shardwright look ${app.overview.path} --duplicates FILE.jsonl --threshold ${slider.value}`;
+    const named = app.overview.component ? ` --component ${app.overview.component}` : "";
+    command.textContent = `shardwright look ${app.overview.path} --duplicates FILE.jsonl --threshold ${slider.value}${named}`;
   };
   slider.addEventListener("input", () => {
     show();

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from shardwright.comparing import similar
+from shardwright.comparing.similar import BINS, FLOOR, Similar, find
 from shardwright.errors import MissingExtraError
-from shardwright.looking import similar
-from shardwright.looking.similar import BINS, FLOOR, Similar, find
 from shardwright.progress import Progress
-from tests.look.test_vectors import Phases, random
+from tests.comparing.test_vectors import Phases, random
 
 Array = NDArray[np.float32]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shardwright.looking import vectors
+from shardwright.comparing import vectors
 from shardwright.progress import Progress
 
 

@@ -19,9 +19,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from shardwright.comparing.vectors import BLOCK, SMALL, Floats, axes_of, even, unit
 from shardwright.errors import MissingExtraError
 from shardwright.interrupts import check
-from shardwright.looking.vectors import BLOCK, SMALL, Floats, axes_of, even, unit
 from shardwright.progress import Progress
 
 FLOOR = 0.8  # less similar pairs are not kept: they show the same kind of thing at most
@@ -61,13 +61,7 @@ class Similar:
     def groups(self, threshold: float) -> list[Numbers]:
         """Join samples that are at least so similar to one of their group; the largest first."""
         count = int(np.count_nonzero(self.strength >= np.float32(threshold)))
-        first, second = self.first[:count], self.second[:count]
-        members, ends = np.unique(np.concatenate([first, second]), return_inverse=True)
-        _, labels = _join(np.arange(len(members)), *ends.reshape(2, count))
-        order = np.argsort(labels, kind="stable")
-        starts = np.flatnonzero(np.diff(labels[order])) + 1
-        found = np.split(members[order], starts) if len(members) else []
-        return sorted(found, key=lambda group: (-len(group), group[0]))
+        return grouped(self.first[:count], self.second[:count])
 
     def outliers(self) -> NDArray[np.bool_]:
         """Find samples whose nearest is unusually far: beyond Tukey's far fence.
@@ -80,6 +74,16 @@ class Similar:
         lower, upper = np.quantile(known, (0.25, 0.75)).tolist()
         far: NDArray[np.bool_] = self.similarity < lower - 3 * (upper - lower)
         return far
+
+
+def grouped(first: Numbers, second: Numbers) -> list[Numbers]:
+    """Join the ends of pairs to groups, in order; the largest first."""
+    members, ends = np.unique(np.concatenate([first, second]), return_inverse=True)
+    _, labels = _join(np.arange(len(members)), *ends.reshape(2, len(first)))
+    order = np.argsort(labels, kind="stable")
+    starts = np.flatnonzero(np.diff(labels[order])) + 1
+    found = np.split(members[order], starts) if len(members) else []
+    return sorted(found, key=lambda group: (-len(group), group[0]))
 
 
 def find(vectors: NDArray[Any], progress: Progress) -> Similar:

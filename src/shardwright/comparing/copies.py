@@ -1,0 +1,134 @@
+"""Copies among samples: identical files by their hash, near-duplicates by one vector of each image.
+
+``look``, ``pack``, ``build`` and ``verify`` all find them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from shardwright.comparing import similar
+from shardwright.comparing.similar import Numbers, Similar
+from shardwright.errors import UsageError
+from shardwright.progress import Progress
+from shardwright.recipes import Component, Recipe
+from shardwright.recipes.keys import ENCODERS
+
+NO_VECTOR = "no component of the recipe describes an image by one vector"
+
+Hashes = NDArray[np.uint64]  # by sample: of its image's file; 0 if that is not on record
+
+
+class Pair(NamedTuple):
+    """Two samples of one group that are in different parts of a split."""
+
+    one: int
+    other: int
+    similarity: float | None  # None of identical files
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What the hashes of files and the vectors of images say about samples, by their numbers."""
+
+    hashes: Hashes
+    similar: Similar | None  # None if there are no vectors
+
+    def groups(self, least: float) -> list[Numbers]:
+        """Join samples with identical files, or at least so similar; the largest group first."""
+        first, second = _identical(self.hashes)
+        if self.similar is not None:
+            near = self.similar.strength >= np.float32(least)
+            first = np.concatenate([first, self.similar.first[near]])
+            second = np.concatenate([second, self.similar.second[near]])
+        return similar.grouped(first, second)
+
+    def across(self, parts: Numbers, least: float) -> list[Pair]:
+        """Give a pair of each group that is in several parts: identical files, then the others."""
+        found: dict[int, Pair] = {}  # by the hash
+        first, second = _identical(self.hashes)
+        for place in _apart(parts, first, second):
+            one, other = int(first[place]), int(second[place])
+            found.setdefault(int(self.hashes[one]), Pair(one, other, None))
+        if self.similar is None:
+            return list(found.values())
+        labels = np.full(len(parts), -1)
+        for label, group in enumerate(self.groups(least)):
+            labels[group] = label
+        known = {int(labels[pair.one]) for pair in found.values()}
+        near: dict[int, Pair] = {}  # by the group: the most similar pair, which comes first
+        strength = self.similar.strength[self.similar.strength >= np.float32(least)]
+        for place in _apart(parts, self.similar.first, self.similar.second, len(strength)):
+            one, other = int(self.similar.first[place]), int(self.similar.second[place])
+            if (label := int(labels[one])) not in known:
+                near.setdefault(label, Pair(one, other, float(strength[place])))
+        return [*found.values(), *near.values()]
+
+
+def hashes_of(texts: Iterable[str | None]) -> Hashes:
+    """Give the hashes of files as numbers, whatever their text is."""
+    return np.fromiter((0 if text is None else _number(text) for text in texts), np.uint64)
+
+
+def _number(text: str) -> int:
+    return xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass")) or 1
+
+
+def find(hashes: Hashes, vectors: NDArray[Any] | None, progress: Progress) -> Copies:
+    """Find identical files and, if there are vectors, those that are similar."""
+    return Copies(hashes, None if vectors is None else similar.find(vectors, progress))
+
+
+def image_vector(recipe: Recipe) -> Component | None:
+    """Find the component that is known to describe an image by one vector.
+
+    It has an encoder of ours. What the numbers of others mean is not known: they may be a
+    histogram, by which most images are alike. A user may name one of these.
+    """
+    return next(
+        (c for c in vectors_of(recipe) if c.source == "image" and c.encoder in ENCODERS), None
+    )
+
+
+def vectors_of(recipe: Recipe) -> list[Component]:
+    """Find the components that may describe an image by one vector."""
+    return [
+        c
+        for c in recipe.components
+        if c.source != "caption" and c.is_array and c.is_float and len(c.shape) == 1
+        if isinstance(c.shape[0], int)
+    ]
+
+
+def named_vector(recipe: Recipe, name: str) -> Component:
+    """Give the component that a user has named; raise if it is not a vector of an image."""
+    choices = {component.name: component for component in vectors_of(recipe)}
+    if name in choices:
+        return choices[name]
+    what = "no such component"
+    if (component := recipe.by_name.get(name)) is not None:
+        what = "is not one vector for each image"
+        if component.source == "caption":
+            what = f"describes the {component.field}, and not the image"
+    fix = f"choose from {', '.join(choices)}" if choices else "leave it out: there is none"
+    raise UsageError(f"--component {name}: {what}", fix=fix)
+
+
+def _identical(hashes: Hashes) -> tuple[Numbers, Numbers]:
+    """Join each sample with the one before that has the same file."""
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    same = (ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)
+    return order[:-1][same], order[1:][same]
+
+
+def _apart(parts: Numbers, first: Numbers, second: Numbers, count: int | None = None) -> list[int]:
+    """Find the pairs, or those of the first ones, that are in different parts."""
+    found: list[int] = np.flatnonzero(parts[first[:count]] != parts[second[:count]]).tolist()
+    return found
