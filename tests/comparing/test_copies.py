@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from shardwright import derive, look
+from shardwright import build, derive, look, pack, verify
 from shardwright.cli.main import main
+from shardwright.comparing import similar
 from shardwright.recipes.split import Split
 from tests.derive.pictures import save
 from tests.look.pictures import RECIPE, painted
@@ -153,3 +154,110 @@ def test_what_is_not_a_vector_of_an_image_is_refused(
     words = ("look", store, "--duplicates", tmp_path / "x.jsonl", "--component", name)
     assert message in printed(capsys, *words, code=2)
     assert not (tmp_path / "x.jsonl").exists()
+
+
+def packed(store: Path, output: Path, **options: Any) -> Path:  # noqa: ANN401
+    pack(derived_dir=store, output_dir=output, split="val=30%", workers=1, **options)
+    return output
+
+
+def note(output: Path, flags: str = "") -> str:
+    return (
+        "note: copies of one image are in several parts of the split, counted by image:\n"
+        f"  identical files: 1 (for example {TRAIN[0]} in train and {VAL[0]} in val)\n"
+        "  near-duplicates by dinov3 (cosine 0.95 or more): 1 "
+        f"(for example {TRAIN[1]} in train and {VAL[1]} in val)\n"
+        f"to keep them in one part, run shardwright look {output} --duplicates copies.jsonl, "
+        f"then pack all of it again with --overwrite --split val=30% --split-by copies.jsonl{flags}"
+    )
+
+
+def test_pack_reports_copies_in_training_and_validation_with_all_flags_of_the_fix(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "shards"
+    words = ("pack", "--derived-dir", store, "--output-dir", output, "--split", "val=30%")
+    text = printed(capsys, *words, "--shuffle", "--seed", "3", "--shard-size", "4")
+    assert note(output, " --shuffle --seed 3 --shard-size 4") in text
+    again = ("pack", "--derived-dir", store, "--output-dir", output, "--sync")
+    assert "copies of one image are in several parts" in printed(capsys, *again)
+
+
+def test_verify_warns_of_copies_in_two_parts_and_look_counts_them(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = packed(store, tmp_path / "shards")
+    report = verify(output)
+    assert not report.damaged
+    assert {(one.kind, one.file, one.sample, one.what) for one in report.findings} >= {
+        ("identical_in_two_parts", "val", VAL[0], f"the same file as {TRAIN[0]} in train")
+    }
+    assert report.counts == {"identical_in_two_parts": 1, "alike_in_two_parts": 1}
+    text = printed(capsys, "verify", output)
+    assert "identical_in_two_parts: 1 (warning)" in text
+    assert "2 warnings" in text
+    listed, page = tmp_path / "copies.jsonl", tmp_path / "page.html"
+    text = printed(capsys, "look", output, "--duplicates", listed)
+    assert "1 identical file, 1 nearly alike by dinov3" in text
+    assert "\n2 groups are in several parts of the split\n" in text
+    text = printed(capsys, "look", output, "--report", page)
+    places = f"for example {TRAIN[0]} in train and {VAL[0]} in val"
+    assert "  2 samples are identical files\n" in text
+    assert f"  1 group of identical files is in several parts, {places}\n" in text
+    assert "  1 group of near-duplicates is in several parts, for example" in text
+
+
+def test_without_copies_in_two_parts_nothing_is_reported(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = tmp_path / "copies.jsonl"
+    look(store, duplicates=listed)
+    output = tmp_path / "shards"
+    words = ("pack", "--derived-dir", store, "--output-dir", output, "--split", "val=30%")
+    assert "copies" not in printed(capsys, *words, "--exclude-ids-file", listed).replace(
+        str(tmp_path), ""
+    )
+    assert verify(output).findings == []
+
+
+def test_identical_files_in_two_parts_are_found_without_any_vector(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = packed(derived(tmp_path, NO_VECTOR), tmp_path / "shards")
+    assert verify(output).counts == {"identical_in_two_parts": 1}
+    output = tmp_path / "built"
+    words = ("build", tmp_path / "images", "--recipe", tmp_path / "recipe.toml")
+    text = printed(
+        capsys, *words, "--output-dir", output, "--encoders", "sketch", "--split", "val=30%"
+    )
+    assert f"  identical files: 1 (for example {TRAIN[0]} in train and {VAL[0]} in val)\n" in text
+    assert "then build all of it again with --overwrite --split val=30% --split-by" in text
+    assert verify(output).counts == {"identical_in_two_parts": 1}
+
+
+def test_copies_of_shards_are_known_by_their_hash_after_a_component_was_made_again(
+    tmp_path: Path,
+) -> None:
+    recipe = NO_VECTOR + '[component.picture]\nencoder = "picture"\nformat = "png"\n'
+    (tmp_path / "recipe.toml").write_text(recipe)
+    images, first, again = paint(tmp_path / "images"), tmp_path / "first", tmp_path / "again"
+    settings: dict[str, Any] = {"recipe": tmp_path / "recipe.toml", "encoders": "sketch"}
+    build(images, output_dir=first, split="val=30%", **settings)
+    build(from_=first, output_dir=again, components=["vae"], **settings)
+    assert verify(again).counts == {"identical_in_two_parts": 1}
+
+
+def test_more_samples_than_are_compared_with_all_others_are_not_searched_and_it_says_so(
+    store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(similar, "EXACT_MOST", 5)
+    output = tmp_path / "shards"
+    words = ("pack", "--derived-dir", store, "--output-dir", output, "--split", "val=30%")
+    text = printed(capsys, *words)
+    assert "  identical files: 1 (for" in text
+    why = "there are more than 5 samples"
+    assert f"note: near-duplicates in several parts were not searched: {why}" in text
+    assert f"near-duplicates in two parts not searched: {why}" in printed(capsys, "verify", output)

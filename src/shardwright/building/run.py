@@ -26,6 +26,7 @@ from shardwright.building.request import Made, Request
 from shardwright.building.shard import Builder
 from shardwright.building.summary import BuildSummary
 from shardwright.building.work import Work
+from shardwright.comparing.parts import find_copies
 from shardwright.deriving.choices import view_of
 from shardwright.deriving.making import Making
 from shardwright.deriving.order import REACH
@@ -110,7 +111,10 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
                 return run(request, progress, tries - 1)
         else:
             ledger.save(output, outcome.left)
-        return summarize(outcome, output, request.dry_run, started)
+        summary = summarize(outcome, output, request.dry_run, started)
+        if summary.parts and not request.dry_run:
+            summary.copies = find_copies(output, progress)
+        return summary
 
 
 def _engines(request: Request, stack: ExitStack, progress: Progress) -> tuple[Engine, DeviceEngine]:

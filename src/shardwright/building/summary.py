@@ -11,6 +11,7 @@ from shardwright.store.quality import Quality
 from shardwright.summary import Count, Summary
 
 if TYPE_CHECKING:
+    from shardwright.comparing.parts import InParts
     from shardwright.deriving.captions import CaptionRows
     from shardwright.store.facts import Truncated
 
@@ -54,6 +55,7 @@ class BuildSummary(Summary):
     encoder_waited: float = 0  # the part of the time in which the encoders were idle
     cores_used: float = 0  # the part of the time in which the cores of this machine worked
     index_commands: list[str] = field(default_factory=list)
+    copies: InParts | None = None  # in several parts of a split
 
     @property
     def fit(self) -> str | None:

@@ -20,7 +20,7 @@ from shardwright.cli.options import (
     path,
     switch,
 )
-from shardwright.cli.pack import buckets_table, by_reason
+from shardwright.cli.pack import buckets_table, by_reason, copies_note
 from shardwright.cli.printing import call, caption_lines, facts_lines, shown_lines
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import duration, quantity, rate, size
@@ -138,6 +138,7 @@ def describe(summary: BuildSummary) -> str:
             there = summary.written_samples or summary.already_there
             line += f". Fix what failed and run it again{' with --append' if there else ''}"
         parts.append(line)
+    parts += copies_note(summary.copies)
     if summary.index_commands:
         head = (
             "note: files that shardwright index wrote for other loaders belong to the earlier "

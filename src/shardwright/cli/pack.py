@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import shardwright
 from shardwright.cli.options import (
@@ -24,6 +25,9 @@ from shardwright.packing.summary import PartSummary, SyncSummary
 from shardwright.progress import quantity, size
 from shardwright.summary import Count
 from shardwright.text import shown
+
+if TYPE_CHECKING:
+    from shardwright.comparing.parts import InParts
 
 HELP = "Stage 3: pack a store into tar shards per aspect bucket"
 DESCRIPTION = """\
@@ -270,6 +274,7 @@ def _advice(summary: PackSummary) -> list[str]:
     advice += _gone("remove", summary.removed_shards, "", summary.dry_run)
     same = " with new ones of the same name"
     advice += _gone("replace", summary.replaced_shards, same, summary.dry_run)
+    advice += copies_note(summary.copies)
     if summary.index_commands:
         are = "would be" if summary.dry_run else "are"
         head = (
@@ -278,6 +283,23 @@ def _advice(summary: PackSummary) -> list[str]:
         )
         advice.append("\n  ".join([head, *summary.index_commands]))
     return advice
+
+
+def copies_note(found: InParts | None) -> list[str]:
+    """List the copies in several parts of a split, and how to keep them in one."""
+    if found is None:
+        return []
+    notes = []
+    near = f"near-duplicates by {found.vector} (cosine {found.least} or more)"
+    kinds = {"identical files": found.identical, near: found.near}
+    counts = {kind: Count(len(each), str(each[0])) for kind, each in kinds.items() if each}
+    if counts:
+        head = "note: copies of one image are in several parts of the split, counted by image:"
+        notes.append("\n".join([head, *by_reason(counts), shown(found.fix)]))
+    if found.not_searched is not None:
+        what = "near-duplicates in several parts were not searched"
+        notes.append(f"note: {what}: {shown(found.not_searched)}")
+    return notes
 
 
 def _gone(verb: str, names: list[str], how: str, dry_run: bool) -> list[str]:

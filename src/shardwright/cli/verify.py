@@ -174,7 +174,15 @@ def _verdict(report: VerifyReport) -> str:
     return (
         f"{shown(report.path)}: {verdict}{warnings}{_unread(report)}\n"
         f"  {checked} ({size(report.bytes)}), {read} [{report.seconds:.1f} s]{_recomputed(report)}"
+        f"{_not_searched(report)}"
     )
+
+
+def _not_searched(report: VerifyReport) -> str:
+    """Say why near-duplicates in several parts are not known."""
+    if report.not_searched is None:
+        return ""
+    return f"\n  near-duplicates in two parts not searched: {shown(report.not_searched)}"
 
 
 def _unread(report: VerifyReport) -> str:

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.comparing import copies, similar, vectors
-from shardwright.errors import DamageError
+from shardwright.errors import DamageError, ShardwrightError
 from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe
 from shardwright.shards.format import index, manifest, records
-from shardwright.shards.format.manifest import Manifest, ShardEntry
+from shardwright.shards.format.manifest import Manifest, Run, ShardEntry
+from shardwright.shards.format.parts import parts_of
 from shardwright.shards.reader.catalog import Catalog, open_catalog
 from shardwright.shards.reader.folder import Folder, LocalFolder
 from shardwright.shards.reader.view import View
-from shardwright.storage.urls import Location
+from shardwright.storage.urls import Location, Url
 from shardwright.store.arrays import widened
+from shardwright.store.commands import command, quoted
 
 _GROUP = 256  # samples that are read together
+_LIST = "copies.jsonl"
 
 
-class Copy(NamedTuple):
+@dataclass(frozen=True)
+class Copy:
     """A sample of one part, and a copy of it in another."""
 
     image_id: str
@@ -44,48 +48,86 @@ class Copy(NamedTuple):
 class InParts:
     """The copies in several parts: one for each group of them."""
 
-    identical: list[Copy] = field(default_factory=list)
-    near: list[Copy] = field(default_factory=list)  # groups without identical files in two parts
-    vector: str | None = None  # the component by which they were compared
-    not_searched: str | None = None  # why near ones were not searched, although there are vectors
+    identical: list[Copy]
+    near: list[Copy]  # of groups without identical files in several parts
+    vector: str | None  # the component by which they were compared
+    least: float  # their cosine
+    not_searched: str | None  # why near ones were not searched, although there is a vector
+    fix: str
 
 
-def find_copies(parts: Mapping[str, Location], progress: Progress) -> InParts:
-    """Find copies in several parts; raise if a manifest or the records are damaged."""
+@dataclass
+class _Samples:
+    ids: list[str] = field(default_factory=list)
+    files: list[str | None] = field(default_factory=list)  # hashes
+    parts: list[int] = field(default_factory=list)  # numbers
+
+
+def find_copies(top: Location, progress: Progress) -> InParts | None:
+    """Find copies in several parts of a split folder; None if there are not several.
+
+    Damage is for verify to report: here, it only means that nothing can be searched.
+    """
+    try:
+        return _find(top, progress)
+    except ShardwrightError as error:
+        return InParts([], [], None, similar.DEFAULT, str(error), "")
+
+
+def _find(top: Location, progress: Progress) -> InParts | None:
+    parts = parts_of(top)
     listed = {name: manifest.load_manifest(folder) for name, folder in parts.items()}
     done = {name: found for name, found in listed.items() if found is not None and found.shards}
-    ids: list[str] = []
-    texts: list[str | None] = []
-    numbers: list[int] = []  # of the part of each sample
+    if len(done) < 2:
+        return None
+    samples, names = _Samples(), list(done)
     for number, (name, found) in enumerate(done.items()):
         for entry in found.shards:
             check()
-            for image_id, text in _read(parts[name], entry):
-                ids.append(image_id)
-                texts.append(text)
-                numbers.append(number)
+            for image_id, file in _read(parts[name], entry):
+                samples.ids.append(image_id)
+                samples.files.append(file)
+                samples.parts.append(number)
     vector, not_searched = _vector(done), None
-    if vector is not None and not all(isinstance(folder, Path) for folder in parts.values()):
+    if vector is not None and isinstance(top, Url):
         vector, not_searched = None, "the shards are at a URL"
-    elif vector is not None and len(ids) > similar.EXACT_MOST:
+    elif vector is not None and len(samples.ids) > similar.EXACT_MOST:
         vector, not_searched = None, f"there are more than {similar.EXACT_MOST:,} samples"
     read = None
-    if vector is not None and len(done) > 1:
-        blocks = (block for name in done for block in _blocks(parts[name], vector))
-        read = vectors.read(blocks, len(ids), vector.shape_for(0, 0)[0], progress)
-    found_copies = copies.find(copies.hashes_of(texts), read, progress)
-    names = list(done)
-    pairs = found_copies.across(np.array(numbers, np.int64), similar.DEFAULT)
-    all_copies = [
-        Copy(ids[one], names[numbers[one]], ids[other], names[numbers[other]], similarity)
-        for one, other, similarity in pairs
+    if vector is not None:
+        blocks = (block for name in names for block in _blocks(parts[name], vector))
+        read = vectors.read(blocks, len(samples.ids), vector.shape_for(0, 0)[0], progress)
+    result = copies.find(copies.hashes_of(samples.files), read, progress)
+    pairs = [
+        Copy(
+            samples.ids[one],
+            names[samples.parts[one]],
+            samples.ids[other],
+            names[samples.parts[other]],
+            None if similarity is None else round(similarity, 4),
+        )
+        for one, other, similarity in result.across(np.array(samples.parts), similar.DEFAULT)
     ]
     return InParts(
-        [copy for copy in all_copies if copy.similarity is None],
-        [copy for copy in all_copies if copy.similarity is not None],
+        [pair for pair in pairs if pair.similarity is None],
+        [pair for pair in pairs if pair.similarity is not None],
         vector.name if vector else None,
+        similar.DEFAULT,
         not_searched,
+        _fix(top, done[names[0]].runs[-1]),
     )
+
+
+def _fix(top: Location, last: Run) -> str:
+    """Say how to keep copies in one part, as far as the split allows it."""
+    split, verb = last.settings.split, "build" if last.is_build else "pack"
+    look = command("look", str(top), "--duplicates", _LIST)
+    if split is None or split.by is not None:  # samples are together for another reason
+        return f"to list them, run {look}"
+    flags = [*replace(split, by=_LIST).flags(), *last.settings.layout()]
+    how = "into another folder" if isinstance(top, Url) else "with --overwrite"
+    words = " ".join(map(quoted, flags))
+    return f"to keep them in one part, run {look}, then {verb} all of it again {how} {words}"
 
 
 def _read(folder: Location, entry: ShardEntry) -> Iterator[tuple[str, str | None]]:

@@ -132,7 +132,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
                 raise SourceChangedError(what, path=request.output_dir, fix="run again")
             old = {job.target.prefix: job.old for job in active}
             _write(active, source, request, progress)
-    return summarize(
+    summary = summarize(
         jobs,
         selected,
         checked,
@@ -144,6 +144,18 @@ def run(request: Request, progress: Progress) -> PackSummary:
         obstacle=obstacle,
         started=started,
     )
+    if split is not None and not request.dry_run:
+        from shardwright.comparing.parts import find_copies  # here: it takes long to load
+
+        top = targets[0].folder.absolute().parent if _alone(targets) else request.output_dir
+        summary.copies = find_copies(top, progress)
+        summary.seconds = round(time.monotonic() - started, 3)
+    return summary
+
+
+def _alone(targets: Sequence[Target]) -> bool:
+    """Whether one part of a split is packed without the others."""
+    return targets[0].part is not None and len(targets) == 1
 
 
 def _targets(request: Request) -> tuple[Split | None, list[Target]]:
@@ -153,7 +165,7 @@ def _targets(request: Request) -> tuple[Split | None, list[Target]]:
 def _beside(targets: Sequence[Target]) -> frozenset[str]:
     """Give the ids in the other parts, where a run packs one part alone."""
     folder = targets[0].folder.absolute()
-    if targets[0].part is None or len(targets) > 1:
+    if not _alone(targets):
         return frozenset()
     others = (path for path in parts_of(folder.parent).values() if path != folder)
     return frozenset().union(*map(start.packed_ids, others))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from shardwright.summary import Count, Summary
+
+if TYPE_CHECKING:
+    from shardwright.comparing.parts import InParts
 
 
 class Counts(dict[str, Count]):
@@ -102,3 +106,4 @@ class PackSummary(Summary):
     parts: dict[str, PartSummary]  # of a split
     synced: SyncSummary | None  # of a sync
     index_commands: list[str]  # update files of other loaders, which are of the shards before
+    copies: InParts | None = None  # in several parts of a split

@@ -51,6 +51,7 @@ class VerifyReport(Summary):
     outdated: int = 0  # samples whose record, arrays or image have changed since
     not_compared: int = 0  # members whose array or image is missing
     recomputed: int | None = None  # samples that were compared with their images, if asked for
+    not_searched: str | None = None  # why near-duplicates in two parts were not, if they were not
     loaders: dict[str, str] | None = None  # pass, needs index or fail, by loader, if asked for
 
     @property

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from shardwright.comparing.parts import InParts, find_copies
 from shardwright.engine import Engine
 from shardwright.errors import DamageError
 from shardwright.interrupts import check
@@ -55,7 +56,11 @@ def verify_parts(
     if source is not None:
         findings += _not_begun(folder, parts, source)
     findings += _in_two_parts({name: seen for name, (_, seen) in found.items()})
-    every = list(reports.values())
+    every, found_copies = list(reports.values()), None
+    if not any(one.damage for one in findings):
+        found_copies = find_copies(folder, progress)
+    if found_copies is not None:
+        findings += _copies(found_copies)
     return VerifyReport(
         path=str(folder),
         read_data=every[0].read_data,
@@ -65,6 +70,7 @@ def verify_parts(
         seconds=round(sum(one.seconds for one in every), 3),
         outdated=sum(one.outdated for one in every),
         not_compared=sum(one.not_compared for one in every),
+        not_searched=found_copies.not_searched if found_copies else None,
     )
 
 
@@ -142,3 +148,16 @@ def _in_two_parts(seen: Mapping[str, list[Seen]]) -> Iterator[Finding]:
                     what = f"the same sample is in {other}"
                     path = f"{name}/{shard.path}"
                     yield Finding("in_two_parts", path, None, what, _AGAIN, sample=key)
+
+
+def _copies(found: InParts) -> Iterator[Finding]:
+    """Report images of one part that are in another under another id."""
+    for kind, like, each in (
+        ("identical_in_two_parts", "the same file as", found.identical),
+        ("alike_in_two_parts", f"nearly alike by {found.vector}:", found.near),
+    ):
+        for copy in each:
+            cosine = "" if copy.similarity is None else f" (cosine {copy.similarity})"
+            what = f"{like} {copy.image_id} in {copy.part}{cosine}"
+            place, sample = copy.other_part, copy.other
+            yield Finding(kind, place, None, what, found.fix, damage=False, sample=sample)
