@@ -45,7 +45,7 @@ def samples(first: int, last: int, **fields: Any) -> list[Record]:  # noqa: ANN4
 
 def made(root: Path, given: list[Record]) -> Store:
     shape = lambda fields: (16, fields["height"] // 8, fields["width"] // 8)  # noqa: E731
-    return make_store(root, given, latent=shape, share=("t5", "dinov3"))
+    return make_store(root, given, latent=shape, share=("t5",))
 
 
 @pytest.fixture
