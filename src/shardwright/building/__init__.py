@@ -162,6 +162,7 @@ def build(
         raise UsageError("--ids captions without --captions", fix="give the file with image_id")
     settings = read_settings(
         output,
+        output,
         file.split,
         bucket=bucket,
         where=where,

@@ -108,6 +108,9 @@ class Shards:
         """Give the settings that chose the samples, as a build into a folder has them."""
         last = next(iter(self.manifests.values())).runs[-1]
         found = msgspec.structs.replace(last.settings, part=None)
+        if (split := found.split) and split.by is not None and split.has_groups:
+            by = relative_name(joined(self.folder, split.by), output)
+            found = msgspec.structs.replace(found, split=replace(split, by=by))
         if not last.is_build:  # then lists of ids are named from the store, wherever it is
             return found
         return msgspec.structs.replace(

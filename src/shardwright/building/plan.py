@@ -19,6 +19,7 @@ from typing import Annotated, Literal, Self
 import msgspec
 import numpy as np
 import xxhash
+from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from shardwright import regular
@@ -84,6 +85,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     sha256: bool = False
     source: _Hashed | None = None  # the shards of --from, and the xxh3 of their manifests
     components: str | None = None  # that are made again of these shards
+    groups: str | UnsetType = UNSET  # the xxh3 of the file that --split-by names
     known: int = 0  # images that are in shards already, and were not looked at
     inputs: str = ""  # the xxh3 of inputs.jsonl
 

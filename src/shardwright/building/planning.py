@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import xxhash
+from msgspec import UNSET
 
 from shardwright.building import finish, inputs, plan, state
 from shardwright.building.inputs import Found
@@ -27,7 +28,7 @@ from shardwright.deriving.settings import device_text
 from shardwright.engine import DeviceEngine, Engine
 from shardwright.engine.local import Local, cores
 from shardwright.errors import DamageError, ProvenanceError, ShardExistsError, UsageError
-from shardwright.packing import start
+from shardwright.packing import groups, start
 from shardwright.packing.choice import FLAGS, Choice, read_lists
 from shardwright.packing.targets import Target, find_targets
 from shardwright.progress import Progress, quantity
@@ -177,6 +178,7 @@ def _asked(
         sha256=request.sha256,
         source=again.source(request.output) if again else None,
         components=again.components if again else None,
+        groups=(None if again else groups.checksum(split, request.output)) or UNSET,
     )
     return asked, choice, targets
 

@@ -201,6 +201,7 @@ def _changed_flags(stored: PlanFile, asked: PlanFile) -> list[tuple[str, str, st
         ("--sha256", stored.sha256, asked.sha256),
         ("--from", stored.source, asked.source),
         ("--components", stored.components, asked.components),
+        ("the file of --split-by", stored.groups, asked.groups),
     ):
         if old != new:
             found.append((name, _spelt(old), _spelt(new)))

@@ -132,7 +132,10 @@ SELECTION = {
     "--split": joined(
         "NAME=SHARE,...", "hold out parts, for example val=5%%; OUTPUT_DIR/train is the rest"
     ),
-    "--split-by": text("COLUMN", "samples with one value in this column stay together"),
+    "--split-by": text(
+        "COLUMN|FILE.jsonl",
+        "samples of one value in this column, or of one group of look --duplicates, stay together",
+    ),
     "--shard-size": number("samples per shard (1000)"),
     "--limit": number("at most N samples in all"),
     "--shuffle": switch("shuffle before limiting and grouping"),

@@ -92,6 +92,7 @@ def pack(
     conditions = names("--where", where)
     settings = read_settings(
         places.store.folder,
+        places.shards,
         places.split,
         bucket=bucket,
         where=conditions,

@@ -32,7 +32,7 @@ from shardwright.shards.format.manifest import (
 from shardwright.shards.format.parts import parts_of
 from shardwright.storage.urls import Location
 from shardwright.store import commands
-from shardwright.store.commands import quoted
+from shardwright.store.commands import quoted, split_flags
 from shardwright.store.store import Store, joined
 
 
@@ -132,7 +132,7 @@ def announce(
     kept = msgspec.structs.replace(settings, **given)
     words = kept.conditions(folder)
     if settings.split is not None and "split" not in request.given:
-        words = [*settings.split.flags(), *words]
+        words = [*split_flags(settings.split, last.top), *words]
     if words:
         drop = ""
         if request.way == "sync" or (request.way == "overwrite" and not settings.buckets):
@@ -197,7 +197,6 @@ def overwrite(store: Store, top: Location) -> str:
     flags: list[str] = []
     if found is not None:
         last, settings = found
-        flags = _as_of(store, msgspec.structs.replace(last, settings=settings), top).flags(
-            store.folder
-        )
+        last = msgspec.structs.replace(last, settings=settings)
+        flags = _as_of(store, last, top).flags(store.folder, top)
     return commands.pack(store, top, "--overwrite", *flags)

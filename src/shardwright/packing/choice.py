@@ -14,6 +14,7 @@ import xxhash
 
 from shardwright import regular
 from shardwright.errors import InputMissingError, ShardwrightError, UsageError
+from shardwright.packing.groups import read_groups
 from shardwright.recipes import Recipe, Selection
 from shardwright.shards.format.manifest import IdsFile, PackSettings, relative_name
 from shardwright.storage.files import absence, explained
@@ -52,6 +53,7 @@ class Choice:
     excluded: frozenset[str] = frozenset()
     first_ids: Mapping[str, str] = field(default_factory=dict)  # of renamed images
     beyond: Mapping[str, str] = field(default_factory=dict)  # by image: the limit that it exceeds
+    groups: Mapping[str, str] = field(default_factory=dict)  # of a split: by image, the first of it
 
     @cached_property
     def where(self) -> list[Condition]:
@@ -72,7 +74,8 @@ class Choice:
     @property
     def group(self) -> str | None:
         """Name the column that groups samples of a split."""
-        return self.settings.split.by if self.settings.split else None
+        split = self.settings.split
+        return None if split is None or split.has_groups else split.by
 
     def fault(self, image_id: str, fails: str | None) -> str | None:
         """Name what leaves a sample out; ``fails`` is the first condition that does not hold."""
@@ -85,6 +88,8 @@ class Choice:
     def part_of(self, image_id: str, group: str | None) -> str | None:
         """Give the part of the split that a sample belongs to."""
         split, own = self.settings.split, self.first_ids.get(image_id, image_id)
+        if named := self.groups.get(image_id) or self.groups.get(own):
+            own = self.first_ids.get(named, named)
         return split.part_of(own if group is None else group) if split else None
 
 
@@ -96,15 +101,15 @@ def group_text(record: Record, by: str | None) -> str | None:
     return msgspec.json.encode(value).decode()
 
 
-def wanted(store: Store, settings: PackSettings) -> set[str] | None:
+def wanted(store: Store, settings: PackSettings, top: Location) -> set[str] | None:
     """Give the ids of a store that a run with these settings would pack, if they are ready.
 
-    None for all of them.
+    None for all of them. The folder ``top`` is the one that it packs into, of all parts.
     """
     if not settings.is_choice and store.recipe.selection == Selection():
         return None
     try:
-        choice = read_choice(settings, store)
+        choice = read_choice(settings, store, top)
     except ShardwrightError:  # pack reports it; without the lists, what they leave out is unknown
         choice = Choice(settings, store.recipe.selection)
     found: set[str] = set()
@@ -121,7 +126,7 @@ def wanted(store: Store, settings: PackSettings) -> set[str] | None:
     return found
 
 
-def read_choice(settings: PackSettings, store: Store) -> Choice:
+def read_choice(settings: PackSettings, store: Store, top: Location) -> Choice:
     """Read the lists that settings name, as they are now, and the facts that matter.
 
     A renamed image is in a list by its first id too: what was taken out must not come back.
@@ -143,6 +148,7 @@ def read_choice(settings: PackSettings, store: Store) -> Choice:
         found.get("exclude_ids_file", frozenset()),
         first_ids,
         beyond,
+        read_groups(settings.split, top),
     )
 
 
@@ -150,7 +156,8 @@ def read_lists(settings: PackSettings, folder: Location) -> Choice:
     """Read the lists that settings name relative to a folder; nothing is known of the images."""
     settings, found = _lists(settings, folder)
     excluded = found.get("exclude_ids_file", frozenset())
-    return Choice(settings, Selection(), found.get("ids_file"), excluded)
+    groups = read_groups(settings.split, folder)
+    return Choice(settings, Selection(), found.get("ids_file"), excluded, groups=groups)
 
 
 def _lists(

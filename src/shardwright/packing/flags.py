@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 
 from shardwright.buckets import is_bucket
 from shardwright.errors import UsageError
 from shardwright.packing.choice import ids_file as file_of
 from shardwright.recipes.split import Split, choose_split
-from shardwright.shards.format.manifest import PackSettings
+from shardwright.shards.format.manifest import PackSettings, relative_name
 from shardwright.storage.urls import Location
 from shardwright.store.where import parse
 from shardwright.validate import integer, names, place_or_none
@@ -18,6 +20,7 @@ NONE = "none"  # drops what excludes samples; a file of that name is ./none
 
 def read_settings(
     folder: Location,
+    top: Location,
     recipe_split: Split | None,
     *,
     bucket: Iterable[str],
@@ -31,7 +34,10 @@ def read_settings(
     shuffle: bool,
     seed: object,
 ) -> PackSettings:
-    """Check flags, and give the settings that they ask for; lists are relative to a folder."""
+    """Check flags, and give the settings that they ask for.
+
+    Lists are relative to a folder, and the groups of a split to that of the split, ``top``.
+    """
     conditions = names("--where", where)
     if NONE in conditions and len(conditions) > 1:
         what = "--where none drops all conditions, and others are given"
@@ -46,6 +52,9 @@ def read_settings(
     )
     if split == NONE:
         split = recipe_split = None
+    chosen = choose_split(split, split_by, recipe_split)
+    if chosen is not None and chosen.by is not None and chosen.has_groups:
+        chosen = replace(chosen, by=relative_name(Path(chosen.by), top))
     drawn = 0 if seed is None else integer("--seed", seed, least=-(1 << 63))
     return PackSettings(
         buckets=bucket_names(bucket),
@@ -53,7 +62,7 @@ def read_settings(
         seed=drawn if shuffle else None,
         limit=None if limit is None else integer("--limit", limit),
         shard_size=1000 if shard_size is None else integer("--shard-size", shard_size, least=1),
-        split=choose_split(split, split_by, recipe_split),
+        split=chosen,
         where=conditions,
         ids_file=take,
         exclude_ids_file=leave,

@@ -76,11 +76,11 @@ def run(request: Request, progress: Progress) -> PackSummary:
             locks.require_unlocked(target.folder)
     starts = _starts(request, targets)
     last = again.last_run(request, targets)
+    top = targets[0].folder.absolute().parent if _alone(targets) else request.output_dir
     store_id = identity.read(store)
     for target, begin in zip(targets, starts, strict=True):
-        top = last.top if last else request.output_dir
         require_same_store(store, store_id, begin.store_ids, target.folder, top)
-    choice = read_choice(again.settings_of(request, split, targets, starts, last), store)
+    choice = read_choice(again.settings_of(request, split, targets, starts, last), store, top)
     settings = choice.settings
     again.announce(request, last, settings, targets, progress)
     found = scan(store, progress, request.progress_every)
@@ -147,7 +147,6 @@ def run(request: Request, progress: Progress) -> PackSummary:
     if split is not None and not request.dry_run:
         from shardwright.comparing.parts import find_copies  # here: it takes long to load
 
-        top = targets[0].folder.absolute().parent if _alone(targets) else request.output_dir
         summary.copies = find_copies(top, progress)
         summary.seconds = round(time.monotonic() - started, 3)
     return summary

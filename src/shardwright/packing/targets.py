@@ -13,7 +13,7 @@ from shardwright.shards.format import parts
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.shards.format.names import existing_buckets
 from shardwright.storage.urls import Location
-from shardwright.store.commands import quoted
+from shardwright.store.commands import quoted, split_flags
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ def find_targets(
         own = parts.last_settings(output)
     part, recorded = (own.part, own.split) if own else _named_beside(output)
     if part is not None and recorded is not None:
-        _require_same(output, None if flag is False else settings.split, recorded)
+        top = output.absolute().parent
+        _require_same(output, None if flag is False else settings.split, recorded, top)
         return recorded, [Target(output, part)]
     going = [Target(folder, folder.name) for folder in parts.dropped_parts(output)]
     if own is not None or existing(output, existing_buckets(output)):
@@ -66,7 +67,7 @@ def find_targets(
         return None, [*going, Target(output)]
     if way != "overwrite" or settings.split is None or settings.buckets:
         for each in before.values():
-            _require_same(output, split, each)
+            _require_same(output, split, each, output)
     # Also parts that are no more: their shards are removed, as their samples are in others now.
     names = dict.fromkeys((*split.names, *before))
     return split, [Target(output / name, name) for name in names]
@@ -101,10 +102,10 @@ def _require_readable(output: Location) -> None:
             raise DamageError(error.what, path=error.path, fix=fix) from None
 
 
-def _require_same(output: Location, split: Split | None, before: Split) -> None:
+def _require_same(output: Location, split: Split | None, before: Split, top: Location) -> None:
     if split is None or split == before:
         return
-    was = " ".join(map(quoted, before.flags()))
+    was = " ".join(map(quoted, split_flags(before, top)))
     raise UsageError(
         f"was packed with {was}, so nothing was written: another split would move samples "
         "between its parts",

@@ -26,16 +26,25 @@ BY = "by"  # the key of a recipe that names the group column
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _SHARE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?|\.\d{1,20})\s*(%?)", re.ASCII)
 _RESERVED = (TRAIN, BY)
+_GROUPS = ".jsonl"  # the end of the name of a file with groups
 FLAG, TABLE = "--split", "[split]"  # where a split is written
 _EXAMPLES = {FLAG: "write it like val=5%, or val=0.05", TABLE: 'write it like val = "5%"'}
 
 
 @dataclass(frozen=True)
 class Split:
-    """The parts besides train with their shares, in order, and the column that groups samples."""
+    """The parts besides train with their shares, in order, and what groups samples.
+
+    That is a column of the records, or a file that names groups, relative to the split folder.
+    """
 
     parts: tuple[tuple[str, float], ...]
     by: str | None = None
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether a file names the groups, and not a column."""
+        return self.by is not None and self.by.endswith(_GROUPS)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,7 +75,7 @@ def choose_split(given: object, by: object, recipe: Split | None) -> Split | Non
     found = recipe if given is None else read_split(given, recipe.by if recipe else None)
     if by is None:
         return found
-    column = as_text("--split-by", by, "the name of a column")
+    column = as_text("--split-by", by, "the name of a column, or a .jsonl file")
     if found is None:
         fix = "add --split, for example --split val=5%"
         raise UsageError(f"--split-by {column}: there is no split", fix=fix)

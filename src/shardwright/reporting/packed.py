@@ -73,7 +73,7 @@ class _Group:
 
     def pack(self, store: Store, way: str) -> str:
         """Write the command that packs into it again, as its last run did."""
-        flags = self.settings.flags(store.folder) if self.settings else []
+        flags = self.settings.flags(store.folder, self.top) if self.settings else []
         return commands.pack(store, self.top, way, *flags)
 
 
@@ -124,11 +124,10 @@ class Packings:
                 before = note.base.jsonls() if note.base else []
                 other = ["--other-jsonl"] if before and note.jsonl not in (None, *before) else []
                 packed_from = store if note.jsonl is None else store.of(note.jsonl)
-                flags = ["--resume", *note.settings.flags(store.folder), *other]
+                top = top_folder(one.folder, note.settings)
+                flags = ["--resume", *note.settings.flags(store.folder, top), *other]
                 why = f"a run that packs into {where} was interrupted, or is still running"
-                return commands.pack(
-                    packed_from, top_folder(one.folder, note.settings), *flags
-                ), why
+                return commands.pack(packed_from, top, *flags), why
         groups = self._groups()
         alike = [group for group in groups if group.ready]
         mine = [group for group in alike if not group.other]
@@ -181,7 +180,7 @@ class Packings:
         settings = group.settings
         if settings is not None and group.top == self.output_dir:  # all parts are here
             settings = msgspec.structs.replace(settings, part=None)
-        asked = wanted(store, settings) if settings else None
+        asked = wanted(store, settings, group.top) if settings else None
         if asked is None:
             return len(self._ready) - group.ready
         asked &= self._ready
@@ -189,9 +188,10 @@ class Packings:
             asked -= packed_ids(one.folder)
         return len(asked)
 
-    def _stays(self, settings: PackSettings) -> Callable[[int], bool]:
+    def _stays(self, settings: PackSettings, folder: Location) -> Callable[[int], bool]:
         """Give whether a sample is asked for, in whichever part."""
-        asked = wanted(self._store, msgspec.structs.replace(settings, part=None))
+        top = top_folder(folder, settings)
+        asked = wanted(self._store, msgspec.structs.replace(settings, part=None), top)
         return lambda sample: asked is None or self._scan.ids[sample] in asked
 
     def _other(self, listed: Manifest) -> str:
@@ -221,7 +221,7 @@ class Packings:
                 if not found.other:
                     packed = of_jsonl(self._jsonl, packed, listed.runs)
                     found.outdated = self._compared(
-                        folder, packed, stays=self._stays(listed.runs[-1].settings)
+                        folder, packed, stays=self._stays(listed.runs[-1].settings, folder)
                     ).outdated
         except ShardwrightError:  # verify reports it
             found.damaged = True

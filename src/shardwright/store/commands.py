@@ -6,15 +6,17 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
 from shardwright.layout import JSONL_NAME
+from shardwright.recipes.split import Split
 from shardwright.storage.urls import Location
 from shardwright.store import facts, provenance, records
 from shardwright.store.provenance import Entry
-from shardwright.store.store import Store
+from shardwright.store.store import Store, joined
 
 _STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the defaults
 
@@ -77,6 +79,15 @@ def pack(store: Store, output_dir: Location, *flags: str) -> str:
     """Write the pack command from this store into this folder."""
     where = [] if output_dir == Path(_SHARDS) else ["--output-dir", _spelt(output_dir)]
     return command("pack", *store_flags(store), *where, *flags)
+
+
+def split_flags(split: Split | None, top: Location) -> list[str]:
+    """Spell a split as flags of a run into the folder ``top``, by which its groups are named."""
+    if split is None:
+        return []
+    if split.by is not None and split.has_groups:
+        split = replace(split, by=_spelt(joined(top, split.by)))
+    return split.flags()
 
 
 def index(shards: Location, loaders: Iterable[str], *flags: str) -> str:

@@ -27,7 +27,7 @@ def with_flags(found: VerifyReport, target: Location, store: Path | None) -> Ver
     words: list[str] = []
     if last is not None and not last[0].is_build:
         _, settings = last
-        words = _all(settings, store) if isinstance(target, Url) else settings.layout()
+        words = _all(settings, store, target) if isinstance(target, Url) else settings.layout()
     flags = "".join(f" {quoted(word)}" for word in words)
 
     def completed(way: re.Match[str]) -> str:
@@ -37,9 +37,9 @@ def with_flags(found: VerifyReport, target: Location, store: Path | None) -> Ver
     return replace(found, findings=fixed)
 
 
-def _all(settings: PackSettings, store: Path | None) -> list[str]:
+def _all(settings: PackSettings, store: Path | None, target: Location) -> list[str]:
     if store is not None:
-        return settings.flags(store)
+        return settings.flags(store, target)
     lists = {n: None for n in CONDITIONS if isinstance(getattr(settings, n), IdsFile)}
     files = [word for name in lists for word in (CONDITIONS[name], "FILE")]
-    return [*msgspec.structs.replace(settings, **lists).flags(Path()), *files]
+    return [*msgspec.structs.replace(settings, **lists).flags(Path(), target), *files]

@@ -323,7 +323,8 @@ def left_out(
     found = {key for shard in seen for key in shard.keys}
     store, longest = source.store, source.store.recipe.longest_key
     settings = packed.runs[-1].settings if packed else None
-    asked = wanted(store, settings) if settings else None
+    top = top_folder(folder, settings) if settings else folder
+    asked = wanted(store, settings, top) if settings else None
     absent = []
     for image_id in source.lines:
         check()
@@ -339,8 +340,9 @@ def left_out(
         if listed := consistency.other_settings(packed, provenance.readable(store.folder)):
             how = "--overwrite"
             fix = f"the store was made with other settings ({listed}); to pack all again"
-        as_before = msgspec.structs.replace(settings, limit=None, buckets=[]).flags(store.folder)
-        fix += f", run {commands.pack(store, top_folder(folder, settings), how, *as_before)}"
+        as_before = msgspec.structs.replace(settings, limit=None, buckets=[])
+        flags = as_before.flags(store.folder, top)
+        fix += f", run {commands.pack(store, top, how, *flags)}"
         if isinstance(folder, Url) and how == "--overwrite":
             fix = f"the store was made with other settings ({listed}); {_PACK_AGAIN}"
     elif names:  # the rest may be held out of training

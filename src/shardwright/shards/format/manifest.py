@@ -28,6 +28,7 @@ from shardwright.storage import files
 from shardwright.storage.objects import NEW, ConditionError
 from shardwright.storage.urls import Location, Url
 from shardwright.storage.within import require_names
+from shardwright.store.commands import split_flags
 from shardwright.store.store import joined
 
 MANIFEST_NAME = "manifest.json"
@@ -109,10 +110,9 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         words += [] if self.limit is None else ["--limit", str(self.limit)]
         return words if self.shard_size == 1000 else [*words, "--shard-size", str(self.shard_size)]
 
-    def flags(self, store: Location) -> list[str]:
-        """Spell these settings as flags of pack from this store, leaving out defaults."""
-        split = self.split.flags() if self.split else []
-        return [*split, *self.conditions(store), *self.layout()]
+    def flags(self, store: Location, top: Location) -> list[str]:
+        """Spell these settings as flags of pack into the folder ``top``, without defaults."""
+        return [*split_flags(self.split, top), *self.conditions(store), *self.layout()]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
