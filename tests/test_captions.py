@@ -264,6 +264,9 @@ def test_numbers_of_a_csv_are_numbers_where_a_column_has_nothing_else(tmp_path: 
         ("c.csv", "file_name;prompt;n\n1.png;one, two;5\n"),
         ("c.tsv", "file_name\ttext\tn\n1.png\tone, two\t5\n"),
         ("c.csv", "file_name\tcaption\tn\n1.png\tone, two\t5\n"),
+        ("c.csv", '"file_name","caption","n"\n"1.png","one, two","5"\n'),
+        ("c.csv", '"file_name";"caption";"n"\n"1.png";"one, two";"5"\n'),
+        ("c.csv", '"n"\t"file_name"\t"caption"\n"5"\t"1.png"\t"one, two"\n'),
         ("c.jsonl", '{"file_name": "1.png", "prompt": "one, two", "n": 5}\n'),
     ],
 )

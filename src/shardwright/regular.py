@@ -40,7 +40,7 @@ def descriptor(
         try:
             fd = os.open(path, flags | _FLAGS, 0o644, dir_fd=folder_fd)
             break
-        except BlockingIOError:  # a file server has lent it out, and asks for it back now
+        except BlockingIOError:  # another client has a lease on it, which is being revoked
             check()
             time.sleep(POLL)
         except ValueError:  # a NUL in a path, which was read from a file

@@ -21,7 +21,7 @@ def require_sum(what: str, total: int, *counts: int) -> None:
     if sum(counts) != total:
         raise ShardwrightError(
             f"{total:,} {what}, but {sum(counts):,} are accounted for",
-            fix="run it again, and report it if it stays",
+            fix="run it again; if it happens again, report it",
         )
 
 

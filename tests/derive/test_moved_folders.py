@@ -93,7 +93,7 @@ def test_a_subfolder_of_a_moved_project_prunes_only_what_was_in_it(tmp_path: Pat
     remove(new / "photos/b", "b-img001")
     said = derive(new, "photos/a", "--prune")
     assert "pruned: 1 (for example photos/a/a-img001.png)" in said
-    assert "photos/a:\n  photos/b/b-img001.png\n" in said
+    assert "photos/a, so it is kept:\n  photos/b/b-img001.png\n" in said
     assert "pruned: 1 (for example photos/b/b-img001.png)" in derive(new, "photos/b", "--prune")
     assert len(ids(new)) == 6
 
@@ -107,8 +107,8 @@ def test_what_cannot_be_decided_is_listed_with_the_command_that_decides_it(
     listed = "".join(f"  {old}/photos/img00{n}.png\n" for n in (1, 2, 3))
     command = f"derive photos --update --prune-below {old}/photos --derived-dir derived"
     assert (
-        "3 images on record not found; not pruned, because it is not certain that they were below "
-        f"photos:\n{listed}to remove them, run shardwright {command}\n" in said
+        "3 images on record are not found. They may not have been below photos, so they are kept:\n"
+        f"{listed}to remove them, run shardwright {command}\n" in said
     )
     assert "pruned:" not in said
     assert len(ids(new)) == 5
@@ -131,7 +131,7 @@ def test_a_folder_that_is_not_there_is_not_taken_for_one_that_holds_few_of_its_i
         shutil.copy(tmp_path / f"unmounted/img001{suffix}", tmp_path / "other")
     said = derive(old, str(tmp_path / "other"), "--update", "--prune")
     assert "pruned:" not in said
-    assert "4 images on record not found" in said
+    assert "4 images on record are not found" in said
     assert len(ids(old)) == 6
 
 
@@ -139,8 +139,23 @@ def test_other_pictures_of_the_same_names_are_not_the_moved_ones(new: Path, tmp_
     for number in (0, 2, 3, 4):
         save(new / f"photos/img{number:03}.png", gradient(40, 24, seed=50 + number))
     said = derive(new, "photos", "--prune", "--update")
-    assert "1 image on record not found; not pruned" in said
+    assert "1 image on record is not found" in said
     assert len(ids(new)) == 5
+
+
+def test_images_that_were_divided_among_two_folders_are_not_pruned(
+    old: Path, tmp_path: Path
+) -> None:
+    for number in (3, 4):
+        for suffix in (".png", ".txt"):
+            moved = tmp_path / f"val/img{number:03}{suffix}"
+            moved.parent.mkdir(exist_ok=True)
+            (old / f"photos/img{number:03}{suffix}").rename(moved)
+    (old / "photos").rename(tmp_path / "train")
+    said = derive(old, str(tmp_path / "train"), "--update", "--prune")
+    assert "2 images on record are not found" in said
+    assert f"  {old}/photos/img003.png\n" in said or "  photos/img003.png\n" in said
+    assert len(ids(old)) == 5
 
 
 def test_records_without_facts_are_listed_with_the_command_too(new: Path) -> None:

@@ -199,9 +199,9 @@ def build(
         dry_run=dry_run,
         again=copied,
     )
-    with cores_used() as used_part:
-        summary = run(request, progress or Progress())
-        summary.cores_used = round(used_part(), 4)
+    used_part = cores_used()
+    summary = run(request, progress or Progress())
+    summary.cores_used = round(used_part(), 4)
     return summary
 
 

@@ -103,7 +103,7 @@ def measured(
     if passed:
         count = quantity(sum(each.number for each in passed), "members of tars")
         example = shown(as_text(min(passed, key=lambda each: each.example).example))
-        progress.warn(f"{count} passed over: no name like KEY.jpg, for example {example}")
+        progress.warn(f"{count} skipped: their names are not like KEY.jpg, for example {example}")
 
 
 class _Lost:
@@ -318,7 +318,7 @@ def _id_of(source: Source, root: str, ids: str) -> str:
 
 
 def _members(task: _Task, passed: list[PassedOver]) -> Iterator[_Look]:
-    """Give what is to be done for each sample of a tar; note what is passed over."""
+    """Give what is to be done for each sample of a tar; note what is skipped."""
     path, name = task.tar, as_text(task.tar)
     if name != path:
         what = "its name is not Unicode, which a record cannot hold"

@@ -153,20 +153,20 @@ def _verdict(report: VerifyReport) -> str:
     not_compared = quantity(report.not_compared, "arrays") if report.not_compared else ""
     unproven = _UNPROVEN & report.counts.keys()
     structure = "sizes, names, indexes" if "shards" in report.checked else "records, headers, sizes"
-    sound = "no damage" if report.read_data else f"no damage in {structure}"
+    no_damage = "no damage" if report.read_data else f"no damage in {structure}"
     if damage:
         verdict = f"DAMAGED: {quantity(damage, 'findings')}"
         verdict += f", {' and '.join(outdated)} OUTDATED" if outdated else ""
         verdict += f", {not_compared} NOT COMPARED" if not_compared else ""
     elif outdated:
-        verdict = f"OUTDATED: {' and '.join(outdated)}; {sound}"
+        verdict = f"OUTDATED: {' and '.join(outdated)}; {no_damage}"
         verdict += f", {not_compared} NOT COMPARED" if not_compared else ""
     elif not_compared:
-        verdict = f"NOT COMPARED: {not_compared}; {sound}"
+        verdict = f"NOT COMPARED: {not_compared}; {no_damage}"
     elif unproven:
         verdict = "OK, as far as can be checked without a manifest"
     else:
-        verdict = f"OK: {sound}" if report.read_data else f"OK: structure ({structure})"
+        verdict = f"OK: {no_damage}" if report.read_data else f"OK: structure ({structure})"
     checked = ", ".join(quantity(count, what) for what, count in report.checked.items())
     read = "every byte read" if report.read_data else "only headers and sizes read"
     if not (report.read_data or unproven) and "shards" in report.checked:

@@ -167,9 +167,9 @@ def derive(
         ignore_space=ignore_space,
         dry_run=dry_run,
     )
-    with cores_used() as used_part:
-        summary = run(request, progress or Progress())
-        summary.cores_used = round(used_part(), 4)
+    used_part = cores_used()
+    summary = run(request, progress or Progress())
+    summary.cores_used = round(used_part(), 4)
     return summary
 
 

@@ -157,13 +157,16 @@ def undecided(paths: list[str], request: Request, progress: Progress) -> None:
     """List the images that are not found and are kept, with the command that removes them."""
     if not paths:
         return
-    were = "it was" if len(paths) == 1 else "they were"
+    one = len(paths) == 1
     progress.warn(
-        f"{quantity(len(paths), 'images')} on record not found; not pruned, because it is not "
-        f"certain that {were} below {shown(request.images)}:"
+        f"{quantity(len(paths), 'images')} on record {'is' if one else 'are'} not found. "
+        f"{'It' if one else 'They'} may not have been below {shown(request.images)}, so "
+        f"{'it is' if one else 'they are'} kept:"
     )
     _list(paths, progress)
     below = os.path.commonpath([os.path.dirname(path) for path in paths])
+    if os.path.dirname(below) == below:  # nobody should prune all that was below the root
+        below = "DIR"
     flags = ["--update"] * request.update
     words = [str(request.images), *flags, "--prune-below", below]
     command = commands.command("derive", *words, *commands.store_flags(request.store))

@@ -6,6 +6,7 @@ import csv
 import math
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from io import BytesIO, TextIOWrapper
 from typing import IO, Any, NamedTuple
 
@@ -122,12 +123,15 @@ def _separator(file: _File, separators: str) -> str:
 
 
 def _head(file: _File, separator: str) -> list[str]:
-    with files.explained(file.path), file.opened() as opened:
-        reader = csv.reader(_text(opened), strict=True, delimiter=separator)
-        try:
-            return next(reader, [])
-        except csv.Error as error:
-            raise UsageError(f"line 1: {error}", path=file.path, fix="fix the line") from None
+    # Not strict: with another separator than its own, a line with quotes is no error yet.
+    with (
+        files.explained(file.path),
+        file.opened() as opened,
+        _text(opened) as text,
+        suppress(csv.Error),
+    ):
+        return next(csv.reader(text, delimiter=separator), [])
+    return []
 
 
 def _text(file: IO[bytes]) -> TextIOWrapper:

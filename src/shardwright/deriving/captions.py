@@ -65,15 +65,15 @@ class Captions:
     _matching: Matching | None = None
 
     def match(self, images: Images) -> None:
-        """Find out which rows name which images; only then the captions are known."""
+        """Match rows to images; call it before the captions are asked for."""
         self._matching = Matching(self.path, self.rows, self.data, images)
 
     def match_sources(self, found: Sequence[Source]) -> None:
-        """Do so for the images below the folder."""
+        """Match rows to the images below the folder."""
         self.match(lambda: (named(each, self.root) for each in found if not each.fault))
 
     def of(self, source: Source, root: str | None = None) -> Row:
-        """Find the row of an image below a folder, if it is another; empty if there is none."""
+        """Give the row of an image, or none; ``root`` is its folder, if not the one of all."""
         row = self._find(source, root)
         row.pop(_ID, None)
         return row

@@ -15,6 +15,7 @@ from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress
+from shardwright.storage.urls import is_url
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.store import Store
@@ -28,7 +29,7 @@ class Changes:
     renamed: dict[str, int]  # the number of the image as it is now
     kept: dict[int, str]  # ids that stay, because another image has the new one
     folder: str  # of the images, absolute
-    also: str | None = None  # another folder, what was below which is gone too
+    also: str | None = None  # another folder whose missing images count as gone
     # Where images that are not found here are now, or would be: their folder has moved.
     relocated: dict[str, str] = field(default_factory=dict)
     # The paths on record of images that are not found, and of whose files nothing is known.
@@ -227,6 +228,7 @@ def unknown(sources: list[Source], store: Store) -> dict[str, str]:
         if isinstance(names.image_id, str)
         and names.image_id not in known
         and isinstance(names.image_path, str)
+        and not is_url(names.image_path)
         and facts.is_gone(names.image_path)
     }
 

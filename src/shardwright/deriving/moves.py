@@ -1,8 +1,9 @@
 """Folders of images that have moved since their images were derived.
 
 The facts of an image have its absolute path, which a moved or copied project no longer fits. A
-folder is recognised by what is in it: most images on record below the old one lie at the same place
-below the folder that is given, with the same content.
+folder is recognised by what is in it: nearly all images on record below the old one lie at the same
+place below the folder that is given, with the same content. If many are missing, the images may
+have been divided among several folders.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ def recognise(pairs: Mapping[str, str], known: Iterable[ImageFile], folder: str)
                 below[above].append(image)
     found = []
     for root, images in below.items():
-        some = images[:: max(1, len(images) // _COMPARED)]
+        some = images[:: -(-len(images) // _COMPARED)]
         there = sum(is_same(image, folder + image.path[len(root) :]) for image in some)
-        if 2 * there > len(some):
+        if there > 1 and len(some) - there <= max(1, len(some) // 10):
             found.append(root)
     return Moves(found, folder)
 

@@ -45,7 +45,7 @@ class Request:
     used: Recipe | None  # the recipe of the store as it is
     file: RecipeFile
     captions: Path | None
-    remember: bool  # that these are the captions; else the store knew them already
+    remember: bool  # whether the store records this file; False if it came from the store
     encoders: encoders.Choice
     devices: tuple[str, ...]  # one or more, of one kind
     dtypes: Mapping[str, str]  # component name -> precision

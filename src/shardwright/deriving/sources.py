@@ -174,7 +174,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def sharing(sources: list[Source]) -> list[Source]:
-    """Mark the images that share a text file: whose caption it is, is not known.
+    """Mark the images that share a text file: it is unknown whose caption it is.
 
     Only for ids that are not the file names: images of one name have one id there.
     """

@@ -146,8 +146,8 @@ def look(place: Place, views: Sequence[View]) -> Look:
     unapplied = next((each.unapplied for each in found if each.unapplied), None)
     in_order = tuple(made[number] for number in range(len(views)))
     decoded = Decoded(*first.decoded, first.scale)
-    told = first.colour_space, first.animated
-    return Look(first.size, file, unapplied, first.plain, decoded, *told, in_order)
+    colour, animated = first.colour_space, first.animated
+    return Look(first.size, file, unapplied, first.plain, decoded, colour, animated, in_order)
 
 
 def original(place: Place, file: ImageFile | None) -> bytes | None:

@@ -54,14 +54,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-@contextmanager
-def cores_used() -> Iterator[Callable[[], float]]:
+def cores_used() -> Callable[[], float]:
     """Measure the part of the time in which the cores work for this process and its children.
 
-    What is yielded gives it: little if they wait for a disk, a network or another machine.
+    What is returned gives it: little if they wait for a disk, a network or another machine.
     """
     began, before = time.monotonic(), sum(os.times()[:4])
-    yield lambda: (sum(os.times()[:4]) - before) / max(time.monotonic() - began, 1e-6) / cores()
+    return lambda: (sum(os.times()[:4]) - before) / max(time.monotonic() - began, 1e-6) / cores()
 
 
 @dataclass(frozen=True)

@@ -215,7 +215,7 @@ def is_gone(path: str) -> bool:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return True
-    except OSError:
+    except (OSError, ValueError):  # a path with NUL is no path
         pass
     return False
 
