@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -95,7 +96,7 @@ def test_derive_names_deadly_pictures_and_takes_all_others(
         assert found == expected(deadly)
 
 
-def test_a_dry_run_of_derive_and_a_recipe_that_selects_survive_a_deadly_picture(
+def test_a_dry_run_a_recipe_that_selects_and_status_survive_a_deadly_picture(
     tmp_path: Path,
 ) -> None:
     images, derived = images_of(tmp_path / "images", 3, {1: DEADLY}), tmp_path / "derived"
@@ -105,6 +106,11 @@ def test_a_dry_run_of_derive_and_a_recipe_that_selects_survive_a_deadly_picture(
         done = sick(tmp_path / "none", *command, "--derived-dir", derived, *dry)
         require_left_out(done, 1, images / "img001.png")
     assert [record["image_id"] for record in store_records(derived)] == ["img000", "img002"]
+    shutil.copy(images / "img001.png", images / "other.png")
+    (images / "other.txt").write_text("a caption")
+    seen = sick(tmp_path / "none", "status", derived)
+    assert seen.returncode == 0, seen.stderr
+    assert f"  derive 1 new image (for example {images}/other.png)\n" in seen.stdout
 
 
 def test_a_deadly_member_of_a_tar_is_named_and_all_others_are_taken(tmp_path: Path) -> None:
@@ -120,3 +126,14 @@ def test_a_deadly_member_of_a_tar_is_named_and_all_others_are_taken(tmp_path: Pa
     done = sick(tmp_path / "none", *command, *flags)
     require_left_out(done, 2, tmp_path / "a.tar" / "000.png")
     assert len(records(tmp_path / "out")) == 298
+
+
+def test_a_deadly_picture_in_one_of_several_folders_costs_no_other_image(tmp_path: Path) -> None:
+    folders = [make_images(tmp_path / name, 5, ((96, 64),)) for name in ("a", "b", "c")]
+    (folders[1] / "img002.png").write_bytes(DEADLY)
+    flags = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch", "--ids", "path")
+    done = sick(tmp_path / "none", "build", *folders, *flags, "--output-dir", tmp_path / "out")
+    assert done.returncode == 3, done.stderr
+    example = folders[1] / "img002.png"
+    assert f"  decoder_died: 1 (for example {example})" in done.stdout
+    assert "--workers" not in done.stderr + done.stdout

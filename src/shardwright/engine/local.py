@@ -37,6 +37,7 @@ KEPT_MEMORY = {
 CORES = "SHARDWRIGHT_CORES"  # set for workers of a cluster: as many as were reserved for them
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SERVER = "shardwright.engine.worker"
+_NOT_COPIED = ("obstore", "ray")
 _MEMORY = "free memory, and run the same command again"
 _FRESH = """\
 import sys
@@ -239,9 +240,11 @@ def _may_fork() -> bool:
 def may_fork_to_read() -> bool:
     """Whether a fork is safe for a process that only reads pictures.
 
-    Threads that libraries like OpenBLAS have for their own work hold nothing that it needs.
+    Threads that libraries like OpenBLAS have for their own work hold nothing that it needs. But
+    some clients of object stores and clusters do not work in a copy of their process.
     """
-    return sys.platform == "linux" and threading.active_count() == 1
+    others = any(name in sys.modules for name in _NOT_COPIED)
+    return sys.platform == "linux" and threading.active_count() == 1 and not others
 
 
 @contextmanager

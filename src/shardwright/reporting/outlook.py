@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from shardwright.deriving import captions, generations, images, naming, sources
+from shardwright.deriving import captions, generations, naming, sources
 from shardwright.deriving.captions import CAPTION, CaptionError, beside
 from shardwright.deriving.changes import find as find_changes
+from shardwright.deriving.decoders import Heads
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.outcomes import Earlier
+from shardwright.deriving.prepare import Measuring
 from shardwright.deriving.settings import digest
 from shardwright.deriving.sources import Source
 from shardwright.deriving.views import left_out
@@ -64,20 +66,21 @@ def outlook(
     new = store.next
     made = generations.updated_in(new) if _is_updated(new) else ()
     inventory.update(outdated, made, generations.files_in(new))
-    left = _Left(store)
 
     def reads_beside(number: int) -> bool:
         return CAPTION in store.recipe.texts and not inventory.given(number).get(CAPTION)
 
-    fresh = (
-        source.path
-        for number, source in enumerate(found)
-        if not inventory.is_recorded(number)
-        and number not in inventory.problems
-        and inventory.missing_text(number) is None
-        and not (source.shares_text and reads_beside(number))
-        and not left.stays(source, inventory.facts(number))
-    )
+    with Heads() as measure:
+        left = _Left(store, measure)
+        fresh = [
+            source.path
+            for number, source in enumerate(found)
+            if not inventory.is_recorded(number)
+            and number not in inventory.problems
+            and inventory.missing_text(number) is None
+            and not (source.shares_text and reads_beside(number))
+            and not left.stays(source, inventory.facts(number))
+        ]
 
     def made_from(source: str) -> Count:
         return _count(
@@ -114,8 +117,8 @@ def _count(paths: Iterable[str]) -> Count:
 class _Left:
     """The images without a record that an update would not derive either."""
 
-    def __init__(self, store: Store) -> None:
-        self.recipe = store.recipe
+    def __init__(self, store: Store, measure: Measuring) -> None:
+        self.recipe, self.measure = store.recipe, measure
         self.failed = Earlier(store)
         texts = {component.name for component in store.recipe.captions}
         entries = provenance.readable(store.folder)
@@ -129,7 +132,7 @@ class _Left:
             return self._is_same(source, known)
         with suppress(BadImageError):
             selects = self.recipe.selection != Selection()
-            return selects and bool(left_out(images.measure(source.path), self.recipe))
+            return selects and bool(left_out(self.measure(source.path), self.recipe))
         return False
 
     def _is_same(self, source: Source, known: Facts) -> bool:
