@@ -338,7 +338,7 @@ def test_commits_of_a_killed_run_are_used(
     assert_same(at, expected)
     assert uploads(at)  # somebody may be at work on it
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(remote, "_IDLE", -60)  # it got no part for an hour
+        patched.setattr(remote, "IDLE", -60)  # it got no part for an hour
         assert main(to(job, at)) == 0
     assert not uploads(at)
 

@@ -191,7 +191,7 @@ def test_only_idle_uploads_of_the_folder_are_aborted(
     sent(RemoteStorage(other_bucket / "shards"), "0.tar", some_bytes(PART + 1))
     sent(RemoteStorage(other_bucket / "shards2"), "0.tar", some_bytes(PART + 1))
     assert abort_uploads(other_bucket / "shards") == 0
-    monkeypatch.setattr(remote, "_IDLE", -60)
+    monkeypatch.setattr(remote, "IDLE", -60)
     assert abort_uploads(other_bucket / "shards") == 1
     assert [key for key, _, _ in other_bucket.objects.uploads("")] == ["shards2/0.tar"]
     assert abort_uploads(other_bucket) == 1

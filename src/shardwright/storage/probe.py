@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 
 from shardwright.errors import StorageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage.objects import NEW, ConditionError, UnsupportedError, tried
-from shardwright.storage.remote import abort_uploads
+from shardwright.storage.remote import IDLE, abort_uploads
 from shardwright.storage.urls import Url
+
+_PREFIX = "probe-"
 
 
 def require_conditions(folder: Url, alone: bool = False) -> Url:
@@ -18,10 +21,11 @@ def require_conditions(folder: Url, alone: bool = False) -> Url:
     A store that ignores conditions would let two writers replace each other's files, so it is
     refused. If nobody else writes there, the URL that is given checks conditions by itself.
     """
-    probe = folder / STATE_FOLDER / f"probe-{os.urandom(8).hex()}"
+    probe = folder / STATE_FOLDER / f"{_PREFIX}{os.urandom(8).hex()}"
     try:
         first = probe.write(b"first")
         try:
+            _remove_left(probe)
             knows = _knows_conditions(probe, first)
         finally:
             probe.remove()
@@ -35,6 +39,20 @@ def require_conditions(folder: Url, alone: bool = False) -> Url:
         fix = "use another store, or --only-writer if nobody else writes there"
         raise StorageError(what, path=folder, fix=fix)
     return replace(folder, alone=True)
+
+
+def _remove_left(probe: Url) -> None:
+    """Remove the files of tries that were killed: those an hour older than this one.
+
+    Younger ones may be of runs that are under way. Only the store's own clock counts.
+    """
+    folder = probe.parent
+    with suppress(StorageError):  # it may not be allowed, and nothing depends on it
+        for name in folder.names():
+            if name.startswith(_PREFIX) and name != probe.name:
+                other, own = (folder / name).head(), probe.head()
+                if other and own and other.mtime_ns < own.mtime_ns - IDLE * 1_000_000_000:
+                    (folder / name).remove()
 
 
 def _knows_conditions(probe: Url, first: str) -> bool:

@@ -38,7 +38,7 @@ _AT_ONCE = 4  # parts that are sent at a time
 _BLOCK = 1 << 23  # bytes that are read ahead in one request
 _AHEAD = 4  # such requests at a time
 _NEAR = 1 << 20  # bytes that a reader may leave out and still reads one after the other
-_IDLE = 3600  # seconds after which nobody is working on an upload any more
+IDLE = 3600  # seconds after which nobody is working on an upload any more
 _AGAIN = "run the same command again"
 
 
@@ -299,7 +299,7 @@ def abort_uploads(folder: Url, names: Collection[str] | None = None) -> int:
     sends the same file at that moment, that is an AbortedUploadError there.
     """
     prefix = f"{folder.key}/" if folder.key else ""
-    objects, since = folder.objects, time.time_ns() - _IDLE * 1_000_000_000
+    objects, since = folder.objects, time.time_ns() - IDLE * 1_000_000_000
 
     def abandoned(key: str, upload: str, began: int) -> bool:
         if names is not None:
