@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import io
+import re
 import subprocess
 import sys
 import tokenize
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -48,6 +51,46 @@ def test_every_module_has_its_layer() -> None:
     packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     for name in (modules | packages) - {"__init__", "__main__"}:
         assert f"shardwright.{name}" in text, f"{name} is in no layer"
+
+
+# Whatever opens a file by its path, wherever that leads; descriptors are open already.
+OPENERS = {"open", "os.open", "io.open", "tarfile.open", "gzip.open", "zipfile.ZipFile"}
+OPENERS |= {"Image.open", "np.load", "np.fromfile", "np.memmap", "mmap.mmap"}
+METHODS = {"read_bytes", "read_text", "write_bytes", "write_text"}  # of a Path
+OPEN_ALREADY = re.compile(
+    r"fd|file|file\.fileno\(\)|-1|os\.devnull|os\.dup\(fd\)|npy\.open_array\(.*|(io\.)?BytesIO\(.*"
+)
+MAY_OPEN = {
+    "regular.py": "here they are opened",
+    "storage/disk.py": "creates files, which do not exist, and opens folders",
+    "storage/files.py": "reads a URL",
+    "looking/server.py": "reads files of the package, which may be in an archive",
+}
+
+
+def opens(path: Path) -> Iterator[str]:
+    """Find the calls that open a file by its path."""
+    for call in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(call, ast.Call):
+            continue
+        name, given = ast.unparse(call.func), [ast.unparse(each) for each in call.args]
+        if name in OPENERS:
+            is_folder = name == "os.open" and "os.O_DIRECTORY" in given[1]
+            if given and not OPEN_ALREADY.fullmatch(given[0]) and not is_folder:
+                yield f"line {call.lineno}: {ast.unparse(call)}"
+        elif isinstance(call.func, ast.Attribute):
+            # Path.open has a mode or nothing; a storage's has a name.
+            is_path = not call.args or isinstance(call.args[0], ast.Constant)
+            opening = call.func.attr == "open" and is_path and not name.endswith("commits.open")
+            if opening or call.func.attr in METHODS:
+                yield f"line {call.lineno}: {ast.unparse(call)}"
+
+
+def test_files_are_opened_only_where_pipes_and_devices_are_refused() -> None:
+    """Whoever opens a pipe by another way waits for its other end."""
+    found = {str(path.relative_to(SOURCE)): list(opens(path)) for path in MODULES}
+    assert {name: calls for name, calls in found.items() if calls and name not in MAY_OPEN} == {}
+    assert all(found[name] for name in MAY_OPEN)
 
 
 def strings(path: Path) -> list[str]:

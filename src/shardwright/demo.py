@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from shardwright import regular
 from shardwright.buckets import Bucket
 from shardwright.building import BuildSummary, build
 from shardwright.deriving import DeriveSummary, derive
@@ -170,7 +171,7 @@ def _read_back(
     """Read every member of every shard; describe the first sample and decode its latent."""
     members: dict[str, bytes] = {}
     for path in sorted(shards.glob("bucket_*/shard-*.tar")):
-        with tarfile.open(path) as tar:
+        with regular.opened(path) as opened, tarfile.open(fileobj=opened) as tar:
             members |= {each.name: file.read() for each in tar if (file := tar.extractfile(each))}
     samples = [name for name in members if name.endswith(".json")]
     key = samples[0].removesuffix("json")
@@ -190,7 +191,7 @@ def _read_back(
 
 
 def _tars(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*.tar")}
+    return {str(path.relative_to(folder)): regular.read(path) for path in folder.glob("*/*.tar")}
 
 
 def _jpeg(image: Image.Image) -> bytes:

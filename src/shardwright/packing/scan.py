@@ -157,8 +157,10 @@ class Excerpt:
 
 def _open(path: Path, flags: int, stack: ExitStack) -> int:
     try:
-        is_folder = flags & os.O_DIRECTORY
-        fd = os.open(path, flags | os.O_CLOEXEC) if is_folder else regular.descriptor(path)
+        if flags & os.O_DIRECTORY:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        else:
+            fd = regular.descriptor(path)
     except OSError as error:  # although the scan could
         raise changed(path, str(error.strerror)) from error
     stack.callback(os.close, fd)

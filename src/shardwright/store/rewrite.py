@@ -70,8 +70,10 @@ class Rewrite:
         self.jsonl = jsonl = target(jsonl)
         self._there = jsonl.exists()
         with files.explained(jsonl):
-            none = os.devnull  # a file without lines
-            self._fd = regular.descriptor(jsonl) if self._there else os.open(none, os.O_RDONLY)
+            # Else a file without lines.
+            self._fd = (
+                regular.descriptor(jsonl) if self._there else os.open(os.devnull, os.O_RDONLY)
+            )
         self._state = files.state(self._fd)
         self.size = self._state[0]  # of the old version
         self._open_end = self.size and os.pread(self._fd, 1, self.size - 1) != b"\n"
