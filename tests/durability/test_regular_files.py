@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
@@ -124,10 +126,14 @@ class Project:
         found = [path for root in roots.split() for path in _below(self._kept / root)]
         return [path.relative_to(self._kept) for path in found if "img001" not in path.name]
 
-    def run(self, line: str, path: Path, kind: str) -> subprocess.CompletedProcess[str]:
-        """Run a command with something else in the place of a file."""
+    def restore(self) -> None:
+        """Make the folder as it was."""
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(self._kept, self.folder)
+
+    def run(self, line: str, path: Path, kind: str) -> subprocess.CompletedProcess[str]:
+        """Run a command with something else in the place of a file."""
+        self.restore()
         if kind in KINDS:
             (self.folder / path).unlink()
             KINDS[kind](self.folder / path)
@@ -193,3 +199,56 @@ def test_a_command_that_finds_no_regular_file_ends_and_names_it(
             else:  # it is not needed, is replaced, or counts as one sample that cannot be used
                 assert done.returncode in (0, 3, 12), what
     tally(files_replaced=len(files))
+
+
+# Only regular files are opened, and without waiting. What can still take its time is a file that
+# the kernel has lent to another process, as a file server does: it is asked for it back.
+HOLDER = """
+import fcntl, os, signal, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+try:
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+except OSError as error:
+    sys.exit(error.strerror)
+print("held", flush=True)
+signal.sigwait([signal.SIGIO])
+print("asked", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lends files")
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("verify shards", "shards/.shardwright/manifest.json"),
+        ("status store", f"store/{JSONL_NAME}"),
+        ("build --from built --components t5 --output-dir out", "built/.shardwright/manifest.json"),
+    ],
+    ids=["verify", "status", "build"],
+)
+def test_a_signal_ends_a_command_that_waits_for_a_file(
+    project: Project, line: str, file: str, number: signal.Signals, code: int
+) -> None:
+    project.restore()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, project.folder / file], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    with holder:
+        try:
+            if holder.stdout.readline() != "held\n":
+                pytest.skip("this file system lends no files")
+            words = [sys.executable, "-m", "shardwright", *line.split()]
+            command = subprocess.Popen(words, cwd=project.folder, stderr=subprocess.PIPE, text=True)
+            assert holder.stdout.readline() == "asked\n"
+            command.send_signal(number)
+            _, told = command.communicate(timeout=120)
+            assert command.returncode == code, told
+            assert "Traceback" not in told
+        finally:
+            holder.kill()
