@@ -272,7 +272,7 @@ def test_verify_of_built_shards_says_to_build_again(small: Store, output: Path) 
     built(small, output)
     assert findings(output, read_data=True) == []
     (output / FIRST).unlink()
-    again = "restore it from a copy, or build again with --overwrite"
+    again = "restore it from a copy, or build again with --overwrite --shard-size 2"
     assert findings(output) == [("missing", FIRST, again)]
 
 
@@ -287,4 +287,4 @@ def test_verify_compares_built_shards_with_a_store(
     make_store(small.root, changed, latent=latent)
     ((kind, path, fix),) = findings(output, against=small.root)
     assert (kind, path) == ("outdated", FIRST)
-    assert fix.endswith("pack again with --overwrite")
+    assert fix.endswith("pack again with --overwrite --shard-size 2")

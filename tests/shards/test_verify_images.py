@@ -201,10 +201,10 @@ def test_a_changed_image_makes_its_sample_outdated(
     (finding,) = report.findings
     assert (finding.kind, finding.sample) == ("outdated", "img002")
     assert finding.what.startswith(f"{images}/img002.png has changed since (dinov3.npy differs by")
-    assert finding.fix == "build again with --overwrite"
+    assert finding.fix == "build again with --overwrite --shard-size 2"
     assert main(["verify", str(shards), "--against", str(images), "--workers", "1"]) == 3
     said = capsys.readouterr().out
-    assert "to update them, build again with --overwrite" in said
+    assert "to update them, build again with --overwrite --shard-size 2" in said
     assert "OUTDATED: 1 sample; no damage" in said
     assert "\n  recomputed 6 of 6 samples from images: 1 differs\n" in said
 
@@ -230,7 +230,7 @@ def test_an_array_that_its_image_does_not_give_is_damage_under_right_checksums(
         first_shard(shards),
         None,
         finding.what,
-        "if the image is right, build again with --overwrite",
+        "if the image is right, build again with --overwrite --shard-size 2",
         sample=name,
         member="vae.npy",
     )

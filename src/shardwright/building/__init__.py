@@ -175,6 +175,12 @@ def build(
         shuffle=shuffle,
         seed=seed,
     )
+    excluding: dict[str, object] = {
+        "where": validate.names("--where", where),
+        "ids_file": ids_file,
+        "exclude_ids_file": exclude_ids_file,
+        "split": split or split_by,
+    }
     for name in settings.buckets:
         validate.require_known("--bucket", name, [str(each) for each in used.buckets])
     request = Request(
@@ -191,6 +197,7 @@ def build(
         models=model,
         captions=None if captions is None else urls.place("--captions", captions),
         settings=copied.shards.settings(output) if copied else settings,
+        given=None if copied else [name for name, value in excluding.items() if value],
         way=next((name for name, given in ways.items() if given), None),
         sha256=sha256,
         batch_size=None if batch_size is None else integer("--batch-size", batch_size, least=1),

@@ -29,6 +29,8 @@ from shardwright.engine import DeviceEngine, Engine
 from shardwright.engine.local import Local, cores
 from shardwright.errors import DamageError, ProvenanceError, ShardExistsError, UsageError
 from shardwright.packing import groups, start
+from shardwright.packing.again import Asked, Last
+from shardwright.packing.again import announce as announce_kept
 from shardwright.packing.choice import FLAGS, Choice, read_lists
 from shardwright.packing.targets import Target, find_targets
 from shardwright.progress import Progress, quantity
@@ -56,7 +58,7 @@ def planned(
     made = load_encoders(request) if devices.is_here else _described(request, devices)
     if not request.dry_run:
         stack.enter_context(storage_at(output).lease())
-    asked, choice, targets = _asked(request, found, made)
+    asked, choice, targets = _asked(request, found, made, progress)
     for target in targets:
         if target.folder != output and not request.dry_run:
             stack.enter_context(storage_at(target.folder).lease())
@@ -153,17 +155,22 @@ def _captions(request: Request) -> Captions | None:
 
 
 def _asked(
-    request: Request, found: Sequence[Found], made: Made
+    request: Request, found: Sequence[Found], made: Made, progress: Progress
 ) -> tuple[PlanFile, Choice, list[Target]]:
     """Give the plan that is asked for, without its inputs; and the folders of its parts."""
-    split, targets = find_targets(request.output, request.settings, request.way)
+    output, way = request.output, request.way
+    split, targets = find_targets(output, request.settings, way, request.given)
     settings = msgspec.structs.replace(request.settings, split=split)
     earlier = start.current_run(target.folder for target in targets)
-    if request.way == "append" and earlier is not None:
-        settings = _chosen_as(earlier, settings, request.output)
+    if way is not None and earlier is not None:
+        settings = _chosen_as(earlier, settings, request)
     choice, again, given = Choice(settings, request.recipe.selection), request.again, None
     if again is None:
-        choice = read_lists(settings, request.output)
+        choice = read_lists(settings, output)
+    if way is not None and request.given is not None:
+        last = Last(output, earlier, earlier.settings) if earlier else None
+        flags = Asked(output, way, request.given, output)
+        announce_kept(flags, last, choice.settings, targets, progress)
     if request.captions is not None:
         data = xxhash.xxh3_64_hexdigest(files.read(request.captions))
         given = [relative_name(request.captions, request.output), data]
@@ -183,23 +190,25 @@ def _asked(
     return asked, choice, targets
 
 
-def _chosen_as(earlier: Run | Unfinished, own: PackSettings, output: Location) -> PackSettings:
-    """Complete the settings of an --append by those of the last run.
+def _chosen_as(earlier: Run | Unfinished, own: PackSettings, request: Request) -> PackSettings:
+    """Complete the settings by what excluded samples in the last run, unless it is dropped.
 
-    All runs of a folder share their conditions.
+    All runs of a folder share their conditions, so that only --overwrite changes them.
     """
-    before = earlier.settings
+    before, given, output = earlier.settings, request.given or (), request.output
     if isinstance(earlier, Unfinished):  # what differs is reported where plans are compared
-        return own.chosen_as(before)
+        return own.chosen_as(before, given)
     if not earlier.is_build:  # then lists of ids are named from the store, wherever it is
         lists = {name: getattr(own, name) for name in FLAGS if getattr(before, name)}
-        if missing := " and ".join(FLAGS[name] for name, file in lists.items() if file is None):
-            what = f"was packed with {missing}, and only its store knows where that is"
-            raise UsageError(what, path=output, fix=f"give {missing} again")
+        missing = [FLAGS[n] for n, file in lists.items() if file is None and n not in given]
+        if missing:
+            flags = " and ".join(missing)
+            what = f"was packed with {flags}, and only its store knows where that is"
+            raise UsageError(what, path=output, fix=f"give {flags} again")
         before = msgspec.structs.replace(before, **lists)
-    settings = own.chosen_as(before)
+    settings = own.chosen_as(before, given)
     was = before.conditions(output)
-    if settings.conditions(output) != was:
+    if request.way == "append" and settings.conditions(output) != was:
         what = f"was {'built' if earlier.is_build else 'packed'} {start.spelt(was)}"
         fix = "give the same conditions, or --overwrite, or another --output-dir"
         raise UsageError(f"{what}, so nothing was written", path=output, fix=fix)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ class Request:
     models: Mapping[str, str]  # component name -> id or path
     captions: Location | None
     settings: PackSettings
+    given: Collection[str] | None  # what of them excludes, as far as given; None: of other shards
     way: str | None  # append or overwrite, where shards may be there already
     sha256: bool
     batch_size: int | None

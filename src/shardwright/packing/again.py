@@ -6,7 +6,7 @@ them out (buckets, limit, shuffle, shard size) is as given now; only a sync goes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -42,6 +42,15 @@ class Last(NamedTuple):
     top: Location  # of all parts
     run: Run | Unfinished
     settings: PackSettings  # as this store spells them
+
+
+class Asked(NamedTuple):
+    """What a run into a folder is asked for."""
+
+    output: Location
+    way: str | None
+    given: Collection[str]  # settings that were given, also with ``none``
+    folder: Location  # that lists of ids are named from
 
 
 def last_run(request: Request, targets: Sequence[Target]) -> Last | None:
@@ -111,7 +120,7 @@ def _dropped(before: PackSettings, now: PackSettings) -> list[str]:
 
 
 def announce(
-    request: Request,
+    asked: Asked,
     last: Last | None,
     settings: PackSettings,
     targets: Sequence[Target],
@@ -119,35 +128,34 @@ def announce(
 ) -> None:
     """Report what is kept of the last run, and what is not as it was."""
     if last is None:
-        if request.way == "overwrite" and any(_is_damaged(target.folder) for target in targets):
+        if asked.way == "overwrite" and any(_is_damaged(target.folder) for target in targets):
             progress.warn(
-                f"{request.output_dir}: its manifest is damaged, so the conditions, lists and "
-                "split of the last run are unknown, and only those given now apply"
+                f"{asked.output}: its manifest is damaged, so the conditions, lists and split of "
+                "the last run are unknown, and only those given now apply"
             )
         return
-    folder = request.store.folder
     given: dict[str, list[str] | None] = {
-        name: [] if name == "where" else None for name in request.given if name in CONDITIONS
+        name: [] if name == "where" else None for name in asked.given if name in CONDITIONS
     }
     kept = msgspec.structs.replace(settings, **given)
-    words = kept.conditions(folder)
-    if settings.split is not None and "split" not in request.given:
+    words = kept.conditions(asked.folder)
+    if settings.split is not None and "split" not in asked.given:
         words = [*split_flags(settings.split, last.top), *words]
     if words:
         drop = ""
-        if request.way == "sync" or (request.way == "overwrite" and not settings.buckets):
+        if asked.way == "sync" or (asked.way == "overwrite" and not settings.buckets):
             drop = ", ".join(f"{flag} none" for n, flag in CONDITIONS.items() if getattr(kept, n))
             drop = drop and f" (to drop it: {drop})"
         spelt = " ".join(map(quoted, words))
         progress.say(f"{last.top}: kept from the last run: {spelt}{drop}")
-    if request.way != "resume" and (listed := list(_differences(request, last, settings))):
+    if asked.way != "resume" and (listed := list(_differences(asked, last, settings))):
         progress.say(f"{last.top}: not as in the last run: {', '.join(listed)}")
 
 
-def _differences(request: Request, last: Last, settings: PackSettings) -> Iterator[str]:
+def _differences(asked: Asked, last: Last, settings: PackSettings) -> Iterator[str]:
     """Say what is not as in the last run."""
     same: dict[str, Any] = {"part": last.settings.part}
-    if request.way == "sync":  # which follows the buckets of all runs
+    if asked.way == "sync":  # which follows the buckets of all runs
         same["buckets"] = last.settings.buckets
     now = msgspec.structs.replace(settings, **same)
     for name, flag in CONDITIONS.items():
@@ -155,7 +163,7 @@ def _differences(request: Request, last: Last, settings: PackSettings) -> Iterat
         if isinstance(was, IdsFile) and isinstance(file, IdsFile) and was.path == file.path:
             now = msgspec.structs.replace(now, **{name: was})
             if was.xxh3 != file.xxh3:
-                path = joined(request.store.folder, file.path)
+                path = joined(asked.folder, file.path)
                 yield f"{flag} {quoted(str(path))} has changed since"
     for flag, old, new in start.changed_settings(last.settings, now):
         yield f"{flag} was {old} and is {new}"

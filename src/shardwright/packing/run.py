@@ -82,7 +82,8 @@ def run(request: Request, progress: Progress) -> PackSummary:
         require_same_store(store, store_id, begin.store_ids, target.folder, top)
     choice = read_choice(again.settings_of(request, split, targets, starts, last), store, top)
     settings = choice.settings
-    again.announce(request, last, settings, targets, progress)
+    asked = again.Asked(request.output_dir, request.way, request.given, store.folder)
+    again.announce(asked, last, settings, targets, progress)
     found = scan(store, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
     source = _source(store, store_id)

@@ -1,4 +1,4 @@
-"""Fixes that pack again: with the flags of the last run that pack does not keep by itself."""
+"""Fixes that pack or build again: with the flags of the last run that no later run keeps."""
 
 from __future__ import annotations
 
@@ -23,23 +23,27 @@ def with_flags(found: VerifyReport, target: Location, store: Path | None) -> Ver
 
     At a URL, where shards are never replaced, all goes to another one, which keeps nothing.
     """
-    last = again.recorded(target)
+    if not any(_WAY.search(one.fix) for one in found.findings):
+        return found
     words: list[str] = []
-    if last is not None and not last[0].is_build:
-        _, settings = last
-        words = _all(settings, store, target) if isinstance(target, Url) else settings.layout()
+    if (last := again.recorded(target)) is not None:
+        run, settings = last
+        folder = target if run.is_build else store  # that its lists are named from
+        words = _all(settings, folder, target) if isinstance(target, Url) else settings.layout()
     flags = "".join(f" {quoted(word)}" for word in words)
 
     def completed(way: re.Match[str]) -> str:
-        return ("to another URL" if isinstance(target, Url) else way[0]) + flags
+        if isinstance(target, Url):
+            return "to another URL" + (f" with{flags}" if flags else "")
+        return way[0] + flags
 
     fixed = [replace(one, fix=_WAY.sub(completed, one.fix)) for one in found.findings]
     return replace(found, findings=fixed)
 
 
-def _all(settings: PackSettings, store: Path | None, target: Location) -> list[str]:
-    if store is not None:
-        return settings.flags(store, target)
+def _all(settings: PackSettings, folder: Location | None, target: Location) -> list[str]:
+    if folder is not None:
+        return settings.flags(folder, target)
     lists = {n: None for n in CONDITIONS if isinstance(getattr(settings, n), IdsFile)}
     files = [word for name in lists for word in (CONDITIONS[name], "FILE")]
     return [*msgspec.structs.replace(settings, **lists).flags(Path(), target), *files]
