@@ -353,19 +353,44 @@ def test_the_fix_for_batches_that_do_not_stack_can_be_pasted(tmp_path: Path) -> 
     images = make_images(tmp_path / "images", 4, ((80, 80), (96, 90)))
     store, shards = tmp_path / "store", tmp_path / "shards"
     sketch(images, store)
-    pack(derived_dir=store, output_dir=shards)
+    pack(derived_dir=store, output_dir=shards, shard_size=3, shuffle=True)
     with pytest.raises(shardwright.UsageError) as caught:
         shardwright.open(shards).batches(2)
     assert str(caught.value) == (
         "bucket 1024x1024: 2 of 4 vae.npy differ in size; a batch needs one shape per bucket: with "
-        "the flags of your store, run shardwright derive --fit bucket "
-        f"--recompute vae, then shardwright pack --overwrite --output-dir {shards}"
+        "the flags of your store, run shardwright derive --fit bucket --recompute vae, then "
+        f"shardwright pack --overwrite --shuffle --shard-size 3 --output-dir {shards}"
     )
     _, derive, repack = str(caught.value).split("shardwright ")
     own = ("--derived-dir", store, "--encoders", "sketch")
     assert run(*derive.removesuffix(", then ").split(), *own, images).returncode == 0
     assert run(*repack.split(), "--derived-dir", store).returncode == 0
     assert len(list(shardwright.open(shards).batches(2))) == 2
+
+
+def test_the_note_on_latents_that_do_not_stack_gives_both_commands_with_all_flags(
+    tmp_path: Path,
+) -> None:
+    images = make_images(tmp_path / "images", 4, ((80, 80), (96, 90)))
+    store, shards = tmp_path / "store", tmp_path / "shards"
+    sketch(images, store)
+    (tmp_path / "bad.txt").write_text("img000\n")
+    flags = ("--exclude-ids-file", tmp_path / "bad.txt", "--shard-size", "2")
+    given = ("pack", store, "-o", shards, *flags)
+    note = "so they do not stack in a batch; to change that, {}:"
+    planned = run(*given, "--dry-run").stdout.splitlines()
+    assert any(line.endswith(note.format("first run")) for line in planned)
+    told = run(*given).stdout.splitlines()
+    at = next(n for n, line in enumerate(told) if line.endswith(note.format("run")))
+    _, derive, repack = told[at : at + 3]
+    spelt = f"--exclude-ids-file {tmp_path}/bad.txt --shard-size 2"
+    start = f"  shardwright pack --derived-dir {store} --output-dir {shards} --overwrite"
+    assert repack == f"{start} {spelt}"
+    paste(f"{derive} --encoders sketch")
+    paste(repack)
+    dataset = shardwright.open(shards)
+    assert len(dataset) == 3
+    assert len(list(dataset.batches(3))) == 1
 
 
 def test_the_fix_for_built_shards_that_do_not_stack_is_a_build(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_an_array_enters_whole_or_the_run_stops(
     replaced = npy(array("vae", "another", LARGE))
     if told := error_of(lambda: pack_with(store, output, moment, lambda: change(path))):
         assert f"{path}: changed while it was read" in told
-        assert "pack again with --resume" in told
+        assert "run the same pack with --resume" in told
         assert not list(output.glob("bucket_*/*"))
         return
     if moment == "after the scan" and change in (truncate, delete):

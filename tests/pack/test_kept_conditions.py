@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from shardwright import ProvenanceError, UsageError, pack, status, verify
+import shardwright
+from shardwright import DamageError, ProvenanceError, UsageError, pack, status, verify
 from shardwright.progress import Lines
 from shardwright.shards.format import manifest
 from shardwright.storage.files import using
@@ -297,3 +298,30 @@ def test_verify_without_the_store_recommends_the_layout_of_the_last_run(
     assert finding.fix == (
         "restore it from a copy, or pack again with --overwrite --shuffle --seed 5 --shard-size 3"
     )
+
+
+def test_a_sync_of_two_jsonls_gives_the_command_that_packs_one_again_as_it_was(
+    store: Store, output: Path
+) -> None:
+    second = store.root / "second.jsonl"
+    second.write_bytes(store.jsonl.read_bytes())
+    packed(store, output, jsonl=second, where="rating > 0", **LAYOUT)
+    made(store.root, 28)
+    packed(store, output, append=True, other_jsonl=True, **LAYOUT)
+    with pytest.raises(UsageError) as refused:
+        packed(store, output, sync=True)
+    assert refused.value.fix is not None
+    assert refused.value.fix.endswith(
+        f"or run shardwright pack --derived-dir {store.root} --output-dir {output} --overwrite "
+        "--where 'rating > 0' --shuffle --seed 5 --shard-size 3"
+    )
+
+
+def test_a_shard_that_is_not_its_index_is_packed_again_with_the_flags_of_the_last_run(
+    store: Store, output: Path
+) -> None:
+    packed(store, output, shard_size=4)
+    first, second = sorted(output.glob("bucket_24x16/*.tar"))[:2]
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(DamageError, match=r"or pack again with --overwrite --shard-size 4 \("):
+        list(shardwright.open(output))

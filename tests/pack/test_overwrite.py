@@ -216,6 +216,6 @@ def test_a_full_disk_while_buckets_are_replaced_promises_no_finished_shards(
     at = 1 + next(n for n, c in enumerate(disk.calls) if c.name == "write" and ".tar" in c.path)
     with (
         using(FailingDisk(at, errno.ENOSPC, once=False)),
-        pytest.raises(NoSpaceError, match=r"make room and pack again with --resume$"),
+        pytest.raises(NoSpaceError, match=r"make room and run the same pack with --resume$"),
     ):
         pack(derived_dir=store.root, output_dir=output, workers=1, overwrite=True)

@@ -175,7 +175,7 @@ def test_a_shard_that_another_run_has_replaced_is_not_listed(
         with pytest.raises(SourceChangedError) as changed:
             pack(settled, folder)
     assert str(changed.value) == (
-        f"{folder}/{shard}: another run has written it too; pack again with --resume"
+        f"{folder}/{shard}: another run has written it too; run the same pack with --resume"
     )
     assert manifest.load_manifest(folder) is None
     assert pack(settled, folder, resume=True).written_shards == 1

@@ -243,10 +243,12 @@ def _advice(summary: PackSummary) -> list[str]:
     off_shape = {name: b.off_shape for name, b in summary.buckets.items() if b.off_shape}
     if off_shape:
         counts = ", ".join(f"{count:,} in {name}" for name, count in off_shape.items())
+        run = "run this, then pack to another --output-dir with the same flags"
+        run = "first run" if summary.dry_run else "run" if summary.pack_command else run
         advice.append(
             f"note: some latents do not have their bucket's shape ({counts}), so they do not stack "
-            "in a batch; to change that, run this, then pack again with --overwrite:\n"
-            f"  {summary.derive_command}"
+            f"in a batch; to change that, {run}:\n  {summary.derive_command}"
+            + (f"\n  {summary.pack_command}" if summary.pack_command else "")
         )
     if summary.journal is not None:
         advice.append(

@@ -20,6 +20,7 @@ from shardwright.packing.targets import Target
 from shardwright.progress import Progress
 from shardwright.recipes.split import Split
 from shardwright.shards.format import manifest
+from shardwright.shards.format.again import complete
 from shardwright.shards.format.manifest import (
     CONDITIONS,
     IdsFile,
@@ -184,13 +185,7 @@ def recorded(top: Location) -> tuple[Run | Unfinished, PackSettings] | None:
     if (last := start.current_run(folders)) is None:
         return None
     done = [found for found in map(_readable, folders) if found is not None]
-    asked = [run.settings.buckets for each in done for run in each.runs] + [last.settings.buckets]
-    buckets = sorted({name for names in asked for name in names}) if all(asked) else []
-    limit = last.settings.limit
-    if limit is not None:  # several runs may each have had one
-        limit = max(limit, sum(entry.samples for each in done for entry in each.shards))
-    settings = last.settings
-    return last, msgspec.structs.replace(settings, part=None, buckets=buckets, limit=limit)
+    return last, complete(last.settings, done)
 
 
 def _readable(folder: Location) -> Manifest | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.buckets import Bucket
+from shardwright.packing import again
 from shardwright.packing.check import Checked
 from shardwright.packing.outdated import Comparison
 from shardwright.packing.plan import Plan, Shard
@@ -18,6 +19,7 @@ from shardwright.packing.summary import BucketSummary, PackSummary, PartSummary,
 from shardwright.packing.targets import Target
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets
+from shardwright.shards.format.parts import top_folder
 from shardwright.shards.loaders.indexes import read_record
 from shardwright.storage.local import free_bytes
 from shardwright.storage.urls import Location
@@ -99,14 +101,16 @@ def summarize(
     buckets, parts = _tables(jobs, checked)
     new = {job.target.prefix + shard.path for job in jobs for shard in job.todo}
     kept = [shard for job in jobs for shard in job.layout.shards if shard.path in job.kept]
-    again = {sample for job in jobs for shard in job.start.again for sample in shard.samples}
-    finished = sum(sample not in again for shard in kept for sample in shard.samples)
+    rewritten = {sample for job in jobs for shard in job.start.again for sample in shard.samples}
+    finished = sum(sample not in rewritten for shard in kept for sample in shard.samples)
     gone = [prefix + name for prefix, names in old.items() for name in names]
     off_shape = any(entry.off_shape for entry in buckets.values())
     journal = scan.store.journal if scan.store.journal.exists() else None
-    derive = None
+    derive = pack = None
     if off_shape or journal:
         derive = commands.derive(scan.store, fit_buckets=off_shape)
+    if off_shape and isinstance(output, Path) and not dry_run:
+        pack = again.overwrite(scan.store, top_folder(output, jobs[0].layout.settings))
     return PackSummary(
         total_records=scan.total_records,
         ready_records=ready,
@@ -124,6 +128,7 @@ def summarize(
         output_dir=str(output),
         journal=str(journal) if journal else None,
         derive_command=derive,
+        pack_command=pack,
         seconds=round(time.monotonic() - started, 3),
         skipped_by_reason=dict(skipped),
         buckets=buckets,

@@ -54,13 +54,14 @@ def require_same_jsonl(store: Store, known: Sequence[str], output: Location) -> 
         )
 
 
-def require_one_jsonl(store: Store, known: Sequence[str], output: Location) -> None:
+def require_one_jsonl(store: Store, known: Sequence[str], output: Location, top: Location) -> None:
     """Raise if shards were packed from other JSONLs too: their samples are not in this one."""
     if others := [str(store.of(name).jsonl) for name in known if name != jsonl_name(store)]:
         raise UsageError(
             f"was also packed from {' and '.join(others)}, and --sync follows one JSONL",
             path=output,
-            fix="add --other-jsonl to remove what is not in this one, or pack with --overwrite",
+            fix="add --other-jsonl to remove what is not in this one, or run "
+            f"{again.overwrite(store, top)}",
         )
 
 

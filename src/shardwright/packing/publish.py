@@ -175,10 +175,10 @@ def write(
             needed = size(sum(shard.bytes for shard in shards) - done)
             what = f"{error.what}, and the remaining shards need {needed}"
             kept = "" if replaced else ", which keeps the finished shards"
-            fix = f"make room and pack again with --resume{kept}"
+            fix = f"make room and run the same pack with --resume{kept}"
             raise NoSpaceError(what, path=error.path, fix=fix) from error
         if isinstance(error, SourceChangedError):
-            fix = f"pack again with --resume, or if that is refused with {way}"
+            fix = f"run the same pack with --resume, or if that is refused with {way}"
             raise SourceChangedError(error.what, path=error.path, fix=fix) from error
         raise
     if isinstance(output, Url):
@@ -194,7 +194,7 @@ def _require_as_sent(output: Url, entries: Sequence[ShardEntry], etags: Mapping[
     for path in others:
         files.remove(output / index.index_name(path))  # so that --resume writes the shard again
     if others:
-        what, fix = "another run has written it too", "pack again with --resume"
+        what, fix = "another run has written it too", "run the same pack with --resume"
         raise SourceChangedError(what, path=output / others[0], fix=fix)
 
 

@@ -78,6 +78,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     last = again.last_run(request, targets)
     top = targets[0].folder.absolute().parent if _alone(targets) else request.output_dir
     store_id = identity.read(store)
+    top = last.top if last else request.output_dir
     for target, begin in zip(targets, starts, strict=True):
         require_same_store(store, store_id, begin.store_ids, target.folder, top)
     choice = read_choice(again.settings_of(request, split, targets, starts, last), store, top)
@@ -92,7 +93,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
         for target, names in zip(targets, before, strict=True):
             require_same_jsonl(store, names, target.folder)
             if request.way == "sync":
-                require_one_jsonl(store, names, target.folder)
+                require_one_jsonl(store, names, target.folder, top)
     known = frozenset().union(*(begin.known for begin in starts), _beside(targets))
     parts = [target.part for target in targets]
     packed = {name for begin in starts if begin.before for one in begin.packed for name in one.ids}
@@ -309,7 +310,7 @@ def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Pro
     except StorageError as error:
         if not isinstance(request.output_dir, Url) or error.fix is None:
             raise
-        fix = error.fix.replace("run the same command again", "pack again with --resume")
+        fix = error.fix.replace("run the same command again", "run the same pack with --resume")
         raise StorageError(error.what, path=error.path, fix=fix) from error
 
 

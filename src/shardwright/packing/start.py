@@ -14,6 +14,7 @@ from shardwright.packing.outdated import Packed
 from shardwright.packing.plan import Again
 from shardwright.recipes.split import Split
 from shardwright.shards.format import consistency, index, manifest
+from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.manifest import (
     Before,
     IdsFile,
@@ -67,8 +68,8 @@ class Start:
         differing = [f"{flag} was {old} and is {new}" for flag, old, new in changes]
         what = ", ".join(differing) or "the records or arrays of the store have changed"
         was = self.resumed.settings
-        fix = f"run it as before, with {_spelt('resume', was)}, or pack again with "
-        fix += "--sync" if self.before else _spelt("overwrite", was)
+        fix = f"run it as before, with {with_layout('--resume', was)}, or pack again with "
+        fix += "--sync" if self.before else with_layout("--overwrite", was)
         raise UsageError(f"--resume: this is not the run to resume: {what}", fix=fix)
 
 
@@ -129,7 +130,8 @@ def sync(output: Location) -> Start:
     base = _listed(output, unfinished, "--sync")
     if any(run.is_build for run in base.runs):
         what = "was made by shardwright build, and --sync follows a store"
-        fix = f"build with --append, or pack with {_spelt('overwrite', base.runs[-1].settings)}"
+        over = with_layout("--overwrite", base.runs[-1].settings)
+        fix = f"build with --append, or pack with {over}"
         raise UsageError(what, path=output, fix=fix)
     return _synced(output, Before(base, {}), unfinished)
 
@@ -147,14 +149,15 @@ def _unfinished(output: Location) -> Unfinished | None:
 def _listed(output: Location, unfinished: Unfinished | None, way: str) -> Manifest:
     """Give the manifest to add to; raise if there are other shards, or an interrupted run."""
     if unfinished is not None and not unfinished.append:
-        finish, again = (_spelt(way, unfinished.settings) for way in ("resume", "overwrite"))
-        fix = f"finish it with {finish}, or pack again with {again}, before you {way}"
+        ways = ("--resume", "--overwrite")
+        finish, over = (with_layout(each, unfinished.settings) for each in ways)
+        fix = f"finish it with {finish}, or pack again with {over}, before you {way}"
         raise UsageError("its last run was interrupted", path=output, fix=fix)
     base = _base(output, unfinished)
     # After an interrupted --append, what is not listed is of that run.
     if unfinished is None and (unlisted := _unlisted(output, base)):
-        again = _spelt("overwrite", base.runs[-1].settings if base.runs else None)
-        fix = f"move it elsewhere, or pack again with {again}, before you {way}"
+        over = with_layout("--overwrite", base.runs[-1].settings if base.runs else None)
+        fix = f"move it elsewhere, or pack again with {over}, before you {way}"
         what = "is not in the manifest, so its samples are unknown"
         raise UsageError(what, path=unlisted[0], fix=fix)
     return base
@@ -190,7 +193,7 @@ def resume(output: Location) -> Start:
     base = msgspec.structs.replace(done, runs=done.runs[:-1], shards=kept)
     run = done.runs[-1]
     if run.is_build:
-        fix = f"pack with --append, or with {_spelt('overwrite', run.settings)}"
+        fix = f"pack with --append, or with {with_layout('--overwrite', run.settings)}"
         raise UsageError("its last run was a build, which is finished", path=output, fix=fix)
     again = Unfinished(
         append=run.append,
@@ -329,8 +332,8 @@ def _packed(output: Location, listed: Manifest, gone: Mapping[str, Sequence[str]
     there = sizes(output, [entry.path for entry in listed.shards])
     for entry in listed.shards:
         if entry.path not in gone and there.get(entry.path) != entry.bytes:
-            again = _spelt("overwrite", listed.runs[-1].settings)
-            fix = f"restore a copy, or pack again with {again}, before you add to it"
+            over = with_layout("--overwrite", listed.runs[-1].settings)
+            fix = f"restore a copy, or pack again with {over}, before you add to it"
             raise DamageError("is missing or incomplete", path=output / entry.path, fix=fix)
 
     def packed(entry: ShardEntry) -> Packed:
@@ -358,12 +361,6 @@ def mixed(output: Location, start: Start, kept: Collection[str]) -> list[str]:
     buckets = existing_buckets(output)
     going = {name for name in buckets if not stay.issuperset(existing(output, [name]))}
     return sorted(going.union(start.replaced))
-
-
-def _spelt(way: str, settings: PackSettings | None) -> str:
-    """Spell a way of packing again, with the flags that it does not keep by itself."""
-    flags = settings.layout() if settings else []
-    return " ".join([f"--{way}", *map(quoted, flags)])
 
 
 def _flag(setting: str) -> str:

@@ -97,6 +97,7 @@ class PackSummary(Summary):
     output_dir: str
     journal: str | None  # holds records of an interrupted derive, which are not packed
     derive_command: str | None  # merges the journal, and makes off_shape arrays fit
+    pack_command: str | None  # packs all again after that, as it was packed, if it is here
     seconds: float
     skipped_by_reason: dict[str, Count]
     buckets: dict[str, BucketSummary]  # over all parts

@@ -20,8 +20,10 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format import index, manifest, tarread
+from shardwright.shards.format.again import complete, elsewhere, with_layout
 from shardwright.shards.format.index import Member, ShardIndex
 from shardwright.shards.format.keys import keys
+from shardwright.shards.format.manifest import PackSettings
 from shardwright.shards.format.names import bucket_folder, existing_buckets, existing_shards
 from shardwright.shards.format.parts import require_no_parts
 from shardwright.shards.format.tarread import Fault
@@ -55,6 +57,15 @@ class Catalog:
     components: Mapping[str, ComponentInfo] = field(default_factory=dict)
     empty: Mapping[str, str] = field(default_factory=dict)  # the xxh3 of each file
     built_from: tuple[str, ...] | None = None  # the inputs of a build; None of a pack
+    settings: PackSettings | None = None  # that write all of it again
+
+    def again(self, folder: str) -> str:
+        """Say how to write its folder, or URL, again; nothing that was excluded comes back."""
+        how = "pack again" if self.built_from is None else "build again"
+        if "://" not in folder:
+            return f"{how} with {with_layout('--overwrite', self.settings)}"
+        flags = elsewhere(self.settings, None) if self.settings else ""
+        return f"{how} to another URL" + (f" with {flags}" if flags else "")
 
     def shard_of(self, number: int) -> Shard:
         """Find the shard of a sample."""
@@ -122,6 +133,7 @@ def open_catalog(folder: Folder) -> Catalog:
         components=components_of(found),
         empty=found.empties(),
         built_from=found.runs[-1].inputs,
+        settings=complete(found.runs[-1].settings, [found]),
     )
 
 

@@ -98,7 +98,7 @@ class EmptyCaption:
             raise UsageError(f"empty: {suffix} is not made from a caption", path=name, fix=there)
         if suffix not in self._checksums:
             what = f"has no {suffix} of the empty caption: an earlier version packed these shards"
-            fix = "run shardwright derive once more, then pack with --append or --overwrite"
+            fix = "run shardwright derive once more, then pack with --append"
             raise InputMissingError(what, path=name, fix=fix)
 
     def _load(self, suffix: str) -> NDArray[Any]:

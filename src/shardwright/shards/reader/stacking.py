@@ -12,6 +12,7 @@ from shardwright.errors import DamageError, UsageError
 from shardwright.progress import quantity
 from shardwright.recipes import ANY, Shape
 from shardwright.shards.format import decode
+from shardwright.shards.format.again import elsewhere, with_layout
 from shardwright.shards.reader.folder import COPY
 from shardwright.shards.reader.view import Sample, View
 from shardwright.store.arrays import widened
@@ -178,12 +179,20 @@ def _one_shape(view: View, field: str) -> str:
     component = recipe.arrays.get(field) if recipe else None
     if component is None or not component.follows_picture or component.source == "elsewhere":
         return what
+    name, settings = view.folder.name, view.catalog.settings
+    url = "://" in name
     if (inputs := view.catalog.built_from) is not None:
-        where = "another --output-dir" if "://" in view.folder.name else "--overwrite"
+        where = "another --output-dir" if url else "--overwrite"
         images = " ".join(map(quoted, inputs)) or "the images"
         return f"{what}: build {images} again, with the same flags and --fit bucket and {where}"
+    folder, _, last = name.rpartition("/")
+    if settings and settings.split and last in settings.split.names:  # all parts are packed at once
+        name = folder or "."
+    flags = with_layout("--overwrite", settings)
+    if url:
+        flags, name = elsewhere(settings, None) if settings else "", "URL"
     return (
         f"{what}: with the flags of your store, run shardwright derive --fit bucket --recompute "
-        f"{component.name}, then shardwright pack --overwrite --output-dir "
-        f"{quoted(view.folder.name)}"
+        f"{component.name}, then shardwright pack {flags}{' ' * bool(flags)}--output-dir "
+        f"{quoted(name)}"
     )

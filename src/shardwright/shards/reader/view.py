@@ -122,8 +122,9 @@ class View:
             raise DamageError(
                 f"differs from its index at byte {place.offset}: damaged, or of another packing",
                 path=f"{self.folder.name}/{place.shard.path}",
-                fix=f"copy the shards and their {STATE_FOLDER} here again together, or pack again "
-                "with --overwrite (shardwright verify lists all damaged shards)",
+                fix=f"copy the shards and their {STATE_FOLDER} here again together, or "
+                f"{self.catalog.again(self.folder.name)} (shardwright verify lists all damaged "
+                "shards)",
             )
         return key.decode(errors="backslashreplace")
 
