@@ -164,9 +164,9 @@ def packed(store: Path, output: Path, **options: Any) -> Path:  # noqa: ANN401
 
 def note(output: Path, flags: str = "") -> str:
     return (
-        "note: copies of one image are in several parts of the split, counted by image:\n"
-        f"  identical files: 1 (for example {TRAIN[0]} in train and {VAL[0]} in val)\n"
-        "  near-duplicates by dinov3 (cosine 0.95 or more): 1 "
+        "note: copies of one image are in several parts of the split:\n"
+        f"  identical files: 1 group (for example {TRAIN[0]} in train and {VAL[0]} in val)\n"
+        "  near-duplicates by dinov3 (cosine 0.95 or more): 1 group "
         f"(for example {TRAIN[1]} in train and {VAL[1]} in val)\n"
         f"to keep them in one part, run shardwright look {output} --duplicates copies.jsonl, "
         f"then pack all of it again with --overwrite --split val=30% --split-by copies.jsonl{flags}"
@@ -231,7 +231,10 @@ def test_identical_files_in_two_parts_are_found_without_any_vector(
     text = printed(
         capsys, *words, "--output-dir", output, "--encoders", "sketch", "--split", "val=30%"
     )
-    assert f"  identical files: 1 (for example {TRAIN[0]} in train and {VAL[0]} in val)\n" in text
+    assert (
+        f"  identical files: 1 group (for example {TRAIN[0]} in train and {VAL[0]} in val)\n"
+        in text
+    )
     assert "then build all of it again with --overwrite --split val=30% --split-by" in text
     assert verify(output).counts == {"identical_in_two_parts": 1}
 
@@ -258,7 +261,7 @@ def test_more_samples_than_are_compared_with_all_others_are_not_searched_and_it_
     output = tmp_path / "shards"
     words = ("pack", "--derived-dir", store, "--output-dir", output, "--split", "val=30%")
     text = printed(capsys, *words)
-    assert "  identical files: 1 (for" in text
+    assert "  identical files: 1 group (for" in text
     why = "there are more than 5 samples"
     assert f"note: near-duplicates in several parts were not searched: {why}" in text
     assert f"near-duplicates in two parts not searched: {why}" in printed(capsys, "verify", output)
@@ -302,7 +305,10 @@ def test_later_runs_go_on_with_the_groups_and_follow_the_file_from_anywhere(
     groups.write_text(json.dumps({"image_id": VAL[0], "kept": TRAIN[0]}) + "\n")
     output = packed(store, tmp_path / "shards", split_by=str(groups))
     assert where(output)[VAL[0]] == "train"
-    assert verify(output, against=store).counts == {"alike_in_two_parts": 1}
+    (finding,) = verify(output, against=store).findings
+    assert finding.kind == "alike_in_two_parts"
+    fix = f"run shardwright look {output} --duplicates {groups}, then pack with --sync"
+    assert finding.fix == f"to keep them in one part, {fix}"
     look(store, duplicates=groups)
     monkeypatch.chdir(tmp_path / "lists")
     words = ("pack", "--derived-dir", store, "--output-dir", output)

@@ -294,10 +294,14 @@ def copies_note(found: InParts | None) -> list[str]:
     notes = []
     near = f"near-duplicates by {found.vector} (cosine {found.least} or more)"
     kinds = {"identical files": found.identical, near: found.near}
-    counts = {kind: Count(len(each), str(each[0])) for kind, each in kinds.items() if each}
-    if counts:
-        head = "note: copies of one image are in several parts of the split, counted by image:"
-        notes.append("\n".join([head, *by_reason(counts), shown(found.fix)]))
+    lines = [
+        f"  {kind}: {quantity(len(each), 'groups')} (for example {shown(str(each[0]))})"
+        for kind, each in kinds.items()
+        if each
+    ]
+    if lines:
+        head = "note: copies of one image are in several parts of the split:"
+        notes.append("\n".join([head, *lines, shown(found.fix)]))
     if found.not_searched is not None:
         what = "near-duplicates in several parts were not searched"
         notes.append(f"note: {what}: {shown(found.not_searched)}")

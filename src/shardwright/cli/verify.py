@@ -10,8 +10,10 @@ from shardwright.cli.options import CLUSTER, RECIPE, WORKERS, declare, number, p
 from shardwright.cli.printing import call, listed
 from shardwright.progress import quantity, size
 from shardwright.store.findings import (
+    ALIKE,
     EMPTY_OUTDATED,
     FAIL,
+    IDENTICAL,
     IMAGE_DIFFERS,
     NEEDS_INDEX,
     NOT_COMPARED,
@@ -123,7 +125,10 @@ def describe(report: VerifyReport) -> str:
 
 def _kind(kind: str, findings: list[Finding]) -> str:
     warning = "" if findings[0].damage or kind in _CHANGED else " (warning)"
-    return "\n".join([f"{kind}: {len(findings):,}{warning}", *listed(findings, _LISTED)])
+    lines, fix = list(listed(findings, _LISTED)), shown(findings[0].fix)
+    if kind in (IDENTICAL, ALIKE):  # whose fix is one for all
+        lines = [*(line.removesuffix(f"; {fix}") for line in lines), fix]
+    return "\n".join([f"{kind}: {len(findings):,}{warning}", *lines])
 
 
 def _outdated(count: int, findings: list[Finding]) -> str:

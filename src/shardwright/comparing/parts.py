@@ -25,6 +25,7 @@ from shardwright.shards.reader.view import View
 from shardwright.storage.urls import Location, Url
 from shardwright.store.arrays import widened
 from shardwright.store.commands import command, quoted
+from shardwright.store.store import joined
 
 _GROUP = 256  # samples that are read together
 _LIST = "copies.jsonl"
@@ -121,10 +122,14 @@ def _find(top: Location, progress: Progress) -> InParts | None:
 def _fix(top: Location, last: Run) -> str:
     """Say how to keep copies in one part, as far as the split allows it."""
     split, verb = last.settings.split, "build" if last.is_build else "pack"
-    look = command("look", str(top), "--duplicates", _LIST)
-    if split is None or split.by is not None:  # samples are together for another reason
+    by = split.by if split else None
+    file = str(joined(top, by)) if split and by and split.has_groups else _LIST
+    look = command("look", str(top), "--duplicates", file)
+    if split is None or (by and not split.has_groups):  # a column keeps other samples together
         return f"to list them, run {look}"
-    flags = [*replace(split, by=_LIST).flags(), *last.settings.layout()]
+    if by and not last.is_build:
+        return f"to keep them in one part, run {look}, then pack with --sync"
+    flags = [*replace(split, by=file).flags(), *last.settings.layout()]
     how = "into another folder" if isinstance(top, Url) else "with --overwrite"
     words = " ".join(map(quoted, flags))
     return f"to keep them in one part, run {look}, then {verb} all of it again {how} {words}"

@@ -12,6 +12,7 @@ from shardwright.text import shown
 OUTDATED = "outdated"  # the kind of a finding: the store, or the image, has changed since
 EMPTY_OUTDATED = "empty_outdated"  # another: so has the store's empty caption
 NOT_COMPARED = "not_compared"  # another: there is no array or image to compare with
+IDENTICAL, ALIKE = "identical_in_two_parts", "alike_in_two_parts"  # others: copies in a split
 IMAGE_DIFFERS = "image_differs"  # another: a member is not what its image gives
 PASS, NEEDS_INDEX, FAIL = "pass", "needs index", "fail"  # the verdicts on a loader
 

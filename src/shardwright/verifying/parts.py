@@ -19,7 +19,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest
 from shardwright.storage.urls import Location, Url, names_below
-from shardwright.store.findings import NOT_COMPARED, Finding, VerifyReport
+from shardwright.store.findings import ALIKE, IDENTICAL, NOT_COMPARED, Finding, VerifyReport
 from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
 from shardwright.verifying.folder import TAR, check_folder, left_out
@@ -153,8 +153,8 @@ def _in_two_parts(seen: Mapping[str, list[Seen]]) -> Iterator[Finding]:
 def _copies(found: InParts) -> Iterator[Finding]:
     """Report images of one part that are in another under another id."""
     for kind, like, each in (
-        ("identical_in_two_parts", "the same file as", found.identical),
-        ("alike_in_two_parts", f"nearly alike by {found.vector}:", found.near),
+        (IDENTICAL, "the same file as", found.identical),
+        (ALIKE, f"nearly alike by {found.vector}:", found.near),
     ):
         for copy in each:
             cosine = "" if copy.similarity is None else f" (cosine {copy.similarity})"
