@@ -374,3 +374,36 @@ def test_build_keeps_groups_together_and_notices_that_their_file_has_changed(
     build(images, overwrite=True, **settings)
     assert where(output)[VAL[1]] == "train"
     assert verify(output).findings == []
+
+
+def test_shards_without_hashes_are_synced_and_appended_to_and_found_by_their_vectors(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As an earlier version wrote them: its records have no hash of a file."""
+    output, facts = tmp_path / "shards", store / ".shardwright/facts.jsonl"
+    known = facts.read_bytes()
+    facts.unlink()
+    packed(store, output, exclude_ids_file=few(tmp_path, VAL[2]))
+    assert verify(output).counts == {"alike_in_two_parts": 2}
+    text = printed(capsys, "look", output, "--duplicates", tmp_path / "copies.jsonl")
+    assert "no hash of the image file is on record for 11 samples: not compared as files" in text
+    facts.write_bytes(known)
+    pack(derived_dir=store, output_dir=output, sync=True, exclude_ids_file="none", workers=1)
+    assert sorted(where(output)) == sorted([*TRAIN, *VAL])
+    assert verify(output, against=store).counts == {"alike_in_two_parts": 2}
+    pack(derived_dir=store, output_dir=output, append=True, workers=1)
+    packed(store, output, overwrite=True)
+    found = {"identical_in_two_parts": 1, "alike_in_two_parts": 1}
+    assert verify(output, against=store).counts == found
+
+
+def few(folder: Path, *names: str) -> Path:
+    """Write a list of ids."""
+    (folder / "ids.txt").write_text("\n".join(names))
+    return folder / "ids.txt"
+
+
+def test_the_name_of_a_column_may_be_anything_that_a_manifest_holds() -> None:
+    assert Split(SPLIT.parts, "groups.jsonl").has_groups
+    assert not Split(SPLIT.parts, "scene").has_groups
+    assert not Split(SPLIT.parts, "no\0file.jsonl").has_groups

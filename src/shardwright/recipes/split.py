@@ -44,7 +44,7 @@ class Split:
     @property
     def has_groups(self) -> bool:
         """Whether a file names the groups, and not a column."""
-        return self.by is not None and self.by.endswith(_GROUPS)
+        return self.by is not None and self.by.endswith(_GROUPS) and "\0" not in self.by
 
     @property
     def names(self) -> tuple[str, ...]:
