@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.comparing import copies, similar, vectors
+from shardwright.comparing.copies import Hashes
+from shardwright.comparing.similar import Numbers
 from shardwright.errors import DamageError, ShardwrightError
 from shardwright.interrupts import check
 from shardwright.progress import Progress
@@ -57,13 +59,6 @@ class InParts:
     fix: str
 
 
-@dataclass
-class _Samples:
-    ids: list[str] = field(default_factory=list)
-    files: list[str | None] = field(default_factory=list)  # hashes
-    parts: list[int] = field(default_factory=list)  # numbers
-
-
 def find_copies(top: Location, progress: Progress) -> InParts | None:
     """Find copies in several parts of a split folder; None if there are not several.
 
@@ -81,33 +76,24 @@ def _find(top: Location, progress: Progress) -> InParts | None:
     done = {name: found for name, found in listed.items() if found is not None and found.shards}
     if len(done) < 2:
         return None
-    samples, names = _Samples(), list(done)
-    for number, (name, found) in enumerate(done.items()):
-        for entry in found.shards:
-            check()
-            for image_id, file in _read(parts[name], entry):
-                samples.ids.append(image_id)
-                samples.files.append(file)
-                samples.parts.append(number)
+    samples = _Samples(parts, done)
     vector, not_searched = _vector(done), None
     if vector is not None and isinstance(top, Url):
         vector, not_searched = None, "the shards are at a URL"
-    elif vector is not None and len(samples.ids) > similar.EXACT_MOST:
+    elif vector is not None and len(samples.hashes) > similar.EXACT_MOST:
         vector, not_searched = None, f"there are more than {similar.EXACT_MOST:,} samples"
     read = None
     if vector is not None:
-        blocks = (block for name in names for block in _blocks(parts[name], vector))
-        read = vectors.read(blocks, len(samples.ids), vector.shape_for(0, 0)[0], progress)
-    result = copies.find(copies.hashes_of(samples.files), read, progress)
+        blocks = (block for name in done for block in _blocks(parts[name], vector))
+        read = vectors.read(blocks, len(samples.hashes), vector.shape_for(0, 0)[0], progress)
+    found = copies.find(samples.hashes, read, progress)
     pairs = [
         Copy(
-            samples.ids[one],
-            names[samples.parts[one]],
-            samples.ids[other],
-            names[samples.parts[other]],
+            *samples.name(one),
+            *samples.name(other),
             None if similarity is None else round(similarity, 4),
         )
-        for one, other, similarity in result.across(np.array(samples.parts), similar.DEFAULT)
+        for one, other, similarity in found.across(samples.parts, similar.DEFAULT)
     ]
     return InParts(
         [pair for pair in pairs if pair.similarity is None],
@@ -115,8 +101,41 @@ def _find(top: Location, progress: Progress) -> InParts | None:
         vector.name if vector else None,
         similar.DEFAULT,
         not_searched,
-        _fix(top, done[names[0]].runs[-1]),
+        _fix(top, next(iter(done.values())).runs[-1]),
     )
+
+
+class _Samples:
+    """All samples of the parts; of each, only two numbers are in memory."""
+
+    def __init__(self, parts: Mapping[str, Location], done: Mapping[str, Manifest]) -> None:
+        self._shards = [(name, entry) for name, found in done.items() for entry in found.shards]
+        self._folders, names = parts, list(done)
+        counts = [entry.samples for _, entry in self._shards]
+        self._ends = np.cumsum(counts)
+        numbers = [names.index(name) for name, _ in self._shards]
+        self.parts: Numbers = np.repeat(np.array(numbers, np.int64), counts)
+        hashes = (_hashes(parts[name], entry) for name, entry in self._shards)
+        self.hashes: Hashes = np.concatenate(list(hashes))
+        self._ids: dict[int, Sequence[str]] = {}  # by shard, once one of them is asked for
+
+    def name(self, number: int) -> tuple[str, str]:
+        """Give the id of a sample, and its part."""
+        place = int(np.searchsorted(self._ends, number, side="right"))
+        part, entry = self._shards[place]
+        if place not in self._ids:
+            self._ids[place] = index.load_listed(self._folders[part], entry).head.ids
+        return self._ids[place][number - int(self._ends[place])], part  # from the end
+
+
+def _hashes(folder: Location, entry: ShardEntry) -> Hashes:
+    """Read the hashes of the files of a shard's samples, as far as they are on record."""
+    check()
+    known: list[str | None] = []
+    if entry.records_xxh3:
+        lines = records.load(folder, entry.path, entry.records_xxh3)
+        known = [facts.image_xxh3 for _, facts in lines]
+    return copies.hashes_of(known if len(known) == entry.samples else [None] * entry.samples)
 
 
 def _fix(top: Location, last: Run) -> str:
@@ -133,16 +152,6 @@ def _fix(top: Location, last: Run) -> str:
     how = "into another folder" if isinstance(top, Url) else "with --overwrite"
     words = " ".join(map(quoted, flags))
     return f"to keep them in one part, run {look}, then {verb} all of it again {how} {words}"
-
-
-def _read(folder: Location, entry: ShardEntry) -> Iterator[tuple[str, str | None]]:
-    """Read the id of each sample of a shard, and the hash of its image, if that is on record."""
-    ids = index.load_listed(folder, entry).head.ids
-    known: list[str | None] = []
-    if entry.records_xxh3:
-        lines = records.load(folder, entry.path, entry.records_xxh3)
-        known = [facts.image_xxh3 for _, facts in lines]
-    return zip(ids, known if len(known) == len(ids) else [None] * len(ids), strict=True)
 
 
 def _vector(done: Mapping[str, Manifest]) -> Component | None:
