@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from shardwright.comparing.parts import InParts, find_copies
 from shardwright.engine import Engine
 from shardwright.errors import DamageError
 from shardwright.interrupts import check
@@ -24,6 +24,9 @@ from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
 from shardwright.verifying.folder import TAR, check_folder, left_out
 from shardwright.verifying.shard import Seen
+
+if TYPE_CHECKING:
+    from shardwright.comparing.parts import InParts
 
 _AGAIN = "pack all of it again with --overwrite"
 # Kinds of findings whose file is not below the folder.
@@ -58,6 +61,8 @@ def verify_parts(
     findings += _in_two_parts({name: seen for name, (_, seen) in found.items()})
     every, found_copies = list(reports.values()), None
     if not any(one.damage for one in findings):
+        from shardwright.comparing.parts import find_copies  # here, because it takes long to load
+
         found_copies = find_copies(folder, progress)
     if found_copies is not None:
         findings += _copies(found_copies)
