@@ -91,6 +91,7 @@ def test_a_line_is_the_member_with_facts_at_their_sorted_place() -> None:
         "cropped": 0.5,
         "cut_at": {"t5": 40},
         "enlarged": 1.25,
+        "image_xxh3": IMAGE.xxh3,
         "tokens": {"t5": sum(MASK)},
         "tokens_lost": {"t5": 3},
     }
