@@ -37,7 +37,6 @@ KEPT_MEMORY = {
 CORES = "SHARDWRIGHT_CORES"  # set for workers of a cluster: as many as were reserved for them
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SERVER = "shardwright.engine.worker"
-_NOT_COPIED = ("obstore", "ray")
 _MEMORY = "free memory, and run the same command again"
 _FRESH = """\
 import sys
@@ -165,7 +164,9 @@ class _Pool(Generic[Task, Message]):
     def _start(self, count: int) -> list[int]:
         from multiprocessing import Pipe  # here, because one worker does not need it
 
-        forks = _may_fork() if self.instead is None else may_fork_to_read()
+        # A task may read from an object store, and the client of some does not work in a copy.
+        may = may_fork_to_read() and "obstore" not in sys.modules
+        forks = _may_fork() if self.instead is None else may
         start = _fork if forks else partial(spawn, _SERVER)
         started = []
         with signals_blocked():  # until all workers are known here
@@ -238,13 +239,13 @@ def _may_fork() -> bool:
 
 
 def may_fork_to_read() -> bool:
-    """Whether a fork is safe for a process that only reads pictures.
+    """Whether a fork is safe for a process that only reads pictures on this machine.
 
-    Threads that libraries like OpenBLAS have for their own work hold nothing that it needs. But
-    some clients of object stores and clusters do not work in a copy of their process.
+    Threads that libraries like OpenBLAS have for their own work hold nothing that it needs; those
+    of Ray may.
     """
-    others = any(name in sys.modules for name in _NOT_COPIED)
-    return sys.platform == "linux" and threading.active_count() == 1 and not others
+    alone = threading.active_count() == 1 and "ray" not in sys.modules
+    return sys.platform == "linux" and alone
 
 
 @contextmanager
