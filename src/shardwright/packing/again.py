@@ -57,13 +57,13 @@ class Asked(NamedTuple):
 def last_run(request: Request, targets: Sequence[Target]) -> Last | None:
     """Find the last run into the targets; of a part that is packed alone, into any part."""
     top, found = request.output_dir, start.current_run(target.folder for target in targets)
-    if _alone(targets):
+    if alone(targets):
         top = targets[0].folder.absolute().parent
         found = found or start.current_run(parts_of(top).values())
     return None if found is None else Last(top, found, _as_of(request.store, found, top))
 
 
-def _alone(targets: Sequence[Target]) -> bool:
+def alone(targets: Sequence[Target]) -> bool:
     """Whether one part of a split is packed without the others."""
     return targets[0].part is not None and len(targets) == 1
 
@@ -95,7 +95,7 @@ def settings_of(
         return own
     before, way, folder = last.settings, request.way, request.store.folder
     as_before = own.chosen_as(before, request.given)
-    stays = _alone(targets) or (way != "sync" and any(begin.base.shards for begin in starts))
+    stays = alone(targets) or (way != "sync" and any(begin.base.shards for begin in starts))
     if stays and way != "resume":  # which is refused for any other setting
         was = before.conditions(folder)
         if was != as_before.conditions(folder):

@@ -76,9 +76,8 @@ def run(request: Request, progress: Progress) -> PackSummary:
             locks.require_unlocked(target.folder)
     starts = _starts(request, targets)
     last = again.last_run(request, targets)
-    top = targets[0].folder.absolute().parent if _alone(targets) else request.output_dir
+    top = targets[0].folder.absolute().parent if again.alone(targets) else request.output_dir
     store_id = identity.read(store)
-    top = last.top if last else request.output_dir
     for target, begin in zip(targets, starts, strict=True):
         require_same_store(store, store_id, begin.store_ids, target.folder, top)
     choice = read_choice(again.settings_of(request, split, targets, starts, last), store, top)
@@ -154,11 +153,6 @@ def run(request: Request, progress: Progress) -> PackSummary:
     return summary
 
 
-def _alone(targets: Sequence[Target]) -> bool:
-    """Whether one part of a split is packed without the others."""
-    return targets[0].part is not None and len(targets) == 1
-
-
 def _targets(request: Request) -> tuple[Split | None, list[Target]]:
     return find_targets(request.output_dir, request.settings, request.way, request.given)
 
@@ -166,7 +160,7 @@ def _targets(request: Request) -> tuple[Split | None, list[Target]]:
 def _beside(targets: Sequence[Target]) -> frozenset[str]:
     """Give the ids in the other parts, where a run packs one part alone."""
     folder = targets[0].folder.absolute()
-    if not _alone(targets):
+    if not again.alone(targets):
         return frozenset()
     others = (path for path in parts_of(folder.parent).values() if path != folder)
     return frozenset().union(*map(start.packed_ids, others))
