@@ -197,6 +197,7 @@ def _changed_flags(stored: PlanFile, asked: PlanFile) -> list[tuple[str, str, st
     for name, old, new in (
         ("IMAGES", *_inputs(stored, asked)),
         ("--captions", stored.captions, asked.captions),
+        ("--ids", stored.recipe.ids, asked.recipe.ids),
         ("--append", stored.append, asked.append),
         ("--sha256", stored.sha256, asked.sha256),
         ("--from", stored.source, asked.source),
@@ -319,11 +320,17 @@ def require_free(place: Place, plan: PlanFile, way: str | None) -> None:
 
 def require_same_kind(place: Place, recipe: Recipe, made: Mapping[str, Entry]) -> None:
     """Raise if samples would lie beside others that were made with other settings."""
-    if place.begin.base.shards and (
-        listed := consistency.other_kind(place.begin.base, recipe, made)
-    ):
-        what = f"its shards were made with other settings ({listed}), so nothing was written"
-        fix = f"give {_OTHER}"
-        if not isinstance(place.folder, Url):
-            fix = f"build all of it again with --overwrite, or {fix}"
-        raise ProvenanceError(what, path=place.folder, fix=fix)
+    base = place.begin.base
+    if not base.shards:
+        return
+    fix = f"give {_OTHER}"
+    if not isinstance(place.folder, Url):
+        fix = f"build all of it again with --overwrite, or {fix}"
+    if (before := base.samples_of().ids) != recipe.ids:  # then all images would be new
+        what = f"its image ids were made with --ids {before}, now {recipe.ids}"
+        fix = f"give --ids {before}, or {fix}"
+    elif listed := consistency.other_kind(base, recipe, made):
+        what = f"its shards were made with other settings ({listed})"
+    else:
+        return
+    raise ProvenanceError(f"{what}, so nothing was written", path=place.folder, fix=fix)
