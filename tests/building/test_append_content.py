@@ -147,3 +147,30 @@ def test_an_append_that_was_interrupted_decides_as_it_did_before(tmp_path: Path)
     assert len(records(output)) == 5
     with pytest.raises(UsageError, match="use only one"):
         build(other, output, append=True, overwrite=True)
+
+
+def test_images_that_the_shards_have_under_other_ids_are_counted_with_an_example(
+    tmp_path: Path,
+) -> None:
+    images, output = tmp_path / "im", tmp_path / "out"
+    make_images(images / "x", 3)
+    make_images(images / "y", 1)  # a copy from the beginning, which is not counted
+    flags = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch", "-o", output)
+    first = run("build", images, *flags, "--ids", "path", "--split", "val=40%")
+    assert (first.returncode, "under_other_ids" in first.stdout) == (0, False)
+    (images / "x").rename(images / "x2")
+    save(images / "z" / "new.png", gradient(96, 64, 77))
+    (images / "z" / "new.txt").write_text("a new one")
+    for given, ids in ((images, "x2%2Fimg000.png"), (images / "x2", "img000.png")):
+        done = run("build", given, *flags, "--append")
+        assert done.returncode == 0, done.stdout + done.stderr
+        path = images / "x2/img000.png"
+        assert f"\nunder_other_ids: 3 (for example {path}, which is " in done.stdout
+        assert (
+            "\n\nnote: 3 images are in the shards twice now: they were there under other ids. "
+            "With --ids path, an id is the path below IMAGES, so keep that folder and those below "
+            "it. To have each image once, build all of it again with --overwrite"
+        ) in done.stdout
+        assert ids in records(output / "train") | records(output / "val")
+    again = run("build", images, *flags, "--append", "--json")
+    assert '"under_other_ids": null' in again.stdout

@@ -20,6 +20,7 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.storage import files
 from shardwright.storage.urls import Location, names_below
 from shardwright.store.records import NOT_JSON
+from shardwright.summary import Count
 
 _FOLDER = "built"
 _SUFFIX = ".jsonl"
@@ -99,6 +100,20 @@ def load(folder: Location, plans: Iterable[str]) -> Iterator[Built]:
                 with suppress(*NOT_JSON):  # then it is not on record
                     if "\0" not in (image := decode(line)).path:
                         yield image
+
+
+def repeated(new: Iterable[Built], before: Iterable[Built]) -> Count | None:
+    """Count the new images whose content was in the shards before, under other ids."""
+    by_content: dict[str, list[Built]] = {}
+    for image in new:
+        by_content.setdefault(image.xxh3, []).append(image)
+    found = None
+    for old in before:
+        those = by_content.pop(old.xxh3, []) if old.xxh3 else []
+        if those:
+            found = found or Count(0, f"{those[0].path}, which is {old.image_id}")
+            found.count += len(those)
+    return found
 
 
 def forget(folder: Location, plans: Collection[str]) -> None:

@@ -59,6 +59,7 @@ class Outcome:
     commits: dict[int, Commit] = field(default_factory=dict)
     entries: dict[str | None, list[ShardEntry]] = field(default_factory=dict)  # by part
     kept: int = 0  # shards of an interrupted run
+    repeated: Count | None = None  # samples of images that were in the shards under other ids
     report: Report | None = None
 
     @property
@@ -221,6 +222,7 @@ def summarize(outcome: Outcome, output: Location, dry_run: bool, started: float)
         unused_rows=outcome.unused_rows,
         caption_rows=outcome.caption_rows,
         changed_inputs=outcome.changed,
+        under_other_ids=outcome.repeated,
         free_bytes=free_bytes(output) if isinstance(output, Path) else None,
         obstacle=outcome.obstacle,
         seconds_needed=outcome.seconds_needed,

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from shardwright.building import finish, ledger, state
+from shardwright.building import built, finish, ledger, state
 from shardwright.building.commits import FOLDER, StagedCommits
 from shardwright.building.direct import DirectCommits, TakenOverError
 from shardwright.building.outcome import (
@@ -238,4 +238,12 @@ def _build(
             place, asked, paths, outcome.commits, counts, empties, parts, copied
         )
         progress.advance(1)
+    if asked.append:
+        before = (
+            image
+            for place in places
+            for image in built.load(place.folder, [run.plan for run in place.begin.base.runs])
+        )
+        new = (image for commit in outcome.commits.values() for image in commit.images)
+        outcome.repeated = built.repeated(new, before)
     finish.clear(output, places, asked.digest)

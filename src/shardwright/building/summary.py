@@ -47,6 +47,7 @@ class BuildSummary(Summary):
     unused_rows: dict[str, Count] = field(default_factory=dict)  # of --captions, by reason
     caption_rows: CaptionRows | None = None  # of --captions, if this run made the plan
     changed_inputs: dict[str, dict[str, Count]] = field(default_factory=dict)  # since the plan
+    under_other_ids: Count | None = None  # of the written: images that were there under others
     free_bytes: int | None  # None at a URL
     obstacle: str | None = None  # what would stop the run, under dry_run
     seconds_needed: float | None = None  # about, under dry_run

@@ -24,6 +24,7 @@ from shardwright.cli.pack import buckets_table, by_reason, copies_note
 from shardwright.cli.printing import call, caption_lines, facts_lines, shown_lines
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import duration, quantity, rate, size
+from shardwright.storage.urls import is_url
 from shardwright.summary import Count
 from shardwright.text import shown
 
@@ -140,7 +141,7 @@ def describe(summary: BuildSummary) -> str:
             there = summary.written_samples or summary.already_there
             line += f". Fix what failed and run it again{' with --append' if there else ''}"
         parts.append(line)
-    parts += copies_note(summary.copies)
+    parts += _repeated_note(summary) + copies_note(summary.copies)
     if summary.index_commands:
         head = (
             "note: files that shardwright index wrote for other loaders belong to the earlier "
@@ -148,6 +149,21 @@ def describe(summary: BuildSummary) -> str:
         )
         parts.append("\n  ".join([head, *summary.index_commands]))
     return "\n\n".join(parts)
+
+
+def _repeated_note(summary: BuildSummary) -> list[str]:
+    """Say that images are in the shards twice now, and how to have them once."""
+    if summary.under_other_ids is None:
+        return []
+    count = quantity(summary.under_other_ids.count, "images")
+    was = "are in the shards twice now: they were there under other ids"
+    if summary.under_other_ids.count == 1:
+        was = "is in the shards twice now: it was there under another id"
+    how = "into another folder" if is_url(summary.output_dir) else "with --overwrite"
+    return [
+        f"note: {count} {was}. With --ids path, an id is the path below IMAGES, so keep that "
+        f"folder and those below it. To have each image once, build all of it again {how}"
+    ]
 
 
 def _headline(summary: BuildSummary) -> str:
@@ -204,6 +220,9 @@ def _counts(summary: BuildSummary) -> str:
     lines += facts_lines(summary) + caption_lines(summary.caption_rows)
     if summary.fit is not None and summary.written_samples:
         lines.append(f"fit {summary.fit}")
+    if summary.under_other_ids is not None:
+        count, example = summary.under_other_ids.count, shown(summary.under_other_ids.example)
+        lines.append(f"under_other_ids: {count:,} (for example {example})")
     for reason, found in summary.unapplied_profiles.items():
         lines.append(f"{reason}: {found.count:,} (for example {shown(found.example)})")
     return "\n".join(lines)
