@@ -92,7 +92,7 @@ def build(
     from shardwright.encoders.base import Options, device_names
     from shardwright.engine.local import cores_used
     from shardwright.engine.ray import ray_of
-    from shardwright.packing.flags import read_settings
+    from shardwright.packing.flags import NONE, read_settings
     from shardwright.recipes.keys import DECODES, FITS, IDS
     from shardwright.storage.probe import require_conditions
     from shardwright.store.places import find_recipe
@@ -158,8 +158,6 @@ def build(
         raise UsageError(what, fix="leave out --model")
     if captions is None and shards is None:
         captions = file.paths.get("captions")
-    if used.ids == "captions" and captions is None and shards is None:
-        raise UsageError("--ids captions without --captions", fix="give the file with image_id")
     settings = read_settings(
         output,
         output,
@@ -195,7 +193,8 @@ def build(
         ray=ray,
         dtypes=dtype or {},
         models=model,
-        captions=None if captions is None else urls.place("--captions", captions),
+        captions=None if captions in (None, NONE) else urls.place("--captions", captions),
+        forget_captions=captions == NONE,
         settings=copied.shards.settings(output) if copied else settings,
         given=None if copied else [name for name, value in excluding.items() if value],
         way=next((name for name, given in ways.items() if given), None),

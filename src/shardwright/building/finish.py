@@ -15,6 +15,7 @@ from msgspec import UNSET
 from shardwright.building import built
 from shardwright.building.commits import MOVING_NAME, Commit
 from shardwright.building.plan import INPUTS_NAME, PLAN_NAME, PlanFile, Shard
+from shardwright.building.remembered import NOTED
 from shardwright.building.state import Place
 from shardwright.errors import DamageError, LockedError
 from shardwright.layout import STATE_FOLDER
@@ -211,7 +212,8 @@ def note_of(plan: PlanFile) -> dict[str, object]:
     """Say what a plan was made from."""
     if plan.source is not None:
         return {"from": plan.source[0]}
-    return {"inputs": [listing.path for listing in plan.listings]}
+    note: dict[str, object] = {"inputs": [listing.path for listing in plan.listings]}
+    return note | ({NOTED: msgspec.to_builtins(plan.remembered)} if plan.remembered else {})
 
 
 def clear(

@@ -28,6 +28,7 @@ from shardwright.building import built, captioned, inputs, measuring
 from shardwright.building.inputs import Found, Listing, Problem, Row
 from shardwright.building.ledger import Left
 from shardwright.building.measuring import Measured
+from shardwright.building.remembered import Remembered
 from shardwright.building.samples import INPUT, Images, Inputs, Texts, parse
 from shardwright.deriving.captions import CAPTION, CaptionError, Captions
 from shardwright.deriving.images import Size
@@ -86,6 +87,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     source: _Hashed | None = None  # the shards of --from, and the xxh3 of their manifests
     components: str | None = None  # that are made again of these shards
     groups: str | UnsetType = UNSET  # the xxh3 of the file that --split-by names
+    remembered: list[Remembered] | UnsetType = UNSET  # captions files, for later builds
     known: int = 0  # images that are in shards already, and were not looked at
     inputs: str = ""  # the xxh3 of inputs.jsonl
 

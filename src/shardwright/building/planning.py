@@ -16,10 +16,11 @@ import msgspec
 import xxhash
 from msgspec import UNSET
 
-from shardwright.building import finish, inputs, plan, state
+from shardwright.building import finish, inputs, plan, remembered, state
 from shardwright.building.inputs import Found
 from shardwright.building.outcome import Outcome
 from shardwright.building.plan import Plan, PlanFile
+from shardwright.building.remembered import Remembered
 from shardwright.building.request import Made, Request, describe, load_encoders
 from shardwright.building.state import Place
 from shardwright.deriving import announce, captions
@@ -27,7 +28,12 @@ from shardwright.deriving.captions import Captions
 from shardwright.deriving.settings import device_text
 from shardwright.engine import DeviceEngine, Engine
 from shardwright.engine.local import Local, cores
-from shardwright.errors import DamageError, ProvenanceError, ShardExistsError, UsageError
+from shardwright.errors import (
+    DamageError,
+    ProvenanceError,
+    ShardExistsError,
+    UsageError,
+)
 from shardwright.packing import groups, start
 from shardwright.packing.again import Asked, Last
 from shardwright.packing.again import announce as announce_kept
@@ -54,11 +60,13 @@ def planned(
     output = request.output
     found = inputs.find(request.inputs, progress)
     _require_apart(found, output)
+    request, noted = _with_captions(request, progress)
     given = _captions(request)
     made = load_encoders(request) if devices.is_here else _described(request, devices)
     if not request.dry_run:
         stack.enter_context(storage_at(output).lease())
     asked, choice, targets = _asked(request, found, made, progress)
+    asked = msgspec.structs.replace(asked, remembered=noted or UNSET)
     for target in targets:
         if target.folder != output and not request.dry_run:
             stack.enter_context(storage_at(target.folder).lease())
@@ -148,8 +156,37 @@ def _require_apart(found: Sequence[Found], output: Location) -> None:
             raise UsageError(what, path=output, fix="give another --output-dir")
 
 
+def _with_captions(request: Request, progress: Progress) -> tuple[Request, list[Remembered]]:
+    """Complete a request by the captions file of earlier builds; give what is to be noted of it."""
+    output, given = request.output, request.captions
+    known = remembered.noted(state.latest(output)) if request.way else []
+    found = remembered.in_force(known, request.inputs, output)
+    if given is not None:
+        new = [Remembered.of(given, each, output) for each in request.inputs]
+        found = [old for old in known if any(old.is_for(each, output) for each in request.inputs)]
+        return request, [*_kept(request, known, found), *new]
+    if request.forget_captions:
+        return request, _kept(request, known, found)
+    if found:
+        given = remembered.file_of(found, output)
+        progress.say(f"captions: {remembered.shown_near(given)}, as in the last build")
+    elif known:
+        before = remembered.spelt(known, output)
+        progress.say(f"captions: none given; the last build read {before}")
+    return replace(request, captions=given), known if request.way == "append" else found
+
+
+def _kept(
+    request: Request, known: Sequence[Remembered], going: Sequence[Remembered]
+) -> list[Remembered]:
+    return [each for each in known if each not in going] if request.way == "append" else []
+
+
 def _captions(request: Request) -> Captions | None:
     if request.captions is None:
+        if request.recipe.ids == "captions" and request.again is None:
+            fix = "give the file with image_id"
+            raise UsageError("--ids captions without --captions", fix=fix)
         return None
     return captions.read(request.captions, request.inputs[0], request.recipe)
 

@@ -34,6 +34,7 @@ class Request:
     dtypes: Mapping[str, str]  # component name -> precision
     models: Mapping[str, str]  # component name -> id or path
     captions: Location | None
+    forget_captions: bool  # not to read the file of earlier builds
     settings: PackSettings
     given: Collection[str] | None  # what of them excludes, as far as given; None: of other shards
     way: str | None  # append or overwrite, where shards may be there already

@@ -29,7 +29,7 @@ from shardwright.packing.targets import Target
 from shardwright.recipes import Recipe
 from shardwright.recipes.compare import differences
 from shardwright.shards.format import consistency, manifest, records
-from shardwright.shards.format.manifest import Manifest, Run
+from shardwright.shards.format.manifest import Manifest, Run, Unfinished
 from shardwright.shards.format.moving import stage_of
 from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import parts_of
@@ -86,6 +86,11 @@ def current_folder(output: Location) -> Location | None:
 def _last_run(folder: Location) -> Run | None:
     done = manifest.load_manifest(folder)
     return done.runs[-1] if done else None
+
+
+def latest(output: Location) -> Run | Unfinished | None:
+    """Give the last run into a folder or its parts, which may not have finished."""
+    return start.current_run(_folders(output))
 
 
 def load_plan(output: Location) -> PlanFile | None:

@@ -47,7 +47,8 @@ images take their place.
 --append adds the images that are not in the shards yet. Shards that pack has made may be appended
 to as well, if they have the same settings. --append and --overwrite go on with the --where, lists
 and --split of the last run, and print them; with --overwrite, none drops one of them, for example
---where none.
+--where none. They read the captions file of the last build of these images, if none is given;
+--captions none forgets it.
 
 --from SHARDS --components NAME,... builds from shards instead of images: it makes new shards in
 which these components are made again, or added, as the recipe and the flags now say, and copies all
