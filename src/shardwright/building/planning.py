@@ -25,11 +25,13 @@ from shardwright.building.request import Made, Request, describe, load_encoders
 from shardwright.building.state import Place
 from shardwright.deriving import announce, captions
 from shardwright.deriving.captions import Captions
+from shardwright.deriving.outcomes import NO_CAPTION
 from shardwright.deriving.settings import device_text
 from shardwright.engine import DeviceEngine, Engine
 from shardwright.engine.local import Local, cores
 from shardwright.errors import (
     DamageError,
+    InputMissingError,
     ProvenanceError,
     ShardExistsError,
     UsageError,
@@ -104,6 +106,8 @@ def planned(
     else:
         outcome.layout = _layout(outcome.plan, choice, places, known, folder, progress)
     outcome.places = [_without_ids(place) for place in places]
+    if stored is None:
+        _require_a_caption(outcome, request)
     return made, outcome
 
 
@@ -141,6 +145,17 @@ def _stored(
     if stored and _is_finished(stored, asked, targets, request.way, folder):
         return stored, True
     return None, False
+
+
+def _require_a_caption(outcome: Outcome, request: Request) -> None:
+    """Raise if all images lack a caption; nothing of the plan is kept then."""
+    left = [each for each in outcome.layout.left if each.reason == NO_CAPTION]
+    if left and len(left) == outcome.inputs:
+        if isinstance(request.output, Path) and not request.dry_run:
+            finish.clear(request.output, outcome.places, "", keep=())
+        what = f"has no caption ({left[0].detail}), and no other image has one"
+        fix = "give --captions FILE, or write name.txt beside name.jpg"
+        raise InputMissingError(what, path=left[0].image_path, fix=fix)
 
 
 def _without_ids(place: Place) -> Place:
