@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -409,3 +410,22 @@ def test_the_fix_for_built_shards_that_do_not_stack_is_a_build(tmp_path: Path) -
     )
     assert run(*given, "--fit", "bucket", "--overwrite").returncode == 0
     assert len(list(shardwright.open(tmp_path / "shards").batches(2))) == 2
+
+
+def test_what_is_said_about_a_resolution_works_when_it_is_followed(project: Path) -> None:
+    for command in ("build", "derive"):
+        refused = run(command, "--encoders", "sketch", "--resolution", "64", cwd=project)
+        assert refused.returncode == 2
+        assert refused.stderr.splitlines()[-1].endswith(
+            "no --resolution here: the recipe has it; in the file that shardwright recipe --init "
+            "makes, write resolution = N in place of buckets = [...], and give that file with "
+            "--recipe"
+        )
+    paste("shardwright recipe --init")
+    file = project / "shardwright.toml"
+    text, count = re.subn(r"buckets = \[[^\]]*\]", "resolution = 64", file.read_text())
+    assert count == 1
+    file.write_text(text)
+    done = run("build", "--encoders", "sketch", "--recipe", file, cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert "\n64x64 " in done.stdout

@@ -60,8 +60,8 @@ def test_a_split_that_is_given_in_pieces_has_all_parts() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["build", "a", "--resolution", "512"], "write resolution = N below [images]"),
-        (["build", "a", "--resolution=512"], "write resolution = N below [images]"),
+        (["build", "a", "--resolution", "512"], "write resolution = N in place of buckets"),
+        (["build", "a", "--resolution=512"], "write resolution = N in place of buckets"),
         (["build", "a", "--workers", "4"], "give --device cpu:N"),
         (["build", "a", "--derived-dir", "b"], "with --output-dir"),
         (

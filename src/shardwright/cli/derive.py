@@ -125,8 +125,8 @@ ENCODING = {
 
 ENCODING_HINTS = {
     "--resume": "to continue after an interruption, run the same command again",
-    "--resolution": "the recipe has it; write resolution = N below [images] into a recipe file, "
-    "which shardwright recipe --init makes, and give that with --recipe",
+    "--resolution": "the recipe has it; in the file that shardwright recipe --init makes, write "
+    "resolution = N in place of buckets = [...], and give that file with --recipe",
     "--workers": "all cores are used; for N processes that encode on the CPU, give --device cpu:N",
 }
 _STORE = "derive makes a store, in --derived-dir; for shards, use build, or pack the store after it"
