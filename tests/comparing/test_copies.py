@@ -318,7 +318,7 @@ def test_later_runs_go_on_with_the_groups_and_follow_the_file_from_anywhere(
     assert verify(output, against=store).findings == []
     other = ("--split", "val=30%", "--split-by", "caption")
     error = printed(capsys, *words, "--sync", *other, code=2)
-    assert f"was packed with --split val=30% --split-by {groups}, so nothing was written" in error
+    assert f"was split with --split val=30% --split-by {groups}, so nothing was written" in error
     (tmp_path / "lists").rename(tmp_path / "moved")
     error = printed(capsys, *words, "--sync", code=2)
     assert f"{groups}: --split-by: no such file; restore it, or give a list that" in error

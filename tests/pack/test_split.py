@@ -321,7 +321,7 @@ def test_another_split_than_the_recorded_one_is_refused(
     packed(store, output, split=SPLIT)
     before = contents(output)
     for folder in (output, output / "train"):
-        with pytest.raises(UsageError, match=r"was packed with --split val=30%, so nothing was"):
+        with pytest.raises(UsageError, match=r"was split with --split val=30%, so nothing was"):
             packed(store, folder, split="val=40%", **({way: True} if way else {}))
     with pytest.raises(ShardExistsError):
         packed(store, output)

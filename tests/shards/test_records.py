@@ -115,7 +115,7 @@ def test_any_flipped_bit_or_cut_is_found() -> None:
         flipped = bytearray(data)
         flipped[position] ^= 1 << position % 8
         for damaged in (bytes(flipped), data[:position]):
-            with pytest.raises(DamageError, match=r"^x\.jsonl: is damaged; run the same pack"):
+            with pytest.raises(DamageError, match=r"^x\.jsonl: is damaged; make all shards again"):
                 records.decode(damaged, PATH, checksum)
 
 
@@ -142,7 +142,7 @@ def test_what_is_not_a_record_of_a_sample_is_damage(line: bytes) -> None:
     with pytest.raises(DamageError) as told:
         decode(LINE + line)
     assert str(told.value) == (
-        "x.jsonl: line 2 is not the record of a sample; run the same pack with --overwrite"
+        "x.jsonl: line 2 is not the record of a sample; make all shards again with --overwrite"
     )
 
 

@@ -131,7 +131,7 @@ def read_choice(settings: PackSettings, store: Store, top: Location) -> Choice:
 
     A renamed image is in a list by its first id too: what was taken out must not come back.
     """
-    settings, found = _lists(settings, store.folder)
+    settings, found = _lists(settings, store.folder, "--sync or --overwrite")
     limits, first_ids, beyond = store.recipe.selection, dict[str, str](), dict[str, str]()
     if found or settings.split or limits != Selection():
         for _, known in facts.read(store):
@@ -154,19 +154,20 @@ def read_choice(settings: PackSettings, store: Store, top: Location) -> Choice:
 
 def read_lists(settings: PackSettings, folder: Location) -> Choice:
     """Read the lists that settings name relative to a folder; nothing is known of the images."""
-    settings, found = _lists(settings, folder)
+    settings, found = _lists(settings, folder, "--overwrite")
     excluded = found.get("exclude_ids_file", frozenset())
     groups = read_groups(settings.split, folder)
     return Choice(settings, Selection(), found.get("ids_file"), excluded, groups=groups)
 
 
 def _lists(
-    settings: PackSettings, folder: Location
+    settings: PackSettings, folder: Location, ways: str
 ) -> tuple[PackSettings, dict[str, frozenset[str]]]:
+    """Read the lists; ``ways`` are those to change them where there are shards."""
     found: dict[str, frozenset[str]] = {}
     for name, flag in FLAGS.items():
         if (file := getattr(settings, name)) is not None:
-            found[name], now = _read_ids(flag, joined(folder, file.path), folder)
+            found[name], now = _read_ids(flag, joined(folder, file.path), folder, ways)
             settings = msgspec.structs.replace(settings, **{name: now})
     return settings, found
 
@@ -195,11 +196,11 @@ def ids_file(path: Path | None, folder: Location) -> IdsFile | None:
     return IdsFile(relative_name(path, folder), "")
 
 
-def _read_ids(flag: str, path: Path, folder: Location) -> tuple[frozenset[str], IdsFile]:
+def _read_ids(flag: str, path: Path, folder: Location, ways: str) -> tuple[frozenset[str], IdsFile]:
     """Read a list of ids, one to a line; in a ``.jsonl`` file, those of its records."""
     if not path.is_file():
         fix = f"restore it, or give another {flag}, or {flag} none"
-        fix += " (if there are shards, with --sync or --overwrite)"
+        fix += f" (if there are shards, with {ways})"
         raise InputMissingError(f"{flag}: {absence(path)}", path=path, fix=fix)
     with explained(path):
         data = regular.read(path)

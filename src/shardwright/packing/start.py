@@ -151,13 +151,13 @@ def _listed(output: Location, unfinished: Unfinished | None, way: str) -> Manife
     if unfinished is not None and not unfinished.append:
         ways = ("--resume", "--overwrite")
         finish, over = (with_layout(each, unfinished.settings) for each in ways)
-        fix = f"finish it with {finish}, or pack again with {over}, before you {way}"
+        fix = f"finish it with {finish}, or make all shards again with {over}, before you {way}"
         raise UsageError("its last run was interrupted", path=output, fix=fix)
     base = _base(output, unfinished)
     # After an interrupted --append, what is not listed is of that run.
     if unfinished is None and (unlisted := _unlisted(output, base)):
         over = with_layout("--overwrite", base.runs[-1].settings if base.runs else None)
-        fix = f"move it elsewhere, or pack again with {over}, before you {way}"
+        fix = f"move it elsewhere, or make all shards again with {over}, before you {way}"
         what = "is not in the manifest, so its samples are unknown"
         raise UsageError(what, path=unlisted[0], fix=fix)
     return base
@@ -333,7 +333,7 @@ def _packed(output: Location, listed: Manifest, gone: Mapping[str, Sequence[str]
     for entry in listed.shards:
         if entry.path not in gone and there.get(entry.path) != entry.bytes:
             over = with_layout("--overwrite", listed.runs[-1].settings)
-            fix = f"restore a copy, or pack again with {over}, before you add to it"
+            fix = f"restore a copy, or make all shards again with {over}, before you add to it"
             raise DamageError("is missing or incomplete", path=output / entry.path, fix=fix)
 
     def packed(entry: ShardEntry) -> Packed:

@@ -79,7 +79,7 @@ def _require_all_new(
     """Raise if parts would stay beside shards that are not split."""
     if way != "overwrite" or settings.buckets:
         what = f"is split into {', '.join(before)}, so nothing was written"
-        fix = "to drop the split, pack all of it again with --overwrite --split none"
+        fix = "to drop the split, make all shards again with --overwrite --split none"
         raise UsageError(what, path=output, fix=fix)
 
 
@@ -107,8 +107,8 @@ def _require_same(output: Location, split: Split | None, before: Split, top: Loc
         return
     was = " ".join(map(quoted, split_flags(before, top)))
     raise UsageError(
-        f"was packed with {was}, so nothing was written: another split would move samples "
+        f"was split with {was}, so nothing was written: another split would move samples "
         "between its parts",
         path=output,
-        fix=f"give {was}, or pack all of it again with --overwrite and --split",
+        fix=f"give {was}, or make all shards again with --overwrite and --split",
     )

@@ -28,7 +28,7 @@ VERSION = 1
 _WORD = 8
 _SHORTEST_KEY = 50  # bytes that the longest suffix leaves to a key
 _NO_IDS = frozenset({"", ".", ".."})
-_FIX = "run the same pack with --overwrite"
+_FIX = "make all shards again with --overwrite"
 
 
 class Member(NamedTuple):

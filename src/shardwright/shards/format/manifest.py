@@ -33,7 +33,7 @@ from shardwright.store.store import joined
 
 MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
-_FIX = "pack again with --overwrite and all flags of the last run"
+_FIX = "make all shards again with --overwrite and all flags of the last run"
 
 # What excludes samples for good besides a split, by its setting.
 CONDITIONS = {

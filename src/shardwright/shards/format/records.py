@@ -28,7 +28,7 @@ from shardwright.store.records import BadRecordError, Record
 
 RECORDS_SUFFIX = ".jsonl"
 FACTS = "__facts__"  # the field that a line has besides those of the JSON member
-_FIX = "run the same pack with --overwrite"
+_FIX = "make all shards again with --overwrite"
 _CHUNK = 1 << 20
 
 
