@@ -20,7 +20,8 @@ def test_a_build_without_any_caption_is_wrong_usage_and_leaves_no_plan(
     images, output = make_images(tmp_path / "images", 3), tmp_path / "out"
     for text in images.glob("*.txt"):
         text.unlink()
-    made = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch", "-o", output, *dry)
+    recipe = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch")
+    made: tuple[str | Path, ...] = (*recipe, "-o", output, *dry)
     done = run("build", images, *made)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.splitlines()[-1] == (

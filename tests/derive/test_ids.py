@@ -88,8 +88,10 @@ def test_an_id_from_a_path_stays_whichever_folder_is_given_later(
     for dry_run in (True, False):
         summary = sketch(images / "a", derived, update=True, prune=True, dry_run=dry_run)
         assert (summary.renamed, summary.derived, summary.pruned) == ({}, 0, [])
-    assert sketch(tmp_path, derived).already_complete == 3
     assert contents(derived) == before
+    assert sketch(tmp_path, derived).already_complete == 3
+    paths = ".shardwright/paths.json"  # which names the folder
+    assert contents(derived) | {paths: b""} == before | {paths: b""}
     (images / "a/1.png").rename(images / "a/2.png")
     assert sketch(images, derived, update=True).renamed == {"a%2F1.png": "a%2F2.png"}
 

@@ -138,10 +138,10 @@ def derive(
             raise UsageError(f"--recompute {component.name}: is not among --components")
     folder = place("images", file.paths["images"] if images is None else images)
     asked = file.paths.get("captions") if captions is None else captions
-    if asked is None:
-        texts = paths.captions_of(folder, store)
+    if asked is None or asked == _NONE:
+        texts = paths.captions_of(folder, store, own=asked is None)
     else:
-        texts = None if asked == _NONE else place("--captions", asked)
+        texts = {str(folder): place("--captions", asked)}
     request = Request(
         images=folder,
         store=store,

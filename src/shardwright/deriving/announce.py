@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from shardwright.deriving import generations, machine
 from shardwright.deriving.captions import Captions
+from shardwright.deriving.given import Given
 from shardwright.deriving.naming import given_id
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.settings import Request
@@ -14,7 +15,7 @@ from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress, quantity, size
 from shardwright.recipes import Component, Recipe, Side
-from shardwright.store import commands
+from shardwright.store import commands, paths
 from shardwright.text import near, shown
 
 _LISTED = 10  # paths
@@ -26,6 +27,19 @@ _UNUSED = {
     "repeated": "replaced by a later row of the same image",
     "several_images": "with only a name, which several images have",
 }
+
+
+def captions(request: Request, progress: Progress) -> None:
+    """Say which captions files are used, and which are not any more; raise if that is not clear."""
+    if request.remember:
+        verb = "would no longer use" if request.dry_run else "no longer uses"
+        lost = paths.dropped(request.images, request.captions_file, request.store)
+        for folder, old in lost:
+            progress.say(f"captions: {folder} {verb} {old}")
+        return
+    for folder, file in request.captions.items():
+        where = "" if folder == str(request.images) else f" for {near(folder)}"
+        progress.say(f"captions: {near(str(file))}{where}, as in the last derive")
 
 
 def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
@@ -129,7 +143,7 @@ def not_renamed(names: dict[str, str], progress: Progress) -> None:
 
 
 def kept_ids(
-    sources: list[Source], captions: Captions | None, recipe: Recipe, progress: Progress
+    sources: list[Source], captions: Given | None, recipe: Recipe, progress: Progress
 ) -> None:
     """Say which images keep the id on record, although the captions file has another one."""
     others = [

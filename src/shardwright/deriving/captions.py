@@ -121,7 +121,7 @@ def named(source: Source, root: str) -> Named:
     return Named(root, source.path, source.part.name if source.part else "")
 
 
-def read(path: Location, root: Location, recipe: Recipe) -> Captions:
+def read(path: Location, root: Location | str, recipe: Recipe) -> Captions:
     """Read a file of image paths and captions; of two rows for one path the later wins.
 
     A row with none of the texts that the recipe needs is not used.

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from shardwright import regular
-from shardwright.deriving.captions import CAPTION, CaptionError, Captions, Row, beside
+from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
+from shardwright.deriving.given import Given
 from shardwright.deriving.recorded import id_of, other_image, owners, recorded_text
 from shardwright.deriving.sources import Source, problems
 from shardwright.interrupts import check
@@ -36,7 +37,7 @@ class Inventory:
         self,
         sources: list[Source],
         store: Store,
-        captions: Captions | None,
+        captions: Given | None,
         progress: Progress,
         *,
         recompute: Collection[Component] = (),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from shardwright.deriving.captions import CaptionError, Captions
+from shardwright.deriving.captions import CaptionError
+from shardwright.deriving.given import Given
 from shardwright.deriving.recorded import on_record
 from shardwright.deriving.settings import Request
 from shardwright.deriving.sources import Source, sharing
@@ -18,7 +19,7 @@ def named(
     sources: list[Source],
     root: str,
     store: Store,
-    captions: Captions | None = None,
+    captions: Given | None = None,
     *,
     keep: bool = True,
 ) -> list[Source]:
@@ -55,7 +56,7 @@ def require_same(request: Request) -> None:
     """Raise if there are records whose ids come from elsewhere, and they are not updated."""
     store = request.store
     there = any(path.is_file() for path in (store.jsonl, store.journal, facts.path_of(store)))
-    if store.recipe.ids == "captions" and not there and request.captions is None:
+    if store.recipe.ids == "captions" and not there and not request.captions:
         raise UsageError("--ids captions without --captions", fix="give the file with image_id")
     if is_changed(request) and there and not request.update:
         before = request.used.ids if request.used else "name"
@@ -82,7 +83,7 @@ def spelt(path: str, root: str) -> str:
     return os.path.relpath(path, root).replace("%", "%25").replace("/", "%2F")
 
 
-def given_id(source: Source, captions: Captions | None) -> str | None:
+def given_id(source: Source, captions: Given | None) -> str | None:
     """Give the id that the captions file has for an image."""
     try:
         return captions.image_id(source) if captions else None

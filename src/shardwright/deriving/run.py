@@ -14,18 +14,17 @@ from msgspec import to_builtins
 
 from shardwright.deriving import (
     announce,
-    captions,
     generations,
     images,
     naming,
     opening,
     sources,
 )
-from shardwright.deriving.captions import Captions
 from shardwright.deriving.changes import Changes, first_ids, unknown
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.commit import Committer
 from shardwright.deriving.decoders import Heads
+from shardwright.deriving.given import Given
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Maker, Making
 from shardwright.deriving.outcomes import Outcomes, write_failures
@@ -47,7 +46,6 @@ from shardwright.store import facts, paths, rearrange
 from shardwright.store.arrays import write_arrays
 from shardwright.store.provenance import SRGB
 from shardwright.store.store import Store
-from shardwright.text import near
 
 
 def run(request: Request, progress: Progress) -> DeriveSummary:
@@ -56,12 +54,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     store = request.store
     opening.require_place(request)
     found = sources.find(request.images, progress)
-    given = None
-    if request.captions:
-        if not request.remember:
-            progress.say(f"captions: {near(str(request.captions))}, as in the last derive")
-        given = captions.read(request.captions, request.images, store.recipe)
-        given.match_sources(found)
+    announce.captions(request, progress)
+    given = Given(request.captions, found, store.recipe) if request.captions else None
     naming.require_same(request)
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
     new = not opening.is_begun(store)
@@ -82,7 +76,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             _rearrange(request, found, changes, progress)
         inventory = _inventory(request, found, given, changes, progress)
         settings = InForce(request, inventory)
-        announce.unused_rows(given, progress)
+        for part in given.parts if given else ():
+            announce.unused_rows(part, progress)
         if request.prune:
             announce.undecided(sorted(changes.undecided.values()), request, progress)
         settings.compare()
@@ -129,7 +124,9 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             journals = journals or opened.enter_context(opening.opened(request, progress))
             assert journals is not None
             if request.remember:
-                paths.remember(request.captions, request.images, store)
+                paths.remember(request.images, request.captions_file, store)
+            else:
+                paths.note(request.images, store)
             for known in changes.relocations(store):
                 journals.facts.append(to_builtins(known))
             _work(layout, outcomes, journals, maker or making, heads, summary, progress)
@@ -145,7 +142,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
 def _inventory(
     request: Request,
     found: list[Source],
-    given: Captions | None,
+    given: Given | None,
     changes: Changes,
     progress: Progress,
 ) -> Inventory:

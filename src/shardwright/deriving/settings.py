@@ -44,8 +44,8 @@ class Request:
     store: Store  # with the recipe that is wanted
     used: Recipe | None  # the recipe of the store as it is
     file: RecipeFile
-    captions: Path | None
-    remember: bool  # whether the store records this file; False if it came from the store
+    captions: Mapping[str, Path]  # the files, by the folder that each is for
+    remember: bool  # whether the store records this file, or that there is none
     encoders: encoders.Choice
     devices: tuple[str, ...]  # one or more, of one kind
     dtypes: Mapping[str, str]  # component name -> precision
@@ -68,6 +68,11 @@ class Request:
     def rearranges(self) -> bool:
         """Whether renamed images keep their arrays."""
         return self.update or self.prune
+
+    @property
+    def captions_file(self) -> Path | None:
+        """Give the captions file of all images, if there is one."""
+        return self.captions.get(str(self.images))
 
 
 class InForce:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from shardwright.deriving import captions, generations, naming, sources
+from shardwright.deriving import generations, naming, sources
 from shardwright.deriving.captions import CAPTION, CaptionError, beside
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.decoders import Heads
+from shardwright.deriving.given import Given
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.outcomes import Earlier
@@ -36,12 +37,16 @@ class _Quiet(Progress):
 
 
 def outlook(
-    store: Store, folder: str, progress: Progress, file: Path | None = None
+    store: Store,
+    folder: str,
+    progress: Progress,
+    file: Path | None = None,
+    others: Collection[str] = (),
 ) -> tuple[Outlook, list[str]] | None:
-    """Compare a store with the folder of its images, and list the images that are gone.
+    """Compare a store with a folder of its images, and list the images that are gone.
 
-    Captions are read from the file, else from that of the last derive. None if the folder has no
-    images any more, or cannot be read.
+    Captions are read from the file, else from those of the last derive. None if the folder has no
+    images any more, or cannot be read. What is gone from ``other`` folders is not listed.
     """
     progress = _Quiet(progress)
     try:
@@ -50,11 +55,8 @@ def outlook(
         return None
     given, problem, is_gone = None, None, False
     try:
-        file = file or paths.captions_of(Path(folder), store)
-        if file:
-            read = captions.read(file, Path(folder), store.recipe)
-            read.match_sources(found)
-            given = read
+        texts = {folder: file} if file else paths.captions_of(Path(folder), store)
+        given = Given(texts, found, store.recipe) if texts else None
     except ShardwrightError as error:  # with which derive would stop
         problem = str(error)
         is_gone = isinstance(error, InputMissingError) and not os.path.exists(error.path or "")
@@ -89,6 +91,8 @@ def outlook(
             if inventory.missing(number, [c for c in these if c.source == source])
         )
 
+    starts = tuple(os.path.join(os.path.abspath(other), "") for other in others)
+    elsewhere = {i: p for i, p in changes.elsewhere.items() if not p.startswith(starts)}
     names = changes.names(found).items()
     planned = Outlook(
         images=folder,
@@ -97,12 +101,12 @@ def outlook(
         captions=made_from("caption"),
         renamed=_count(f"{old} to {now}" for old, now in names),
         gone=_count(changes.gone.values()),
-        elsewhere=_count(changes.elsewhere.values()),
-        captions_file=str(given.path) if given else None,
+        elsewhere=_count(elsewhere.values()),
+        captions_file=given.summed().file if given else None,
         captions_problem=problem,
         captions_gone=is_gone,
     )
-    return planned, sorted((changes.gone | changes.elsewhere).values())
+    return planned, sorted((changes.gone | elsewhere).values())
 
 
 def _is_updated(new: Store) -> bool:

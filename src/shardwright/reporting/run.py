@@ -32,7 +32,6 @@ from shardwright.store import (
     commands,
     facts,
     folders,
-    paths,
     provenance,
     rearrange,
     records,
@@ -243,29 +242,15 @@ def _next(
 def _outlooks(
     store: Store, captions: Path | None, progress: Progress
 ) -> list[tuple[Outlook, list[str]]]:
-    """Compare the store with each folder that has its own captions, else with that of all images.
-
-    That of all is looked at too where the others need nothing: it may have more images.
-    """
-    folder = commands.images_folder(store)
-    own: list[str] = []
-    if captions is None and not (folder and paths.is_named(Path(folder), store)):
-        own = list(map(_spelt, paths.folders(store)))
-    if not (folder or own):
+    """Compare the store with each folder of images that it was made from."""
+    found = commands.images_folders(store)
+    if not found:
         return []
     # Here, because reading pictures needs NumPy, which takes a while to import.
     from shardwright.reporting.outlook import outlook
 
-    seen = [outlook(store, each, progress, captions) for each in own]
-    if folder and not any(each and _needs(each[0]) for each in seen):
-        seen = [outlook(store, folder, progress, captions)]
+    seen = [outlook(store, each, progress, captions, {*found} - {each}) for each in found]
     return [each for each in seen if each is not None]
-
-
-def _spelt(folder: Path) -> str:
-    """Write a folder as it is from here, if it is below, as in the records of most stores."""
-    relative = os.path.relpath(folder.resolve())
-    return str(folder.resolve()) if relative.startswith(os.pardir) else relative
 
 
 def _needs(update: Outlook) -> bool:

@@ -11,10 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
+from shardwright.errors import ProvenanceError
 from shardwright.layout import JSONL_NAME
 from shardwright.recipes.split import Split
-from shardwright.storage.urls import Location
-from shardwright.store import facts, provenance, records
+from shardwright.storage.urls import Location, is_within
+from shardwright.store import facts, paths, provenance, records
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store, joined
 
@@ -70,7 +71,10 @@ def derive(
         names = [row.name for row in rows if row.follows_picture and row.source != "elsewhere"]
     flags += ["--recompute", ",".join(names)] if names else []
     flags += ["--captions", "none"] * forget_captions
-    images = images or images_folder(store)
+    if images is None:
+        with suppress(ProvenanceError):  # it is reported where it matters
+            found = images_folders(store)
+            images = found[0] if len(found) == 1 else None
     given = [] if images == _IMAGES else [_spelt(Path(images)) if images else "IMAGES"]
     return command("derive", *given, *flags, *store_flags(store))
 
@@ -117,7 +121,25 @@ class Commands:
         return command("migrate", *store_flags(self._store))
 
 
-def images_folder(store: Store) -> str | None:
+def images_folders(store: Store) -> list[str]:
+    """Find the folders of images that a store was made from.
+
+    A store of an earlier version does not say; then it is the one that holds all images, if there
+    is one.
+    """
+    if recorded := paths.folders(store):
+        return list(map(_from_here, recorded))
+    common = _common_folder(store)
+    return [] if common is None else [common]
+
+
+def _from_here(folder: Path) -> str:
+    """Write a folder as it is from here, if it is below, as in the records of most stores."""
+    relative = os.path.relpath(folder)
+    return os.path.abspath(folder) if relative.startswith(os.pardir) else relative
+
+
+def _common_folder(store: Store) -> str | None:
     """Find the folder that holds all images of the records, if there is one."""
     folders: set[str] = set()
     for path in (store.jsonl, store.journal):
@@ -130,7 +152,7 @@ def images_folder(store: Store) -> str | None:
     for found in (folders, known):  # records may be relative to another working folder
         with suppress(ValueError):  # there are none, or some are relative and some are not
             common = os.path.commonpath(found)
-            if os.path.isdir(common) and not store.folder.absolute().is_relative_to(common):
+            if os.path.isdir(common) and not is_within(store.folder, Path(common)):
                 return common
     return None
 

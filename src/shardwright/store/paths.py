@@ -1,4 +1,4 @@
-"""The captions files that a store was made with, each for a folder of images.
+"""The folders of images that a store was made from, and the captions file of each.
 
 A path is recorded as it is from the store, so that a project can be moved, and as it is from the
 root, so that the store can be moved alone.
@@ -12,9 +12,11 @@ from pathlib import Path
 import msgspec
 
 from shardwright import regular
-from shardwright.errors import InputMissingError, ProvenanceError
+from shardwright.errors import InputMissingError, ProvenanceError, UsageError
+from shardwright.layout import JSONL_NAME
 from shardwright.storage import files
 from shardwright.store.store import Store, joined
+from shardwright.text import near
 
 NAME = "paths.json"
 
@@ -29,85 +31,171 @@ class _Place(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path, store: Store) -> _Place:
-        real = path.resolve()
-        return cls(os.path.relpath(real, store.folder.resolve()), str(real))
+        return cls(_from(_real(path), store), os.path.abspath(path))
 
     def candidates(self, store: Store) -> tuple[Path, Path]:
         return joined(store.folder, self.relative), Path(self.absolute)
 
+    def found(self, store: Store) -> Path | None:
+        return next(filter(Path.exists, self.candidates(store)), None)
 
-class _Entry(msgspec.Struct, frozen=True):
-    images: _Place
-    file: _Place
+    def resolved(self, store: Store) -> Path:
+        return _real(self.found(store) or self.candidates(store)[0])
+
+    def shown(self, store: Store) -> str:
+        return near(str(self.resolved(store)))
+
+
+class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    folder: _Place
+    captions: _Place | None = None
+    jsonl: str | None = None  # that holds the records, as it is from the store; None for its own
+
+    def is_at(self, real: Path, store: Store) -> bool:
+        return real in map(_real, self.folder.candidates(store))
+
+    def is_below(self, real: Path, store: Store) -> bool:
+        return any(real in _real(path).parents for path in self.folder.candidates(store))
 
 
 class _Document(msgspec.Struct, frozen=True):
-    captions: list[_Entry] = []
+    images: list[_Entry] = []
 
 
 def folders(store: Store) -> list[Path]:
-    """List the folders of images that have a captions file of their own, and are there."""
-    places = (entry.images.candidates(store) for entry in _read(store))
-    found = (next(filter(Path.is_dir, each), None) for each in places)
-    return [path for path in found if path is not None]
+    """List the folders of images that are there, without those below another one."""
+    found: dict[Path, Path] = {}
+    for entry in _read(store):
+        if (path := entry.folder.found(store)) is not None and path.is_dir():
+            given = Path(entry.folder.absolute)  # which may have links, as in the records
+            found[_real(path)] = given if _real(given) == _real(path) else path
+    return [path for real, path in found.items() if found.keys().isdisjoint(real.parents)]
 
 
-def is_named(images: Path, store: Store) -> bool:
-    """Whether a folder of images, or one above it, has a captions file."""
-    return _find(images, store, _read(store)) is not None
+def captions_of(images: Path, store: Store, *, own: bool = True) -> dict[str, Path]:
+    """Find the captions files of a folder of images, each by the folder that it is for.
 
-
-def captions_of(images: Path, store: Store) -> Path | None:
-    """Find the captions file of a folder of images, or of the nearest folder above; None for none.
-
-    Raise if it is gone.
+    Its ``own`` is that of the nearest folder above, if it has none. Folders below it may have
+    others. Raise if one is gone.
     """
-    entry = _find(images, store, _read(store))
-    if entry is None:
-        return None
-    places = entry.file.candidates(store)
-    found = next(filter(Path.exists, places), None)
-    if found is None:
-        fix = "give --captions FILE, or --captions none to forget it"
-        raise InputMissingError("the captions file is gone", path=places[0], fix=fix)
+    real, entries = _real(images), _read(store)
+    found = {}
+    if own and (entry := _nearest(real, store, entries)) is not None:
+        found[str(images)] = _file(entry, images, store)
+    for entry in entries:
+        below = [
+            path for path in map(_real, entry.folder.candidates(store)) if real in path.parents
+        ]
+        if below and entry.captions is not None:
+            folder = os.path.join(images, below[0].relative_to(real))  # as its images are named
+            found[folder] = _file(entry, images, store)
     return found
 
 
-def remember(captions: Path | None, images: Path, store: Store) -> None:
-    """Record the captions file of a folder of images; None forgets the one that is in force."""
-    entries = _read(store)
-    old = _find(images, store, entries)
-    if captions is None:
-        new = [entry for entry in entries if entry is not old]
-    else:
-        entry = _Entry(_Place.of(images, store), _Place.of(captions, store))
-        same = images.resolve()
-        others = (each for each in entries if same not in _folders(each, store))
-        new = [*others, entry]
-    if new == entries:
-        return
+def dropped(images: Path, captions: Path | None, store: Store) -> list[tuple[str, str]]:
+    """List what ``remember`` makes the store forget: folders of images, and the files of each.
+
+    A folder is given with the file of all images below it. Raise if it is None and the folder has
+    no file of its own, but one above or below it has.
+    """
+    real, entries = _real(images), _read(store)
+    own = [e for e in entries if e.captions is not None and e.is_at(real, store)]
+    below = [e for e in entries if e.captions is not None and e.is_below(real, store)]
+    if captions is None and not own:
+        above = _nearest(real, store, entries)
+        if other := above or next(iter(below), None):
+            assert other.captions is not None
+            folder, used = other.folder.shown(store), other.captions.shown(store)
+            what = f"--captions none: it is {folder} that uses {used}"
+            fix = f"to forget the file, give {folder}; to use another one here, --captions FILE"
+            raise UsageError(what, path=images, fix=fix)
+    lost = own if captions is None else [*own, *below]
+    return [
+        (entry.folder.shown(store), entry.captions.shown(store))
+        for entry in lost
+        if entry.captions is not None
+        and not (captions and _real(captions) == entry.captions.resolved(store))
+    ]
+
+
+def remember(images: Path, captions: Path | None, store: Store) -> None:
+    """Record a folder of images with the captions file of all images below it, or without one."""
+    place = None if captions is None else _Place.of(captions, store)
+    _write(images, place, store, replace=captions is not None)
+
+
+def note(images: Path, store: Store) -> None:
+    """Record a folder of images, which keeps its captions file; not if it is below another one."""
+    real, entries = _real(images), _read(store)
+    if not any(each.is_at(path, store) for each in entries for path in real.parents):
+        own = (each.captions for each in entries if each.is_at(real, store))
+        _write(images, next(own, None), store, replace=False)
+
+
+def _write(images: Path, captions: _Place | None, store: Store, *, replace: bool) -> None:
+    """Record a folder; it replaces those below that have no captions file of their own, or all."""
+    real, ours = _real(images), _read(store)
+    new = _Entry(_Place.of(images, store), captions, _jsonl(store))
+    entries = []
+    for entry in _all(store):
+        if entry in ours and entry.is_at(real, store):
+            entries += [new] * (new not in entries)
+        elif entry not in ours or not (
+            entry.is_below(real, store) and (replace or entry.captions is None)
+        ):
+            entries.append(entry)
+    entries += [new] * (new not in entries)
     try:
-        data = msgspec.json.encode(_Document(new))
+        data = msgspec.json.encode(_Document(entries))
     except UnicodeEncodeError:  # JSON cannot hold a path that is not Unicode
         return
-    files.make_folder(store.state)
-    files.write(store.state / NAME, msgspec.json.format(data, indent=2) + b"\n")
+    if entries != _all(store):
+        files.make_folder(store.state)
+        files.write(store.state / NAME, msgspec.json.format(data, indent=2) + b"\n")
 
 
-def _find(images: Path, store: Store, entries: list[_Entry]) -> _Entry | None:
-    by_folder = {path: entry for entry in entries for path in _folders(entry, store)}
-    real = images.resolve()
-    return next((by_folder[path] for path in (real, *real.parents) if path in by_folder), None)
+def _file(entry: _Entry, images: Path, store: Store) -> Path:
+    assert entry.captions is not None
+    found = entry.captions.found(store)
+    if found is None:
+        other = "" if entry.is_at(_real(images), store) else entry.folder.shown(store)
+        of_it, derive = (f" of {other}", f"derive {other} with") if other else ("", "give")
+        fix = f"{derive} --captions FILE, or --captions none to forget it"
+        path = entry.captions.candidates(store)[0]
+        raise InputMissingError(f"the captions file{of_it} is gone", path=path, fix=fix)
+    return found
 
 
-def _folders(entry: _Entry, store: Store) -> list[Path]:
-    return [path.resolve() for path in entry.images.candidates(store)]
+def _nearest(real: Path, store: Store, entries: list[_Entry]) -> _Entry | None:
+    """Find the captions file that a folder has, or the nearest folder above."""
+    for path in (real, *real.parents):
+        for entry in entries:
+            if entry.captions is not None and entry.is_at(path, store):
+                return entry
+    return None
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # Path.resolve() raises where links go in a circle
+
+
+def _from(real: Path, store: Store) -> str:
+    return os.path.relpath(real, _real(store.folder))
+
+
+def _jsonl(store: Store) -> str | None:
+    name = _from(_real(store.jsonl), store)
+    return None if name == JSONL_NAME else name
 
 
 def _read(store: Store) -> list[_Entry]:
+    return [entry for entry in _all(store) if entry.jsonl == _jsonl(store)]
+
+
+def _all(store: Store) -> list[_Entry]:
     path = store.state / NAME
     try:
-        return msgspec.json.decode(regular.read(path), type=_Document).captions
+        return msgspec.json.decode(regular.read(path), type=_Document).images
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

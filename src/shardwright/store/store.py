@@ -121,7 +121,7 @@ def joined(folder: Location, name: str) -> Path:
         return Path(name)
     plain = Path(os.path.normpath(folder / name))
     real = Path(os.path.normpath(folder.resolve() / name))
-    return plain if plain.resolve() == real.resolve() else real
+    return plain if os.path.realpath(plain) == os.path.realpath(real) else real
 
 
 def _next(folder: Path) -> Path:
