@@ -117,3 +117,54 @@ def test_an_image_whose_disk_was_away_is_tried_again(tmp_path: Path) -> None:
     assert sketch(images, derived).derived == 1
     assert reasons(derived) == {}
     assert len(store_records(derived)) == 3
+
+
+def edited(images: Path, derived: Path) -> tuple[int, int, dict[str, int]]:
+    """Count the new images in status and in a dry run, and what would fail there."""
+    found = status(derived).update
+    assert found is not None
+    summary = sketch(images, derived, dry_run=True)
+    failed = {reason: count.count for reason, count in summary.failed_by_reason.items()}
+    return found.new.count, summary.derived, failed
+
+
+def test_a_bad_caption_is_forgotten_once_another_one_is_given(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
+    bad = images / "img001.txt"
+    bad.write_bytes(b"\xff\xfe\xfd")
+    given = tmp_path / "captions.csv"
+    given.write_text("file_name,caption\nimg000.png,first\n")
+    sketch(images, derived, captions=given)
+    assert reasons(derived) == {"img001": "caption_not_utf8"}
+    assert edited(images, derived) == (0, 0, {"caption_not_utf8": 1})
+    bad.unlink()
+    assert edited(images, derived) == (0, 0, {"no_caption": 1})
+    sketch(images, derived)
+    assert reasons(derived) == {"img001": "no_caption"}
+    given.write_text("file_name,caption\nimg000.png,first\nimg001.png,second\n")
+    assert edited(images, derived) == (1, 1, {})
+    bad.write_text(" ")
+    assert edited(images, derived) == (1, 1, {})
+    sketch(images, derived)
+    assert reasons(derived) == {}
+
+
+def test_a_blank_caption_is_no_new_image_until_it_is_written(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
+    blank = images / "img001.txt"
+    blank.write_text(" ")
+    sketch(images, derived)
+    assert reasons(derived) == {"img001": "no_caption"}
+    assert edited(images, derived) == (0, 0, {"no_caption": 1})
+    blank.write_text("no longer blank")
+    assert edited(images, derived) == (1, 1, {})
+
+
+def test_a_broken_image_is_no_new_image_although_its_caption_has_changed(tmp_path: Path) -> None:
+    images, derived = make_images(tmp_path / "images", 3), tmp_path / "derived"
+    (images / "img001.png").write_bytes(b"broken")
+    sketch(images, derived)
+    (images / "img001.txt").write_text("another text")
+    assert edited(images, derived) == (0, 0, {"broken_image": 1})
+    save(images / "img001.png", gradient(64, 64, seed=5))
+    assert edited(images, derived) == (1, 1, {})

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shardwright import regular
+from shardwright.deriving.captions import CaptionError, beside
 from shardwright.deriving.sources import Source
 from shardwright.errors import TooManyFailuresError
 from shardwright.storage import files
@@ -20,11 +21,13 @@ from shardwright.summary import Count
 
 FAILURES_NAME = "failures.jsonl"
 NO_CAPTION = "no_caption"
-# Reasons that are found before the work, so that every run finds them again.
-_FOUND_BEFORE = (
-    *(NO_CAPTION, "no_image_id", "image_id_invalid", "duplicate_id", "not_migrated"),
-    *("unreadable_folder", "caption_ambiguous"),
+# Reasons that lie in the picture alone, so that they hold until it changes.
+_OF_PICTURE = (
+    *("broken_image", "decoder_died", "format_not_readable", "too_large", "too_small"),
+    *("unknown_white", "unreadable"),
 )
+# Reasons that may lie in the picture, in the text or in the encoder.
+_OF_ENCODER = ("encoder_failed", "not_prepared")
 IN_A_ROW = 100  # failures after which a run stops: something else is wrong
 
 
@@ -102,28 +105,50 @@ class Earlier:
         # Their folder may have moved since.
         self._gone = {f.image_id: f for f in failures if is_gone(f.image_path)}
 
-    def of(self, source: Source) -> Failure | None:
-        """Find the failure of an image."""
-        if failure := self._by_path.get(absolute(source.path)):
-            return None if self._is_newer(source, moved=False) else failure
-        failure = self._gone.get(source.image_id)
-        if failure and os.path.basename(failure.image_path) == os.path.basename(source.path):
-            return None if self._is_newer(source, moved=True) else failure
-        return None
-
     def of_picture(self, source: Source) -> Failure | None:
-        """Find it if it came up at work, so that only another try could settle it."""
-        failure = self.of(source)
-        return None if failure is None or failure.reason in _FOUND_BEFORE else failure
+        """Find the failure of an image that lies in its picture, which has not changed since."""
+        failure, moved = self._find(source)
+        if failure is None or failure.reason not in _OF_PICTURE:
+            return None
+        return None if self._is_newer(source.path, moved) else failure
 
-    def _is_newer(self, source: Source, *, moved: bool) -> bool:
-        """Whether an image or its text was written since; a copy has a new time of change."""
+    def stays(self, source: Source, *, reads_beside: bool) -> bool:
+        """Whether an image failed, and would again: nothing that the reason lies in has changed.
+
+        ``reads_beside`` is whether its caption is in the text file beside it.
+        """
+        if self.of_picture(source) is not None:
+            return True
+        failure, moved = self._find(source)
+        if failure is None:
+            return False
+        if reads_beside and not _text_beside(source):
+            return True
         paths = [source.path, *([source.sidecar] if source.has_sidecar else [])]
+        return failure.reason in _OF_ENCODER and not any(
+            self._is_newer(path, moved) for path in paths
+        )
+
+    def _find(self, source: Source) -> tuple[Failure | None, bool]:
+        """Find the failure of an image, and whether its folder has moved since."""
+        if failure := self._by_path.get(absolute(source.path)):
+            return failure, False
+        failure = self._gone.get(source.image_id)
+        same = failure and os.path.basename(failure.image_path) == os.path.basename(source.path)
+        return (failure if same else None), True
+
+    def _is_newer(self, path: str, moved: bool) -> bool:
+        """Whether a file was written since; a copy has a new time of change."""
         with suppress(OSError):
-            states = [os.stat(path) for path in paths]
-            times = (state.st_mtime_ns if moved else state.st_ctime_ns for state in states)
-            return any(time > self._tried for time in times)
+            state = os.stat(path)
+            return (state.st_mtime_ns if moved else state.st_ctime_ns) > self._tried
         return False
+
+
+def _text_beside(source: Source) -> str | None:
+    with suppress(CaptionError):
+        return beside(source)
+    return None
 
 
 def write_failures(

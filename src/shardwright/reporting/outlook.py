@@ -81,7 +81,7 @@ def outlook(
             and number not in inventory.problems
             and inventory.missing_text(number) is None
             and not (source.shares_text and reads_beside(number))
-            and not left.stays(source, inventory.facts(number))
+            and not left.stays(source, inventory.facts(number), reads_beside(number))
         ]
 
     def made_from(source: str) -> Count:
@@ -128,9 +128,9 @@ class _Left:
         entries = provenance.readable(store.folder)
         self.encoders = {str(entries[n].settings.get("encoders")) for n in texts & entries.keys()}
 
-    def stays(self, source: Source, known: Facts | None) -> bool:
+    def stays(self, source: Source, known: Facts | None, reads_beside: bool) -> bool:
         """Whether an image has failed and not changed since, or is left out by the recipe."""
-        if self.failed.of_picture(source) is not None:  # the other reasons are looked for again
+        if self.failed.stays(source, reads_beside=reads_beside):
             return True
         if known is not None and known.left_out is not None:
             return self._is_same(source, known)
