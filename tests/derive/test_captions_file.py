@@ -134,6 +134,27 @@ def test_a_dry_run_does_not_remember_a_captions_file(project: Path) -> None:
     assert "captions: caps.csv\n" in status(project)
 
 
+def test_changed_columns_are_reported_with_their_names_and_reach_the_records(project: Path) -> None:
+    scores = "file_name,caption,score,source\na.png,an apple,1,web\nb.png,a bear,{},{}\n"
+    (project / "caps.csv").write_text(scores.format(2, "web"))
+    said = derive(project, "photos")
+    assert "updated_columns: 2 (for example score, source of photos/a.png)\n" in said
+    assert "would:" not in status(project)
+    (project / "caps.csv").write_text(scores.format(5, "web"))
+    said = status(project)
+    assert "  update the record of 1 image (for example score of photos/b.png)\n" in said
+    assert "next: shardwright derive photos --derived-dir derived\n      (1 changed row)\n" in said
+    for words in (("--dry-run",), ("--update", "--dry-run"), ("--update",)):
+        said = derive(project, "photos", *words)
+        assert (
+            "1 image with other columns than on record, for example photos/b.png (score); "
+            "updating its record\n"
+        ) in said
+        assert "updated_columns: 1 (for example score of photos/b.png)\n" in said
+    assert [record["score"] for record in store_records(project / "derived")] == [1, 5]
+    assert "would:" not in status(project)
+
+
 @pytest.mark.parametrize("how", ["moved", "copied", "store alone", "another working folder"])
 def test_the_captions_file_is_found_after_a_move(project: Path, tmp_path: Path, how: str) -> None:
     where, images, shown = project, "photos", "caps.csv"

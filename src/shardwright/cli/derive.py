@@ -314,6 +314,7 @@ def _counts(summary: DeriveSummary) -> str:
     for name, paths in (
         ("updated_images", summary.updated_images),
         ("updated_captions", summary.updated_captions),
+        ("updated_columns", [f"{', '.join(n)} of {p}" for p, n in summary.updated_columns.items()]),
         ("renamed", [f"{old} to {new}" for old, new in summary.renamed.items()]),
         ("pruned", list(map(near, summary.pruned))),
     ):

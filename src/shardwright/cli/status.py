@@ -123,6 +123,7 @@ def _update(update: Outlook, several: bool) -> list[str]:
         "derive {} (for example {})": ("new images", update.new),
         "derive {} again (for example {})": ("changed images", update.changed),
         "encode {} again (for example of {})": ("changed captions", update.captions),
+        "update the record of {} (for example {})": ("images", update.columns),
         "rename {} (for example {})": ("images", update.renamed),
         "remove {} with --prune (for example {})": ("gone images", update.gone),
         f"keep {{}}, not below {near(update.images)} (for example {{}})": (

@@ -98,6 +98,13 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
             f"{_them(updated)} again"
         )
         _elsewhere(layout, progress)
+    if columns := summary.updated_columns:
+        path, names = next(iter(columns.items()))
+        them = "its record" if len(columns) == 1 else "their records"
+        progress.say(
+            f"{quantity(len(columns), 'images')} with other columns than on record, for example "
+            f"{shown(path)} ({shown(', '.join(names))}); updating {them}"
+        )
     if (gone := summary.gone_images) and not settings.request.prune:
         images = quantity(len(gone), "images")
         progress.warn(

@@ -50,7 +50,7 @@ class Inventory:
         begun = store.jsonl.exists()
         self.problems = problems(sources, store.recipe, owners(sources, store), begun=begun)
         self.other_captions: dict[int, set[str]] = {}  # fields with another text than on record
-        self.other_columns: set[int] = set()  # images with other columns than on record
+        self.other_columns: dict[int, list[str]] = {}  # with other values than on record
         self.changed: set[int] = set()  # images whose file is not the one that was encoded
         self._outdated: dict[int, list[str]] = {}  # components that show an earlier file
         self.touched: dict[int, int] = {}  # the new time of files with the same content
@@ -319,7 +319,7 @@ class Inventory:
         with suppress(CaptionError):  # a problem already
             row = self.given(number)
         self.other_captions.pop(number, None)
-        self.other_columns.discard(number)
+        self.other_columns.pop(number, None)
         for field in self._texts:
             text = recorded_text(record, field)
             if text is None:
@@ -331,9 +331,10 @@ class Inventory:
                 differs = row[field] != text and self._has_arrays(number, field)
             if differs:
                 self.other_captions.setdefault(number, set()).add(field)
-        others = row.keys() - self._texts.keys()
-        if self.valid[number] and any(record.get(name) != row[name] for name in others):
-            self.other_columns.add(number)
+        others = sorted(row.keys() - self._texts.keys())
+        others = [name for name in others if record.get(name) != row[name]]
+        if self.valid[number] and others:
+            self.other_columns[number] = others
         if is_stage1(record, self.store.recipe):
             detail = "its record holds inline arrays; run shardwright migrate first"
             self.problems[number] = ("not_migrated", detail)

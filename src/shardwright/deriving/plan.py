@@ -208,6 +208,11 @@ class Plan:
                 found.append(self.inventory.sources[number].path)
         return found
 
+    def updated_columns(self) -> dict[str, list[str]]:
+        """Name the columns that change in records, by the paths of their images."""
+        columns, sources = self.inventory.other_columns, self.inventory.sources
+        return {sources[n].path: columns[n] for n in self.numbers if n in columns}
+
     def replaced_captions(self) -> int:
         """Count the captions on record that are replaced, as their arrays are recomputed."""
         planned, found = set(self.numbers), 0

@@ -225,6 +225,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
         gone_images=sorted(gone[old] for old in gone.keys() - pruned.keys()),
         updated_images=layout.updated("image"),
         updated_captions=layout.updated("caption"),
+        updated_columns=layout.updated_columns(),
         renamed=renamed,
         pruned=sorted(pruned.values()),
         bytes_needed=sum(needed.values()),
@@ -334,6 +335,8 @@ def _count_updated(summary: DeriveSummary, outcomes: Outcomes) -> None:
         summary.replaced_captions - kept,
     )
     summary.updated_captions = captions
+    columns = summary.updated_columns.items()
+    summary.updated_columns = {path: names for path, names in columns if path not in failed}
 
 
 @contextmanager

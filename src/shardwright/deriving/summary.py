@@ -69,6 +69,8 @@ class DeriveSummary(Summary):
     gone_images: list[str]  # whose records and arrays are kept
     updated_images: list[str]  # that changed, by --update
     updated_captions: list[str]  # the images whose text changed, by --update
+    # The columns of the captions file that changed in the record, by image.
+    updated_columns: dict[str, list[str]] = field(default_factory=dict)
     renamed: dict[str, str]  # old and new ids of images that keep their arrays
     pruned: list[str]  # gone images whose records and arrays are removed
     truncated: dict[str, Truncated] = field(default_factory=dict)  # in this run, by component

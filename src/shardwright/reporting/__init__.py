@@ -82,6 +82,8 @@ class Outlook:
     captions_file: str | None = None  # that was read: of the recipe, else of the last derive
     captions_problem: str | None = None  # why it could not be read
     captions_gone: bool = False  # whether that is because it is not there
+    # Images of which other columns of the captions file have changed, to be updated in the record.
+    columns: Count = field(default_factory=lambda: Count(0, ""))
 
 
 @dataclass

@@ -99,6 +99,11 @@ def outlook(
         new=_count(fresh),
         changed=made_from("image"),
         captions=made_from("caption"),
+        columns=_count(
+            f"{', '.join(names)} of {found[number].path}"
+            for number, names in inventory.other_columns.items()
+            if number not in inventory.problems
+        ),
         renamed=_count(f"{old} to {now}" for old, now in names),
         gone=_count(changes.gone.values()),
         elsewhere=_count(elsewhere.values()),

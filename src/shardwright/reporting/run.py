@@ -260,7 +260,7 @@ def _needs(update: Outlook) -> bool:
 
 def _changes(update: Outlook, *, only_new: bool = False) -> str:
     """Say what is not in the store as it is in the folder; nothing if all is."""
-    counts = {"new images": update.new}
+    counts = {"new images": update.new, "changed rows": update.columns}
     if not only_new:
         counts |= {"changed images": update.changed, "changed captions": update.captions}
         counts["renamed images"] = update.renamed
