@@ -81,6 +81,30 @@ def test_a_shard_folder_given_as_a_path_is_refused(store: SmallStore, tmp_path: 
         shardwright.status(tmp_path / "shards")
 
 
+@pytest.mark.parametrize("split", [None, "val=50%"])
+def test_no_store_is_looked_for_or_made_in_a_folder_of_shards(
+    tmp_path: Path, split: str | None
+) -> None:
+    images, derived, shards = tmp_path / "images", tmp_path / "derived", tmp_path / "shards"
+    make_images(images, 4)
+    sketch(images, derived)
+    shardwright.pack(derived_dir=derived, output_dir=shards, split=split)
+    before = sorted(shards.rglob("*"))
+    done = run("status", shards)
+    assert done.returncode == 2
+    fix = f"give the store it was packed from, or run shardwright verify {shards}"
+    assert f"{shards}: is a shard folder; {fix}\n" in done.stderr
+    assert "is a shard folder" in run("status", "--derived-dir", shards).stderr
+    done = run("derive", images, "--derived-dir", shards, "--encoders", "sketch")
+    assert done.returncode == 2
+    assert f"{shards}: holds shards; give --derived-dir the store, or a new folder" in done.stderr
+    assert sorted(shards.rglob("*")) == before
+    # A store that has its shards below it is a store.
+    shardwright.pack(derived_dir=derived, output_dir=derived / "shards", split=split)
+    shardwright.pack(derived_dir=derived, output_dir=derived / "part", split=split)
+    assert run("status", derived).returncode == 0
+
+
 def test_the_predicted_bytes_are_those_that_packing_writes(tmp_path: Path) -> None:
     store = small_store(tmp_path / "derived", samples=7)
     store.array("t5", "img3").unlink()

@@ -160,7 +160,9 @@ def status(
     if not derived.is_dir():
         raise UsageError("is a file", path=derived, fix="give the folder of a store")
     if holds_shards(derived):
-        fix = "give the store it was packed from, or run shardwright verify on it"
+        fix = (
+            f"give the store it was packed from, or run {commands.command('verify', str(derived))}"
+        )
         raise UsageError("is a shard folder", path=derived, fix=fix)
     if path is not None and not (is_store(derived) or store.state.is_dir()):
         fix = "give the folder that derive or migrate wrote"

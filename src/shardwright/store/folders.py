@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
+from shardwright import regular
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
 from shardwright.layout import BUCKET_PREFIX, JSONL_NAME, STATE_FOLDER
@@ -13,7 +17,10 @@ from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.storage.urls import Location, names
 from shardwright.store import commands
+from shardwright.store.records import NOT_JSON
 from shardwright.store.store import Store
+
+_MANIFEST = "manifest.json"  # of a shard folder
 
 
 def is_store(folder: Path) -> bool:
@@ -22,13 +29,41 @@ def is_store(folder: Path) -> bool:
     return store.jsonl.exists() or store.journal.exists()
 
 
+class _Settings(msgspec.Struct):
+    part: str | None = None
+
+
+class _Run(msgspec.Struct):
+    settings: _Settings = msgspec.field(default_factory=_Settings)
+
+
+class _Packed(msgspec.Struct):
+    """The part of a split that a shard folder says it is, in its manifest."""
+
+    runs: list[_Run] = []
+
+
 def holds_shards(folder: Location) -> bool:
-    """Whether shards were packed into a folder, so that no store may use it."""
-    manifest = folder / STATE_FOLDER / "manifest.json"
-    buckets = (name for name in names(folder) if name.startswith(BUCKET_PREFIX))
-    return manifest.is_file() or any(
-        name.endswith(".tar") for bucket in buckets for name in names(folder / bucket)
+    """Whether shards were packed into a folder, or its parts, so that no store may use it."""
+    manifest = folder / STATE_FOLDER / _MANIFEST
+    listed = names(folder)
+    buckets = (name for name in listed if name.startswith(BUCKET_PREFIX))
+    return (
+        manifest.is_file()
+        or any(name.endswith(".tar") for bucket in buckets for name in names(folder / bucket))
+        # A store may have shard folders below it, and a split may be among these.
+        or (isinstance(folder, Path) and not is_store(folder) and _is_split(folder, listed))
     )
+
+
+def _is_split(folder: Path, listed: list[str]) -> bool:
+    for name in listed:
+        path = folder / name / STATE_FOLDER / _MANIFEST
+        with suppress(OSError, *NOT_JSON):
+            runs = msgspec.json.decode(regular.read(path), type=_Packed).runs
+            if any(run.settings.part == name for run in runs):
+                return True
+    return False
 
 
 def require_merged(store: Store) -> None:
