@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from shardwright import regular
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
 from shardwright.deriving.given import Given
+from shardwright.deriving.moves import Strangers
 from shardwright.deriving.recorded import id_of, other_image, owners, recorded_text
 from shardwright.deriving.sources import Source, problems
 from shardwright.interrupts import check
@@ -53,7 +54,7 @@ class Inventory:
         self.other_columns: dict[int, list[str]] = {}  # with other values than on record
         self.changed: set[int] = set()  # images whose file is not the one that was encoded
         self._outdated: dict[int, list[str]] = {}  # components that show an earlier file
-        self.touched: dict[int, int] = {}  # the new time of files with the same content
+        self.touched: dict[int, int] = {}  # the time of files that are elsewhere, or written again
         made_from = (c for c in store.recipe.captions if c.field == CAPTION)
         self._places = [(f"{store.arrays(c)}/", c.extension) for c in made_from]
         encoded = any(component.source == "caption" for component in recompute)
@@ -67,6 +68,8 @@ class Inventory:
         self._numbers |= renamed
         self.stored = dict.fromkeys(store.recipe.components, 0)  # arrays, also of other images
         self._there = {c: bytearray(len(sources)) for c in store.recipe.components}
+        self._is_placed = bytearray(len(sources))  # whether its absolute path is on record
+        self._others: dict[int, str] = {}  # the files on record of images that are others
         self._line = array("Q", bytes(8 * len(sources)))  # where its record begins, plus one; or 0
         self._facts = array("Q", bytes(8 * len(sources)))  # likewise
         # Where its caption came from: 2 from --captions, 1 from beside it, 0 if that is unknown.
@@ -263,6 +266,7 @@ class Inventory:
     def _read_facts(self, progress: Progress) -> None:
         """Compare the images with the files that were encoded."""
         progress.phase("compare images", len(self.sources), "images")
+        strangers = Strangers(self.store)
         for offset, entry in facts.read(self.store):
             number, image = self._numbers.get(entry.image_id), entry.image
             if number is None:
@@ -272,18 +276,29 @@ class Inventory:
             if entry.caption_given is not None:
                 self._origin[number] = 1 + entry.caption_given
             progress.advance(1)
-            if image is None or not self.kept(number, ()):
+            if image is None:
                 continue
-            if number in self._renamed or os.path.basename(path) == os.path.basename(image.path):
-                if entry.outdated:
-                    self._outdated[number] = entry.outdated
-                now = image.now(path)
-                if now is None:
-                    self.changed.add(number)
-                elif now.mtime_ns != image.mtime_ns or (
-                    now.path != image.path and facts.is_gone(image.path)
-                ):  # by a link to it, it is where it was
-                    self.touched[number] = now.mtime_ns
+            self._is_placed[number] = 1
+            renamed = number in self._renamed
+            if not renamed and os.path.basename(path) != os.path.basename(image.path):
+                if other := other_image(image.path, path):
+                    self._others[number] = other
+                continue
+            now = image.now(path)
+            if not renamed:
+                strangers.add(number, image, path, same=now is not None)
+            if not self.kept(number, ()):
+                continue
+            if entry.outdated:
+                self._outdated[number] = entry.outdated
+            if now is None:
+                self.changed.add(number)
+            time = image.mtime_ns if now is None else now.mtime_ns
+            # By a link to it, it is where it was.
+            moved = facts.absolute(path) != image.path and facts.is_gone(image.path)
+            if time != image.mtime_ns or moved:
+                self.touched[number] = time
+        self._others |= strangers.found()
 
     def _read_records(self, progress: Progress) -> dict[str, bytearray]:
         """Read all records; give which images have a text in theirs, by its field."""
@@ -338,12 +353,20 @@ class Inventory:
         if is_stage1(record, self.store.recipe):
             detail = "its record holds inline arrays; run shardwright migrate first"
             self.problems[number] = ("not_migrated", detail)
-        elif number not in self._renamed and (
-            other := other_image(record.get("image_path"), self.sources[number].path)
-        ):
+        elif number not in self._renamed and (other := self._other(number, record)):
             detail = f"the store has this image_id for {other}"
             detail += "; it does not exist: use --update" * facts.is_gone(other)
             self.problems[number] = ("duplicate_id", detail)
+
+        if number in self.problems:  # nothing of it is compared
+            self.other_captions.pop(number, None)
+            self.other_columns.discard(number)
+
+    def _other(self, number: int, record: Record) -> str | None:
+        """Give the image on record, if it is another one; its path there may be relative."""
+        if self._is_placed[number]:
+            return self._others.get(number)
+        return other_image(record.get("image_path"), self.sources[number].path)
 
     def is_edited(self, number: int, field: str) -> bool:
         """Whether there is another text than on record."""

@@ -9,10 +9,14 @@ have been divided among several folders.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from shardwright.interrupts import check
-from shardwright.store.facts import ImageFile, is_gone
+from shardwright.storage.urls import is_within
+from shardwright.store.facts import ImageFile, absolute, is_gone
+from shardwright.store.store import Store
 
 _COMPARED = 256  # images of a folder, at most
 
@@ -39,6 +43,47 @@ class Moves:
             if old and image.path.startswith(f"{old}/") and is_same(image, path):
                 return path
         return None
+
+
+class Strangers:
+    """Images with the names of those on record: the same ones, moved, or those of another set.
+
+    One whose old file is gone is the same if its content is. Of the others their folder decides,
+    which has moved or was copied if more than half of these images have the content on record. A
+    copy counts only if the store was copied with it: else it is another set.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen, self._same = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        self._doubtful: dict[int, tuple[str, tuple[str, str], bool]] = {}
+
+    def add(self, number: int, image: ImageFile, path: str, *, same: bool) -> None:
+        """Add an image with its path now, and whether its content is the same."""
+        new = absolute(path)
+        there = os.path.exists(image.path)
+        if new == image.path or (there and os.path.samefile(image.path, path)):
+            return
+        old, now = _different(image.path, new)
+        trees = (old or "/", now or "/")
+        self._seen[trees] += 1
+        self._same[trees] += same
+        if there or not same:
+            self._doubtful[number] = (image.path, trees, there)
+
+    def found(self) -> dict[int, str]:
+        """Give the files on record of the images that are others."""
+        known = {trees for trees, seen in self._seen.items() if 2 * self._same[trees] > seen}
+        copies = {trees for trees in known if self._is_copied(*map(Path, trees))}
+        return {
+            number: path
+            for number, (path, trees, there) in self._doubtful.items()
+            if trees not in (copies if there else known)
+        }
+
+    def _is_copied(self, old: Path, new: Path) -> bool:
+        """Whether the store is in a tree together with what is a copy there."""
+        return is_within(self._store.folder, new) and not is_within(old, new)
 
 
 def recognise(pairs: Mapping[str, str], known: Iterable[ImageFile], folder: str) -> Moves:

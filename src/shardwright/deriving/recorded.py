@@ -36,10 +36,11 @@ def id_of(record: Record) -> str:
 def owners(sources: list[Source], store: Store) -> dict[str, Source]:
     """Find the image on record for each id that several images have."""
     shared = contested(sources)
-    owners: dict[str, Source] = {}
+    placed = on_record(sources, store) if shared else {}
+    owners = {image_id: sources[n] for image_id, n in placed.items() if image_id in shared}
     for _, record in records.walk(store.jsonl, records.parse) if shared else ():
         image_id, path = id_of(record), record.get("image_path")
-        if image_id in shared and isinstance(path, str):
+        if image_id in shared and image_id not in owners and isinstance(path, str):
             those = [s for s in shared[image_id] if not other_image(path, s.path)]
             exact = [s for s in those if os.path.normpath(s.path) == os.path.normpath(path)]
             if len(exact or those) == 1:
