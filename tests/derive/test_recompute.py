@@ -50,14 +50,15 @@ def test_an_image_that_fails_keeps_its_array_of_the_same_settings(tmp_path: Path
     before = arrays(derived)
     cut(images / "img001.png")
     save(images / "img002.png", gradient(80, 80, seed=9))
-    summary = sketch(images, derived, recompute=["vae"])
+    summary = sketch(images, derived, recompute=["vae", "dinov3"])
     balance(summary)
     assert (summary.derived, summary.failed, summary.components["vae"].made) == (3, 1, 3)
     (failure,) = failures(derived)
     assert (failure["image_id"], failure["reason"]) == ("img001", "broken_image")
-    assert failure["detail"].endswith("; kept as it was: vae")
+    assert failure["detail"].endswith("; kept as it was: dinov3, vae")
     after = arrays(derived)
-    assert {path for path in before if after[path] != before[path]} == {"vae_latents/img002.npy"}
+    new = {"vae_latents/img002.npy", "dinov3/img002.npy"}
+    assert {path for path in before if after[path] != before[path]} == new
     assert "recompute" not in provenance(derived)["vae"]
     assert not (derived / ".shardwright/next").exists()
 
@@ -132,13 +133,13 @@ def test_a_kill_at_every_call_of_a_recompute_of_a_part_of_a_store(tmp_path: Path
     (images / "img001.txt").write_text("quite another caption")
     cut(images / "img002.png")
     (images / "img003.png").unlink()
-    again = {"recompute": ["vae", "t5"], "batch_size": 2}
+    again = {"recompute": ["vae", "dinov3", "t5"], "batch_size": 2}
     full = shutil.copytree(before, tmp_path / "full")
     with using(watched := WatchedDisk()):
         sketch(images, full, **again)
     old, new = arrays(before), arrays(full)
     changed = {path for path in old if old[path] != new[path]}
-    assert changed == {"vae_latents/img001.npy", "t5_hidden/img001.npy"}
+    assert changed == {f"{folder}/img001.npy" for folder in ("vae_latents", "dinov3", "t5_hidden")}
     kills = 0
     for nth in (calls := some(range(1, len(watched.calls) + 1), 12)):
         derived = shutil.copytree(before, tmp_path / f"killed{nth}")
@@ -202,13 +203,29 @@ def test_a_caption_edited_while_a_recompute_is_unfinished_is_encoded_again(tmp_p
 def test_an_image_replaced_while_a_recompute_is_unfinished_is_encoded_again(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 12, SMALL), tmp_path / "derived"
     sketch(images, derived)
-    done = cut_short(images, derived, fit="bucket", recompute=["vae"])
+    done = cut_short(images, derived, fit="bucket", recompute=["vae", "dinov3"])
     save(images / f"{done[0]}.png", gradient(24, 16, seed=99))
-    summary = sketch(images, derived, fit="bucket", recompute=["vae"])
+    summary = sketch(images, derived, fit="bucket", recompute=["vae", "dinov3"])
     assert summary.components["vae"].made == 13 - len(done)
-    assert [Path(path).stem for path in summary.changed_images] == [done[0]]  # in dinov3
+    assert summary.changed_images == []
     fresh = tmp_path / "fresh"
     sketch(images, fresh, fit="bucket")
+    assert loaded(derived, "vae", done[0]).tobytes() == loaded(fresh, "vae", done[0]).tobytes()
+    assert store_records(derived) == store_records(fresh)
+
+
+def test_an_image_replaced_while_a_recompute_of_some_arrays_is_unfinished_stays_as_it_was(
+    tmp_path: Path,
+) -> None:
+    images, derived = make_images(tmp_path / "images", 12, SMALL), tmp_path / "derived"
+    sketch(images, derived)
+    done = cut_short(images, derived, fit="bucket", recompute=["vae"])
+    fresh = tmp_path / "fresh"
+    sketch(images, fresh, fit="bucket")
+    save(images / f"{done[0]}.png", gradient(24, 16, seed=99))
+    summary = sketch(images, derived, fit="bucket", recompute=["vae"])
+    assert summary.components["vae"].made == 12 - len(done)
+    assert [Path(path).stem for path in summary.changed_images] == [done[0]]
     assert loaded(derived, "vae", done[0]).tobytes() == loaded(fresh, "vae", done[0]).tobytes()
     assert store_records(derived) == store_records(fresh)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,11 @@ from tests.derive.updates import TINY, facts, replace_one
 from tests.faults import contents
 
 
-def derive(where: Path, *words: str | Path, fails: int = 0) -> dict[str, object]:
+def derive(where: Path, *words: str | Path, fails: int = 0) -> dict[str, Any]:
     """Derive in a working folder, and give the summary."""
     done = run("derive", *words, "--encoders", "sketch", "--json", cwd=where)
     assert done.returncode == (3 if fails else 0), done.stderr
-    found = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     assert found["failed"] == fails
     assert fails == 0 or list(found["failed_by_reason"]) == ["duplicate_id"]
     return found

@@ -90,7 +90,8 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
     if changed := summary.changed_images:
         progress.warn(
             f"{_changed(len(changed), 'images')}, for example {shown(changed[0])}; keeping the "
-            f"old arrays. Use --update to derive {_them(changed)} again"
+            f"old arrays. Use --update{' without --components' * settings.request.update} to "
+            f"derive {_them(changed)} again"
         )
     if updated := summary.updated_images:
         progress.say(

@@ -13,16 +13,14 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from shardwright import regular
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
 from shardwright.deriving.given import Given
 from shardwright.deriving.moves import Strangers
-from shardwright.deriving.recorded import id_of, other_image, owners, recorded_text
+from shardwright.deriving.recorded import id_of, other_image, owners, record_at, recorded_text
 from shardwright.deriving.sources import Source, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
-from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.folders import array_ids
@@ -52,7 +50,7 @@ class Inventory:
         self.problems = problems(sources, store.recipe, owners(sources, store), begun=begun)
         self.other_captions: dict[int, set[str]] = {}  # fields with another text than on record
         self.other_columns: dict[int, list[str]] = {}  # with other values than on record
-        self.changed: set[int] = set()  # images whose file is not the one that was encoded
+        self.changed: dict[int, str] = {}  # the hash of the file that was encoded, if it is another
         self._outdated: dict[int, list[str]] = {}  # components that show an earlier file
         self.touched: dict[int, int] = {}  # the time of files that are elsewhere, or written again
         made_from = (c for c in store.recipe.captions if c.field == CAPTION)
@@ -125,23 +123,30 @@ class Inventory:
     def recompute(
         self,
         components: Collection[Component],
+        same: Collection[Component],
         made: Iterable[Record],
         files: Mapping[str, ImageFile | None],
     ) -> None:
         """Treat all arrays of components as missing, except for images that have a new record.
 
-        If an image's file, or its caption, has changed since then, it is made again.
+        If an image's file, or its caption, has changed since then, it is made again. A changed
+        picture of which another array stays keeps its arrays, if the settings are the ``same``.
         """
         sources = {component.source for component in components}
         fields = {component.field for component in components if component.source == "caption"}
+        stays = {n: xxh3 for n, xxh3 in self.changed.items() if self.kept(n, components)}
         for component in components:
-            self._there[component] = bytearray(len(self.sources))
+            before, now = self._there[component], bytearray(len(self.sources))
+            for number in stays if component.source == "image" and component in same else ():
+                now[number] = before[number]
+            self._there[component] = now
         for record in made:
-            number = self._numbers.get(record["image_id"])
-            if number is None:
+            number = self._numbers.get(record["image_id"], -1)
+            if number < 0:
                 continue
             new, path = files.get(record["image_id"]), self.sources[number].path
-            if "image" in sources and new is not None and new.now(path) is None:
+            other = new is not None and new.xxh3 != stays.get(number) and new.now(path) is None
+            if "image" in sources and other:
                 continue
             texts = self._texts_now(number) if fields or number in self.other_captions else {}
             taken = (field for field in fields if not self.keeps_text(number, field, components))
@@ -149,24 +154,31 @@ class Inventory:
                 continue
             self.valid[number] = 1
             self.touched.pop(number, None)
-            self.changed.discard(number)
-            self._outdated.pop(number, None)
+            if number not in stays:
+                self.changed.pop(number, None)
+                self._outdated.pop(number, None)
             if all(text == record.get(field) for field, text in texts.items()):
                 self.other_captions.pop(number, None)
             for there in self._there.values():
                 there[number] = 1
 
-    def outdated(self, components: Iterable[Component]) -> dict[int, tuple[Component, ...]]:
-        """Name the arrays that were made from another file, or another text, than there is now."""
+    def outdated(self, components: Collection[Component]) -> dict[int, tuple[Component, ...]]:
+        """Name the arrays that were made from another file, or another text, than there is now.
+
+        None of a changed picture of which another array stays: a sample shows one picture.
+        """
         found = {}
         for number in sorted({*self.changed, *self._outdated, *self.other_captions}):
             outdated = set(self._outdated.get(number, ()))
+            changed = number in self.changed
+            if changed and self.kept(number, components):
+                changed, outdated = False, set()
             fields = self.other_captions.get(number, ())
             these = tuple(
                 c
                 for c in components
                 if (c.source == "caption" and c.field in fields)
-                or (c.source == "image" and (number in self.changed or c.name in outdated))
+                or (c.source == "image" and (changed or c.name in outdated))
             )
             if these and number not in self.problems:
                 found[number] = these
@@ -221,7 +233,7 @@ class Inventory:
             old = self.kept(number, made)
             if number not in self.changed:
                 old = [name for name in old if name in self._outdated.get(number, ())]
-            self.changed.discard(number)
+            self.changed.pop(number, None)
             self._outdated[number] = old
         self.other_captions.get(number, set()).difference_update(c.field for c in made)
         if not self.other_captions.get(number, True):
@@ -233,12 +245,8 @@ class Inventory:
 
     def record(self, number: int) -> Record | None:
         """Read an image's record again."""
-        if not self._line[number]:
-            return None
-        jsonl = self.store.jsonl
-        with files.explained(jsonl), regular.opened(jsonl) as file:
-            file.seek(self._line[number] - 1)
-            return records.parse(file.readline().rstrip(b"\r\n"))
+        line = self._line[number]
+        return record_at(self.store, line - 1) if line else None
 
     def facts(self, number: int) -> Facts | None:
         """Read again what is known of an image's file and caption."""
@@ -292,7 +300,7 @@ class Inventory:
             if entry.outdated:
                 self._outdated[number] = entry.outdated
             if now is None:
-                self.changed.add(number)
+                self.changed[number] = image.xxh3
             time = image.mtime_ns if now is None else now.mtime_ns
             # By a link to it, it is where it was.
             moved = facts.absolute(path) != image.path and facts.is_gone(image.path)
@@ -343,7 +351,7 @@ class Inventory:
                 edited = self._edited(number) if field == CAPTION else None
                 differs = edited not in (None, text.strip())
             else:  # without an array, the given is taken
-                differs = row[field] != text and self._has_arrays(number, field)
+                differs = row[field] != text and self.keeps_text(number, field, ())
             if differs:
                 self.other_captions.setdefault(number, set()).add(field)
         others = sorted(row.keys() - self._texts.keys())
@@ -360,22 +368,13 @@ class Inventory:
 
         if number in self.problems:  # nothing of it is compared
             self.other_captions.pop(number, None)
-            self.other_columns.discard(number)
+            self.other_columns.pop(number, None)
 
     def _other(self, number: int, record: Record) -> str | None:
         """Give the image on record, if it is another one; its path there may be relative."""
         if self._is_placed[number]:
             return self._others.get(number)
         return other_image(record.get("image_path"), self.sources[number].path)
-
-    def is_edited(self, number: int, field: str) -> bool:
-        """Whether there is another text than on record."""
-        return field in self.other_captions.get(number, ())
-
-    def _has_arrays(self, number: int, field: str) -> bool:
-        """Whether an image has any array of a text."""
-        captions = self.store.recipe.captions
-        return any(self._there[c][number] for c in captions if c.field == field)
 
     def _edited(self, number: int) -> str | None:
         """Read the caption beside an image, if it may have changed since its array was made.
@@ -389,7 +388,7 @@ class Inventory:
             return None
         with suppress(CaptionError, OSError):  # reported as a failure if it is needed
             read = self._recompute or (self._update and origin) or number in self._renamed
-            if source.has_sidecar and self._has_arrays(number, CAPTION) and not read:
+            if source.has_sidecar and self.keeps_text(number, CAPTION, ()) and not read:
                 written = os.stat(source.sidecar).st_mtime_ns
                 # A Path would be slow for all images.
                 arrays = (folder + source.image_id + end for folder, end in self._places)

@@ -12,7 +12,13 @@ from shardwright.deriving import images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside, shared_text
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.outcomes import NO_CAPTION, Earlier, Outcomes
-from shardwright.deriving.prepare import Measuring, Sample, read_texts, require_kept
+from shardwright.deriving.prepare import (
+    Measuring,
+    Sample,
+    other_picture,
+    read_texts,
+    require_kept,
+)
 from shardwright.deriving.recorded import recorded_text
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.views import left_out
@@ -67,6 +73,9 @@ class Plan:
             wants_text = self.wants_text(number, make)
             if inventory.is_outdated(number, make):
                 self.changed.append(source.path)
+            if (old := inventory.kept(number, make)) and self._is_new_picture(number, make):
+                outcomes.fail(source, *other_picture(old, self._way_out(make)), names)
+                continue
             update = number in inventory.other_columns
             update |= recordable and not inventory.valid[number]
             if wants_text and (field := inventory.missing_text(number)):
@@ -146,6 +155,16 @@ class Plan:
             caption_given=(CAPTION in row and texts[CAPTION] == row[CAPTION]) or None,
         )
 
+    def _is_new_picture(self, number: int, make: tuple[Component, ...]) -> bool:
+        """Whether arrays would be made from another picture than the one on record."""
+        seen = any(component.source == "image" for component in make)
+        return seen and number in self.inventory.changed
+
+    def _way_out(self, make: tuple[Component, ...]) -> str:
+        if self.settings.recomputed.isdisjoint(make) or self.settings.is_update:
+            return "use --update"
+        return "add --drop-failed, and then use --update"
+
     def _reads_beside(self, number: int, make: tuple[Component, ...]) -> bool:
         """Whether the caption of an image is the one in the text file beside it."""
         record, row = self.inventory.record(number), self.inventory.given(number)
@@ -181,7 +200,8 @@ class Plan:
         for field in dict.fromkeys((CAPTION, *self.settings.store.recipe.texts)):
             recorded, given = recorded_text(record, field), row.get(field)
             made = {c for c in make if c.source == "caption" and c.field == field}
-            same = self.settings.is_update and not self.inventory.is_edited(number, field)
+            edited = field in self.inventory.other_captions.get(number, ())
+            same = self.settings.is_update and not edited
             kept = self.inventory.keeps_text(number, field, make)
             if made & self.settings.recomputed and not (same or kept):
                 chosen[field] = given  # or the text beside it, which may be why it is recomputed

@@ -169,6 +169,9 @@ def _read_image(
     pictures = [component for component in made if not component.is_array]
     seen = [views[each.components[0]] for each in through] + [views[c] for c in pictures]
     found = (look if all(view.is_portable for view in seen) else look_here)(place, seen)
+    before = sample.facts.image if sample.facts else None
+    if sample.kept and before and found.file and before.xxh3 != found.file.xxh3:
+        raise BadImageError(*other_picture(sample.kept, "use --update"))
     sample.size, sample.image, sample.unapplied = found.size, found.file, found.unapplied
     sample.decoded, sample.colour_space = found.decoded, found.colour_space
     sample.animated = found.animated
@@ -179,6 +182,12 @@ def _read_image(
             array = _prepared(each, array)
         sample.inputs[each] = (array,)
     sample.pictures = dict(zip(pictures, made_of, strict=True))
+
+
+def other_picture(kept: Sequence[str], fix: str) -> tuple[str, str]:
+    """Say why nothing is made from a picture: arrays that stay show the one before."""
+    was = "was" if len(kept) == 1 else "were"
+    return "image_changed", f"it has changed since {', '.join(kept)} {was} made; {fix}"
 
 
 def require_mask(component: Component, mask: Array) -> None:

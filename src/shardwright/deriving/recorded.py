@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
+from shardwright import regular
 from shardwright.deriving import places
 from shardwright.deriving.images import Size
 from shardwright.deriving.sources import Source, contested
+from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.records import Record
 from shardwright.store.rules import is_side
@@ -31,6 +33,13 @@ def id_of(record: Record) -> str:
     if image_id is None and isinstance(path, str):  # as in Stage 1
         image_id = records.image_id_of(path)
     return image_id if isinstance(image_id, str) else ""
+
+
+def record_at(store: Store, offset: int) -> Record:
+    """Read the record of a line again."""
+    with files.explained(store.jsonl), regular.opened(store.jsonl) as file:
+        file.seek(offset)
+        return records.parse(file.readline().rstrip(b"\r\n"))
 
 
 def owners(sources: list[Source], store: Store) -> dict[str, Source]:

@@ -295,7 +295,7 @@ class InForce:
         if entries:
             self.generation = Generation(self.store, entries, kept)
             beside_it = self.generation.store
-            self.inventory.recompute(entries, made_in(beside_it), files_in(beside_it))
+            self.inventory.recompute(entries, kept, made_in(beside_it), files_in(beside_it))
 
     def _update(self) -> None:
         """Begin or continue a generation for what changed; without that there is none."""

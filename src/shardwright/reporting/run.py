@@ -218,6 +218,8 @@ def _next(
         why = "there are no records yet"
     elif missing:
         why = f"{quantity(missing, 'arrays')} missing"
+        if planned and planned.changed.count and not begun:  # only an update makes those of these
+            return derive(update=True), why
     elif swapped:
         why = f"a recompute of {' and '.join(swapped)} was interrupted"
     elif rearrange.is_under_way(store):
