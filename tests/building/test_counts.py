@@ -98,7 +98,7 @@ def test_an_image_that_is_lost_while_they_are_measured_is_an_error(
     with pytest.raises(ShardwrightError) as caught:
         build(images, tmp_path / "out")
     assert str(caught.value) == (
-        "4 images found, but 3 are accounted for; run it again, and report it if it stays"
+        "4 images found, but 3 are accounted for; run it again; if it happens again, report it"
     )
 
 
