@@ -325,3 +325,89 @@ def test_a_shard_that_is_not_its_index_is_packed_again_with_the_flags_of_the_las
     first.write_bytes(second.read_bytes())
     with pytest.raises(DamageError, match=r"or pack again with --overwrite --shard-size 4 \("):
         list(shardwright.open(output))
+
+
+def test_a_list_that_is_gone_is_reported_by_status_and_by_the_error_that_would_name_it(
+    store: Store, output: Path, tmp_path: Path
+) -> None:
+    packed(store, output, where="rating > 0", exclude_ids_file=tmp_path / "bad.txt")
+    (tmp_path / "bad.txt").unlink()
+    gone = f"{tmp_path}/bad.txt: --exclude-ids-file: no such file; restore it, or give another"
+    found = status(derived_dir=store.root, output_dir=output)
+    assert found.next_command is None
+    assert found.next_reason.startswith(f"pack would stop: {gone}")
+    where = ("--derived-dir", store.root, "--output-dir", output)
+    done = commands.run("status", *where)
+    assert f"\nnext: pack would stop: {gone}" in done.stdout
+    done = commands.run("pack", *where, "--append", "--where", "none")
+    assert (done.returncode, gone in done.stderr) == (2, True)
+    done = commands.run("pack", *where, "--sync", "--exclude-ids-file", "none")
+    assert done.returncode == 0, done.stderr
+    assert len(all_ids(output)) == 18
+
+
+def test_status_counts_what_is_left_out_and_says_that_a_list_may_have_changed(
+    store: Store, output: Path, tmp_path: Path
+) -> None:
+    packed(store, output, exclude_ids_file=tmp_path / "bad.txt")
+    found = status(derived_dir=store.root, output_dir=output)
+    assert found.next_reason == f"every sample is packed in {output}, except 5 that are left out"
+    (tmp_path / "bad.txt").write_text("img01\n" + (tmp_path / "bad.txt").read_text())
+    found = status(derived_dir=store.root, output_dir=output)
+    assert found.next_reason == f"1 packed sample in {output} changed, removed or excluded since"
+
+
+def test_shards_of_arrays_that_were_recomputed_are_named_as_such(
+    store: Store, output: Path
+) -> None:
+    recomputed(store, "before")
+    packed(store, output)
+    recomputed(store, "after")
+    said = commands.run("status", "--derived-dir", store.root, "--output-dir", output).stdout
+    assert f"\n  {output}: 24 samples, arrays made with other settings (" in said
+    assert f"\nnext: {output} holds arrays made with other settings (" in said
+
+
+def test_another_list_is_reported_with_the_paths_from_here(
+    store: Store, output: Path, tmp_path: Path
+) -> None:
+    packed(store, output, exclude_ids_file=tmp_path / "bad.txt")
+    (tmp_path / "worse.txt").write_text("img01\n")
+    done = commands.run(
+        *("pack", "--derived-dir", "derived", "--output-dir", output, "--overwrite"),
+        *("--exclude-ids-file", "worse.txt"),
+        cwd=tmp_path,
+    )
+    assert "not as in the last run: --exclude-ids-file was bad.txt (" in done.stderr
+    assert " and is worse.txt (" in done.stderr
+
+
+def test_a_sync_says_that_a_lower_limit_has_no_effect(store: Store, output: Path) -> None:
+    packed(store, output, limit=11)
+    log = packed(store, output, sync=True, limit=4)
+    assert (
+        "warning: --limit 4: 11 samples are packed and stay; --sync adds none beyond the limit. "
+        "To pack fewer, use --overwrite\n"
+    ) in log
+    assert len(all_ids(output)) == 11
+    assert "warning" not in packed(store, output, sync=True, limit=12)
+    assert len(all_ids(output)) == 12
+
+
+def test_a_column_that_has_the_name_of_something_else_is_reported_once(
+    tmp_path: Path, output: Path
+) -> None:
+    given = [fields(n) | {"bucket": "own", "tokens": 3, "score": n} for n in range(4)]
+    store = make_store(tmp_path / "derived", given)
+    log = packed(store, output, where=['bucket = "24x16"', "tokens > 2"], dry_run=True)
+    assert (
+        "warning: --where: bucket means the aspect_bucket of a sample. For the column of that "
+        "name, write `bucket`\n"
+    ) in log
+    assert (
+        "warning: --where: tokens is a column of the records here, and not what Shardwright "
+        "computes. Rename the column to use that\n"
+    ) in log
+    assert "warning" not in packed(store, output, where='`bucket` = "own"', dry_run=True)
+    packed(store, output, where='score ~ "[12]"')
+    assert sorted(all_ids(output)) == ["img01", "img02"]

@@ -209,18 +209,18 @@ def listed(path: Path, *given: str) -> Path:
 
 def test_a_list_takes_its_ids_and_another_leaves_out_its_ids(store: Store, output: Path) -> None:
     take, leave = store.root / "take.txt", store.root / "leave.txt"
-    listed(take, *ids(1, 2, 3), "nobody", "img4 ")
+    listed(take, *ids(1, 2, 3), "nobody", "no body ", "  img4 ")
     listed(leave, *ids(2, 5))
     warned = Warned()
     options = {"ids_file": take, "exclude_ids_file": leave}
     summary = packed(store, output, progress=warned, **options)
-    assert sorted(all_ids(output)) == ids(1, 3)
+    assert sorted(all_ids(output)) == ids(1, 3, 4)
     assert summary.left_out == {
-        "--ids-file": Count(5, "img0"),
+        "--ids-file": Count(4, "img0"),
         "--exclude-ids-file": Count(1, "img2"),
     }
     assert warned.warnings == [
-        "--ids-file: 2 ids without a ready record, for example 'img4 '; "
+        "--ids-file: 2 ids without a ready record, for example 'no body '; "
         "write one image_id on a line"
     ]
     made_by = manifest.load_manifest(output)

@@ -96,8 +96,12 @@ def describe(status: StoreStatus) -> str:
     if status.exported is not None:
         rows = quantity(status.exported.rows, "rows")
         parts.append([f"exported: {rows} in {shown(status.exported.file)}"])
-    command = "nothing to recommend" if status.next_command is None else status.next_command
-    parts.append([f"next: {shown(command)}", f"      ({shown(status.next_reason)})"])
+    if status.next_command is None:
+        parts.append([f"next: {shown(status.next_reason)}"])
+    else:
+        parts.append(
+            [f"next: {shown(status.next_command)}", f"      ({shown(status.next_reason)})"]
+        )
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
@@ -150,7 +154,8 @@ def _packed(folder: str, packed: PackedStatus) -> str:
     state = f", {packed.outdated:,} outdated" if packed.outdated else ""
     state += "; unfinished" if packed.unfinished else ""
     samples = quantity(packed.samples, "samples")
-    return f"  {shown(folder)}: {samples}, of them {packed.ready:,} ready in the store{state}"
+    ready = packed.other or f"of them {packed.ready:,} ready in the store"
+    return f"  {shown(folder)}: {samples}, {ready}{state}"
 
 
 def _components(status: StoreStatus) -> list[str]:

@@ -123,10 +123,9 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                 )
             journals = journals or opened.enter_context(opening.opened(request, progress))
             assert journals is not None
-            ours = len(inventory.problems) < len(found)  # else all may be of another data set
             if request.remember:
                 paths.remember(request.images, request.captions_file, store)
-            elif ours:
+            elif layout.numbers or outcomes.complete:  # else none of its images is in the store
                 paths.note(request.images, store)
             for known in changes.relocations(store):
                 journals.facts.append(to_builtins(known))

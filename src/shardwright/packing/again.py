@@ -14,10 +14,11 @@ import msgspec
 
 from shardwright.errors import DamageError, UsageError
 from shardwright.packing import start
+from shardwright.packing.choice import require_lists
 from shardwright.packing.request import Request
 from shardwright.packing.start import Start
 from shardwright.packing.targets import Target
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
 from shardwright.recipes.split import Split
 from shardwright.shards.format import manifest
 from shardwright.shards.format.again import complete
@@ -35,6 +36,7 @@ from shardwright.storage.urls import Location
 from shardwright.store import commands
 from shardwright.store.commands import quoted, split_flags
 from shardwright.store.store import Store, joined
+from shardwright.text import near
 
 
 class Last(NamedTuple):
@@ -99,6 +101,7 @@ def settings_of(
     if stays and way != "resume":  # which is refused for any other setting
         was = before.conditions(folder)
         if was != as_before.conditions(folder):
+            require_lists(as_before, folder)  # the command that follows names them
             change = _dropped(before, as_before) + as_before.conditions(folder)
             what = f"was packed {start.spelt(was)}, so nothing was written"
             fix = f"to change that, run {commands.pack(request.store, last.top, '--sync', *change)}"
@@ -153,6 +156,16 @@ def announce(
         progress.say(f"{last.top}: not as in the last run: {', '.join(listed)}")
 
 
+def warn_of_limit(limit: int, packed: int, request: Request, progress: Progress) -> None:
+    """Warn of a limit that is below the number of samples that are packed, which all stay."""
+    if "limit" in request.given and limit < packed:
+        stay = "is packed and stays" if packed == 1 else "are packed and stay"
+        progress.warn(
+            f"--limit {limit:,}: {quantity(packed, 'samples')} {stay}; --sync adds none beyond the "
+            "limit. To pack fewer, use --overwrite"
+        )
+
+
 def _differences(asked: Asked, last: Last, settings: PackSettings) -> Iterator[str]:
     """Say what is not as in the last run."""
     same: dict[str, Any] = {"part": last.settings.part}
@@ -166,8 +179,19 @@ def _differences(asked: Asked, last: Last, settings: PackSettings) -> Iterator[s
             if was.xxh3 != file.xxh3:
                 path = joined(asked.folder, file.path)
                 yield f"{flag} {quoted(str(path))} has changed since"
-    for flag, old, new in start.changed_settings(last.settings, now):
+    before, now = _from_here(last.settings, asked.folder), _from_here(now, asked.folder)
+    for flag, old, new in start.changed_settings(before, now):
         yield f"{flag} was {old} and is {new}"
+
+
+def _from_here(settings: PackSettings, folder: Location) -> PackSettings:
+    """Give settings with their lists as the user would name them, to be shown."""
+    lists = {}
+    for name in CONDITIONS:
+        if isinstance(file := getattr(settings, name), IdsFile):
+            path = near(str(joined(folder, file.path)))
+            lists[name] = msgspec.structs.replace(file, path=path)
+    return msgspec.structs.replace(settings, **lists)
 
 
 def _is_damaged(folder: Location) -> bool:

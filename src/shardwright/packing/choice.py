@@ -160,6 +160,11 @@ def read_lists(settings: PackSettings, folder: Location) -> Choice:
     return Choice(settings, Selection(), found.get("ids_file"), excluded, groups=groups)
 
 
+def require_lists(settings: PackSettings, folder: Location) -> None:
+    """Raise if a list that settings name relative to a folder cannot be read."""
+    _lists(settings, folder, "--sync or --overwrite")
+
+
 def _lists(
     settings: PackSettings, folder: Location, ways: str
 ) -> tuple[PackSettings, dict[str, frozenset[str]]]:
@@ -213,7 +218,9 @@ def _text_ids(flag: str, path: Path, data: bytes) -> Iterator[str]:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise UsageError(f"{flag}: is not UTF-8 text", path=path, fix="save it as UTF-8") from None
-    return (line.rstrip("\r") for line in lines if line.strip())
+    found = (line.rstrip("\r") for line in lines if line.strip())
+    # An id may have blanks around it, but most often they are not meant.
+    return (image_id for line in found for image_id in (line, line.strip()))
 
 
 def _jsonl_ids(flag: str, path: Path, data: bytes) -> Iterator[str]:

@@ -104,6 +104,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
         )
     limit = settings.limit
     if synced is not None and limit is not None:  # then it bounds the samples of all shards
+        again.warn_of_limit(limit, selected.packed_before, request, progress)
         limit = max(0, limit - selected.packed_before)
     kept = [sample for begin in followed for shard in begin.again for sample in shard.samples]
     checked = check(found, selected.order, limit, request.engine, progress, kept)

@@ -124,7 +124,9 @@ def _warn_of_lists(scan: Scan, choice: Choice, progress: Progress) -> None:
         ready = set(scan.ids)
         ready |= {first for now, first in choice.first_ids.items() if now in ready}
         for flag, ids in lists.items():
-            if unknown := sorted(set(ids) - ready):
+            # A line with blanks around it is there twice, as it is and without them.
+            plain = {each.strip() for each in ids if each != each.strip()}
+            if unknown := sorted(i for i in set(ids) - plain if not {i, i.strip()} & ready):
                 # Quoted, so that a blank or an extension can be seen.
                 progress.warn(
                     f"{flag}: {quantity(len(unknown), 'ids')} without a ready record, for example "
@@ -145,13 +147,14 @@ class _Answer(NamedTuple):
     fails: array[int]
     groups: list[str | None]
     fields: set[str]
+    hiding: set[str]  # columns of the name of something that is computed
 
 
 def _read(
     scan: Scan, samples: Sequence[int], choice: Choice, engine: Engine, progress: Progress
 ) -> _Read:
     """Read all records; raise for a field that none of them has: a typing mistake."""
-    found, fields = _Read(), set[str]()
+    found, fields, hiding = _Read(), set[str](), set[str]()
     progress.phase("select", len(samples), "records")
     places = known_facts.Places(scan, samples) if choice.asks_facts else None
     tasks = (
@@ -173,6 +176,7 @@ def _read(
                 s: g for s, g in zip(batch, answer.groups, strict=True) if g is not None
             }
             fields |= answer.fields
+            hiding |= answer.hiding
             progress.advance(len(batch))
     asked = {name: "--where" for one in choice.where for name in where.fields(one)}
     asked |= {choice.group: "the column of the split"} if choice.group else {}
@@ -183,12 +187,19 @@ def _read(
             if facts.is_fact(name) and ours != fields:
                 fix += "; build has max_upscale, max_crop and max_tokens_lost in its recipe instead"
             raise UsageError(f"{flag}: no record has a field {name}", fix=fix)
+    for name in sorted(hiding & asked.keys()):
+        what = "is a column of the records here, and not what Shardwright computes"
+        progress.warn(f"--where: {name} {what}. Rename the column to use that")
+    for name, meant in where.ALIASES.items():
+        if meant in asked and name in fields:
+            what = f"means the {meant} of a sample. For the column of that name, write `{name}`"
+            progress.warn(f"--where: {name} {what}")
     return found
 
 
 def _look(task: _Task) -> Iterator[_Answer]:
     """Look at every record of a batch."""
-    fails, groups, fields = array("i"), list[str | None](), set[str]()
+    fails, groups, fields, hiding = array("i"), list[str | None](), set[str](), set[str]()
     samples, store = task.samples, task.samples.store
     beside = (
         repeat(None) if task.facts is None else known_facts.read(store, samples.ids, task.facts)
@@ -199,9 +210,11 @@ def _look(task: _Task) -> Iterator[_Answer]:
         except BadRecordError:  # skipped when it is checked
             record = {}
         if record and task.facts is not None:  # a column of the same name goes first
-            record = facts.fields(record, one, store.recipe) | record
+            computed = facts.fields(record, one, store.recipe)
+            hiding |= computed.keys() & record.keys()
+            record = computed | record
         numbers = (n for n, one in enumerate(task.conditions) if record and not one.holds(record))
         fails.append(next(numbers, _NONE))
         groups.append(group_text(record, task.group))
         fields |= record.keys()
-    yield _Answer(task.first, fails, groups, fields)
+    yield _Answer(task.first, fails, groups, fields, hiding)

@@ -58,6 +58,7 @@ class PackedStatus:
     ready: int  # of the samples, those that are ready in the store
     unfinished: bool  # whether its last run has not ended
     outdated: int  # samples that the store has changed or removed since
+    other: str | None = None  # what it holds, if that is not of this store as it is now
 
 
 @dataclass(frozen=True)

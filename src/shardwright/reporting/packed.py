@@ -13,7 +13,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.packing import again
-from shardwright.packing.choice import wanted
+from shardwright.packing.choice import require_lists, wanted
 from shardwright.packing.outdated import Packed, compare, of_jsonl
 from shardwright.packing.scan import Scan
 from shardwright.packing.start import current_run, packed_ids
@@ -71,6 +71,17 @@ class _Group:
         """Whether its runs packed all that was asked for, and not only a share of it."""
         return all(one.holds_all_of(jsonl) for one in self.packings)
 
+    def lists_problem(self, store: Store) -> ShardwrightError | None:
+        """Say why the lists of its last run cannot be read, if they cannot."""
+        runs = [run for one in self.packings for run in one.runs]
+        if self.settings is None or any(run.is_build for run in runs):  # which names them otherwise
+            return None
+        try:
+            require_lists(self.settings, store.folder)
+        except ShardwrightError as error:
+            return error
+        return None
+
     def pack(self, store: Store, way: str) -> str:
         """Write the command that packs into it again, as its last run did."""
         flags = self.settings.flags(store.folder, self.top) if self.settings else []
@@ -107,6 +118,7 @@ class Packings:
                 0 if one.other else one.ready,
                 one.unfinished is not None,
                 one.outdated,
+                one.other or None,
             )
             for one in self._packings
         }
@@ -136,14 +148,18 @@ class Packings:
             outdated = sum(one.outdated for one in group.packings)
             if outdated and all(run.jsonl == name for one in group.packings for run in one.runs):
                 count = quantity(outdated, "packed samples")
-                why = f"the store has changed or removed {count} in {group.top} since"
+                why = f"{count} in {group.top} changed, removed or excluded since"
                 return commands.pack(store, group.top, "--sync"), why
+        for group in mine:
+            if (problem := group.lists_problem(store)) is not None:
+                return None, f"pack would stop: {problem}"
         left = {str(group.top): self._left_of(group, store) for group in mine}
+        excluded = {str(group.top): self._excluded(group) for group in mine}
         for where in left:
             if not left[where]:
                 own = store.jsonl == store.folder / JSONL_NAME
                 flags = ["--against", str(store.folder)] if own else ["--read-data"]
-                why = f"every sample is packed in {where}"
+                why = f"every sample is packed in {where}{excluded[where]}"
                 return commands.command("verify", where, *flags), why
         if alike and not mine:
             group = alike[0]
@@ -187,6 +203,12 @@ class Packings:
         for one in group.packings:
             asked -= packed_ids(one.folder)
         return len(asked)
+
+    def _excluded(self, group: _Group) -> str:
+        """Say how many ready samples a group does not have, because they are not asked for."""
+        out = len(self._ready) - group.ready
+        are = "is" if out == 1 else "are"
+        return f", except {out:,} that {are} left out" if out else ""
 
     def _stays(self, settings: PackSettings, folder: Location) -> Callable[[int], bool]:
         """Give whether a sample is asked for, in whichever part."""

@@ -25,7 +25,7 @@ _SHOWN = 20  # of them, in an error
 _LONGEST_NUMBER = 400  # characters of a text that is compared as a number
 _CONSTANTS: dict[str, Value] = {"true": True, "false": False, "null": None}
 _KEYWORDS = ("and", "or", "not", "in", *_CONSTANTS)
-_ALIASES = {"bucket": "aspect_bucket"}  # in backticks it is a column of that name
+ALIASES = {"bucket": "aspect_bucket"}  # in backticks it is a column of that name
 _NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _TOKEN = re.compile(
     rf"""\s*(?:
@@ -58,6 +58,8 @@ class Compare:
         """Whether it holds for a record; a missing field is null."""
         have = record.get(self.field)
         if self.sign.endswith("~"):
+            if isinstance(have, int | float) and not isinstance(have, bool):
+                have = str(have)  # a column of a CSV that is all numbers has numbers
             found = isinstance(have, str) and re.search(str(self.value), have) is not None
             return found is (self.sign == "~")
         alike = _alike(have, self.value)
@@ -228,7 +230,7 @@ class _Parser:
         if kind == "column":
             name = text[1:-1].replace("``", "`")
         elif kind == "word" and text.lower() not in _KEYWORDS:
-            name = _ALIASES.get(text, text)
+            name = ALIASES.get(text, text)
         else:
             raise self._error("expected the name of a field", "write for example width >= 512")
         self._token = self._read(self._token.next)
@@ -320,7 +322,7 @@ def _number(text: str) -> int | float:
 
 
 def _field(name: str) -> str:
-    plain = _BARE.fullmatch(name) and name.lower() not in _KEYWORDS and name not in _ALIASES
+    plain = _BARE.fullmatch(name) and name.lower() not in _KEYWORDS and name not in ALIASES
     return name if plain else f"`{name.replace('`', '``')}`"
 
 
