@@ -601,12 +601,12 @@ def test_recompute_keeps_the_arrays_of_images_that_cannot_be_derived(tmp_path: P
     derived = tmp_path / "derived"
     sketch(images, derived)
     before = arrays(derived)
-    summary = sketch(other, derived, recompute=["t5", "vae"])
+    summary = sketch(other, derived, recompute=["t5", "vae", "dinov3"])
     assert summary.failed_by_reason["duplicate_id"].count == 4
     assert arrays(derived) == before
     (images / "img001.png").write_bytes(b"")
     save(images / "img002.jpg", gradient(32, 32))
-    summary = sketch(images, derived, recompute=["t5", "vae"])
+    summary = sketch(images, derived, recompute=["t5", "vae", "dinov3"])
     balance(summary)
     assert (summary.derived + summary.already_complete, summary.components["t5"].made) == (3, 3)
     assert {
