@@ -339,3 +339,87 @@ def test_rows_of_a_captions_file_below_the_images_may_go_up_again(tmp_path: Path
     file = write(images / "meta/c.csv", "../approved/1.png,one", "../approved/2.png,two")
     _, texts = derived(images, tmp_path / "out", captions=file)
     assert ends(texts, images) == {"approved/1.png": "one", "approved/2.png": "two"}
+
+
+@both
+@pytest.mark.parametrize("start", ["", "{}/data/"])
+def test_rows_of_files_that_are_there_caption_no_images_of_another_folder(
+    make: Make, start: str, tmp_path: Path
+) -> None:
+    for name in ("train", "val"):
+        paint(tmp_path / "data" / name, "cats/1.png", "cats/2.png")
+        (tmp_path / "data" / name / "cats/1.txt").write_text("beside it")
+    begin = start.format(tmp_path)
+    rows = [f"{begin}train/cats/{number}.png,of train" for number in (1, 2)]
+    file = write(tmp_path / "data/c.csv", *rows)
+    summary, texts = make(tmp_path / "data/val", tmp_path / "out", captions=file)
+    assert list(texts.values()) == ["beside it"]
+    assert failed(summary) == {"no_caption": 1}
+    assert numbers(summary) == (0, 2, 2)
+    assert summary.unused_rows["elsewhere"].example == f"{begin}train/cats/1.png"
+    # Also where one of the files is gone: the folder is there.
+    (tmp_path / "data/train/cats/2.png").unlink()
+    _, texts = make(tmp_path / "data/val", tmp_path / "again", captions=file)
+    assert list(texts.values()) == ["beside it"]
+
+
+@both
+def test_names_of_files_beside_the_captions_caption_no_images_of_another_folder(
+    make: Make, tmp_path: Path
+) -> None:
+    for name in ("s1", "s2"):
+        paint(tmp_path / name, "1.png", "2.png")
+    (tmp_path / "s2/1.txt").write_text("beside it")
+    file = write(tmp_path / "s1/c.csv", "1.png,of s1", "2.png,of s1")
+    summary, texts = make(tmp_path / "s2", tmp_path / "out", captions=file)
+    assert list(texts.values()) == ["beside it"]
+    assert numbers(summary) == (0, 2, 2)
+    for number in (1, 2):  # in a folder of their own, captions are for any images
+        (tmp_path / f"s1/{number}.png").unlink()
+    summary, texts = make(tmp_path / "s2", tmp_path / "again", captions=file)
+    assert list(texts.values()) == ["of s1", "of s1"]
+    assert numbers(summary) == (2, 0, 0)
+
+
+@both
+def test_captions_beside_some_of_the_images_are_not_for_those_in_other_folders(
+    make: Make, tmp_path: Path
+) -> None:
+    images = paint(tmp_path / "d", "s1/1.png", "s2/2.png")
+    file = write(images / "s1/c.csv", "1.png,one", "2.png,two")
+    summary, texts = make(images, tmp_path / "out", captions=file)
+    assert ends(texts, images) == {"s1/1.png": "one"}
+    assert failed(summary) == {"no_caption": 1}
+    assert numbers(summary) == (1, 1, 1)
+    assert summary.caption_rows.base == f"paths from {images}/s1"
+    file = write(images / "meta/c.csv", "1.png,one", "2.png,two")
+    _, texts = make(images, tmp_path / "names", captions=file)
+    assert ends(texts, images) == {"s1/1.png": "one", "s2/2.png": "two"}
+
+
+def test_rows_of_a_tar_that_is_there_caption_no_members_of_another(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        members = [("k.png", picture()), ("k.txt", b"in the tar")]
+        write_tar(tmp_path / name / "0.tar", members)
+    file = write(tmp_path / "c.csv", "a/0.tar/k.png,of a")
+    summary, texts = built(tmp_path / "b", tmp_path / "out", captions=file)
+    assert list(texts.values()) == ["in the tar"]
+    assert numbers(summary) == (0, 1, 1)
+    (tmp_path / "a/0.tar").unlink()
+    _, texts = built(tmp_path / "b", tmp_path / "moved", captions=file)
+    assert list(texts.values()) == ["of a"]
+
+
+@pytest.mark.parametrize("command", ["build", "derive"])
+def test_rows_of_files_elsewhere_are_reported(command: str, tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        paint(tmp_path / name, "cats/1.png")
+    (tmp_path / "val/cats/1.txt").write_text("beside it")
+    write(tmp_path / "c.csv", "train/cats/1.png,of train")
+    where = {"build": "--output-dir", "derive": "--derived-dir"}[command]
+    done = run(
+        *(command, "val", where, "out", "--encoders", "sketch", "--captions", "c.csv"), cwd=tmp_path
+    )
+    assert done.returncode == 0
+    assert "c.csv: 1 row of a file that is elsewhere, for example train/cats/1.png\n" in done.stderr

@@ -1,7 +1,9 @@
 """Which image each row of a captions file names: by one base for the complete file.
 
 A base says where the paths of all rows begin. The one under which most rows name images is taken.
-What a row names by its name alone counts only if no other image has that name.
+What a row names by its name alone counts only if no other image has that name, and not if the
+captions lie beside images that they name. Rows of files that are there, but were not given, name
+nothing.
 """
 
 from __future__ import annotations
@@ -9,16 +11,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import NamedTuple
 
-from shardwright.errors import UsageError
+from shardwright.deriving import places
+from shardwright.deriving.sources import TAR
+from shardwright.errors import ShardwrightError, UsageError
 from shardwright.interrupts import check
 from shardwright.storage.urls import Location, Url, is_url
 from shardwright.text import near, shown
 
 _NONE = -1  # the number of no row
 _SEVERAL = 2  # images; more are not counted
+_ASKED = 3  # rows, at a URL
 
 
 class Named(NamedTuple):
@@ -81,8 +86,16 @@ class Matching:
         self._names = bytearray(len(data))  # by row: the images it names by their names alone
         self._paths = bytearray(len(data))  # by row: the images it names by their paths
         self._beaten = bytearray(len(data))  # by row: whether another row names its image better
+        self._by_names = True  # whether a name alone may name an image
+        self._elsewhere = False  # whether rows name files that are there, and not given
         self._count_names(images)
-        self._base = self._best(images, self._bases()) or self._best(images, self._moved())
+        best = self._best(images, self._bases())
+        if best is None:
+            self._elsewhere = self._are_there([*self._above(), *_folder_of(path), os.getcwd()], 1)
+            best = None if self._elsewhere else self._best(images, self._moved())
+        elif self._are_there(_folder_of(path), best.images, absolute=False):
+            self._elsewhere, self._by_names, best = True, False, None
+        self._base = best.base if best else None
         self.base = self._base.label if self._base else ""
         self.images_without = 0
         self._count(images)
@@ -105,7 +118,7 @@ class Matching:
 
     def is_used(self, number: int) -> bool:
         """Whether a row is that of one image."""
-        if self._beaten[number]:
+        if self._beaten[number] or self._elsewhere:
             return False
         return (self._paths[number] or self._names[number]) == 1
 
@@ -113,6 +126,8 @@ class Matching:
         """Name why a row is not used."""
         if self._beaten[number]:
             return "repeated"
+        if self._elsewhere:
+            return "elsewhere"
         named = self._names[number] or self._paths[number]
         return "several_images" if named else "no_such_image"
 
@@ -128,6 +143,8 @@ class Matching:
 
     def _by_name(self, image: Named) -> Iterator[int]:
         """Give the rows that have only the name of an image: in its tar, or of its file."""
+        if not self._by_names:
+            return
         name = os.path.basename(image.path)
         member = os.path.normpath(image.member) if image.member else name
         for each in (member, name) if member != name else (name,):
@@ -135,12 +152,41 @@ class Matching:
                 yield number
 
     def _count_names(self, images: Images) -> None:
+        own, beside = _folder_of(self._path), False
         for image in images():
             check()
             if image.root not in self._roots:
                 self._roots[image.root] = _Root(image.root)
             for number in self._by_name(image):
                 self._names[number] = min(self._names[number] + 1, _SEVERAL)
+                beside |= self._roots[image.root].holds(own, _below(image))
+        if beside:  # names are those of files in the folder of the captions
+            self._by_names, self._names = False, bytearray(len(self._data))
+
+    def _are_there(self, folders: list[str], enough: int, *, absolute: bool = True) -> bool:
+        """Whether so many rows name files that are there, from some folder, and were not given."""
+        far = any(map(is_url, (*folders, *self._roots)))
+        given = tuple(form for root in self._roots.values() for form in root.absolute)
+        known: dict[str, bool] = {}  # folders
+        found = 0
+        # At a URL each look takes a request.
+        for row in islice(self._rows, 0, None, max(1, len(self._rows) // _ASKED) if far else 1):
+            check()
+            if row.startswith("/") and not absolute:
+                continue
+            for folder in folders:
+                place = _file_of(row if is_url(row) else _joined(folder, row))
+                above = os.path.dirname(place)
+                if place.startswith(given):
+                    continue
+                if above not in known:
+                    known[above] = is_url(above) or os.path.isdir(above)
+                if known[above] and _exists(place):
+                    found += 1
+                    break
+            if found == enough:
+                return True
+        return False
 
     def _count(self, images: Images) -> None:
         """Count what the rows name, under the base that was chosen."""
@@ -164,8 +210,7 @@ class Matching:
 
     def _bases(self) -> Iterator[_Base]:
         """Give the places at which the paths of all rows may begin."""
-        folders = dict.fromkeys(each for root in self._roots.values() for each in root.above)
-        folders |= dict.fromkeys([*_folder_of(self._path), os.getcwd()])
+        folders = dict.fromkeys([*self._above(), *_folder_of(self._path), os.getcwd()])
         yield _Base("absolute paths" if self._absolute else _NO_BASE.label, {})
         for folder in folders:
             heads = {given: root.below(folder) for given, root in self._roots.items()}
@@ -174,13 +219,17 @@ class Matching:
             inside = {given: path for given, path in under.items() if path}
             yield _Base(f"paths from {_shown(folder)}", known, inside=inside)
 
+    def _above(self) -> list[str]:
+        """Name the given folders, and all above them."""
+        return list(dict.fromkeys(each for root in self._roots.values() for each in root.above))
+
     def _moved(self) -> Iterator[_Base]:
         """Replace what the paths of all rows begin with, as when their tree has moved."""
         # What the first and the last in their order have in common, all have.
         ends = (min(self._rows, default=""), max(self._rows, default=""))
         pairs = zip(*(row.split("/")[:-1] for row in ends), strict=False)
         names = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-        folders = dict.fromkeys(each for root in self._roots.values() for each in root.above)
+        folders = self._above()
         for kept in reversed(range(len(names))):
             old = "/".join(names[: len(names) - kept]) + "/"
             rest = "/".join(names[len(names) - kept :]) + "/" * bool(kept)
@@ -195,7 +244,7 @@ class Matching:
                     was = shown(old.rstrip("/") or "/")
                     yield _Base(f"{was} is now {_shown(folder)}", known, old)
 
-    def _best(self, images: Images, bases: Iterable[_Base]) -> _Base | None:
+    def _best(self, images: Images, bases: Iterable[_Base]) -> _Weight | None:
         """Choose the base under which most rows name images; None if they name none."""
         weights = self._weigh(images, [_Weight(base) for base in bases])
         # A file name alone does not show that a tree has moved: many folders have a 001.png.
@@ -213,7 +262,7 @@ class Matching:
                     f"captions: {best.base.label}, or {other.base.label}"
                 )
                 raise UsageError(what, path=self._path, fix="write absolute paths in it")
-        return best.base
+        return best
 
     def _weigh(self, images: Images, weights: list[_Weight]) -> list[_Weight]:
         rows, data = self._rows, self._data
@@ -269,6 +318,12 @@ class _Root:
                 return whole[len(start) :]
         return None
 
+    def holds(self, folders: Iterable[str], below: str) -> bool:
+        """Whether a path below it is that of a file in one of the folders, which are below it."""
+        return any(
+            under and under == below[: below.rfind("/") + 1] for under in map(self.under, folders)
+        )
+
     def under(self, folder: str) -> str:
         """Give the path of a folder below it, with a slash at the end; blank if it is not there."""
         start = f"{folder}/"
@@ -294,6 +349,25 @@ def _folder_of(path: Location) -> list[str]:
     if isinstance(path, Url):
         return [str(path.parent)]
     return [os.path.dirname(os.path.abspath(path)), os.path.dirname(os.path.realpath(path))]
+
+
+def _joined(folder: str, row: str) -> str:
+    path = row if row.startswith("/") else f"{folder.rstrip('/')}/{row}"
+    return path if is_url(path) else os.path.normpath(path)
+
+
+def _file_of(path: str) -> str:
+    """Give the file that a path is in: the tar of a member, else itself."""
+    names = path.split("/")
+    ends = (at for at, name in enumerate(names[:-1], 1) if name.lower().endswith(TAR))
+    return "/".join(names[: next(ends, len(names))])
+
+
+def _exists(path: str) -> bool:
+    try:
+        return places.exists(path)
+    except (ShardwrightError, ValueError):  # not to be asked for, or no path
+        return False
 
 
 def _shown(folder: str) -> str:
