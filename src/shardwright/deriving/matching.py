@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import NamedTuple
 
 from shardwright.deriving import places
@@ -165,12 +165,15 @@ class Matching:
 
     def _are_there(self, folders: list[str], enough: int, *, absolute: bool = True) -> bool:
         """Whether so many rows name files that are there, from some folder, and were not given."""
-        far = any(map(is_url, (*folders, *self._roots)))
         given = tuple(form for root in self._roots.values() for form in root.absolute)
+        # At a URL each look takes a request, and only stores that are in use anyway are asked.
+        stores = tuple(each for each in self._above() if is_url(each))
+        rows = list(self._rows)
+        if stores or any(map(is_url, folders)):
+            rows = rows[:: max(1, len(rows) // _ASKED)]
         known: dict[str, bool] = {}  # folders
         found = 0
-        # At a URL each look takes a request.
-        for row in islice(self._rows, 0, None, max(1, len(self._rows) // _ASKED) if far else 1):
+        for row in rows:
             check()
             if row.startswith("/") and not absolute:
                 continue
@@ -180,11 +183,12 @@ class Matching:
                 if place.startswith(given):
                     continue
                 if above not in known:
-                    known[above] = is_url(above) or os.path.isdir(above)
+                    far = is_url(above)
+                    known[above] = above.startswith(stores) if far else os.path.isdir(above)
                 if known[above] and _exists(place):
                     found += 1
                     break
-            if found == enough:
+            if found == min(enough, len(rows)):
                 return True
         return False
 
