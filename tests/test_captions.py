@@ -422,4 +422,4 @@ def test_rows_of_files_elsewhere_are_reported(command: str, tmp_path: Path) -> N
         *(command, "val", where, "out", "--encoders", "sketch", "--captions", "c.csv"), cwd=tmp_path
     )
     assert done.returncode == 0
-    assert "c.csv: 1 row of a file that is elsewhere, for example train/cats/1.png\n" in done.stderr
+    assert "c.csv: 1 row whose file is elsewhere, for example train/cats/1.png\n" in done.stderr

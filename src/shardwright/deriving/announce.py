@@ -21,7 +21,7 @@ from shardwright.text import near, shown
 _LISTED = 10  # paths
 _UNUSED = {
     "no_such_image": "without an image here",
-    "elsewhere": "of a file that is elsewhere",
+    "elsewhere": "whose file is elsewhere",
     "no_caption": "without a caption",
     "caption_is_list": "with a list as caption; give one string",
     "caption_not_string": "with a caption that is not a string; give one string",
