@@ -217,6 +217,23 @@ def test_an_image_of_another_size_is_outdated_whatever_its_time(shards: Path, im
     assert "json differs: height is 24, not 32" in finding.what
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_another_file_than_the_one_on_record_is_outdated_whatever_its_time(
+    shards: Path, images: Path, tmp_path: Path, packed: bool
+) -> None:
+    if packed:
+        sketch(images, tmp_path / "store")
+    save(images / "img001.png", gradient(16, 24, 77))
+    os.utime(images / "img001.png", (OLD, OLD))
+    if packed:  # after the change
+        shards = tmp_path / "packed"
+        shardwright.pack(derived_dir=tmp_path / "store", output_dir=shards, workers=1)
+    report = verify(shards, images)
+    assert (report.damaged, report.outdated, report.recomputed) == (False, 1, 6)
+    (finding,) = report.findings
+    assert (finding.kind, finding.sample) == ("outdated", "img001")
+
+
 def test_an_array_that_its_image_does_not_give_is_damage_under_right_checksums(
     shards: Path, images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

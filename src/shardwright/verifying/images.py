@@ -82,6 +82,11 @@ class _Pick(NamedTuple):
     def image_id(self) -> str:
         return self.table.head.ids[self.number]
 
+    def is_other(self, sample: Sample) -> bool:
+        """Whether a recomputed sample is known to be of another file than this one."""
+        known = originals.recorded_hash(self.shard.folder, self.shard.entry, self.number)
+        return sample.image is not None and known not in (None, sample.image.xxh3)
+
     def member(self, suffix: str) -> bytes | None:
         """Read a member; None if it is not as it was written. The caller handles OSErrors."""
         return _member(self.shard, self.table, self.number, suffix)
@@ -245,7 +250,7 @@ class Recomputing:
             return
         found.recomputed += 1
         size = (pick.record.get("width"), pick.record.get("height"))
-        if faults and (size != sample.size or newer(image, written)):
+        if faults and (size != sample.size or newer(image, written) or pick.is_other(sample)):
             found.outdated += 1
             listed = ", ".join(f"{fault.member} {fault.what}" for fault in faults)
             what = f"{pick.place} has changed since ({listed})"

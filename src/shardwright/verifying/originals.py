@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +16,12 @@ from shardwright.building import inputs, tars
 from shardwright.building.tars import TarSample
 from shardwright.deriving.places import Place
 from shardwright.deriving.sources import TAR
-from shardwright.errors import InputMissingError, UsageError
+from shardwright.errors import DamageError, InputMissingError, UsageError
 from shardwright.progress import Progress
+from shardwright.shards.format import records
+from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.parts import is_packed, parts_of
+from shardwright.storage.urls import Location
 from shardwright.store.folders import holds_shards
 
 _GIVE = "give --against the store that the shards were packed from, or the images they show"
@@ -128,3 +132,13 @@ def _listed(root: Path, progress: Progress) -> list[str]:
         what = "is no store, and has no images and no tars of images"
         raise InputMissingError(what, path=root, fix=_GIVE)
     return found
+
+
+def recorded_hash(folder: Location, entry: ShardEntry, number: int) -> str | None:
+    """Read the hash of the image's file that a sample was made from, if it is on record."""
+    if not entry.records_xxh3:
+        return None
+    with suppress(DamageError, InputMissingError):  # reported by the check of the shard
+        lines = records.load(folder, entry.path, entry.records_xxh3)
+        return next((facts.image_xxh3 for _, facts in islice(lines, number, None)), None)
+    return None
