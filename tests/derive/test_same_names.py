@@ -158,3 +158,13 @@ def test_captions_of_images_that_are_not_in_the_store_are_not_said_to_have_chang
         assert done.returncode == 3
         assert "changed since" not in done.stderr
         assert "captions" not in done.stdout
+
+
+def test_a_broken_link_in_the_place_of_an_image_of_another_set_is_a_duplicate(sets: Path) -> None:
+    for number in range(3):
+        path = sets / f"set2/images/img{number:03}.png"
+        path.unlink()
+        path.symlink_to("nowhere.png")
+    before = held(sets / "store")
+    derive(sets / "set2", "images", "--derived-dir", "../store", "--update", fails=3)
+    assert held(sets / "store") == before

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from shardwright.deriving.moves import is_same, recognise
+from shardwright.deriving.moves import is_one_file, is_same, recognise
 from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
@@ -117,7 +117,7 @@ def find(
             if there == image.path:
                 continue
             if not facts.is_gone(image.path):
-                if number is not None and same_name and not _is_one_file(there, image.path):
+                if number is not None and same_name and not is_one_file(there, image.path):
                     twice[entry.image_id] = number
                 continue
             lost[entry.image_id] = image
@@ -143,12 +143,6 @@ def find(
     here = {source.image_id for source in sources}
     paths, relocated = _relocated(absent, lost, pairs, here, facts.absolute(folder), store)
     return Changes(paths, moved | renamed, kept, facts.absolute(folder), also, relocated)
-
-
-def _is_one_file(path: str, other: str) -> bool:
-    with suppress(OSError):
-        return os.path.samefile(path, other)
-    return False
 
 
 def _at_their_path(found: dict[str, int], sources: list[Source], store: Store) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from shardwright.interrupts import check
@@ -62,7 +63,7 @@ class Strangers:
         """Add an image with its path now, and whether its content is the same."""
         new = absolute(path)
         there = os.path.exists(image.path)
-        if new == image.path or (there and os.path.samefile(image.path, path)):
+        if new == image.path or (there and is_one_file(image.path, path)):
             return
         old, now = _different(image.path, new)
         trees = (old or "/", now or "/")
@@ -114,6 +115,13 @@ def is_same(image: ImageFile, path: str) -> bool:
     """Whether the file of an image is at another path now."""
     check()
     return not is_gone(path) and image.now(path) is not None
+
+
+def is_one_file(path: str, other: str) -> bool:
+    """Whether two paths are those of one file."""
+    with suppress(OSError):
+        return os.path.samefile(path, other)
+    return False
 
 
 def _above(path: str) -> Iterator[str]:
