@@ -20,6 +20,7 @@ from shardwright.cli.main import main
 from shardwright.shards.format import index
 from shardwright.store.findings import Finding, VerifyReport
 from tests.building.tarsets import write_set
+from tests.commands import run
 from tests.derive.encoders.models import make_vae
 from tests.derive.pictures import gradient, make_images, save, sketch
 from tests.shards.test_resealed import put, reseal
@@ -232,6 +233,39 @@ def test_another_file_than_the_one_on_record_is_outdated_whatever_its_time(
     assert (report.damaged, report.outdated, report.recomputed) == (False, 1, 6)
     (finding,) = report.findings
     assert (finding.kind, finding.sample) == ("outdated", "img001")
+
+
+def test_other_pictures_of_the_same_names_and_sizes_are_no_damage(
+    images: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"  # which is older than the shards
+    for number, path in enumerate(sorted(images.glob("*.png"))):
+        save(other / path.name, gradient(*TINY[number % 3], seed=50 + number))
+    shards = built(images, aged(other).parent / "shards")
+    done = run("verify", shards, "--against", other, "--workers", "1")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "\n\n" + f"{shards}: OUTDATED: 6 samples; no damage" in done.stdout
+    what = f"{other}/img000.png is not the image that this sample was made from (dinov3.npy differs"
+    assert what in done.stdout
+    assert (
+        "\nto update them, build again with --overwrite --shard-size 2; if these are other images, "
+        "give --against the images that the shards were made from\n"
+    ) in done.stdout
+    save(images / "img002.png", gradient(*TINY[2], seed=77))
+    os.utime(images / "img002.png", (OLD, OLD))  # as a copy that keeps its time
+    (finding,) = verify(shards, images).findings
+    assert (finding.kind, finding.sample) == ("outdated", "img002")
+    assert finding.what.startswith(f"{images}/img002.png has changed since (dinov3.npy differs")
+
+
+def test_an_array_that_the_same_image_does_not_give_is_damage_whatever_its_time(
+    shards: Path, images: Path
+) -> None:
+    changed = np.array([3], np.float16).tobytes()
+    name = replaced(shards, first_shard(shards), 1, "vae.npy", changed)
+    (images / f"{name}.png").touch()
+    (finding,) = verify(shards, images).findings
+    assert (finding.kind, finding.sample, finding.damage) == ("image_differs", name, True)
 
 
 def test_an_array_that_its_image_does_not_give_is_damage_under_right_checksums(

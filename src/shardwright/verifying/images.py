@@ -40,7 +40,7 @@ from shardwright.store.findings import IMAGE_DIFFERS, NOT_COMPARED, OUTDATED, Fi
 from shardwright.store.records import CROP, BadRecordError, Record
 from shardwright.text import shown
 from shardwright.verifying import originals
-from shardwright.verifying.originals import Wanted
+from shardwright.verifying.originals import Wanted, path_of
 from shardwright.verifying.remaking import Made, Remaker, made_by
 from shardwright.verifying.rounding import difference
 
@@ -81,11 +81,6 @@ class _Pick(NamedTuple):
     @property
     def image_id(self) -> str:
         return self.table.head.ids[self.number]
-
-    def is_other(self, sample: Sample) -> bool:
-        """Whether a recomputed sample is known to be of another file than this one."""
-        known = originals.recorded_hash(self.shard.folder, self.shard.entry, self.number)
-        return sample.image is not None and known not in (None, sample.image.xxh3)
 
     def member(self, suffix: str) -> bytes | None:
         """Read a member; None if it is not as it was written. The caller handles OSErrors."""
@@ -190,12 +185,12 @@ class Recomputing:
         wanted = [
             Wanted(path, _depth(shard, table.head.ids[number]))
             for shard, table, number, record in chosen
-            if (path := _path_of(record))
+            if (path := path_of(record))
         ]
         there = originals.find(self._images, wanted, self._progress)
         picks = []
         for shard, table, number, record in chosen:
-            path = _path_of(record)
+            path = path_of(record)
             if (place := there.get(path)) is not None:
                 picks.append(_Pick(shard, table, number, record, place))
             else:
@@ -249,14 +244,16 @@ class Recomputing:
             self._not_compared(shard, "unreadable", f"{pick.place} ({error.strerror})")
             return
         found.recomputed += 1
-        size = (pick.record.get("width"), pick.record.get("height"))
-        if faults and (size != sample.size or newer(image, written) or pick.is_other(sample)):
+        if faults and _is_changed(sample, pick, newer(image, written)):
             found.outdated += 1
             listed = ", ".join(f"{fault.member} {fault.what}" for fault in faults)
-            what = f"{pick.place} has changed since ({listed})"
             fix = "build again with --overwrite"
             if not shard.is_build:
                 fix = "derive with --update, then pack with --sync"
+            what = f"{pick.place} has changed since ({listed})"
+            if os.path.abspath(str(pick.place)) != os.path.abspath(path_of(pick.record)):
+                what = f"{pick.place} is not the image that this sample was made from ({listed})"
+                fix += f"; if these are other images, {originals.MADE_FROM}"
             found.add(shard, pick.image_id, Fault(OUTDATED, what, damage=False), fix)
             return
         for fault in faults:
@@ -270,7 +267,7 @@ class Recomputing:
         found, images = self._found, shown(str(self._images))
         for reason, those in found.failed.items():
             what = f"has no image of {quantity(len(those), 'samples')}"
-            fix = "give --against the images that the shards were made from"
+            fix = originals.MADE_FROM
             if reason:
                 what = f"{quantity(len(those), 'images')} cannot be used: {reason}"
                 fix = "restore the images"
@@ -302,9 +299,16 @@ def _shards(part: str, folder: Location) -> Iterator[_Shard]:
         yield _Shard(name, folder, entry, *runs[entry.run])
 
 
-def _path_of(record: Record) -> str:
-    path = record.get("image_path")
-    return path if isinstance(path, str) else ""
+def _is_changed(sample: Sample, pick: _Pick, newer: bool) -> bool:
+    """Whether a sample was made from another image than the one that is there now.
+
+    Where the shards do not know what that was, the size and the time have to tell.
+    """
+    known = originals.recorded_hash(pick.shard.folder, pick.shard.entry, pick.number)
+    if known is not None and sample.image is not None:
+        return sample.image.xxh3 != known
+    size = (pick.record.get("width"), pick.record.get("height"))
+    return newer or size != sample.size
 
 
 def _depth(shard: _Shard, image_id: str) -> int:

@@ -23,8 +23,25 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.storage.urls import Location
 from shardwright.store.folders import holds_shards
+from shardwright.store.records import Record
 
+MADE_FROM = "give --against the images that the shards were made from"
 _GIVE = "give --against the store that the shards were packed from, or the images they show"
+
+
+def path_of(record: Record) -> str:
+    """Give the path of the image in a record; blank if there is none."""
+    path = record.get("image_path")
+    return path if isinstance(path, str) else ""
+
+
+def recorded_hash(folder: Location, entry: ShardEntry, number: int) -> str | None:
+    """Read the hash of the image that a sample was made from; None if it is not on record."""
+    with suppress(DamageError, InputMissingError):  # which the check of the shard reports
+        if entry.records_xxh3:
+            lines = records.load(folder, entry.path, entry.records_xxh3)
+            return next((facts.image_xxh3 for _, facts in islice(lines, number, None)), None)
+    return None
 
 
 def require_images(root: Path) -> None:
@@ -132,13 +149,3 @@ def _listed(root: Path, progress: Progress) -> list[str]:
         what = "is no store, and has no images and no tars of images"
         raise InputMissingError(what, path=root, fix=_GIVE)
     return found
-
-
-def recorded_hash(folder: Location, entry: ShardEntry, number: int) -> str | None:
-    """Read the hash of the image's file that a sample was made from, if it is on record."""
-    if not entry.records_xxh3:
-        return None
-    with suppress(DamageError, InputMissingError):  # reported by the check of the shard
-        lines = records.load(folder, entry.path, entry.records_xxh3)
-        return next((facts.image_xxh3 for _, facts in islice(lines, number, None)), None)
-    return None
