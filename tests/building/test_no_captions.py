@@ -20,9 +20,8 @@ def test_a_build_without_any_caption_is_wrong_usage_and_leaves_no_plan(
     images, output = make_images(tmp_path / "images", 3), tmp_path / "out"
     for text in images.glob("*.txt"):
         text.unlink()
-    recipe = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch")
-    made: tuple[str | Path, ...] = (*recipe, "-o", output, *dry)
-    done = run("build", images, *made)
+    made = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch", "-o", output)
+    done = run("build", images, *made, *dry)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.splitlines()[-1] == (
         f"error: {images}/img000.png: has no caption (not in --captions, and no text with it), and "
@@ -30,7 +29,7 @@ def test_a_build_without_any_caption_is_wrong_usage_and_leaves_no_plan(
     )
     assert not [path for path in output.rglob("*") if path.is_file() and path.name != "lock"]
     (images / "img001.txt").write_text("one has a caption")
-    assert run("build", images, *made).returncode == 3, "then the others failed"
+    assert run("build", images, *made, *dry).returncode == 3, "then the others failed"
 
 
 def test_an_append_of_images_without_captions_adds_nothing_and_keeps_the_shards(

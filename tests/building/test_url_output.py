@@ -11,6 +11,7 @@ import pytest
 import shardwright
 from shardwright import (
     BuildSummary,
+    InputMissingError,
     LockedError,
     Progress,
     ShardExistsError,
@@ -19,7 +20,7 @@ from shardwright import (
 )
 from shardwright.cli.main import main
 from shardwright.shards.format import manifest
-from shardwright.storage import urls
+from shardwright.storage import files, urls
 from shardwright.storage.urls import Url
 from tests.building.builds import Interrupting, spoil
 from tests.derive.pictures import gradient, make_images, save
@@ -115,6 +116,26 @@ def test_append_goes_on_after_a_gap_that_failed_images_left(
     assert_ok(folder)
     ids = sorted(sample["json"]["image_id"] for sample in shardwright.open(str(folder)))
     assert ids == [f"img{number:03}" for number in range(11)]
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_an_append_at_a_url_reads_the_captions_file_of_the_last_build(
+    bucket: Url, images: Path, far: bool
+) -> None:
+    rows = "".join(f"img{number:03}.png,from the file {number}\n" for number in range(20))
+    data = f"file_name,caption\n{rows}".encode()
+    captions = bucket / "captions.csv" if far else images.parent / "captions.csv"
+    files.write(captions, data)
+    folder, progress = bucket / "shards", Interrupting()
+    build(images, folder, captions=str(captions))
+    make_images(images, 12, SIZES)
+    build(images, folder, append=True, progress=progress)
+    assert f"captions: {captions}, as in the last build" in progress.said
+    found = {sample["json"]["caption"] for sample in shardwright.open(str(folder))}
+    assert found == {f"from the file {number}" for number in range(12)}
+    files.remove(captions)
+    with pytest.raises(InputMissingError, match="the captions file is gone"):
+        build(images, folder, append=True)
 
 
 def test_append_to_parts_equals_a_local_one(bucket: Url, images: Path, output: Path) -> None:

@@ -22,6 +22,7 @@ from shardwright.store.store import joined
 from shardwright.text import near
 
 NOTED = "captions"  # their field in what a run notes of a build
+_LISTED = 3
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -45,7 +46,7 @@ class _Place(msgspec.Struct, frozen=True):
     def found(self, output: Location) -> Location:
         """Give where it is; if it is gone, where it was."""
         places = list(self.candidates(output))
-        return next((path for path in places if path.exists()), places[0])
+        return next(filter(_exists, places), places[0])
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -98,18 +99,25 @@ def file_of(those: Sequence[Remembered], output: Location) -> Location:
         fix = "give --captions FILE or --captions none, or build each folder alone"
         raise UsageError(what, path=output, fix=fix)
     (file,) = files.values()
-    if not file.exists():
+    if not _exists(file):
         fix = "give --captions FILE, or --captions none to forget it"
         raise InputMissingError("the captions file is gone", path=file, fix=fix)
     return file
 
 
-def spelt(those: Iterable[Remembered], output: Location) -> str:
-    """Say which files were read for which images."""
-    return ", and ".join(
+def spelt(those: Sequence[Remembered], output: Location) -> str:
+    """Say which files were read for which images, as far as they are few."""
+    listed = [
         f"{shown_near(each.file.found(output))} for {shown_near(each.images.found(output))}"
-        for each in those
-    )
+        for each in those[:_LISTED]
+    ]
+    more = len(those) - len(listed)
+    return ", and ".join([*listed, *([f"{more:,} more"] if more else [])])
+
+
+def _exists(path: Location) -> bool:
+    # os.path, because a manifest may hold what cannot be a path
+    return path.exists() if isinstance(path, Url) else os.path.exists(path)
 
 
 def shown_near(path: Location) -> str:
