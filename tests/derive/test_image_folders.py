@@ -130,7 +130,11 @@ def test_a_folder_above_reads_the_captions_files_of_the_folders_below(tmp_path: 
     (tmp_path / "b.csv").unlink()
     said = derive(tmp_path, "im", exits=2)
     fix = "derive im/b with --captions FILE, or --captions none to forget it"
-    assert f"b.csv: the captions file of im/b is gone; {fix}" in said
+    gone = f"b.csv: the captions file of im/b is gone; {fix}"
+    assert gone in said
+    assert f"\nnext: derive would stop: {gone}\n" in status(tmp_path)
+    derive(tmp_path, "im/b", "--captions", "none")
+    assert "next: shardwright pack" in status(tmp_path)
 
 
 @pytest.mark.parametrize("given", ["im", "."])

@@ -59,7 +59,8 @@ def outlook(
         given = Given(texts, found, store.recipe) if texts else None
     except ShardwrightError as error:  # with which derive would stop
         problem = str(error)
-        is_gone = isinstance(error, InputMissingError) and not os.path.exists(error.path or "")
+        missing = isinstance(error, InputMissingError) and not os.path.exists(error.path or "")
+        is_gone = missing and not _is_gone_below(folder, store)
     found = naming.named(found, folder, store, given)
     changes = find_changes(found, folder, store, progress)
     found = changes.named(found)
@@ -112,6 +113,15 @@ def outlook(
         captions_gone=is_gone,
     )
     return planned, sorted((changes.gone | elsewhere).values())
+
+
+def _is_gone_below(folder: str, store: Store) -> bool:
+    """Whether the captions file of a folder below is gone, which only that folder can forget."""
+    try:
+        paths.captions_of(Path(folder), store, own=False)
+    except InputMissingError:
+        return True
+    return False
 
 
 def _is_updated(new: Store) -> bool:
