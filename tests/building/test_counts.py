@@ -18,6 +18,7 @@ from shardwright.packing import publish
 from shardwright.store.records import LONGEST_LINE
 from tests.building.builds import build, counted, interrupt, ledger, reasons, spoil, write_recipe
 from tests.building.tarsets import members_of, picture, write_tar
+from tests.commands import run
 from tests.derive.pictures import make_images, sketch
 
 pytestmark = pytest.mark.timeout(600)
@@ -64,8 +65,12 @@ def test_a_column_with_a_name_that_we_use_ourselves_is_refused_and_the_image_cou
         rows = csv.writer(file)
         rows.writerow(["file_name", "caption", name])
         rows.writerow(["img000.png", "one", json.dumps(FORGED)])
-    summary = build(images, tmp_path / "files", captions=captions)
-    assert (summary.written_samples, counted(summary.left_out)) == (1, {"reserved_name": 1})
+    for command, place in (("build", "--output-dir"), ("derive", "--derived-dir")):
+        made = ("--captions", captions, place, tmp_path / command, "--encoders", "sketch")
+        done = run(command, images, *made)
+        assert done.returncode == 2
+        what = f"line 2: has a column {name}, a name that Shardwright uses; rename the column"
+        assert done.stderr.splitlines()[-1] == f"error: {captions}: {what}"
 
 
 def test_a_line_of_a_plan_that_cannot_be_read_stops_the_build(

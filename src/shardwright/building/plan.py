@@ -30,7 +30,7 @@ from shardwright.building.ledger import Left
 from shardwright.building.measuring import Measured
 from shardwright.building.remembered import Remembered
 from shardwright.building.samples import INPUT, Images, Inputs, Texts, parse
-from shardwright.deriving.captions import CAPTION, CaptionError, Captions
+from shardwright.deriving.captions import CAPTION, RESERVED, CaptionError, Captions
 from shardwright.deriving.images import Size
 from shardwright.deriving.outcomes import IN_A_ROW
 from shardwright.deriving.sources import Source, problems, sharing
@@ -45,7 +45,6 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.shards.format.names import bucket_folder, shard_name
-from shardwright.shards.format.records import FACTS
 from shardwright.storage import files
 from shardwright.storage.local import LocalStorage
 from shardwright.store import records
@@ -56,7 +55,6 @@ from shardwright.summary import require_sum
 
 INPUTS_NAME, PLAN_NAME = "inputs.jsonl", "plan.json"
 _LEFT = "__left_out__"  # the field of an input that cannot be used
-_RESERVED = (_LEFT, INPUT, FACTS)  # no column of a user's has these names
 
 
 class _Names(msgspec.Struct, gc=False):
@@ -261,8 +259,8 @@ def _texts(
     """Find the texts and the columns of an image, and the id that the captions file gives it."""
     given = captions.of(source, one.given) if captions else {}
     columns = one.columns | given
-    if taken := next((name for name in _RESERVED if name in columns), None):
-        what = f"its captions have a column {taken}, a name that Shardwright uses"
+    if taken := RESERVED & columns.keys():
+        what = f"its captions have a column {min(taken)}, a name that Shardwright uses"
         raise CaptionError("reserved_name", what)
     if CAPTION not in given:  # a text goes before the JSON
         if one.fault is not None:

@@ -29,6 +29,7 @@ from shardwright.summary import Count
 CAPTION = "caption"
 _CAPTION_FIELDS = (CAPTION, "text", "prompt")
 _ID = "image_id"
+RESERVED = frozenset({"__facts__", "__input__", "__left_out__"})  # fields of our own files
 AMBIGUOUS = "caption_ambiguous"
 # Bytes of a text file. A record is one line of at most records.LONGEST_LINE, and JSON may write a
 # character in six.
@@ -143,6 +144,9 @@ def read(path: Location, root: Location | str, recipe: Recipe) -> Captions:
             needed = f"{' or '.join(PATH_FIELDS)}, and caption, text or prompt"
             what, fix = f"{unit} {number}: names no image", f"each row needs {needed}"
             raise UsageError(what, path=path, fix=fix)
+        if taken := RESERVED & row.keys():
+            what = f"{unit} {number}: has a column {min(taken)}, a name that Shardwright uses"
+            raise UsageError(what, path=path, fix="rename the column")
         slashes |= "/" in image
         columns, fault = divide(row, recipe, ours)
         # A row may also be there only for its id.

@@ -124,11 +124,15 @@ def _documents(
     try:
         packed = manifest.load_manifest(folder)
     except DamageError as error:
-        findings.append(_finding("manifest_damaged", MANIFEST_NAME, error.what, _PACK_AGAIN))
+        findings.append(
+            _finding("manifest_damaged", MANIFEST_NAME, error.what, error.fix or _PACK_AGAIN)
+        )
     try:
         unfinished = manifest.load_unfinished(folder)
     except DamageError as error:
-        findings.append(_finding("manifest_damaged", UNFINISHED_NAME, error.what, _PACK_AGAIN))
+        findings.append(
+            _finding("manifest_damaged", UNFINISHED_NAME, error.what, error.fix or _PACK_AGAIN)
+        )
     if unfinished is not None:
         what = "a run was interrupted, or is still active"
         fix = "if none is active, finish it with the same pack and --resume"
