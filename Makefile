@@ -9,10 +9,10 @@ SOAK_TESTS := tests/durability tests/fuzz tests/shards/test_tarread.py tests/der
 	tests/test_ray.py tests/building/test_ray.py tests/shards/test_cache.py tests/shards/test_url_folders.py \
 	tests/pack/test_url_output.py tests/pack/test_interruptions.py tests/pack/test_empty.py \
 	tests/pack/test_overwrite.py tests/store/test_store_verify.py tests/test_train.py \
-	tests/test_benchmarks.py
+	tests/test_benchmarks.py tests/golden
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo train test lint soak bench bench-quick pictures clean
+.PHONY: demo train test golden lint soak bench bench-quick pictures clean
 
 demo: $(VENV)/core.stamp  ## run the main job on made-up data: no download, no torch
 	$(BIN)/shardwright demo demo
@@ -30,6 +30,9 @@ test: $(VENV)/peers.stamp $(VENV)/servers.stamp $(VENV)/debian.stamp  ## lint, t
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 --dist worksteal
+
+golden: $(VENV)/dev.stamp $(VENV)/servers.stamp  ## write again what users see (tests/golden/expected); explain each changed line
+	SHARDWRIGHT_GOLDEN=write $(BIN)/pytest -n 2 --dist worksteal tests/golden -k written_down
 
 lint: $(VENV)/dev.stamp   ## fix what ruff can fix, then say what is left
 	$(BIN)/ruff check --fix .

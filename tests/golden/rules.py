@@ -1,0 +1,62 @@
+"""All that is not compared as it is: times, speeds, free space, and places of this machine.
+
+Of standard error only the lines with an error or a warning are compared: the others are progress,
+whose order and number depend on the speed of the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_NUMBER = r"\d[\d.,]*"
+_VALUE = r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+
+# What a command prints: a pattern, and what takes its place.
+PRINTED = (
+    # How long it took, and how fast that was.
+    (rf"\[{_NUMBER} s\b[^\]]*\]", "[SECONDS]"),
+    # How long the rest would take.
+    (r"\babout [\dhms ]*\d[hms](?= and | on )", "about TIME"),
+    # What a trial measures.
+    (r"(?m)^step +an image +rate$", "step  an image  rate"),
+    (rf" +{_NUMBER} ms +{_NUMBER} images/s", "  MS  RATE"),
+    (rf"(?m)(?<=^memory: at most ){_NUMBER} \w+", "BYTES"),
+    (r'(?<="trial": )\{\n(?:.|\n)*?\n  \}', "TRIAL"),
+    # The room on the disk.
+    (rf"{_NUMBER}(?: [kMGT]?B)? free", "SPACE free"),
+    # Who holds a lock.
+    (r"process \d+ on \S+", "process PID on HOST"),
+    # The same in JSON, by their names.
+    (rf'("(?:seconds\w*|free_bytes|encoder_waited)"): {_VALUE}', r"\1: NUMBER"),
+)
+
+# What a file holds.
+HELD = (
+    # The pictures of a report: their bytes are those of this machine's Pillow.
+    (rb"data:image/\w+;base64,[A-Za-z0-9+/=]+", b"PICTURE"),
+    # Who held a lock, after a run that failed.
+    (rb"^process \d+ on \S+\n$", b"process PID on HOST\n"),
+)
+
+
+def printed(text: str, folder: Path) -> str:
+    """Give what a command has printed without what differs by machine and run."""
+    text = text.replace(str(folder), "/WORK")
+    for pattern, replacement in PRINTED:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def held(data: bytes, folder: Path) -> bytes:
+    """Give the bytes of a file without what differs by machine and run."""
+    data = data.replace(str(folder).encode(), b"/WORK")
+    for pattern, replacement in HELD:
+        data = re.sub(pattern, replacement, data)
+    return data
+
+
+def complaints(text: str) -> str:
+    """Give the lines of standard error that say what is wrong."""
+    told = re.compile(r"(?:[\w ]+: )?(error|warning): ")
+    return "".join(line for line in text.splitlines(keepends=True) if told.match(line))
