@@ -18,6 +18,7 @@ from shardwright.shards.format.moving import move_shard
 from tests.building.builds import build, interrupt, ledger, reasons, records, tars
 from tests.building.tarsets import picture, write_set, write_tar
 from tests.derive.pictures import gradient, make_images, save
+from tests.faults import contents
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -178,6 +179,21 @@ def test_the_same_words_in_another_folder_are_other_images(
         build(Path("images"), tmp_path / "out", shard_size=3, recipe=tmp_path / "small.toml")
     assert f"IMAGES was {images} and is {tmp_path}/sub/images" in str(caught.value)
     assert build(images, tmp_path / "absolute", shard_size=3).written_samples == 12
+
+
+def test_the_same_build_in_another_folder_leaves_the_same_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for name in ("one", "another"):
+        make_images(tmp_path / name / "images", 6, ((96, 64),))
+        for image in (tmp_path / name / "images").iterdir():
+            os.utime(image, (1_700_000_000,) * 2)
+        monkeypatch.chdir(tmp_path / name)
+        build(Path("images"), Path("out"))
+        found.append(contents(Path("out/.shardwright")))
+        assert json.loads(found[-1].pop("build/plan.json") or b"")["at"] == str(tmp_path / name)
+    assert found[0] == found[1]
 
 
 def test_a_part_of_a_split_that_got_no_sample_is_no_damage(images: Path, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ _Hashed = Annotated[list[str], msgspec.Meta(min_length=2, max_length=2)]  # a na
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     """What a build was asked for, beside its inputs; another plan is refused in its folder."""
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     settings: PackSettings
     recipe: Recipe
     made: dict[str, Entry]  # how each component is made
@@ -91,8 +91,9 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Name the plan."""
-        return xxhash.xxh3_128_hexdigest(msgspec.json.encode(self, order="sorted"))
+        """Name the plan: the same build is the same in every folder, except in version 1."""
+        named = self if self.version == 1 else msgspec.structs.replace(self, at="")
+        return xxhash.xxh3_128_hexdigest(msgspec.json.encode(named, order="sorted"))
 
 
 @dataclass(frozen=True)
