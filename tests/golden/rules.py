@@ -28,7 +28,7 @@ PRINTED = (
     # Who holds a lock.
     (r"process \d+ on \S+", "process PID on HOST"),
     # The same in JSON, by their names.
-    (rf'("(?:seconds\w*|free_bytes|encoder_waited)"): {_VALUE}', r"\1: NUMBER"),
+    (rf'("(?:seconds\w*|free_bytes|encoder_waited|cores_used)"): {_VALUE}', r"\1: NUMBER"),
 )
 
 # What a file holds.
