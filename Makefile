@@ -33,6 +33,7 @@ test: $(VENV)/peers.stamp $(VENV)/servers.stamp $(VENV)/debian.stamp  ## lint, t
 
 golden: $(VENV)/dev.stamp $(VENV)/servers.stamp  ## write again what users see (tests/golden/expected); explain each changed line
 	SHARDWRIGHT_GOLDEN=write $(BIN)/pytest -n 2 --dist worksteal tests/golden -k written_down
+	git --no-pager diff --stat -- tests/golden/expected
 
 lint: $(VENV)/dev.stamp   ## fix what ruff can fix, then say what is left
 	$(BIN)/ruff check --fix .

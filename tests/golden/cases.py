@@ -67,6 +67,19 @@ STORES = (
     case("derive-ids", "derive", "shardwright derive --ids path --update"),
     case("derive-no-images", "inputs", "shardwright derive nowhere --encoders sketch"),
     case(
+        *("derive-bad-flag", "inputs", "shardwright derive --nope", "shardwright derive --prune"),
+        *(f"{DERIVE} --recompute nope", f"{DERIVE} --device nope", f"{DERIVE} --fit nope"),
+    ),
+    case(
+        *("derive-interrupted", "inputs", f"killed apple.npy {DERIVE}", "shardwright pack"),
+        *(f"killed failures.jsonl {DERIVE}", "shardwright status", "shardwright verify", DERIVE),
+    ),
+    case(
+        *("update-interrupted", "pack", *CHANGES, "killed bread.npy shardwright derive --update"),
+        *("shardwright status", "shardwright verify", "shardwright pack --sync --dry-run"),
+        "shardwright derive --update",
+    ),
+    case(
         *("derive-other-settings", "derive", "shardwright derive --fit {other_fit}"),
         "shardwright derive --fit {other_fit} --dry-run",
     ),
@@ -115,11 +128,11 @@ PACKS = (
     case(
         "pack-more", "derive-more", "shardwright pack", "shardwright pack --resume", engines="two"
     ),
-    case("pack-limit", "derive", f"{PACK} --shuffle --seed 3 --limit 4", engines="two"),
+    case("pack-limit", "derive", f"{PACK} --shuffle --seed 3 --limit 4", engines="two ray"),
     case("pack-bucket", "derive", f"{PACK} --bucket {{bucket}}", "shardwright status"),
     case(
         *("pack-split", "derive", f"{PACK} --split val=40%", "shardwright verify data/shards"),
-        engines="two",
+        engines="two ray",
         again=None,
     ),
     case("pack-split-more", "pack-split", *MORE, "shardwright derive", "shardwright pack --append"),
@@ -139,14 +152,14 @@ PACKS = (
             "shardwright pack --append --dry-run",
         ),
         "shardwright pack --append --shard-size 2",
-        engines="two",
+        engines="two ray",
         again="",
     ),
     case("pack-append-nothing", "pack", "shardwright status", "shardwright pack --append"),
     case(
         *("pack-overwrite", "pack", f"{PACK} --overwrite --shuffle --dry-run"),
         "shardwright pack --overwrite --shuffle --shard-size 3",
-        engines="two",
+        engines="two ray",
         again="",
     ),
     case(
@@ -157,7 +170,7 @@ PACKS = (
     case(
         *("pack-sync", "prune", "shardwright status", "shardwright pack --append"),
         *("shardwright pack --sync --dry-run", "shardwright pack --sync"),
-        engines="two",
+        engines="two ray",
         again="",
     ),
     case("pack-sync-nothing", "pack", "shardwright pack --sync"),
@@ -176,6 +189,14 @@ PACKS = (
         "write data/approved/iron.txt 'a new picture of iron'",
         *("shardwright derive --recompute vae --fit {other_fit}", "shardwright pack --append"),
         *("shardwright pack --sync", f"{PACK} --resume"),
+    ),
+    case(
+        *("pack-interrupted", "derive", f"killed shard-000001.tar {PACK}", "shardwright status"),
+        *("shardwright verify data/shards", PACK, "shardwright pack --resume", f"{PACK} --resume"),
+    ),
+    case(
+        *("pack-sync-interrupted", "prune", "killed .tar shardwright pack --sync"),
+        *("shardwright verify data/shards", "shardwright pack --append", "shardwright pack --sync"),
     ),
     case("pack-other-split", "pack-split", f"{PACK} --append --split val=10%"),
     case("pack-no-store", "inputs", "shardwright pack", "shardwright pack --derived-dir data"),
@@ -202,7 +223,17 @@ BUILDS = (
     case("build", "inputs", BUILD, engines="two ray", again=""),
     case("build-dry-run", "inputs", f"{BUILD} --dry-run", f"{BUILD} --dry-run --limit 2 --json"),
     case("build-again", "build", BUILD, "shardwright build --append"),
-    case("build-append", "build", *MORE, "shardwright build --append", engines="two", again=""),
+    case(
+        *("build-interrupted", "inputs", f"killed commits/000001.json {BUILD}"),
+        *("shardwright verify data/shards", "shardwright status", f"{BUILD} --fit {{other_fit}}"),
+        *(f"{BUILD} --dry-run", "shardwright pack --derived-dir stage1", BUILD),
+    ),
+    case(
+        *("build-append", "build", *MORE, "shardwright build --append --dry-run"),
+        "shardwright build --append",
+        engines="two ray",
+        again="",
+    ),
     case("build-append-to-pack", "pack", *MORE, "shardwright build --append"),
     case(
         "build-overwrite",
@@ -211,7 +242,7 @@ BUILDS = (
         engines="two",
         again="",
     ),
-    case("build-split", "inputs", f"{BUILD} --split val=40%", engines="two", again=""),
+    case("build-split", "inputs", f"{BUILD} --split val=40%", engines="two ray", again=""),
     case(
         "build-captions",
         "inputs",
@@ -223,14 +254,14 @@ BUILDS = (
         "inputs",
         f"{BUILD} tars/00000.tar",
         "shardwright verify data/shards",
-        engines="two",
+        engines="two ray",
     ),
     case("build-both", "inputs", f"{BUILD} tars data/approved", engines="two"),
     case(
-        *("build-from", "build"),
+        *("build-from", "build", f"{REMAKE} --dry-run"),
         REMAKE,
         "shardwright verify longer --read-data",
-        engines="two",
+        engines="two ray",
     ),
     case(
         *("build-from-killed", "build"),
@@ -269,7 +300,7 @@ BUILDS = (
 )
 
 URLS = (
-    case("build-to-url", "inputs", f"{BUILD} {TO_URL}", engines="two", again="", url=True),
+    case("build-to-url", "inputs", f"{BUILD} {TO_URL}", engines="two ray", again="", url=True),
     case(
         *("build-from-url", "inputs", "upload data/approved images", "upload tars tars"),
         f"{BUILD} s3://golden/images s3://golden/tars/00000.tar",
@@ -307,7 +338,7 @@ DAMAGE = (
         *("shardwright verify data/shards", "shardwright verify data/shards --read-data --loaders"),
         "shardwright verify data/shards --against data/derived",
         "shardwright verify data/shards --against data/approved --samples 4",
-        engines="two",
+        engines="two ray",
     ),
     case(
         *("verify-build", "build", "shardwright verify data/shards --against data/approved"),
@@ -424,6 +455,7 @@ SHOWN = (
         "completion",
         "inputs",
         *(f"shardwright completion {name}" for name in ("bash", "zsh", "fish")),
+        layouts=PRX,
     ),
 )
 

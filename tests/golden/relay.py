@@ -2,7 +2,7 @@
 
 It works for any client, as it knows only HTTP. The time of an object would get into the plan of a
 build from a URL. A case that kills counts the requests, and ends the process at one of them: before
-the server has it, or after, so that the answer never comes.
+the server gets it, or after, so that the answer never comes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _TIMES = re.compile(rb"(?<=<LastModified>)[^<]+")
 _OWNER = f"AWS4-HMAC-SHA256 Credential={KEY}/20231114/us-east-1/s3/aws4_request, Signature=0"
 _XML = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 
-Watch = Callable[[int, str], None]  # gets the number of a request, and "before" or "after" it
+# Gets the number of a request, and "before" or "after" it; says whether it has killed the client.
+Watch = Callable[[int, str], bool]
 
 
 class Relay(ThreadingHTTPServer):
@@ -37,17 +38,19 @@ class Relay(ThreadingHTTPServer):
     def __init__(self, server: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.behind, self.url = server, f"http://127.0.0.1:{self.server_port}"
-        self.watch: Watch = lambda number, when: None
-        self.writes = 0
-        self._lock = threading.Lock()
+        self.watch: Watch = lambda number, when: False
+        self.writes = self.active = 0
+        self.lock = threading.Condition()
 
     def restart(self, watch: Watch | None = None) -> None:
         """Count from the start."""
-        self.writes, self.watch = 0, watch or (lambda number, when: None)
+        with self.lock:  # what a killed client has asked for is still done
+            assert self.lock.wait_for(lambda: not self.active, timeout=60)
+            self.writes, self.watch = 0, watch or (lambda number, when: False)
 
     def counted(self) -> int:
         """Count one writing request more; give its number."""
-        with self._lock:
+        with self.lock:
             self.writes += 1
             return self.writes
 
@@ -90,18 +93,30 @@ class _Handler(BaseHTTPRequestHandler):
     server: Relay
 
     def _pass_on(self) -> None:
+        with self.server.lock:
+            self.server.active += 1
+        try:
+            self._answer()
+        finally:
+            with self.server.lock:
+                self.server.active -= 1
+                self.server.lock.notify_all()
+
+    def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         number = 0 if self.command in ("GET", "HEAD") else self.server.counted()
-        if number:
-            self.server.watch(number, "before")
+        if number and self.server.watch(number, "before"):
+            self.close_connection = True
+            return
         to = http.client.HTTPConnection(urllib.parse.urlsplit(self.server.behind).netloc)
         headers = {n: v for n, v in self.headers.items() if n.lower() not in _OF_A_CONNECTION}
         to.request(self.command, self.path, body, headers)
         answer = to.getresponse()
         data = _TIMES.sub(b"2023-11-14T22:13:20.000Z", answer.read())
         to.close()
-        if number:
-            self.server.watch(number, "after")
+        if number and self.server.watch(number, "after"):
+            self.close_connection = True
+            return
         self.send_response(answer.status, answer.reason)
         for name, value in answer.getheaders():
             if name.lower() == "last-modified":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,9 +104,14 @@ class Steps:
             pytest.skip("no small file system can be mounted here")
         self.mounted.append(self._path(path))
 
+    def killed(self, name: str, *words: str) -> None:
+        """Run a command that is killed as soon as there is a file whose name ends so."""
+        done = self.shop.finish([*words[1:]], self.engine, at=f"kill after 1 {name}")
+        assert done.returncode == -signal.SIGKILL, done.stderr
+
     def hold(self, number: str, *words: str) -> None:
         """Start a command that stops at its nth change, until the case ends."""
-        process = self.shop.start([*words[1:]], at=f"stop {number} before")
+        process = self.shop.start([*words[1:]], at=f"stop before {number}")
         self.held.append(process)
         found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         assert found is not None

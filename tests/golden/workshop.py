@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -26,8 +27,8 @@ HERE = Path(__file__).parent
 _COMMAND = Path(sys.executable).with_name("shardwright")
 # How an engine is asked for, by commands that have devices and by those that have workers.
 _DEVICES = {"one": "--device cpu", "two": "--device cpu:2", "ray": "--device cpu"}
-_WORKERS = {"one": "--workers 1", "two": "--workers 2", "ray": "--workers 2"}
-_RAY = "--engine ray --ray-address local"
+_WORKERS = {"one": "--workers 1", "two": "--workers 2", "ray": ""}
+_RAY = "--engine ray --ray-address local"  # for those that know it
 _ON = {"derive": _DEVICES, "build": _DEVICES} | dict.fromkeys(
     ("pack", "verify", "status", "migrate"), _WORKERS
 )
@@ -90,6 +91,15 @@ class Workshop:
             end = self.tree() if case.files else start
         return Result(text, start, end)
 
+    def before_last(self, case: Case) -> list[str]:
+        """Take all steps of a case but its last one; give the words of that."""
+        self.begin(case)
+        *steps, last = self.steps_of(case)
+        with Steps(self) as taken:
+            for step in steps:
+                taken.take(step)
+        return shlex.split(last)[1:]
+
     def begin(self, case: Case) -> None:
         """Lay out what a case starts from."""
         if case.after != "inputs":
@@ -136,7 +146,7 @@ class Workshop:
         if self.bucket is not None:
             objects = self.bucket.contents()
             found |= {f"s3://{BUCKET}/{key}": self._digest(objects[key]) for key in objects}
-        return found
+        return {name: what for name, what in found.items() if not rules.IGNORED.fullmatch(name)}
 
     def _digest(self, data: bytes) -> str:
         return hashlib.sha256(rules.held(data, self.folder)).hexdigest()
@@ -152,6 +162,7 @@ class Workshop:
             (self.root / name).mkdir(exist_ok=True)
         given |= {"HOME": str(self.root / "home"), "TMPDIR": str(self.root / "tmp")}
         given |= {"LC_ALL": "C.UTF-8", "TZ": "UTC", "COLUMNS": "80", "CUDA_VISIBLE_DEVICES": ""}
+        given |= {"RAY_TMPDIR": "/tmp"}  # its sockets need short paths
         if self.bucket is not None:
             given |= {"AWS_ENDPOINT_URL": self.bucket.url, "AWS_REGION": "us-east-1"}
             given |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
@@ -188,28 +199,34 @@ class Workshop:
         out, err = process.communicate(timeout=300)
         return Done(words, process.returncode, out, err)
 
-    def changes_of(self, words: list[str]) -> int:
-        """Run a command; give how many calls or requests of it change something."""
-        if self.bucket is not None:
-            self.bucket.restart()
-            self.finish(words)
-            return self.bucket.writes
+    def changes_of(self, words: list[str]) -> list[str]:
+        """Run a command; give its calls that change something here, in their order."""
         log = self.root / "log"
         log.unlink(missing_ok=True)
         self.finish(words, log=str(log))
-        return len(log.read_text().splitlines())
+        return log.read_text().splitlines()
+
+    def requests_of(self, words: list[str]) -> int:
+        """Run a command; give how many requests change something in the bucket."""
+        assert self.bucket is not None
+        self.bucket.restart()
+        self.finish(words)
+        return self.bucket.writes
 
     def kill(self, words: list[str], number: int, when: str) -> int:
         """Run a command that is killed at its nth change; give how it has ended."""
         if self.bucket is None:
-            return self.finish(words, at=f"kill {number} {when}").returncode
-        process = self.start(words)
+            return self.finish(words, at=f"kill {when} {number}").returncode
+        process: subprocess.Popen[str]
 
-        def watch(seen: int, at: str) -> None:
-            if (seen, at) == (number, when):
+        def watch(seen: int, at: str) -> bool:
+            if is_it := (seen, at) == (number, when):
                 process.send_signal(signal.SIGKILL)
+                process.wait()
+            return is_it
 
         self.bucket.restart(watch)
+        process = self.start(words)
         process.communicate(timeout=300)
         self.bucket.restart()
         return process.returncode

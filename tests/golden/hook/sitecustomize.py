@@ -1,8 +1,9 @@
 """Every Python process imports this at its start, if this folder is on its path.
 
-``GOLDEN_AT`` ends or stops the process at the nth call that changes something below the folder it
-was started in: ``kill 7 before``, ``kill 7 after``, ``stop 3 before``. ``GOLDEN_LOG`` names a file
-that gets a line for each such call. It knows only ``os``, so it works for any way to write files.
+``GOLDEN_AT`` ends or stops the process at the nth call that changes something in the folder it was
+started in, or at the nth such call for a path that ends so: ``kill before 7``, ``kill after 7``,
+``stop before 3``, ``kill after 1 shard-000000.tar``. ``GOLDEN_LOG`` names a file that gets a line
+for each such call. It knows only ``os``, so it works for any way to write files.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def _install(at: str, log: str) -> None:
-    what, number, when = at.split() if at else ("kill", "0", "before")
-    folder, count = os.getcwd() + "/", itertools.count(1)
+    what, when, number, *name = at.split() or ("kill", "before", "0")
+    folder, ends, count = os.getcwd() + "/", "".join(name), itertools.count(1)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC) if log else None
 
     def wrapped(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def replacement(*given: Any, **options: Any) -> Any:  # noqa: ANN401 - any call of os
             paths = [_path(each) for each in given[: 1 + (name in _TWO)]]
-            if not paths[0].startswith(folder):
+            if not f"{paths[0]}/".startswith(folder):
                 return call(*given, **options)
-            is_it = next(count) == int(number)
+            is_it = paths[-1].endswith(ends) and next(count) == int(number)
             if is_it and when == "before":
                 os.kill(os.getpid(), _SIGNALS[what])
             result = call(*given, **options)
