@@ -12,7 +12,7 @@ SOAK_TESTS := tests/durability tests/fuzz tests/shards/test_tarread.py tests/der
 	tests/test_benchmarks.py tests/golden
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo train test golden lint soak bench bench-quick pictures clean
+.PHONY: demo train test golden present lint soak bench bench-quick pictures clean
 
 demo: $(VENV)/core.stamp  ## run the main job on made-up data: no download, no torch
 	$(BIN)/shardwright demo demo
@@ -34,6 +34,9 @@ test: $(VENV)/peers.stamp $(VENV)/servers.stamp $(VENV)/debian.stamp  ## lint, t
 golden: $(VENV)/dev.stamp $(VENV)/servers.stamp  ## write again what users see (tests/golden/expected); explain each changed line
 	SHARDWRIGHT_GOLDEN=write $(BIN)/pytest -n 2 --dist worksteal tests/golden -k written_down
 	git --no-pager diff --stat -- tests/golden/expected
+
+present: $(VENV)/dev.stamp $(VENV)/servers.stamp  ## keep what this version leaves (tests/earlier/present.tar.xz), for later ones
+	$(BIN)/python -m tests.earlier.present
 
 lint: $(VENV)/dev.stamp   ## fix what ruff can fix, then say what is left
 	$(BIN)/ruff check --fix .

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -85,10 +86,10 @@ class Workshop:
     def run(self, case: Case, engine: str = "one") -> Result:
         """Run a case from its start to its end."""
         self.begin(case)
-        start = self.tree()
+        start = self.tree(case.files)
         with Steps(self, engine) as steps:
             text = "".join(map(steps.take, self.steps_of(case)))
-            end = self.tree() if case.files else start
+            end = self.tree(case.files)
         return Result(text, start, end)
 
     def before_last(self, case: Case) -> list[str]:
@@ -130,8 +131,8 @@ class Workshop:
             steps = [step.replace(word, meaning) for step in steps]
         return steps
 
-    def tree(self) -> Tree:
-        """Give all that is in the folder and in the bucket."""
+    def tree(self, only: str = "") -> Tree:
+        """Give all that is in the folder and in the bucket, and has such a path."""
         found = {}
         for path in sorted(self.folder.rglob("*")):
             name = str(path.relative_to(self.folder))
@@ -146,7 +147,11 @@ class Workshop:
         if self.bucket is not None:
             objects = self.bucket.contents()
             found |= {f"s3://{BUCKET}/{key}": self._digest(objects[key]) for key in objects}
-        return {name: what for name, what in found.items() if not rules.IGNORED.fullmatch(name)}
+        return {
+            name: what
+            for name, what in found.items()
+            if re.search(only, name) and not rules.IGNORED.fullmatch(name)
+        }
 
     def _digest(self, data: bytes) -> str:
         return hashlib.sha256(rules.held(data, self.folder)).hexdigest()
@@ -159,7 +164,7 @@ class Workshop:
         names = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
         given = {name: os.environ[name] for name in names if name in os.environ}
         for name in ("home", "tmp"):
-            (self.root / name).mkdir(exist_ok=True)
+            (self.root / name).mkdir(parents=True, exist_ok=True)
         given |= {"HOME": str(self.root / "home"), "TMPDIR": str(self.root / "tmp")}
         given |= {"LC_ALL": "C.UTF-8", "TZ": "UTC", "COLUMNS": "80", "CUDA_VISIBLE_DEVICES": ""}
         given |= {"RAY_TMPDIR": "/tmp"}  # its sockets need short paths

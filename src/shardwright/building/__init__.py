@@ -133,7 +133,8 @@ def build(
             raise UsageError(_NO_OVERWRITE, path=output, fix="give another --output-dir")
         if not dry_run:
             output = require_conditions(output, only_writer)
-    start, made = state.before(output, anyway=overwrite)
+    way = next((name for name, given in ways.items() if given), None)
+    start, made = state.before(output, way)
     shards = None if from_ is None else again.load(place("--from", from_), output)
     if shards is not None:
         start, made = shards.recipe, shards.made
@@ -197,7 +198,7 @@ def build(
         forget_captions=captions == NONE,
         settings=copied.shards.settings(output) if copied else settings,
         given=None if copied else [name for name, value in excluding.items() if value],
-        way=next((name for name, given in ways.items() if given), None),
+        way=way,
         sha256=sha256,
         batch_size=None if batch_size is None else integer("--batch-size", batch_size, least=1),
         compile=compile,

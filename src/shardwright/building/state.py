@@ -142,19 +142,21 @@ def is_interrupted(output: Location) -> bool:
     return any(note is not None and note.is_build for note in notes)
 
 
-def before(output: Location, *, anyway: bool) -> tuple[Recipe | None, dict[str, Entry]]:
+def before(output: Location, way: str | None) -> tuple[Recipe | None, dict[str, Entry]]:
     """Give the recipe and the settings of the shards that are there, or of an interrupted build.
 
-    Raise if a plan is damaged, unless it is replaced ``anyway``.
+    Raise if a plan is damaged, unless it is replaced; and if there is no telling how shards were
+    made that are to be added to.
     """
     try:
         if is_interrupted(output) and (plan := load_plan(output)) is not None:
             return plan.recipe, plan.made
     except DamageError:
-        if not anyway:
+        if way != "overwrite":
             raise
+    later = [] if way == "append" else [DamageError]  # which is reported when the run starts
     for folder in _folders(output):
-        with suppress(DamageError):  # reported when the run starts
+        with suppress(*later):
             if (done := manifest.load_manifest(folder)) is not None and done.shards:
                 made = provenance.settings_in(done.runs[-1].provenance)
                 return done.samples_of(), {n: Entry(s, "") for n, s in made.items()}
