@@ -10,12 +10,12 @@ _SYNCS = ("fsync", "fdatasync")
 _MANIFEST = ".shardwright/manifest.json"
 # A file of these names says that others are complete, as soon as it is there.
 _PROOFS = ("manifest.json", "commits")
-# So does a line in these, from its sync on.
-_JOURNAL = "approved_image_dataset.jsonl.tmp"
+# So does a line in this, from its sync on; and that this is gone.
+_JOURNAL, _NOTE = "approved_image_dataset.jsonl.tmp", "unfinished.json"
 
 
-def losses(log: Iterable[str], before: Collection[str]) -> list[str]:
-    """Say what was not synced in time; ``before`` are the files that were there at the start.
+def losses(log: Iterable[str], before: Collection[str], made: Collection[str]) -> list[str]:
+    """Say what was not synced in time, of a run that found these files and made those.
 
     The bytes of a file are synced before it gets its name; the folder of a name after that, and
     before anything says that it is there. Once there is a manifest, no shard is renamed.
@@ -48,8 +48,11 @@ def losses(log: Iterable[str], before: Collection[str]) -> list[str]:
             loose.pop(path, None)
             loose[name] = os.path.dirname(name)
         elif call in ("unlink", "remove", "rmdir"):
+            if path.endswith(_NOTE):
+                found += [f"{each} is recorded, and not synced" for each in sorted(loose)]
             loose.pop(path, None)
             loose = {n: f for n, f in loose.items() if not f"{f}/".startswith(f"{path}/")}
+    found += [f"the bytes of {name} were never synced" for name in sorted({*made} - safe)]
     return [*found, *(f"{name} is there, and not synced" for name in sorted(loose))]
 
 

@@ -202,6 +202,7 @@ class Workshop:
         """Run a command to its end."""
         process = self.start(words, engine, **hook)
         out, err = process.communicate(timeout=300)
+        assert "Traceback (most recent call last)" not in err, err  # which is never expected
         return Done(words, process.returncode, out, err)
 
     def changes_of(self, words: list[str]) -> list[str]:
