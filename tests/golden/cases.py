@@ -133,7 +133,7 @@ PACKS = (
     case(
         "pack-more", "derive-more", "shardwright pack", "shardwright pack --resume", engines="two"
     ),
-    case("pack-limit", "derive", f"{PACK} --shuffle --seed 3 --limit 4", engines="two ray"),
+    case("pack-limit", "derive", f"{PACK} --shuffle --seed 3 --limit 4", engines="two"),
     case("pack-bucket", "derive", f"{PACK} --bucket {{bucket}}", "shardwright status"),
     case(
         *("pack-split", "derive", f"{PACK} --split val=40%", "shardwright verify data/shards"),
@@ -157,14 +157,14 @@ PACKS = (
             "shardwright pack --append --dry-run",
         ),
         "shardwright pack --append --shard-size 2",
-        engines="two ray",
+        engines="two",
         again="",
     ),
     case("pack-append-nothing", "pack", "shardwright status", "shardwright pack --append"),
     case(
         *("pack-overwrite", "pack", f"{PACK} --overwrite --shuffle --dry-run"),
         "shardwright pack --overwrite --shuffle --shard-size 3",
-        engines="two ray",
+        engines="two",
         again="",
     ),
     case(
@@ -198,6 +198,10 @@ PACKS = (
     case(
         *("pack-interrupted", "derive", f"killed shard-000001.tar {PACK}", "shardwright status"),
         *("shardwright verify data/shards", PACK, "shardwright pack --resume", f"{PACK} --resume"),
+    ),
+    case(
+        *("pack-started-over", "derive", f"killed shard-000001.tar.tmp {PACK}"),
+        *("shardwright verify data/shards", "shardwright pack --overwrite"),
     ),
     case(
         *("pack-sync-interrupted", "prune", "killed .tar shardwright pack --sync"),
@@ -247,7 +251,7 @@ BUILDS = (
         engines="two",
         again="",
     ),
-    case("build-split", "inputs", f"{BUILD} --split val=40%", engines="two ray", again=""),
+    case("build-split", "inputs", f"{BUILD} --split val=40%", engines="two", again=""),
     case(
         "build-captions",
         "inputs",
@@ -259,7 +263,7 @@ BUILDS = (
         "inputs",
         f"{BUILD} tars/00000.tar",
         "shardwright verify data/shards",
-        engines="two ray",
+        engines="two",
     ),
     case("build-both", "inputs", f"{BUILD} tars data/approved", engines="two"),
     case(

@@ -172,7 +172,7 @@ def test_a_case_that_is_killed_and_run_again_leaves_the_same_files(
     words = shop.before_last(case)
     shop.keep("killed")
     count = shop.requests_of(words) if case.url else len(shop.changes_of(words))
-    points = min(count, 20 if SOAK else 5)
+    points = min(count, 15 if SOAK else 5)
     for point in range(points):
         shop.restore("killed")
         number = 1 + (count - 1) * point // (points - 1)
