@@ -77,8 +77,8 @@ def compare(path: Path, text: str) -> None:
     before = path.read_text("utf-8") if path.exists() else ""
     if before != text:
         names = (str(path.relative_to(HERE)), "now")
-        lines = (each.splitlines(keepends=True) for each in (before, text))
-        found = "".join(difflib.unified_diff(*lines, *names))
+        old, new = (each.splitlines(keepends=True) for each in (before, text))
+        found = "".join(difflib.unified_diff(old, new, *names))
         fix = "if that is meant: make golden, and explain each changed line where you describe it"
         pytest.fail(f"users see something else:\n{found}\n{fix}", pytrace=False)
 

@@ -20,8 +20,8 @@ _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def _install(at: str, log: str) -> None:
-    what, when, number, *name = at.split() or ("kill", "before", "0")
-    folder, ends, count = os.getcwd() + "/", "".join(name), itertools.count(1)
+    what, when, number, *suffix = at.split() or ("kill", "before", "0")
+    folder, ends, count = os.getcwd() + "/", "".join(suffix), itertools.count(1)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC) if log else None
 
     def wrapped(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
