@@ -3,7 +3,8 @@
 ``GOLDEN_AT`` ends or stops the process at the nth call that changes something in the folder it was
 started in, or at the nth such call for a path that ends so: ``kill before 7``, ``kill after 7``,
 ``stop before 3``, ``kill after 1 shard-000000.tar``. ``GOLDEN_LOG`` names a file that gets a line
-for each such call. It knows only ``os``, so it works for any way to write files.
+for each such call; the name of one that raises is ``failed``. It knows only ``os``, so it works for
+any way to write files.
 """
 
 from __future__ import annotations
@@ -32,11 +33,15 @@ def _install(at: str, log: str) -> None:
             is_it = paths[-1].endswith(ends) and next(count) == int(number)
             if is_it and when == "before":
                 os.kill(os.getpid(), _SIGNALS[what])
-            result = call(*given, **options)
-            if is_it and when == "after":
-                os.kill(os.getpid(), _SIGNALS[what])
-            if file is not None:
-                os.write(file, "\t".join([name, *paths]).encode() + b"\n")
+            done = "failed"
+            try:
+                result = call(*given, **options)
+                done = name
+            finally:
+                if is_it and when == "after":
+                    os.kill(os.getpid(), _SIGNALS[what])
+                if file is not None:
+                    os.write(file, "\t".join([done, *paths]).encode() + b"\n")
             return result
 
         return replacement
