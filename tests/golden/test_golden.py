@@ -32,8 +32,8 @@ WRITE = os.environ.get("SHARDWRIGHT_GOLDEN") == "write"
 # In make test there is time for these only, beside all cases of the first layout.
 MAIN = ("derive", "update", "pack", "pack-sync", "build", "build-to-url")
 MORE = (
-    *("derive-more", "recompute", "prune", "status", "pack-split", "pack-append", "pack-overwrite"),
-    *("build-append", "build-tar", "build-from", "build-both", "verify", "look", "recipe"),
+    *("derive-more", "prune", "status", "pack-split", "pack-append", "pack-overwrite"),
+    *("build-append", "build-from", "verify"),
 )
 FIRST = LAYOUTS[0]
 
