@@ -238,10 +238,8 @@ def test_a_renamed_shard_says_which_it_is(folder: Path) -> None:
 def test_a_damaged_manifest_is_reported_once(folder: Path) -> None:
     flipped_manifest(folder)
     (finding,) = shardwright.verify(folder, workers=1).findings
-    assert (
-        str(finding)
-        == ".shardwright/manifest.json: is damaged; make all shards again with --overwrite and all flags of the last run"
-    )
+    fix = "make all shards again with --overwrite and all flags of the last run"
+    assert str(finding) == f".shardwright/manifest.json: is damaged; {fix}"
 
 
 def test_a_damaged_index_is_reported_with_one_fix(folder: Path) -> None:
