@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,19 @@ def test_an_interrupted_append_goes_on_with_the_captions_file_it_had(
     summary = build(images, output, append=True, shard_size=1)
     assert (summary.written_samples, summary.kept_shards) == (3, 1)
     assert records(output)["img008"]["caption"] == "from the file 8"
+
+
+def test_one_build_with_captions_leaves_the_same_files_in_every_folder(
+    images: Path, tmp_path: Path
+) -> None:
+    captioned(images, range(9))
+    left = []
+    for name in ("here", "elsewhere"):
+        project = tmp_path / name
+        shutil.copytree(images, project / "images")
+        shutil.copy2(tmp_path / "images.csv", project)
+        flags = ("--encoders", "sketch", "--captions", "images.csv")
+        done = run("build", "images", "-o", "shards", *flags, cwd=project)
+        assert done.returncode == 0, done.stderr
+        left.append(sorted(path.relative_to(project) for path in project.rglob("*.*")))
+    assert left[0] == left[1]

@@ -92,7 +92,8 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """Name the plan: the same build is the same in every folder, except in version 1."""
-        named = self if self.version == 1 else msgspec.structs.replace(self, at="")
+        absolute = {} if self.version == 1 else {"at": "", "remembered": UNSET}
+        named = msgspec.structs.replace(self, **absolute)
         return xxhash.xxh3_128_hexdigest(msgspec.json.encode(named, order="sorted"))
 
 
