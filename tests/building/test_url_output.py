@@ -138,6 +138,27 @@ def test_an_append_at_a_url_reads_the_captions_file_of_the_last_build(
         build(images, folder, append=True)
 
 
+def test_what_is_fixed_after_an_append_is_added_by_the_next_and_no_plan_of_an_append_stays(
+    bucket: Url, images: Path
+) -> None:
+    folder, broken = bucket / "shards", images / "img010.png"
+    build(images, folder)
+    broken.write_bytes(b"broken")
+    broken.with_suffix(".txt").write_text("a caption")
+    save(images / "img011.png", gradient(*SIZES[0], 11))
+    (images / "img011.txt").write_text("a caption")
+    first = build(images, folder, append=True)
+    assert (first.written_samples, first.already_there, first.failed) == (1, 10, 1)
+    again = build(images, folder, append=True)
+    assert (again.written_samples, again.already_there, again.failed) == (0, 11, 1)
+    save(broken, gradient(*SIZES[0], 10))
+    fixed = build(images, folder, append=True)
+    assert (fixed.written_samples, fixed.already_there, fixed.failed) == (1, 11, 0)
+    assert_ok(folder)
+    plans = {name.rpartition("/")[0] for name in held(folder) if "/build/" in name}
+    assert len(plans) == 1, "that of the first build"
+
+
 def test_append_to_parts_equals_a_local_one(bucket: Url, images: Path, output: Path) -> None:
     for folder in (output, bucket / "shards"):
         build(images, folder, split="val=40%", sha256=True)

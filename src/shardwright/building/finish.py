@@ -31,6 +31,7 @@ from shardwright.storage.urls import Location, Url, names_below
 from shardwright.summary import Count
 from shardwright.version import __version__
 
+_KEPT = (PLAN_NAME, INPUTS_NAME)
 RESTORE_FIX = "restore a copy, or build again with --overwrite"
 
 
@@ -216,11 +217,13 @@ def note_of(plan: PlanFile) -> dict[str, object]:
     return note | ({NOTED: msgspec.to_builtins(plan.remembered)} if plan.remembered else {})
 
 
+def end(output: Location, places: Sequence[Place], plan: PlanFile) -> None:
+    """Remove what only an unfinished plan needs; of an append, which always plans again, all."""
+    clear(output, places, plan.digest, keep=() if plan.append else _KEPT)
+
+
 def clear(
-    output: Location,
-    places: Sequence[Place],
-    plan: str,
-    keep: Collection[str] = (PLAN_NAME, INPUTS_NAME),
+    output: Location, places: Sequence[Place], plan: str, keep: Collection[str] = _KEPT
 ) -> None:
     """Remove the commits and what else is in the stages; the plan stays."""
     if isinstance(output, Url):

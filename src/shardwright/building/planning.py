@@ -144,6 +144,8 @@ def _stored(
         return None, False  # it starts over
     if stored and _is_finished(stored, asked, targets, request.way, folder):
         return stored, True
+    if stored and stored.append and isinstance(output, Url) and not request.dry_run:
+        finish.end(output, (), stored)  # what a kill in the last moment has left
     return None, False
 
 
@@ -270,8 +272,11 @@ def _chosen_as(earlier: Run | Unfinished, own: PackSettings, request: Request) -
 def _is_finished(
     stored: PlanFile, asked: PlanFile, targets: Sequence[Target], way: str | None, folder: Path
 ) -> bool:
-    """Whether the build that is asked for has been done, and nothing has changed since."""
-    if way == "overwrite" or stored.listings != asked.listings:
+    """Whether the build that is asked for has been done, and nothing has changed since.
+
+    Never with --append: it looks again at all that is not in the shards, which may be fixed now.
+    """
+    if way is not None or stored.listings != asked.listings:
         return False
     if state.changes(stored, asked):
         return False

@@ -111,6 +111,8 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
                 return run(request, progress, tries - 1)
         else:
             ledger.save(output, outcome.left)
+            if outcome.plan.append:
+                finish.end(output, outcome.places, outcome.plan)
         summary = summarize(outcome, output, request.dry_run, started)
         if summary.parts and not request.dry_run:
             summary.copies = find_copies(output, progress)
@@ -246,4 +248,4 @@ def _build(
         )
         new = (image for commit in outcome.commits.values() for image in commit.images)
         outcome.repeated = built.repeated(new, before)
-    finish.clear(output, places, asked.digest)
+    finish.end(output, places, asked)
