@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from shardwright import InputMissingError, UsageError
-from tests.building.builds import Interrupting, build, interrupt, records, tars, write_recipe
+from shardwright import InputMissingError, UsageError, verify
+from tests.building.builds import (
+    Interrupting,
+    build,
+    interrupt,
+    records,
+    spoil,
+    tars,
+    write_recipe,
+)
 from tests.commands import run
 from tests.derive.pictures import gradient, make_images, save
 
@@ -106,6 +114,46 @@ def test_a_captions_file_is_dropped_by_name_and_missed_if_it_is_gone(
     make_images(images, 8)
     build(images, output, append=True)
     assert records(output)["img007"]["caption"] == "a soft gradient, number 7"
+
+
+@pytest.mark.parametrize("split", [None, "val=40%"])
+@pytest.mark.parametrize("fails", [False, True], ids=["nothing new", "all that is new fails"])
+def test_the_captions_file_given_last_holds_although_nothing_was_built(
+    images: Path, output: Path, tmp_path: Path, split: str | None, fails: bool
+) -> None:
+    captions = captioned(images, range(9))
+    build(images, output, captions=captions, split=split)
+    captions.unlink()
+    if fails:  # once it is decoded
+        make_images(images, 7)
+        spoil(images, 6)
+        (images / "img007.txt").write_text("a caption")
+    flags = ("build", images, "-o", output, "--recipe", write_recipe(tmp_path), "--append")
+    assert "the captions file is gone" in run(*flags).stderr
+    done = run(*flags, "--captions", "none", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "the captions file is gone" in run(*flags).stderr, "a dry run changes nothing"
+    for given in (["--captions", "none"], []):
+        done = run(*flags, *given)
+        assert done.returncode == (3 if fails else 0), done.stderr
+        assert "captions:" not in done.stderr
+    other = captioned(images.parent / "other", range(9), "from another file")
+    for given in (["--captions", other], []):
+        done = run(*flags, *given)
+        assert done.returncode == (3 if fails else 0), done.stderr
+    assert "other.csv, as in the last build\n" in done.stderr
+    folders = [output / part for part in ("train", "val")] if split else [output]
+    before = [(each / ".shardwright/manifest.json").read_bytes() for each in folders]
+    assert not verify(output, read_data=True, workers=1).damaged
+    for suffix in (".jpg", ".png"):
+        (images / "img006").with_suffix(suffix).unlink(missing_ok=True)
+    build(images, output, append=True)
+    assert [(each / ".shardwright/manifest.json").read_bytes() for each in folders] == before
+    make_images(images, 9)
+    build(images, output, append=True)
+    found = {image_id: r["caption"] for each in folders for image_id, r in records(each).items()}
+    assert found["img008"] == "from another file 8"
+    assert found["img005"] == "from the file 5"
 
 
 def test_each_folder_of_images_has_its_captions_file(output: Path, tmp_path: Path) -> None:

@@ -136,6 +136,9 @@ def test_an_append_at_a_url_reads_the_captions_file_of_the_last_build(
     files.remove(captions)
     with pytest.raises(InputMissingError, match="the captions file is gone"):
         build(images, folder, append=True)
+    for given in ("none", None):
+        assert build(images, folder, append=True, captions=given).already_there == 12
+    assert_ok(folder)
 
 
 def test_what_is_fixed_after_an_append_is_added_by_the_next_and_no_plan_of_an_append_stays(

@@ -75,6 +75,7 @@ def finish(
         return _last_entries(folder)
     if not any(commit.shard for commit in commits.values()):
         # What was there stays, even with --overwrite.
+        remember(folder, plan)
         manifest.remove_unfinished(folder, plan.digest)
         return []
     made = [(entry, path) for n, path in paths.items() if (entry := commits[n].shard)]
@@ -214,7 +215,23 @@ def note_of(plan: PlanFile) -> dict[str, object]:
     if plan.source is not None:
         return {"from": plan.source[0]}
     note: dict[str, object] = {"inputs": [listing.path for listing in plan.listings]}
-    return note | ({NOTED: msgspec.to_builtins(plan.remembered)} if plan.remembered else {})
+    return note | _captions(plan)
+
+
+def remember(folder: Location, plan: PlanFile) -> None:
+    """Note the captions files of an append that has built nothing, for the next one."""
+    done = manifest.load_manifest(folder) if plan.append else None
+    if done is None or not (before := done.runs[-1].build):  # or it was packed
+        return
+    note = {name: each for name, each in before.items() if name != NOTED} | _captions(plan)
+    if note != before:
+        last = msgspec.structs.replace(done.runs[-1], build=note)
+        done = msgspec.structs.replace(done, runs=[*done.runs[:-1], last])
+        manifest.save_manifest(folder, done, adds=False)
+
+
+def _captions(plan: PlanFile) -> dict[str, object]:
+    return {NOTED: msgspec.to_builtins(plan.remembered)} if plan.remembered else {}
 
 
 def end(output: Location, places: Sequence[Place], plan: PlanFile) -> None:

@@ -112,6 +112,8 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
         else:
             ledger.save(output, outcome.left)
             if outcome.plan.append:
+                for place in outcome.places:
+                    finish.remember(place.folder, outcome.plan)
                 finish.end(output, outcome.places, outcome.plan)
         summary = summarize(outcome, output, request.dry_run, started)
         if summary.parts and not request.dry_run:

@@ -258,18 +258,21 @@ def load_unfinished(output_dir: Location) -> Unfinished | None:
     return found
 
 
-def save_manifest(output_dir: Location, manifest: Manifest) -> None:
-    """Publish the manifest; at a URL, which has no lock, only over the one that it adds to."""
+def save_manifest(output_dir: Location, manifest: Manifest, *, adds: bool = True) -> None:
+    """Publish the manifest; at a URL, which has no lock, only over the one that it adds to.
+
+    One that ``adds`` nothing has the same runs, of which something else is noted.
+    """
     path = output_dir / STATE_FOLDER / MANIFEST_NAME
     if isinstance(path, Path):
         files.write(path, _encode(manifest))
         return
     there = path.head()
     before, after = _plans(load_manifest(output_dir) if there else None), _plans(manifest)
-    if before == after:  # a run of the same plan was faster
+    if adds and before == after:  # a run of the same plan was faster
         return
     try:
-        if before != after[:-1]:
+        if before != (after[:-1] if adds else after):
             raise ConditionError
         path.write(_encode(manifest), there.etag if there else NEW)
     except ConditionError:
