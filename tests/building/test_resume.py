@@ -96,7 +96,7 @@ def test_finished_shards_are_not_made_again(images: Path, tmp_path: Path) -> Non
     stage = output / ".shardwright/build"
     done = [f"shard-{number:06}.tar" for number in range(3)]
     staged = {name: (stage / f"bucket_96x64/{name}").stat().st_mtime_ns for name in done}
-    assert note.endswith("finished; run the same command to continue")
+    assert note == "3 shards finished; run the same command to continue"
     progress = Interrupting()
     summary = build(images, output, shard_size=2, progress=progress)
     assert summary.kept_shards == 3

@@ -186,6 +186,15 @@ def _kept(builder: Builder, layout: Plan) -> dict[int, int]:
     return {number: commit.shard.bytes for number, commit in found.items() if commit.shard}
 
 
+def _finished(work: Work, builder: Builder, layout: Plan) -> str:
+    """Count the shards that the next run will find, of some of which no message has come."""
+    heard = sum(not commit.is_doubtful for commit in work.commits.values())
+    if isinstance(builder.commits.folder, Url):  # which may be out of reach
+        return f"at least {quantity(heard, 'shards')}"
+    others = [shard for shard in layout.shards if shard.number not in work.commits]
+    return quantity(heard + len(builder.commits.found(others)), "shards")
+
+
 def _build(
     request: Request,
     devices: DeviceEngine,
@@ -212,7 +221,7 @@ def _build(
     try:
         outcome.commits = work.run({p.target.part: p.begin.first_numbers for p in places})
     except KeyboardInterrupt as interrupt:
-        done = quantity(len(work.commits), "shards")
+        done = _finished(work, builder, outcome.layout)
         interrupt.add_note(f"{done} finished; run the same command to continue")
         raise
     except TooManyFailuresError as error:
