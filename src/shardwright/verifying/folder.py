@@ -8,7 +8,7 @@ would read it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from shardwright.packing.choice import wanted
 from shardwright.progress import Milestones, Progress, quantity
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import consistency, keys, manifest, sums
+from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.manifest import (
     MANIFEST_NAME,
@@ -70,7 +71,7 @@ def check_folder(
     read_data = read_data or source is not None
     shards = storage_at(folder)
     sizes = dict(sorted(shards.list(TAR)))
-    packed, unfinished, findings = _documents(folder)
+    packed, unfinished, findings = _documents(folder, sizes)
     listed = packed or (unfinished.base if unfinished else None)
     recipe = listed.samples_of() if listed else SPECIFICATION
     checker, outlines = Checker(shards, recipe, read_data), Outlines(shards)
@@ -117,9 +118,12 @@ def check_folder(
 
 
 def _documents(
-    folder: Location,
+    folder: Location, there: Collection[str]
 ) -> tuple[Manifest | None, manifest.Unfinished | None, list[Finding]]:
-    """Read the manifest and the note of an unfinished run, and check them."""
+    """Read the manifest and the note of an unfinished run, and check them.
+
+    A build that has not touched the shards that are ``there`` is reported, and then left aside.
+    """
     packed, unfinished, findings = None, None, list[Finding]()
     try:
         packed = manifest.load_manifest(folder)
@@ -134,20 +138,34 @@ def _documents(
             _finding("manifest_damaged", UNFINISHED_NAME, error.what, error.fix or _PACK_AGAIN)
         )
     if unfinished is not None:
-        what = "a run was interrupted, or is still active"
-        fix = "if none is active, finish it with the same pack and --resume"
-        if isinstance(folder, Path):
-            fix += ", or use --overwrite"
-        if unfinished.sync:
-            fix = "if none is active, finish it with pack --sync"
-        if unfinished.is_build:
-            fix = "if none is active, run the same shardwright build again"
-        findings.append(_finding("unfinished", UNFINISHED_NAME, what, fix))
-    elif packed is not None:
+        # A build stages its shards; one that replaces others removes their manifest first.
+        listed = {entry.path for entry in packed.shards} if packed else set[str]()
+        untouched = unfinished.is_build and packed is not None and listed.issuperset(there)
+        findings.append(_interrupted(folder, unfinished, untouched))
+        unfinished = None if untouched else unfinished
+    if packed is not None and unfinished is None:
         findings += _contradictions(folder, packed)
-    elif not (folder / STATE_FOLDER / MANIFEST_NAME).is_file():
+    elif unfinished is None and not (folder / STATE_FOLDER / MANIFEST_NAME).is_file():
         findings.append(_no_manifest(folder))
     return packed, unfinished, findings
+
+
+def _interrupted(folder: Location, note: manifest.Unfinished, untouched: bool) -> Finding:
+    """Report a run that has not ended; no damage if it has left the shards as they were."""
+    run, fix = "a run", "finish it with the same pack and --resume"
+    if isinstance(folder, Path):
+        fix += ", or use --overwrite"
+    if note.sync:
+        fix = "finish it with pack --sync"
+    if note.is_build:
+        fix = "run the same shardwright build again"
+        if note.replaces:
+            run = "a build with --overwrite"
+            fix += f" with {with_layout('--overwrite', note.settings)}"
+    what = f"{run} was interrupted, or is still active"
+    what += ", and the shards of the last run are still there" if untouched else ""
+    found = _finding("unfinished", UNFINISHED_NAME, what, f"if none is active, {fix}")
+    return replace(found, damage=not untouched)
 
 
 def _contradictions(folder: Location, packed: Manifest) -> Iterator[Finding]:
