@@ -8,7 +8,7 @@ would read it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from shardwright.packing import again
 from shardwright.packing.choice import wanted
 from shardwright.progress import Milestones, Progress, quantity
 from shardwright.recipes import SPECIFICATION
-from shardwright.shards.format import consistency, keys, manifest, sums
+from shardwright.shards.format import consistency, index, keys, manifest, sums
 from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.manifest import (
@@ -103,7 +103,9 @@ def check_folder(
         findings.append(Finding("leftover", path, None, what, fix, damage=False))
     if source is not None:
         findings += _not_compared(source.store, seen)
-        findings += left_out(source, seen, folder, None if unfinished else packed)
+        done = None if unfinished else packed
+        lost = [e for e in (done.shards if done else ()) if sizes.get(e.path) != e.bytes]
+        findings += left_out(source, seen, folder, done, lost)
     report = VerifyReport(
         path=str(folder),
         read_data=read_data,
@@ -339,11 +341,19 @@ def _update(store: Store, folder: Location, packed: Manifest) -> str:
 
 
 def left_out(
-    source: Source, seen: list[Seen], folder: Location, packed: Manifest | None
+    source: Source,
+    seen: list[Seen],
+    folder: Location,
+    packed: Manifest | None,
+    lost: Sequence[ShardEntry] = (),
 ) -> Iterator[Finding]:
-    """Report the records of the store that are in no shard."""
+    """Report the records of the store that are in no shard; not those of shards that are lost."""
     found = {key for shard in seen for key in shard.keys}
     store, longest = source.store, source.store.recipe.longest_key
+    for entry in lost:
+        with suppress(ShardwrightError):  # then its samples are not known
+            ids = index.load_listed(folder, entry).head.ids
+            found.update(keys.key(image_id, longest) for image_id in ids)
     settings = packed.runs[-1].settings if packed else None
     top = top_folder(folder, settings) if settings else folder
     asked = wanted(store, settings, top) if settings else None
@@ -365,6 +375,9 @@ def left_out(
         as_before = msgspec.structs.replace(settings, limit=None, buckets=[])
         flags = as_before.flags(store.folder, top)
         fix += f", run {commands.pack(store, top, how, *flags)}"
+        if lost and how == "--append":
+            fix += " once the missing shards are restored"
+            fix += "" if isinstance(folder, Url) else f", or run {again.overwrite(store, top)}"
         if isinstance(folder, Url) and how == "--overwrite":
             fix = f"the store was made with other settings ({listed}); {_PACK_AGAIN}"
     elif names:  # the rest may be held out of training
