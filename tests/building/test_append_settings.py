@@ -138,7 +138,7 @@ def test_the_captions_file_given_last_holds_although_nothing_was_built(
         assert done.returncode == (3 if fails else 0), done.stderr
         assert "captions:" not in done.stderr
     other = captioned(images.parent / "other", range(9), "from another file")
-    for given in (["--captions", other], []):
+    for given in (["--captions", str(other)], []):
         done = run(*flags, *given)
         assert done.returncode == (3 if fails else 0), done.stderr
     assert "other.csv, as in the last build\n" in done.stderr

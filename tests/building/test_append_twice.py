@@ -31,11 +31,10 @@ def output(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def append(images: Path, output: Path, *flags: str) -> tuple[int, str]:
+def append(images: Path, output: Path) -> tuple[int, str]:
     """Append by the command; give its exit code, and what it prints."""
-    recipe = write_recipe(images.parent)
-    words = (images, "-o", output, "--recipe", recipe, "--encoders", "sketch", "--append", *flags)
-    done = run("build", *words)
+    words = ("--recipe", write_recipe(images.parent), "--encoders", "sketch", "--append")
+    done = run("build", images, "-o", output, *words)
     return done.returncode, done.stdout + done.stderr
 
 

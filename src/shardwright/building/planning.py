@@ -40,8 +40,9 @@ from shardwright.packing import groups, start
 from shardwright.packing.again import Asked, Last
 from shardwright.packing.again import announce as announce_kept
 from shardwright.packing.choice import FLAGS, Choice, read_lists
-from shardwright.packing.targets import Target, find_targets
+from shardwright.packing.targets import Target, find_targets, overwriting
 from shardwright.progress import Progress, quantity
+from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.manifest import PackSettings, Run, Unfinished, relative_name
 from shardwright.shards.format.moving import stage_of
 from shardwright.storage import files
@@ -49,6 +50,8 @@ from shardwright.storage.remote import storage_at
 from shardwright.storage.urls import Location, Url, is_within, location
 from shardwright.summary import Count
 from shardwright.text import shown
+
+_OTHER = "another --output-dir"
 
 
 def planned(
@@ -220,7 +223,8 @@ def _asked(
         settings = _chosen_as(earlier, settings, request)
     choice, again, given = Choice(settings, request.recipe.selection), request.again, None
     if again is None:
-        choice = read_lists(settings, output)
+        ways = with_layout("--overwrite", earlier.settings if earlier else None)
+        choice = read_lists(settings, output, _OTHER if isinstance(output, Url) else ways)
     if way is not None and request.given is not None:
         last = Last(output, earlier, earlier.settings) if earlier else None
         flags = Asked(output, way, request.given, output)
@@ -264,7 +268,8 @@ def _chosen_as(earlier: Run | Unfinished, own: PackSettings, request: Request) -
     was = before.conditions(output)
     if request.way == "append" and settings.conditions(output) != was:
         what = f"was {'built' if earlier.is_build else 'packed'} {start.spelt(was)}"
-        fix = "give the same conditions, or --overwrite, or another --output-dir"
+        ways = "" if isinstance(output, Url) else f"{overwriting(output)}, or "
+        fix = f"give the same conditions, or {ways}{_OTHER}"
         raise UsageError(f"{what}, so nothing was written", path=output, fix=fix)
     return settings
 

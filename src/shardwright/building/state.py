@@ -25,14 +25,15 @@ from shardwright.interrupts import check
 from shardwright.packing import start
 from shardwright.packing.outdated import Packed
 from shardwright.packing.start import Start, existing
-from shardwright.packing.targets import Target
+from shardwright.packing.targets import Target, overwriting
 from shardwright.recipes import Recipe
 from shardwright.recipes.compare import differences
 from shardwright.shards.format import consistency, manifest, records
+from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.manifest import Manifest, Run, Unfinished
 from shardwright.shards.format.moving import stage_of
 from shardwright.shards.format.names import existing_buckets
-from shardwright.shards.format.parts import parts_of
+from shardwright.shards.format.parts import parts_of, top_folder
 from shardwright.storage import files
 from shardwright.storage.local import LocalStorage
 from shardwright.storage.objects import together
@@ -277,7 +278,9 @@ def _start(folder: Location, way: str | None, over: bool) -> Start:
         return start.after(folder, base, note.append, note)
     if way == "append":
         if note is not None:  # its shards are there already, and in no manifest
-            fix = "finish it with shardwright pack --resume, or give --overwrite"
+            ways = ("--resume", "--overwrite")
+            resume, again = (with_layout(each, note.settings) for each in ways)
+            fix = f"finish it with shardwright pack {resume}, or give {again}"
             raise UsageError("its last run was an interrupted pack", path=folder, fix=fix)
         return start.append(folder)
     return start.fresh(folder, overwrite=way == "overwrite", only=[])
@@ -332,7 +335,8 @@ def require_same_kind(place: Place, recipe: Recipe, made: Mapping[str, Entry]) -
         return
     fix = f"give {_OTHER}"
     if not isinstance(place.folder, Url):
-        fix = f"build all of it again with --overwrite, or {fix}"
+        top = top_folder(place.folder, base.runs[-1].settings)
+        fix = f"build all of it again with {overwriting(top)}, or {fix}"
     if (before := base.samples_of().ids) != recipe.ids:  # then all images would be new
         what = f"its image ids were made with --ids {before}, now {recipe.ids}"
         fix = f"give --ids {before}, or {fix}"

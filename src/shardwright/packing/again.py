@@ -7,7 +7,6 @@ them out (buckets, limit, shuffle, shard size) is as given now; only a sync goes
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,15 +16,13 @@ from shardwright.packing import start
 from shardwright.packing.choice import require_lists
 from shardwright.packing.request import Request
 from shardwright.packing.start import Start
-from shardwright.packing.targets import Target
+from shardwright.packing.targets import Target, recorded
 from shardwright.progress import Progress, quantity
 from shardwright.recipes.split import Split
 from shardwright.shards.format import manifest
-from shardwright.shards.format.again import complete
 from shardwright.shards.format.manifest import (
     CONDITIONS,
     IdsFile,
-    Manifest,
     PackSettings,
     Run,
     Unfinished,
@@ -201,21 +198,6 @@ def _is_damaged(folder: Location) -> bool:
     except DamageError:
         return True
     return False
-
-
-def recorded(top: Location) -> tuple[Run | Unfinished, PackSettings] | None:
-    """Give the last run into a folder or its parts, and the settings that pack all of it again."""
-    folders = list(parts_of(top).values()) or [top]
-    if (last := start.current_run(folders)) is None:
-        return None
-    done = [found for found in map(_readable, folders) if found is not None]
-    return last, complete(last.settings, done)
-
-
-def _readable(folder: Location) -> Manifest | None:
-    with suppress(DamageError):
-        return manifest.load_manifest(folder)
-    return None
 
 
 def overwrite(store: Store, top: Location) -> str:

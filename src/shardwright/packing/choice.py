@@ -152,9 +152,12 @@ def read_choice(settings: PackSettings, store: Store, top: Location) -> Choice:
     )
 
 
-def read_lists(settings: PackSettings, folder: Location) -> Choice:
-    """Read the lists that settings name relative to a folder; nothing is known of the images."""
-    settings, found = _lists(settings, folder, "--overwrite")
+def read_lists(settings: PackSettings, folder: Location, ways: str) -> Choice:
+    """Read the lists that settings name relative to a folder; nothing is known of the images.
+
+    ``ways`` are those to change the lists where there are shards, for advice.
+    """
+    settings, found = _lists(settings, folder, ways)
     excluded = found.get("exclude_ids_file", frozenset())
     groups = read_groups(settings.split, folder)
     return Choice(settings, Selection(), found.get("ids_file"), excluded, groups=groups)

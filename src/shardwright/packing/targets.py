@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from shardwright.errors import DamageError, UsageError
-from shardwright.packing.start import existing
+from shardwright.packing.start import current_run, existing
 from shardwright.recipes.split import Split
-from shardwright.shards.format import parts
-from shardwright.shards.format.manifest import PackSettings
+from shardwright.shards.format import manifest, parts
+from shardwright.shards.format.again import complete, with_layout
+from shardwright.shards.format.manifest import Manifest, PackSettings, Run, Unfinished
 from shardwright.shards.format.names import existing_buckets
 from shardwright.storage.urls import Location
 from shardwright.store.commands import quoted, split_flags
@@ -79,7 +80,8 @@ def _require_all_new(
     """Raise if parts would stay beside shards that are not split."""
     if way != "overwrite" or settings.buckets:
         what = f"is split into {', '.join(before)}, so nothing was written"
-        fix = "to drop the split, make all shards again with --overwrite --split none"
+        way = overwriting(output, "--split", "none")
+        fix = f"to drop the split, make all shards again with {way}"
         raise UsageError(what, path=output, fix=fix)
 
 
@@ -110,5 +112,26 @@ def _require_same(output: Location, split: Split | None, before: Split, top: Loc
         f"was split with {was}, so nothing was written: another split would move samples "
         "between its parts",
         path=output,
-        fix=f"give {was}, or make all shards again with --overwrite and --split",
+        fix=f"give {was}, or make all shards again with {overwriting(top)} and --split",
     )
+
+
+def recorded(top: Location) -> tuple[Run | Unfinished, PackSettings] | None:
+    """Give the last run into a folder or its parts, and the settings that pack all of it again."""
+    folders = list(parts.parts_of(top).values()) or [top]
+    if (last := current_run(folders)) is None:
+        return None
+    done = [found for found in map(_readable, folders) if found is not None]
+    return last, complete(last.settings, done)
+
+
+def _readable(folder: Location) -> Manifest | None:
+    with suppress(DamageError):
+        return manifest.load_manifest(folder)
+    return None
+
+
+def overwriting(top: Location, *flags: str) -> str:
+    """Spell --overwrite for a folder, with flags, and with the layout that it does not keep."""
+    found = recorded(top)
+    return with_layout(" ".join(["--overwrite", *flags]), found[1] if found else None)

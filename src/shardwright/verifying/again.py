@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from shardwright.packing import again
+from shardwright.packing.targets import recorded
 from shardwright.shards.format.again import elsewhere, with_layout
 from shardwright.storage.urls import Location, Url
 from shardwright.store.findings import VerifyReport
@@ -22,7 +22,7 @@ def with_flags(found: VerifyReport, target: Location, store: Path | None) -> Ver
     """
     if not any(_WAY.search(one.fix) for one in found.findings):
         return found
-    last = again.recorded(target)
+    last = recorded(target)
     run, settings = last or (None, None)
     folder = target if run and run.is_build else store  # that its lists are named from
 
