@@ -15,6 +15,7 @@ import xxhash
 from shardwright import regular
 from shardwright.errors import InputMissingError, ShardwrightError, UsageError
 from shardwright.packing.groups import read_groups
+from shardwright.packing.staying import Staying, find_staying
 from shardwright.recipes import Recipe, Selection
 from shardwright.shards.format.manifest import IdsFile, PackSettings, relative_name
 from shardwright.storage.files import absence, explained
@@ -54,6 +55,7 @@ class Choice:
     first_ids: Mapping[str, str] = field(default_factory=dict)  # of renamed images
     beyond: Mapping[str, str] = field(default_factory=dict)  # by image: the limit that it exceeds
     groups: Mapping[str, str] = field(default_factory=dict)  # of a split: by image, the first of it
+    staying: Staying = field(default_factory=Staying)  # groups that are packed
 
     @cached_property
     def where(self) -> list[Condition]:
@@ -89,6 +91,8 @@ class Choice:
         """Give the part of the split that a sample belongs to."""
         split, own = self.settings.split, self.first_ids.get(image_id, image_id)
         if named := self.groups.get(image_id) or self.groups.get(own):
+            if named in self.staying.parts:
+                return self.staying.parts[named]
             own = self.first_ids.get(named, named)
         return split.part_of(own if group is None else group) if split else None
 
@@ -141,6 +145,7 @@ def read_choice(settings: PackSettings, store: Store, top: Location) -> Choice:
                 beyond[known.image_id] = limit
     for name, ids in found.items():
         found[name] = ids.union(now for now, first in first_ids.items() if first in ids)
+    groups = read_groups(settings.split, top)
     return Choice(
         settings,
         limits,
@@ -148,7 +153,8 @@ def read_choice(settings: PackSettings, store: Store, top: Location) -> Choice:
         found.get("exclude_ids_file", frozenset()),
         first_ids,
         beyond,
-        read_groups(settings.split, top),
+        groups,
+        find_staying(settings.split, groups, first_ids, top),
     )
 
 

@@ -35,6 +35,7 @@ from shardwright.packing.request import Request
 from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.packing.select import Selected, select
 from shardwright.packing.start import Start, existing, mixed, packed_from
+from shardwright.packing.staying import Staying
 from shardwright.packing.summary import PackSummary
 from shardwright.packing.targets import Target, find_targets
 from shardwright.progress import Progress
@@ -84,6 +85,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     settings = choice.settings
     asked = again.Asked(request.output_dir, request.way, request.given, store.folder)
     again.announce(asked, last, settings, targets, progress)
+    choice.staying.announce(top, request.way, progress)
     found = scan(store, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
     source = _source(store, store_id)
@@ -133,7 +135,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
                 what = "another run has written here"
                 raise SourceChangedError(what, path=request.output_dir, fix="run again")
             old = {job.target.prefix: job.old for job in active}
-            _write(active, source, request, progress)
+            _write(active, source, choice.staying, request, progress)
     summary = summarize(
         jobs,
         selected,
@@ -263,7 +265,9 @@ def _kept(layout: Plan, start: Start, folder: Location, way: str | None) -> dict
     return {path: e for path, e in entries.items() if e.bucket not in start.replaced}
 
 
-def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Progress) -> None:
+def _write(
+    jobs: Sequence[Job], source: _Source, staying: Staying, request: Request, progress: Progress
+) -> None:
     """Write the shards that are missing, then the manifest of each target."""
     plans = {job.target.part: job.layout.digest() for job in jobs}
     parts = {
@@ -286,6 +290,7 @@ def _write(jobs: Sequence[Job], source: _Source, request: Request, progress: Pro
             store_id=source.store_id,
             parts=parts or UNSET,
             sync=sync.note(job.start),
+            groups=UNSET if job.start.append or job.start.before else dict(staying.parts) or UNSET,
         )
         for job in jobs
     ]

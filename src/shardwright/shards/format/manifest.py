@@ -201,6 +201,7 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     store_id: str | UnsetType = UNSET  # as of a run
     parts: dict[str, str] | UnsetType = UNSET  # as of a run
     sync: Before | UnsetType = UNSET  # what a sync needs to be finished
+    groups: dict[str, str] | UnsetType = UNSET  # by the first image: the part a group was packed in
     build: dict[str, Any] | UnsetType = UNSET  # as of a run
 
     @property
