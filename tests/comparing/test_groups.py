@@ -106,7 +106,7 @@ def test_a_group_that_was_packed_in_two_parts_goes_to_training_and_it_says_so(
     )
     first = "go to the first of these parts"
     text = printed_all(capsys, *words, "--append")
-    assert f"{says}: new copies {first}; to move the others too, use --sync\n" in text
+    assert f"{says}: new copies {first}; --sync moves the others there\n" in text
     assert where(output) == before
     text = printed_all(capsys, *words, "--sync")
     assert f"{says}: all of it goes to the first of these parts, train before all others\n" in text

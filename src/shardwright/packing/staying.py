@@ -37,7 +37,7 @@ class Staying:
             what = f"{count} of copies {are} packed in several parts, {self.example}"
             goes = "all of it goes to the first of these parts, train before all others"
             if way == "append":
-                goes = "new copies go to the first of these parts; to move the others too, use --sync"
+                goes = "new copies go to the first of these parts; --sync moves the others there"
             progress.say(f"{top}: {what}: {goes}")
 
 
