@@ -317,3 +317,22 @@ def test_a_provenance_that_cannot_be_read_does_not_stop_status(store: SmallStore
     provenance.write(store.root, {})
     (store.root / ".shardwright/provenance.json").write_text("{")
     assert next_command(store.root).startswith("shardwright pack")
+
+
+def test_samples_that_conditions_leave_out_are_not_counted_as_left_by_a_limit(
+    store: SmallStore, tmp_path: Path
+) -> None:
+    names = [json.loads(line)["image_id"] for line in store.jsonl.read_text().splitlines()]
+    (tmp_path / "no.txt").write_text(f"{names[0]}\n")
+    output = tmp_path / "shards"
+    where = [f'image_id != "{names[1]}"']
+    shardwright.pack(
+        derived_dir=store.root, output_dir=output, limit=1, where=where,
+        exclude_ids_file=tmp_path / "no.txt",
+    )  # fmt: skip
+    status = shardwright.status(derived_dir=store.root, output_dir=output)
+    decision = f"whether to add to {output} is your decision"
+    assert status.next_reason == f"1 ready sample not packed yet; {decision}"
+    shardwright.pack(derived_dir=store.root, output_dir=output, append=True)
+    status = shardwright.status(derived_dir=store.root, output_dir=output)
+    assert status.next_reason == f"every sample is packed in {output}, except 2 that are left out"

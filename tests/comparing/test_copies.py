@@ -321,7 +321,7 @@ def test_later_runs_go_on_with_the_groups_and_follow_the_file_from_anywhere(
     assert f"was split with --split val=30% --split-by {groups}, so nothing was written" in error
     (tmp_path / "lists").rename(tmp_path / "moved")
     error = printed(capsys, *words, "--sync", code=2)
-    assert f"{groups}: --split-by: no such file; restore it, or give a list that" in error
+    assert f"{groups}: --split-by: no such file; restore it, or write it again with" in error
 
 
 def test_a_chain_of_near_duplicates_is_one_group_although_its_ends_are_unlike(

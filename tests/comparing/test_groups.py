@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shardwright import derive, look, pack, verify
+from shardwright import derive, look, pack, status, verify
 from shardwright.cli.main import main
 from shardwright.layout import JSONL_NAME
 from shardwright.storage.files import using
@@ -152,3 +152,93 @@ def test_groups_stay_where_they_were_after_a_kill_at_any_moment_and_resume(
             break
     assert killed > 5
     assert where(output) == after
+
+
+def next_of(store: Path, output: Path) -> tuple[str | None, str]:
+    found = status(store, output_dir=output)
+    return found.next_command, found.next_reason
+
+
+def test_status_reports_the_samples_that_a_sync_would_move_to_another_part(
+    store: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    output, groups = tmp_path / "shards", listed(tmp_path / "copies.jsonl")
+    words = packed(store, output, groups)
+    complete = f"every sample is packed in {output}"
+    assert next_of(store, output)[1] == complete
+    listed(groups, (VAL[0], TRAIN[0]), (TRAIN[1], VAL[1]))
+    command, why = next_of(store, output)
+    assert why == f"2 packed samples in {output} belong to another part of the split"
+    assert command == f"shardwright pack --derived-dir {store} --output-dir {output} --sync"
+    append = f"--output-dir {output} --append"
+    (tmp_path / "ids.txt").write_text(f"{TRAIN[5]}\n")
+    printed(capsys, *words, "--sync", "--exclude-ids-file", tmp_path / "ids.txt")
+    assert next_of(store, output)[1] == f"{complete}, except 1 that is left out"
+    assert append not in str(next_of(store, output)[0])
+    listed(groups, (TRAIN[0], VAL[0]), (VAL[1], TRAIN[1]))
+    assert next_of(store, output)[1] == f"{complete}, except 1 that is left out"
+
+
+def edit(store: Path, *names: str) -> None:
+    """Add a column to records."""
+    jsonl = store / JSONL_NAME
+    records = [json.loads(line) for line in jsonl.read_text().splitlines()]
+    records = [one | ({"note": "seen"} if one["image_id"] in names else {}) for one in records]
+    jsonl.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_status_counts_moved_samples_beside_others_that_are_outdated(
+    store: Path, tmp_path: Path
+) -> None:
+    output, groups = tmp_path / "shards", listed(tmp_path / "copies.jsonl")
+    packed(store, output, groups)
+    listed(groups, (VAL[0], TRAIN[0]))
+    edit(store, TRAIN[5], TRAIN[6])
+    what = "changed, removed or excluded since, or belong to another part of the split"
+    assert next_of(store, output)[1] == f"3 packed samples in {output} {what}"
+
+
+def test_when_the_list_of_groups_is_gone_every_message_names_commands_that_work(
+    store: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    output, groups = tmp_path / "shards", tmp_path / "copies.jsonl"
+    look(store, duplicates=groups)
+    words = packed(store, output, groups)
+    before = where(output)
+    groups.unlink()
+    edit(store, TRAIN[5])
+    problem = (
+        f"{groups}: --split-by: no such file; restore it, or write it again with shardwright look "
+        f"{output} --duplicates {groups}, or follow another list with pack --sync --split-by FILE"
+    )
+    assert next_of(store, output) == (None, f"pack would stop: {problem}")
+    for way in ("--sync", "--append", "--overwrite"):
+        assert problem in printed(capsys, *words, way, code=2)
+    assert where(output) == before
+    other = tmp_path / "c2.jsonl"
+    look(output, duplicates=other)
+    error = printed(capsys, *words, "--append", "--split-by", other, code=2)
+    was = f"--split val=30% --split-by {groups}"
+    assert f"was split with {was}, so nothing was written" in error
+    assert "; give --sync to follow another list, or make all shards again with --over" in error
+    text = printed_all(capsys, *words, "--sync", "--split-by", other)
+    assert f"--split was val=30% --split-by {groups} and is val=30% --split-by {other}" in text
+    assert where(output) == before
+    assert next_of(store, output)[1] == f"every sample is packed in {output}"
+    other.rename(groups)
+    assert main([*words, "--sync", "--split", "val=30%", "--split-by", str(groups)]) == 0
+    error = printed(capsys, *words, "--sync", "--split", "val=20%", "--split-by", groups, code=2)
+    assert "another split would move samples between its parts" in error
+
+
+def test_a_list_of_groups_that_is_not_there_for_a_new_folder_is_to_be_written_by_look(
+    store: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    groups, output = tmp_path / "copies.jsonl", tmp_path / "shards"
+    words = ("pack", store, "--output-dir", output, "--split-by", groups)
+    assert f"--split-by {groups}: there is no split; add --split, " in printed(
+        capsys, *words, code=2
+    )
+    look_first = f"{groups}: --split-by: no such file; give a list that shardwright look"
+    error = printed(capsys, *words, "--split", "val=30%", code=2)
+    assert f"{look_first} --duplicates wrote" in error

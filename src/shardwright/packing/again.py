@@ -7,6 +7,7 @@ them out (buckets, limit, shuffle, shard size) is as given now; only a sync goes
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -176,14 +177,16 @@ def _differences(asked: Asked, last: Last, settings: PackSettings) -> Iterator[s
             if was.xxh3 != file.xxh3:
                 path = joined(asked.folder, file.path)
                 yield f"{flag} {quoted(str(path))} has changed since"
-    before, now = _from_here(last.settings, asked.folder), _from_here(now, asked.folder)
+    before, now = (_from_here(one, asked.folder, last.top) for one in (last.settings, now))
     for flag, old, new in start.changed_settings(before, now):
         yield f"{flag} was {old} and is {new}"
 
 
-def _from_here(settings: PackSettings, folder: Location) -> PackSettings:
+def _from_here(settings: PackSettings, folder: Location, top: Location) -> PackSettings:
     """Give settings with their lists as the user would name them, to be shown."""
-    lists = {}
+    lists: dict[str, Any] = {}
+    if (split := settings.split) and split.by is not None and split.has_groups:
+        lists["split"] = replace(split, by=near(str(joined(top, split.by))))
     for name in CONDITIONS:
         if isinstance(file := getattr(settings, name), IdsFile):
             path = near(str(joined(folder, file.path)))

@@ -105,18 +105,20 @@ def group_text(record: Record, by: str | None) -> str | None:
     return msgspec.json.encode(value).decode()
 
 
-def wanted(store: Store, settings: PackSettings, top: Location) -> set[str] | None:
+def wanted(store: Store, settings: PackSettings, top: Location) -> dict[str, str | None] | None:
     """Give the ids of a store that a run with these settings would pack, if they are ready.
 
-    None for all of them. The folder ``top`` is the one that it packs into, of all parts.
+    With each comes its part, if samples may change theirs. None stands for all of them. The folder
+    ``top`` is the one that it packs into, of all parts.
     """
-    if not settings.is_choice and store.recipe.selection == Selection():
+    may_move = settings.split is not None and settings.split.by is not None
+    if not settings.is_choice and not may_move and store.recipe.selection == Selection():
         return None
     try:
         choice = read_choice(settings, store, top)
-    except ShardwrightError:  # pack reports it; without the lists, what they leave out is unknown
-        choice = Choice(settings, store.recipe.selection)
-    found: set[str] = set()
+    except ShardwrightError:  # pack reports it; without the lists, what they ask for is unknown
+        choice = Choice(msgspec.structs.replace(settings, split=None), store.recipe.selection)
+    found: dict[str, str | None] = {}
     beside = {one.image_id: one for _, one in facts.read(store)} if choice.asks_facts else {}
     for _, record in records.walk(store.jsonl, records.parse):
         if records.is_image_id(image_id := record.get("image_id")):
@@ -125,8 +127,10 @@ def wanted(store: Store, settings: PackSettings, top: Location) -> set[str] | No
                 record = facts.fields(record, beside.get(image_id), store.recipe) | record
             taken = not any(not one.holds(record) for one in choice.conditions)
             taken &= choice.fault(image_id, None) is None
-            taken &= settings.part in (None, choice.part_of(image_id, group))
-            (found.add if taken else found.discard)(image_id)  # the later of two records wins
+            part = choice.part_of(image_id, group)
+            taken &= settings.part in (None, part)
+            found.pop(image_id, None)  # the later of two records wins
+            found |= {image_id: part} if taken else {}
     return found
 
 

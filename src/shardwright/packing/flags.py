@@ -11,6 +11,7 @@ from shardwright.errors import UsageError
 from shardwright.packing.choice import ids_file as file_of
 from shardwright.recipes.split import Split, choose_split
 from shardwright.shards.format.manifest import PackSettings, relative_name
+from shardwright.shards.format.parts import recorded_split
 from shardwright.storage.urls import Location
 from shardwright.store.where import parse
 from shardwright.validate import integer, names, place_or_none
@@ -52,6 +53,8 @@ def read_settings(
     )
     if split == NONE:
         split = recipe_split = None
+    if split is None and split_by is not None:  # another list, or column, for the same parts
+        recipe_split = recorded_split(top) or recipe_split
     chosen = choose_split(split, split_by, recipe_split)
     if chosen is not None and chosen.by is not None and chosen.has_groups:
         chosen = replace(chosen, by=relative_name(Path(chosen.by), top))

@@ -11,10 +11,13 @@ import xxhash
 
 from shardwright import regular
 from shardwright.errors import InputMissingError, UsageError
+from shardwright.packing.start import current_run
 from shardwright.recipes.split import Split
+from shardwright.shards.format.parts import parts_of
 from shardwright.storage.files import absence, explained
 from shardwright.storage.urls import Location
 from shardwright.store import records
+from shardwright.store.commands import command
 from shardwright.store.store import joined
 
 _FLAG = "--split-by"
@@ -75,10 +78,19 @@ def _lines(split: Split | None, top: Location) -> Iterator[_Line]:
 def _read(split: Split, top: Location) -> bytes:
     path = _path(split, top)
     if not path.is_file():
-        fix = f"restore it, or {_FIX}"
-        raise InputMissingError(f"{_FLAG}: {absence(path)}", path=path, fix=fix)
+        raise InputMissingError(f"{_FLAG}: {absence(path)}", path=path, fix=_restore(top, path))
     with explained(path):
         return regular.read(path)
+
+
+def _restore(top: Location, path: Path) -> str:
+    """Say how to go on without the file; if a folder was split by it, also with another."""
+    if (last := current_run(parts_of(top).values())) is None:
+        return _FIX
+    look = command("look", str(top), "--duplicates", str(path))
+    other = "build --overwrite" if last.is_build else "pack --sync"
+    fix = f"restore it, or write it again with {look}"
+    return f"{fix}, or follow another list with {other} {_FLAG} FILE"
 
 
 def _path(split: Split, top: Location) -> Path:

@@ -34,6 +34,7 @@ from shardwright.store.records import BadRecordError, is_image_id
 from shardwright.store.rules import Rules
 from shardwright.store.store import Store
 
+SPLIT = "split"  # why a sample moves to another part
 _CHUNK = 1 << 20  # bytes hashed at a time
 
 
@@ -157,7 +158,7 @@ def compare(
             elif not stays(sample) and not elsewhere(sample):
                 result.removed.add("not_selected", name)
             elif not stays(sample) or found.buckets[sample] != bucket:
-                why = result.moved[sample] = "aspect_bucket" if stays(sample) else "split"
+                why = result.moved[sample] = "aspect_bucket" if stays(sample) else SPLIT
                 result.changed.add(why, name)
             else:
                 stay.append(sample)

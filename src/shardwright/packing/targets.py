@@ -46,7 +46,7 @@ def find_targets(
     part, recorded = (own.part, own.split) if own else _named_beside(output)
     if part is not None and recorded is not None:
         top = output.absolute().parent
-        _require_same(output, None if flag is False else settings.split, recorded, top)
+        _require_same(output, None if flag is False else settings.split, recorded, top, way)
         return recorded, [Target(output, part)]
     going = [Target(folder, folder.name) for folder in parts.dropped_parts(output)]
     if own is not None or existing(output, existing_buckets(output)):
@@ -68,7 +68,7 @@ def find_targets(
         return None, [*going, Target(output)]
     if way != "overwrite" or settings.split is None or settings.buckets:
         for each in before.values():
-            _require_same(output, split, each, output)
+            _require_same(output, split, each, output, way)
     # Also parts that are no more: their shards are removed, as their samples are in others now.
     names = dict.fromkeys((*split.names, *before))
     return split, [Target(output / name, name) for name in names]
@@ -104,15 +104,22 @@ def _require_readable(output: Location) -> None:
             raise DamageError(error.what, path=error.path, fix=fix) from None
 
 
-def _require_same(output: Location, split: Split | None, before: Split, top: Location) -> None:
+def _require_same(
+    output: Location, split: Split | None, before: Split, top: Location, way: str | None
+) -> None:
     if split is None or split == before:
+        return
+    # Groups stay where they are packed, so that a sync can follow another list of them.
+    lists = split.parts == before.parts and split.has_groups and before.has_groups
+    if lists and way == "sync":
         return
     was = " ".join(map(quoted, split_flags(before, top)))
     raise UsageError(
         f"was split with {was}, so nothing was written: another split would move samples "
         "between its parts",
         path=output,
-        fix=f"give {was}, or make all shards again with {overwriting(top)} and --split",
+        fix=f"give {'--sync to follow another list' if lists else was}, or make all shards again "
+        f"with {overwriting(top)} and --split",
     )
 
 

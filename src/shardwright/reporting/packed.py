@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +14,8 @@ from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.packing import again
 from shardwright.packing.choice import require_lists, wanted
-from shardwright.packing.outdated import Packed, compare, of_jsonl
+from shardwright.packing.groups import read_groups
+from shardwright.packing.outdated import SPLIT, Comparison, Packed, compare, of_jsonl
 from shardwright.packing.scan import Scan
 from shardwright.packing.start import current_run, packed_ids
 from shardwright.progress import Progress, quantity
@@ -39,6 +40,7 @@ class _Packing:
     ready: int = 0  # of them, those whose id is ready in the store
     other: str = ""  # what it holds, if the store is another one or was recomputed since
     outdated: int = 0  # samples that the store has changed or removed since
+    moved: int = 0  # of them, those that belong to another part of the split
     damaged: bool = False
 
     def holds_all_of(self, jsonl: str) -> bool:
@@ -78,9 +80,21 @@ class _Group:
             return None
         try:
             require_lists(self.settings, store.folder)
+            read_groups(self.settings.split, self.top)
         except ShardwrightError as error:
             return error
         return None
+
+    def outdated(self) -> str | None:
+        """Say which of its samples a sync would update or remove, if there are any."""
+        count, moved = (
+            sum(getattr(one, n) for one in self.packings) for n in ("outdated", "moved")
+        )
+        if not count:
+            return None
+        what = ["changed, removed or excluded since"] if count > moved else []
+        what += [f"belong{'s' * (count == 1)} to another part of the split"] if moved else []
+        return f"{quantity(count, 'packed samples')} in {self.top} {', or '.join(what)}"
 
     def pack(self, store: Store, way: str) -> str:
         """Write the command that packs into it again, as its last run did."""
@@ -145,15 +159,14 @@ class Packings:
         mine = [group for group in alike if not group.other]
         name = self._jsonl
         for group in mine:
-            outdated = sum(one.outdated for one in group.packings)
-            if outdated and all(run.jsonl == name for one in group.packings for run in one.runs):
-                count = quantity(outdated, "packed samples")
-                why = f"{count} in {group.top} changed, removed or excluded since"
-                return commands.pack(store, group.top, "--sync"), why
-        for group in mine:
             if (problem := group.lists_problem(store)) is not None:
                 return None, f"pack would stop: {problem}"
-        left = {str(group.top): self._left_of(group, store) for group in mine}
+        for group in mine:
+            follows = all(run.jsonl == name for one in group.packings for run in one.runs)
+            if follows and (why := group.outdated()):
+                return commands.pack(store, group.top, "--sync"), why
+        asked = [self._asked(group, store) for group in mine]
+        left = {str(g.top): self._left_of(g, ids) for g, ids in zip(mine, asked, strict=True)}
         excluded = {str(group.top): self._excluded(group) for group in mine}
         for where in left:
             if not left[where]:
@@ -171,12 +184,15 @@ class Packings:
         if len(groups) == 1 and mine and mine[0].holds_all_of(name):
             count = quantity(left[str(mine[0].top)], "ready samples")
             return mine[0].pack(store, "--append"), f"{count} not packed yet"
-        if not self._left:
+        absent = self._left
+        if mine and (some := [ids for ids in asked if ids is not None]) == asked:
+            absent = absent & set[str]().union(*some)
+        if not absent:
             return None, "every sample is packed, in several folders"
         if not mine:
             why = f"every record is ready, but {self.output_dir} holds other shards"
             return None, f"{why}; pack into another --output-dir"
-        count = quantity(len(self._left), "ready samples")
+        count = quantity(len(absent), "ready samples")
         why = f"{count} not packed yet; whether to add to {mine[0].top} is your decision"
         return None, why
 
@@ -191,18 +207,19 @@ class Packings:
             group.settings = last.settings if last else None
         return list(groups.values())
 
-    def _left_of(self, group: _Group, store: Store) -> int:
-        """Count the ready samples that a group should have and has not."""
+    def _asked(self, group: _Group, store: Store) -> set[str] | None:
+        """Give the ready samples that a group should have; None for all of them."""
         settings = group.settings
         if settings is not None and group.top == self.output_dir:  # all parts are here
             settings = msgspec.structs.replace(settings, part=None)
         asked = wanted(store, settings, group.top) if settings else None
+        return None if asked is None else asked.keys() & self._ready
+
+    def _left_of(self, group: _Group, asked: set[str] | None) -> int:
+        """Count the ready samples that a group should have and has not."""
         if asked is None:
             return len(self._ready) - group.ready
-        asked &= self._ready
-        for one in group.packings:
-            asked -= packed_ids(one.folder)
-        return len(asked)
+        return len(asked.difference(*(packed_ids(one.folder) for one in group.packings)))
 
     def _excluded(self, group: _Group) -> str:
         """Say how many ready samples a group does not have, because they are not asked for."""
@@ -210,11 +227,21 @@ class Packings:
         are = "is" if out == 1 else "are"
         return f", except {out:,} that {are} left out" if out else ""
 
-    def _stays(self, settings: PackSettings, folder: Location) -> Callable[[int], bool]:
-        """Give whether a sample is asked for, in whichever part."""
-        top = top_folder(folder, settings)
+    def _compare(
+        self, folder: Location, packed: list[Packed], settings: PackSettings
+    ) -> Comparison:
+        """Compare packed samples, where some may not be asked for, or in another part."""
+        top, ids = top_folder(folder, settings), self._scan.ids
         asked = wanted(self._store, msgspec.structs.replace(settings, part=None), top)
-        return lambda sample: asked is None or self._scan.ids[sample] in asked
+        if asked is None:
+            return self._compared(folder, packed, stays=lambda sample: True)
+        here = {name for name, part in asked.items() if part in (None, settings.part)}
+        return self._compared(
+            folder,
+            packed,
+            stays=lambda sample: ids[sample] in here,
+            elsewhere=lambda sample: ids[sample] in asked,
+        )
 
     def _other(self, listed: Manifest) -> str:
         """Say what a folder holds, if the store is another one or was recomputed since."""
@@ -242,9 +269,9 @@ class Packings:
                     self._left.difference_update(() if found.other else ids)
                 if not found.other:
                     packed = of_jsonl(self._jsonl, packed, listed.runs)
-                    found.outdated = self._compared(
-                        folder, packed, stays=self._stays(listed.runs[-1].settings, folder)
-                    ).outdated
+                    compared = self._compare(folder, packed, listed.runs[-1].settings)
+                    found.outdated = compared.outdated
+                    found.moved = sum(why == SPLIT for why in compared.moved.values())
         except ShardwrightError:  # verify reports it
             found.damaged = True
         return found

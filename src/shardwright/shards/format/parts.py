@@ -46,6 +46,14 @@ def recorded_splits(output: Location) -> dict[str, Split]:
     return found
 
 
+def recorded_split(output: Location) -> Split | None:
+    """Find the split of a folder, or that which it is a part of."""
+    with suppress(DamageError):
+        if (own := last_settings(output)) is not None:
+            return own.split
+    return next(iter(recorded_splits(output).values()), None)
+
+
 def dropped_parts(output: Location) -> list[Location]:
     """Find the parts below a folder that go in an interrupted run, which drops their split."""
     found = []
