@@ -15,7 +15,9 @@ from shardwright.cli.main import main
 from shardwright.layout import JSONL_NAME
 from shardwright.storage.files import using
 from tests.comparing.test_copies import TRAIN, VAL, derived, few, printed, where
+from tests.derive.pictures import save
 from tests.faults import Killed, KillingDisk
+from tests.look.pictures import RECIPE, painted
 
 Printed = pytest.CaptureFixture[str]
 
@@ -104,12 +106,13 @@ def test_a_group_that_was_packed_in_two_parts_goes_to_training_and_it_says_so(
         f"{output}: 2 groups of copies are packed in several parts, "
         f"for example {TRAIN[0]} in train and {VAL[0]} in val"
     )
-    first = "go to the first of these parts"
+    first = "to the first of these, train before all others\n"
     text = printed_all(capsys, *words, "--append")
-    assert f"{says}: new copies {first}; --sync moves the others there\n" in text
+    assert f"{says}: new copies go {first}" in text
+    assert f"run shardwright look {output} --duplicates {groups}, then pack with --sync\n" in text
     assert where(output) == before
     text = printed_all(capsys, *words, "--sync")
-    assert f"{says}: all of it goes to the first of these parts, train before all others\n" in text
+    assert f"{says}: each goes {first}" in text
     after = where(output)
     assert {name for name in before if before[name] != after[name]} == {VAL[0], VAL[1]}
     assert {after[VAL[0]], after[VAL[1]]} == {"train"}
@@ -142,11 +145,11 @@ def test_groups_stay_where_they_were_after_a_kill_at_any_moment_and_resume(
         shutil.copytree(start, output, copy_function=shutil.copy2)
         try:
             with using(KillingDisk(call)):
-                pack(output_dir=output, **options, **{way: True})
+                pack(output_dir=output, **{**options, way: True})
         except Killed:
             killed += 1
             begun = any(output.glob("*/.shardwright/unfinished.json"))
-            pack(output_dir=output, **options, **{"resume" if begun else way: True})
+            pack(output_dir=output, **{**options, "resume" if begun else way: True})
             assert where(output) == after
         else:
             break
@@ -242,3 +245,28 @@ def test_a_list_of_groups_that_is_not_there_for_a_new_folder_is_to_be_written_by
     look_first = f"{groups}: --split-by: no such file; give a list that shardwright look"
     error = printed(capsys, *words, "--split", "val=30%", code=2)
     assert f"{look_first} --duplicates wrote" in error
+
+
+def test_build_appends_copies_to_the_part_where_their_group_is(
+    store: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    images, more, output = tmp_path / "images", tmp_path / "more", tmp_path / "built"
+    groups = listed(tmp_path / "copies.jsonl", (VAL[0], TRAIN[0]))
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    words = ("--recipe", tmp_path / "recipe.toml", "--output-dir", output, "--encoders", "sketch")
+    split = ("--split", "val=30%", "--split-by", groups)
+    printed(capsys, "build", images, *words, *split)
+    before = where(output)
+    assert before[TRAIN[0]] == before[VAL[0]] == "val"
+    new = [f"again{number}" for number in range(6)]
+    for name in new:
+        save(more / f"{name}.png", painted(64, 64, seed=0) // 8 * 8 + 4)
+        (more / f"{name}.txt").write_text("once more")
+    listed(groups, (TRAIN[0], VAL[0], *new[:3]), (TRAIN[1], VAL[1], *new[3:]))
+    text = printed_all(capsys, "build", more, *words, "--append")
+    assert f"{output}: 1 group of copies is packed in several parts, for example" in text
+    assert ": new copies go to the first of these, train before all others\n" in text
+    after = where(output)
+    assert before == {name: after[name] for name in before}
+    assert [after[name] for name in new] == ["val"] * 3 + ["train"] * 3
+    assert "written_samples: 0" in printed_all(capsys, "build", more, *words, "--append")

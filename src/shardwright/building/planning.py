@@ -40,6 +40,7 @@ from shardwright.packing import groups, start
 from shardwright.packing.again import Asked, Last
 from shardwright.packing.again import announce as announce_kept
 from shardwright.packing.choice import FLAGS, Choice, read_lists
+from shardwright.packing.staying import find_staying
 from shardwright.packing.targets import Target, find_targets, overwriting
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format.again import with_layout
@@ -107,7 +108,7 @@ def planned(
     if request.again is not None:
         outcome.layout = request.again.layout()
     else:
-        outcome.layout = _layout(outcome.plan, choice, places, known, folder, progress)
+        outcome.layout = _layout(request, outcome.plan, choice, places, known, folder, progress)
     outcome.places = [_without_ids(place) for place in places]
     if stored is None:
         _require_a_caption(outcome, request)
@@ -327,6 +328,7 @@ def _obstacle(places: Sequence[Place], asked: PlanFile, request: Request) -> str
 
 
 def _layout(
+    request: Request,
     asked: PlanFile,
     choice: Choice,
     places: Sequence[Place],
@@ -335,4 +337,8 @@ def _layout(
     progress: Progress,
 ) -> Plan:
     numbers = {place.target.part: place.begin.first_numbers for place in places}
+    there = ((each.target.part, i) for each in places for one in each.begin.packed for i in one.ids)
+    staying = find_staying(choice.settings.split, choice.groups, there, choice.first_ids)
+    staying.announce(request.output, request.way, progress)
+    choice = replace(choice, staying=staying)
     return plan.read(folder, asked.recipe, choice, known, numbers, Local(cores()), progress)

@@ -15,7 +15,7 @@ import xxhash
 from shardwright import regular
 from shardwright.errors import InputMissingError, ShardwrightError, UsageError
 from shardwright.packing.groups import read_groups
-from shardwright.packing.staying import Staying, find_staying
+from shardwright.packing.staying import Staying, find_staying, packed_in
 from shardwright.recipes import Recipe, Selection
 from shardwright.shards.format.manifest import IdsFile, PackSettings, relative_name
 from shardwright.storage.files import absence, explained
@@ -158,7 +158,7 @@ def read_choice(settings: PackSettings, store: Store, top: Location) -> Choice:
         first_ids,
         beyond,
         groups,
-        find_staying(settings.split, groups, first_ids, top),
+        find_staying(settings.split, groups, packed_in(top, settings.split), first_ids),
     )
 
 

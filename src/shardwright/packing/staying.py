@@ -35,24 +35,26 @@ class Staying:
         if self.apart:
             are, count = ("is", "1 group") if self.apart == 1 else ("are", f"{self.apart:,} groups")
             what = f"{count} of copies {are} packed in several parts, {self.example}"
-            goes = "all of it goes to the first of these parts, train before all others"
-            if way == "append":
-                goes = "new copies go to the first of these parts; --sync moves the others there"
-            progress.say(f"{top}: {what}: {goes}")
+            goes = "it goes" if self.apart == 1 else "each goes"
+            goes = "new copies go" if way == "append" else goes
+            progress.say(f"{top}: {what}: {goes} to the first of these, train before all others")
 
 
 def find_staying(
-    split: Split | None, groups: Mapping[str, str], first_ids: Mapping[str, str], top: Location
+    split: Split | None,
+    groups: Mapping[str, str],
+    packed: Iterable[tuple[str | None, str]],
+    first_ids: Mapping[str, str],
 ) -> Staying:
-    """Find the groups that are packed below a folder, by the same shares.
+    """Find the parts of groups by those that images are ``packed`` in.
 
     ``groups`` are the first images of groups by image, ``first_ids`` the first ids of renamed ones.
     """
     if split is None or not groups:
         return Staying()
     renamed = {first: now for now, first in first_ids.items()}
-    found: dict[str, dict[str, str]] = {}  # by group: an image of it in each part
-    for part, image_id in _packed(split, top):
+    found: dict[str, dict[str | None, str]] = {}  # by group: an image of it in each part
+    for part, image_id in packed:
         group = groups.get(image_id) or groups.get(renamed.get(image_id, image_id))
         if group is not None:
             found.setdefault(group, {}).setdefault(part, image_id)
@@ -65,12 +67,13 @@ def find_staying(
     return Staying({group: parts[0] for group, parts in order.items()}, len(apart), example)
 
 
-def _packed(split: Split, top: Location) -> Iterator[tuple[str, str]]:
-    """Give the parts that images are packed in, where parts have the same shares.
+def packed_in(top: Location, split: Split | None) -> Iterator[tuple[str, str]]:
+    """Give the parts of a folder that images are packed in, where parts have the same shares.
 
     Of a run that was interrupted, as it was before. What is damaged is not known.
     """
-    same = [part for part, known in recorded_splits(top).items() if known.parts == split.parts]
+    splits = recorded_splits(top) if split else {}
+    same = [part for part, known in splits.items() if split and known.parts == split.parts]
     notes = {part: manifest.load_unfinished(top / part) for part in same}
     for note in notes.values():
         if note and not note.append and not note.sync:  # it removes the shards that were there

@@ -87,11 +87,9 @@ class _Group:
 
     def outdated(self) -> str | None:
         """Say which of its samples a sync would update or remove, if there are any."""
-        count, moved = (
-            sum(getattr(one, n) for one in self.packings) for n in ("outdated", "moved")
-        )
-        if not count:
+        if not (count := sum(one.outdated for one in self.packings)):
             return None
+        moved = sum(one.moved for one in self.packings)
         what = ["changed, removed or excluded since"] if count > moved else []
         what += [f"belong{'s' * (count == 1)} to another part of the split"] if moved else []
         return f"{quantity(count, 'packed samples')} in {self.top} {', or '.join(what)}"
@@ -163,8 +161,8 @@ class Packings:
                 return None, f"pack would stop: {problem}"
         for group in mine:
             follows = all(run.jsonl == name for one in group.packings for run in one.runs)
-            if follows and (why := group.outdated()):
-                return commands.pack(store, group.top, "--sync"), why
+            if follows and (outdated := group.outdated()):
+                return commands.pack(store, group.top, "--sync"), outdated
         asked = [self._asked(group, store) for group in mine]
         left = {str(g.top): self._left_of(g, ids) for g, ids in zip(mine, asked, strict=True)}
         excluded = {str(group.top): self._excluded(group) for group in mine}
