@@ -21,6 +21,7 @@ from shardwright.cli.main import main
 from tests.commands import run, start
 from tests.derive.pictures import save
 from tests.look.pictures import HOSTILE, LONG, RECIPE, Folders, painted
+from tests.store.small import small_store
 from tests.tars import all_ids
 
 
@@ -273,3 +274,18 @@ def test_a_picture_is_the_same_whatever_the_scale_it_was_decoded_at(tmp_path: Pa
     assert whole.size == (1001, 803)
     expected = np.asarray(whole.resize(small.size, Image.Resampling.BOX)).astype(int)
     assert np.abs(np.asarray(small).astype(int) - expected).mean() < 2
+
+
+def test_a_damaged_manifest_is_named_by_the_path_that_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = small_store(tmp_path / "derived")
+    shardwright.pack(derived_dir=store.root, output_dir=tmp_path / "shards")
+    shardwright.pack(derived_dir=store.root, output_dir=tmp_path / "parts", split="val=50%")
+    monkeypatch.chdir(tmp_path)
+    for folder, damaged in (("shards", "shards"), ("parts", "parts/val")):
+        manifest = Path(damaged) / ".shardwright/manifest.json"
+        manifest.write_text(manifest.read_text().replace('"samples"', '"sampled"'))
+        for flags in (("--report", "page.html"), ("--duplicates", "copies.jsonl")):
+            done = run("look", folder, *flags)
+            assert done.stderr.startswith(f"error: {manifest}: is damaged; ")

@@ -83,9 +83,8 @@ class Part:
 
     def own_folder(self) -> Folder:
         """Give the folder for one thread and one shard, whose map is gone when it is read."""
-        return (
-            LocalFolder(self.folder.path) if isinstance(self.folder, LocalFolder) else self.folder
-        )
+        own = isinstance(self.folder, LocalFolder)
+        return LocalFolder(Path(self.folder.name)) if own else self.folder
 
     def _index(self, shard: Shard) -> ShardIndex | None:
         if shard.index_xxh3 is None:

@@ -85,8 +85,8 @@ class LocalFolder:
     groups_ahead = 2
 
     def __init__(self, path: Path) -> None:
+        self.name = str(path)  # as it was given, for messages
         self.path = path.absolute()  # so that a process may change its working folder
-        self.name = str(self.path)
         self._maps: OrderedDict[str, mmap.mmap] = OrderedDict()
         # Each mapped shard holds a file descriptor; half of the limit is left to others.
         self._most = max(16, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 15) // 2)
@@ -101,11 +101,11 @@ class LocalFolder:
             except FileNotFoundError:
                 yield None
             except OSError as error:
-                raise StorageError(str(error.strerror), path=self.path / path) from error
+                raise StorageError(str(error.strerror), path=f"{self.name}/{path}") from error
 
     def stamp(self, path: str) -> Stamp | None:
         try:
-            found = os.stat(f"{self.name}/{path}")
+            found = os.stat(f"{self.path}/{path}")
         except OSError as error:
             what = str(error.strerror)
             raise InputMissingError(what, path=f"{self.name}/{path}", fix=COPY) from None
@@ -136,7 +136,7 @@ class LocalFolder:
             self._maps.move_to_end(shard.path)
             return mapped
         try:
-            with regular.opened(f"{self.name}/{shard.path}") as file:
+            with regular.opened(f"{self.path}/{shard.path}") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:  # ValueError: it is empty
             what = f"cannot be mapped ({error})"
