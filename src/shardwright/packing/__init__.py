@@ -61,10 +61,8 @@ def pack(
     missing.
     """
     # Here, to keep the import of the package and --help fast.
-    from msgspec.structs import asdict
-
     from shardwright.engine.ray import ray_of, tasks_on
-    from shardwright.packing.flags import NONE, bucket_names, read_settings
+    from shardwright.packing.flags import bucket_names, read_settings
     from shardwright.packing.request import Request
     from shardwright.packing.run import run
     from shardwright.storage.probe import require_conditions
@@ -105,19 +103,19 @@ def pack(
         shuffle=shuffle,
         seed=seed,
     )
-    given = {name: value for name, value in asdict(settings).items() if value}
-    if limit is not None:
-        given["limit"] = settings.limit
-    if seed is not None:
+    flags = {
+        "buckets": settings.buckets,
+        "where": conditions,
+        "ids_file": ids_file,
+        "exclude_ids_file": exclude_ids_file,
+        "split": split or split_by,  # the recipe's is for a new folder
+        "limit": limit,
+        "shard_size": shard_size,
+        "shuffle": shuffle or None,
+    }
+    given = {n: getattr(settings, n) for n, value in flags.items() if value not in (None, [])}
+    if seed is not None:  # also for shuffled shards that a sync goes on with
         given["seed"] = int(seed)
-    if shard_size is None:
-        del given["shard_size"]
-    if split is None and split_by is None:
-        given.pop("split", None)  # the recipe's is for a new folder
-    excluding = {"ids_file": ids_file, "exclude_ids_file": exclude_ids_file, "split": split}
-    given |= {name: None for name, value in excluding.items() if value == NONE}
-    if conditions == [NONE]:
-        given["where"] = []
     ray, told, output = ray_of(engine, ray_address), progress or Progress(), places.shards
     if isinstance(output, Url):
         if overwrite or sync:
