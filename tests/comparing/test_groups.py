@@ -270,3 +270,35 @@ def test_build_appends_copies_to_the_part_where_their_group_is(
     assert before == {name: after[name] for name in before}
     assert [after[name] for name in new] == ["val"] * 3 + ["train"] * 3
     assert "written_samples: 0" in printed_all(capsys, "build", more, *words, "--append")
+
+
+def test_a_dry_run_reports_identical_files_in_two_parts_as_the_run_does(
+    store: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    output, groups = tmp_path / "shards", tmp_path / "copies.jsonl"
+    words = ("pack", "--derived-dir", store, "--output-dir", output)
+    split = ("--split", "val=30%", "--shard-size", "4")
+    text = printed(capsys, *words, *split, "--dry-run")
+    note = (
+        "note: copies of one image would be in several parts of the split:\n"
+        f"  identical files: 1 group (for example {TRAIN[0]} in train and {VAL[0]} in val)\n"
+        f"to keep them in one part, run shardwright look {store} --duplicates copies.jsonl, then "
+    )
+    by = "--split val=30% --split-by copies.jsonl --shard-size 4\n"
+    assert f"{note}pack with {by}" in text
+    assert "near-duplicates in several parts were not searched: this is a dry run\n" in text
+    assert not output.exists()
+    few(tmp_path, VAL[0])
+    leave = ("--exclude-ids-file", tmp_path / "ids.txt")
+    assert "copies of one image" not in printed(capsys, *words, *split, *leave, "--dry-run")
+    printed(capsys, *words, *split, *leave)
+    drop = ("--exclude-ids-file", "none")  # then one copy is in a shard that stays
+    text = printed(capsys, *words, "--sync", *drop, "--dry-run")
+    assert f"{note}pack all of it again with --overwrite {by}" in text
+    printed(capsys, "look", store, "--duplicates", groups)
+    words = ("pack", "--derived-dir", store, "--output-dir", tmp_path / "other")
+    together = (*split, "--split-by", groups, "--dry-run")
+    assert "copies of one image" not in printed(capsys, *words, *together)
+    groups.write_text("")
+    text = printed(capsys, *words, *together)
+    assert f"run shardwright look {store} --duplicates {groups}, then pack\n" in text

@@ -300,7 +300,8 @@ def copies_note(found: InParts | None) -> list[str]:
         if each
     ]
     if lines:
-        head = "note: copies of one image are in several parts of the split:"
+        are = "would be" if found.foreseen else "are"
+        head = f"note: copies of one image {are} in several parts of the split:"
         notes.append("\n".join([head, *lines, shown(found.fix)]))
     if found.not_searched is not None:
         what = "near-duplicates in several parts were not searched"

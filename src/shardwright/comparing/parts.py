@@ -19,15 +19,16 @@ from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe
 from shardwright.shards.format import index, manifest, records
-from shardwright.shards.format.manifest import Manifest, Run, ShardEntry
+from shardwright.shards.format.manifest import Manifest, PackSettings, ShardEntry
 from shardwright.shards.format.parts import parts_of
 from shardwright.shards.reader.catalog import Catalog, open_catalog
 from shardwright.shards.reader.folder import Folder, LocalFolder
 from shardwright.shards.reader.view import View
 from shardwright.storage.urls import Location, Url
+from shardwright.store import facts
 from shardwright.store.arrays import widened
 from shardwright.store.commands import command, quoted
-from shardwright.store.store import joined
+from shardwright.store.store import Store, joined
 
 _GROUP = 256  # samples that are read together
 _LIST = "copies.jsonl"
@@ -57,6 +58,7 @@ class InParts:
     least: float  # their cosine
     not_searched: str | None  # why near ones were not searched, although there is a vector
     fix: str
+    foreseen: bool = False  # by a dry run: nothing is packed yet
 
 
 def find_copies(top: Location, progress: Progress) -> InParts | None:
@@ -95,13 +97,51 @@ def _find(top: Location, progress: Progress) -> InParts | None:
         )
         for one, other, similarity in found.across(samples.parts, similar.DEFAULT)
     ]
+    last = next(iter(done.values())).runs[-1]
     return InParts(
         [pair for pair in pairs if pair.similarity is None],
         [pair for pair in pairs if pair.similarity is not None],
         vector.name if vector else None,
         similar.DEFAULT,
         not_searched,
-        _fix(top, next(iter(done.values())).runs[-1]),
+        _fix(top, top, last.settings, is_build=last.is_build),
+    )
+
+
+def foresee_copies(
+    samples: Sequence[tuple[str, str]],
+    store: Store,
+    top: Location,
+    settings: PackSettings,
+    new: bool,
+    progress: Progress,
+) -> InParts | None:
+    """Find identical files among samples that would be packed, each with its part.
+
+    None if there are not several parts. ``new`` is whether the folder ``top`` has no shards yet.
+    """
+    ids, parts = zip(*samples, strict=True) if samples else ((), ())
+    names = list(dict.fromkeys(parts))
+    if len(names) < 2:
+        return None
+    known = {  # as they would be on record in the shards
+        one.image_id: one.image.xxh3
+        for _, one in facts.read(store)
+        if one.image and not one.outdated
+    }
+    numbers = np.fromiter(map(names.index, parts), np.int64, len(parts))
+    found = copies.find(copies.hashes_of(map(known.get, ids)), None, progress)
+    return InParts(
+        [
+            Copy(ids[one], parts[one], ids[other], parts[other], None)
+            for one, other, _ in found.across(numbers, similar.DEFAULT)
+        ],
+        [],
+        None,
+        similar.DEFAULT,
+        "this is a dry run" if copies.image_vector(store.recipe) else None,
+        _fix(store.folder, top, settings, new=new),
+        foreseen=True,
     )
 
 
@@ -138,20 +178,28 @@ def _hashes(folder: Location, entry: ShardEntry) -> Hashes:
     return copies.hashes_of(known if len(known) == entry.samples else [None] * entry.samples)
 
 
-def _fix(top: Location, last: Run) -> str:
-    """Say how to keep copies in one part, as far as the split allows it."""
-    split, verb = last.settings.split, "build" if last.is_build else "pack"
+def _fix(
+    source: Location,
+    top: Location,
+    settings: PackSettings,
+    *,
+    is_build: bool = False,
+    new: bool = False,
+) -> str:
+    """Say how to keep copies of a source in one part of a folder, as far as the split allows it."""
+    split, verb = settings.split, "build" if is_build else "pack"
     by = split.by if split else None
     file = str(joined(top, by)) if split and by and split.has_groups else _LIST
-    look = command("look", str(top), "--duplicates", file)
+    look = command("look", str(source), "--duplicates", file)
     if split is None or (by and not split.has_groups):  # a column keeps other samples together
         return f"to list them, run {look}"
-    if by and not last.is_build:
-        return f"to keep them in one part, run {look}, then pack with --sync"
-    flags = [*replace(split, by=file).flags(), *last.settings.layout()]
+    if by and not is_build:
+        return f"to keep them in one part, run {look}, then pack{'' if new else ' with --sync'}"
+    flags = [*replace(split, by=file).flags(), *settings.layout()]
     how = "into another folder" if isinstance(top, Url) else "with --overwrite"
+    again = "with" if new else f"all of it again {how}"
     words = " ".join(map(quoted, flags))
-    return f"to keep them in one part, run {look}, then {verb} all of it again {how} {words}"
+    return f"to keep them in one part, run {look}, then {verb} {again} {words}"
 
 
 def _vector(done: Mapping[str, Manifest]) -> Component | None:

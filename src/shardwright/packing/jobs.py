@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.buckets import Bucket
+from shardwright.errors import DamageError
 from shardwright.packing import again
 from shardwright.packing.check import Checked
 from shardwright.packing.outdated import Comparison
@@ -17,6 +19,7 @@ from shardwright.packing.select import Selected
 from shardwright.packing.start import Start, existing
 from shardwright.packing.summary import BucketSummary, PackSummary, PartSummary, SyncSummary
 from shardwright.packing.targets import Target
+from shardwright.shards.format import index
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.format.parts import top_folder
@@ -77,6 +80,17 @@ class Job:
             for name in found
             if name not in stay and (name in new or name.partition("/")[0] in going)
         ]
+
+
+def foreseen(jobs: Sequence[Job], scan: Scan) -> Iterator[tuple[str, str]]:
+    """Give the samples that parts of a split will have, each with its part."""
+    for job in jobs:
+        part = job.target.part or ""
+        for shard in job.layout.shards:
+            yield from ((scan.ids[sample], part) for sample in shard.samples)
+        for entry in job.start.base.shards:
+            with suppress(DamageError):  # for verify to report
+                yield from ((name, part) for name in index.load(job.folder, entry.path).head.ids)
 
 
 def summarize(

@@ -22,7 +22,7 @@ from shardwright.errors import (
 from shardwright.packing import again, empty, publish, start, sync
 from shardwright.packing.check import check
 from shardwright.packing.choice import read_choice
-from shardwright.packing.jobs import Job, summarize
+from shardwright.packing.jobs import Job, foreseen, summarize
 from shardwright.packing.origin import (
     jsonl_name,
     require_one_jsonl,
@@ -148,10 +148,15 @@ def run(request: Request, progress: Progress) -> PackSummary:
         obstacle=obstacle,
         started=started,
     )
-    if split is not None and not request.dry_run:
-        from shardwright.comparing.parts import find_copies  # here: it takes long to load
+    if split is not None:
+        # Here, because it takes long to load.
+        from shardwright.comparing.parts import find_copies, foresee_copies
 
-        summary.copies = find_copies(top, progress)
+        if request.dry_run:
+            samples, new = list(foreseen(jobs, found)), last is None
+            summary.copies = foresee_copies(samples, store, top, settings, new, progress)
+        else:
+            summary.copies = find_copies(top, progress)
         summary.seconds = round(time.monotonic() - started, 3)
     return summary
 
