@@ -276,7 +276,7 @@ def _advice(summary: PackSummary) -> list[str]:
     advice += _gone("remove", summary.removed_shards, "", summary.dry_run)
     same = " with new ones of the same name"
     advice += _gone("replace", summary.replaced_shards, same, summary.dry_run)
-    advice += copies_note(summary.copies)
+    advice += copies_note(summary.copies, summary.dry_run)
     if summary.index_commands:
         are = "would be" if summary.dry_run else "are"
         head = (
@@ -287,7 +287,7 @@ def _advice(summary: PackSummary) -> list[str]:
     return advice
 
 
-def copies_note(found: InParts | None) -> list[str]:
+def copies_note(found: InParts | None, dry_run: bool = False) -> list[str]:
     """List the copies in several parts of a split, and how to keep them in one."""
     if found is None:
         return []
@@ -300,7 +300,7 @@ def copies_note(found: InParts | None) -> list[str]:
         if each
     ]
     if lines:
-        are = "would be" if found.foreseen else "are"
+        are = "would be" if dry_run else "are"
         head = f"note: copies of one image {are} in several parts of the split:"
         notes.append("\n".join([head, *lines, shown(found.fix)]))
     if found.not_searched is not None:

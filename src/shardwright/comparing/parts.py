@@ -58,7 +58,6 @@ class InParts:
     least: float  # their cosine
     not_searched: str | None  # why near ones were not searched, although there is a vector
     fix: str
-    foreseen: bool = False  # by a dry run: nothing is packed yet
 
 
 def find_copies(top: Location, progress: Progress) -> InParts | None:
@@ -141,7 +140,6 @@ def foresee_copies(
         similar.DEFAULT,
         "this is a dry run" if copies.image_vector(store.recipe) else None,
         _fix(store.folder, top, settings, new=new),
-        foreseen=True,
     )
 
 
