@@ -41,7 +41,7 @@ exit status:
 _BAR = 40  # characters for the largest bucket, where there is room
 _SHORTEST_BAR = 10
 _WIDTH = 120  # if the output is not a terminal
-_LEFTOVERS_LISTED = 10
+_LISTED = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +90,7 @@ def describe(status: StoreStatus) -> str:
         parts += [_update(each, several) for each in (status.update, *status.further_updates)]
     if status.leftovers:
         head = f"temporary files of a run that is interrupted or running: {len(status.leftovers):,}"
-        parts.append([head, *listed(list(map(shown, status.leftovers)), _LEFTOVERS_LISTED)])
+        parts.append([head, *listed(list(map(shown, status.leftovers)), _LISTED)])
     if status.packed:
         parts.append(["packed:", *starmap(_packed, status.packed.items())])
     if status.exported is not None:
@@ -130,16 +130,22 @@ def _update(update: Outlook, several: bool) -> list[str]:
         "update the record of {} (for example {})": ("images", update.columns),
         "rename {} (for example {})": ("images", update.renamed),
         "remove {} with --prune (for example {})": ("gone images", update.gone),
-        f"keep {{}}, not below {near(update.images)} (for example {{}})": (
-            "gone images",
-            update.elsewhere,
-        ),
     }
     lines = [
         "  " + words.format(quantity(found.count, unit), near(found.example))
         for words, (unit, found) in would.items()
         if found.count
     ]
+    if update.prune_command is not None:
+        kept, folder = update.undecided, near(update.images)
+        one = len(kept) == 1
+        lines.append(
+            f"  keep {quantity(len(kept), 'images')} that {'is' if one else 'are'} not found below "
+            f"{folder}, and may not have been there:"
+        )
+        lines += (f"  {line}" for line in listed([near(path) for path in kept], _LISTED))
+        them = "its record and arrays" if one else "their records and arrays"
+        lines.append(f"    to remove {them}, run {shown(update.prune_command)}")
     where = f"{near(update.images)} " if several else ""
     lines = [f"derive {where}--update would:", *lines] if lines else []
     if update.captions_problem is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from shardwright.deriving import generations, machine
 from shardwright.deriving.captions import Captions
+from shardwright.deriving.changes import Changes
 from shardwright.deriving.given import Given
 from shardwright.deriving.naming import given_id
 from shardwright.deriving.plan import Plan
@@ -16,6 +17,7 @@ from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress, quantity, size
 from shardwright.recipes import Component, Recipe, Side
 from shardwright.store import commands, paths
+from shardwright.store.facts import absolute
 from shardwright.text import near, shown
 
 _LISTED = 10  # paths
@@ -107,7 +109,9 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
             f"{quantity(len(columns), 'images')} with other columns than on record, for example "
             f"{shown(path)} ({shown(', '.join(names))}); updating {them}"
         )
-    if (gone := summary.gone_images) and not settings.request.prune:
+    below = os.path.join(absolute(str(settings.request.images)), "")
+    gone = [path for path in summary.gone_images if path.startswith(below)]
+    if gone and not settings.request.prune:
         images = quantity(len(gone), "images")
         progress.warn(
             f"{images} no longer there, for example {near(gone[0])}; keeping the records and "
@@ -176,24 +180,34 @@ def pruning(paths: list[str], progress: Progress, dry_run: bool) -> None:
         _list(paths, progress)
 
 
-def undecided(paths: list[str], request: Request, progress: Progress) -> None:
+def undecided(changes: Changes, request: Request, progress: Progress) -> None:
     """List the images that are not found and are kept, with the command that removes them."""
-    if not paths:
-        return
-    one = len(paths) == 1
-    progress.warn(
-        f"{quantity(len(paths), 'images')} on record {'is' if one else 'are'} not found. "
-        f"{'It' if one else 'They'} may not have been below {shown(request.images)}, so "
-        f"{'it is' if one else 'they are'} kept:"
-    )
-    _list(paths, progress)
-    below = os.path.commonpath([os.path.dirname(path) for path in paths])
-    if os.path.dirname(below) == below:  # nobody should prune all that was below the root
-        below = "DIR"
-    flags = ["--update"] * request.update
-    words = [str(request.images), *flags, "--prune-below", below]
-    command = commands.command("derive", *words, *commands.store_flags(request.store))
-    progress.say(f"to remove {_them(paths)}, run {command}")
+    kept, images = changes.undecided, shown(request.images)
+    copied = sorted(path for i, path in kept.items() if i in changes.originals)
+    missing = sorted(path for i, path in kept.items() if i not in changes.originals)
+    if missing:
+        one = len(missing) == 1
+        progress.warn(
+            f"{quantity(len(missing), 'images')} on record {'is' if one else 'are'} not found. "
+            f"{'It' if one else 'They'} may not have been below {images}, so "
+            f"{'it is' if one else 'they are'} kept:"
+        )
+        _list(missing, progress)
+        progress.say(f"to remove {_them(missing)}, run {_prune_below(missing, request)}")
+    if copied:
+        one = len(copied) == 1
+        progress.warn(
+            f"{quantity(len(copied), 'images')} on record {'is' if one else 'are'} not below "
+            f"{images}, but in a folder of which it may be a copy, so "
+            f"{'it is' if one else 'they are'} kept:"
+        )
+        _list(copied, progress)
+        them = "its record and arrays" if one else "their records and arrays"
+        progress.say(f"to remove {them} here, run {_prune_below(copied, request)}")
+
+
+def _prune_below(paths: list[str], request: Request) -> str:
+    return commands.prune_below(request.store, str(request.images), paths, update=request.update)
 
 
 def _list(paths: list[str], progress: Progress) -> None:

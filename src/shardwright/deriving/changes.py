@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from shardwright.deriving.moves import is_one_file, is_same, recognise
+from shardwright.deriving.moves import Moves, is_one_file, is_same, recognise, root_of
 from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
@@ -34,12 +34,16 @@ class Changes:
     relocated: dict[str, str] = field(default_factory=dict)
     # The paths on record of images that are not found, and of whose files nothing is known.
     unknown: dict[str, str] = field(default_factory=dict)
+    # The paths of images that are not here, but in a folder of which this one may be a copy.
+    originals: dict[str, str] = field(default_factory=dict)
+    moves: Moves = field(default_factory=lambda: Moves(""))
 
     @property
     def gone(self) -> dict[str, str]:
         """Give the paths of images that were below the folder, and were not renamed either."""
         below = self._below(self.absent, self.folder)
-        return below | (self._below(self.absent | self.unknown, self.also) if self.also else {})
+        others = self.absent | self.unknown | self.originals
+        return below | (self._below(others, self.also) if self.also else {})
 
     @property
     def elsewhere(self) -> dict[str, str]:
@@ -49,9 +53,9 @@ class Changes:
 
     @property
     def undecided(self) -> dict[str, str]:
-        """Give the paths of images that are not found, and may not be gone."""
-        gone, unknown = self.gone, self.unknown.items()
-        return self.elsewhere | {i: p for i, p in unknown if i not in gone}
+        """Give the paths of images that are not found here, and may not be gone."""
+        gone, others = self.gone, self.unknown | self.originals
+        return self.elsewhere | {i: p for i, p in others.items() if i not in gone}
 
     def _below(self, paths: dict[str, str], folder: str) -> dict[str, str]:
         start = os.path.join(folder, "")
@@ -60,7 +64,8 @@ class Changes:
     def relocations(self, store: Store) -> Iterator[Facts]:
         """Give the facts of images whose folder has moved, with their paths as they are now."""
         for _, entry in facts.read(store) if self.relocated else ():
-            if entry.image is not None and (path := self.relocated.get(entry.image_id)):
+            path = self.relocated.get(entry.image_id)
+            if entry.image is not None and path not in (None, entry.image.path):
                 yield structs.replace(entry, image=structs.replace(entry.image, path=path))
 
     def named(self, sources: list[Source]) -> list[Source]:
@@ -100,116 +105,95 @@ def find(
     gone. Where ids are made in another way than before (``by_path``), a file whose path is on
     record with another id was renamed too. A folder that has moved is recognised by its images.
     """
+    folder = facts.absolute(folder)
     shared, bad = contested(sources), problems(sources, store.recipe)
     numbers = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
     known = bytearray(len(sources))
-    absent: dict[str, ImageFile] = {}
-    moved: dict[str, int] = {}
-    twice: dict[str, int] = {}  # images of which there is a file at the old path too
-    lost: dict[str, ImageFile] = {}
+    roots, missing = set[str | None](), False  # of images that are not where they were
     for _, entry in facts.read(store):
         number, image = numbers.get(entry.image_id), entry.image
         if number is not None:
             known[number] = 1
-        if image is not None and entry.image_id not in shared:
-            there = "" if number is None else facts.absolute(sources[number].path)
-            same_name = os.path.basename(there) == os.path.basename(image.path)
-            if there == image.path:
-                continue
-            if not facts.is_gone(image.path):
-                if number is not None and same_name and not is_one_file(there, image.path):
-                    twice[entry.image_id] = number
-                continue
-            lost[entry.image_id] = image
-            if number is not None and same_name:
+            if image is not None:
+                here = facts.absolute(sources[number].path)
+                roots.add(root_of(image.path, here, folder))
+        elif image is not None and not missing:
+            missing = facts.is_gone(image.path)
+    moves = recognise(roots, folder, store, alone=missing)
+    absent: dict[str, ImageFile] = {}
+    moved: dict[str, int] = {}
+    relocated, originals = dict[str, str](), dict[str, str]()
+    for _, entry in facts.read(store):
+        number, image = numbers.get(entry.image_id), entry.image
+        if image is None or entry.image_id in shared:
+            continue
+        here = "" if number is None else facts.absolute(sources[number].path)
+        if here == image.path:
+            continue
+        now = moves.now(image.path) or image.path
+        if here == now and not facts.is_gone(image.path):
+            if not is_one_file(here, image.path):  # of a copy, the file in use is this one
+                relocated[entry.image_id] = here
+        elif facts.is_gone(now) or here == now:
+            if number is not None and os.path.basename(here) == os.path.basename(image.path):
                 moved[entry.image_id] = number
             else:
-                absent[entry.image_id] = image
+                absent[entry.image_id] = structs.replace(image, path=now)
+        elif now != image.path:
+            relocated[entry.image_id] = now
+        elif number is None and (copy := moves.perhaps(now)) and facts.is_gone(copy):
+            originals[entry.image_id] = now
     renamed, kept = dict[str, int](), dict[int, str]()
     if absent:
         new = {image_id: n for image_id, n in numbers.items() if not known[n]}
         nameless = [n for n, source in enumerate(sources) if not (source.image_id or source.fault)]
         renamed = _same_content(absent, new, nameless, sources, store, progress or Progress())
     if by_path:
-        renamed, kept = _same_path(renamed, bad, sources, store)
+        renamed, kept = _same_path(renamed, bad, sources, folder, store)
     taken = set(renamed.values())
     for image_id in absent.keys() - renamed.keys() - shared.keys():
         if image_id in numbers and numbers[image_id] not in taken:
             renamed[image_id] = numbers[image_id]  # replaced by a file of another format
-    now = moved | renamed
-    for image_id in _at_their_path(twice, sources, store):
-        now[image_id] = twice[image_id]
-    pairs = {i: facts.absolute(sources[n].path) for i, n in now.items()}
-    here = {source.image_id for source in sources}
-    paths, relocated = _relocated(absent, lost, pairs, here, facts.absolute(folder), store)
-    return Changes(paths, moved | renamed, kept, facts.absolute(folder), also, relocated)
-
-
-def _at_their_path(found: dict[str, int], sources: list[Source], store: Store) -> list[str]:
-    """Name the images whose records have the path at which they are found.
-
-    Then a file at another path, as in their facts, is that of a project which was copied.
-    """
-    return [
-        names.image_id
-        for _, names in (records.walk(store.jsonl, records.names) if found else ())
-        if isinstance(names.image_id, str)
-        and names.image_id in found
-        and isinstance(names.image_path, str)
-        and os.path.normpath(names.image_path)
-        == os.path.normpath(sources[found[names.image_id]].path)
-    ]
+    found = moved | renamed
+    paths, elsewhere = _relocated(absent, found, moves, store)
+    return Changes(
+        absent=paths,
+        renamed=found,
+        kept=kept,
+        folder=folder,
+        also=also,
+        relocated=relocated | elsewhere,
+        originals=originals,
+        moves=moves,
+    )
 
 
 def _relocated(
-    absent: dict[str, ImageFile],
-    lost: dict[str, ImageFile],
-    pairs: dict[str, str],
-    here: Container[str],
-    folder: str,
-    store: Store,
+    absent: dict[str, ImageFile], here: Container[str], moves: Moves, store: Store
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Give the paths at which images are missing now, and where those are that have moved.
 
-    ``lost`` are the images whose old path is gone, ``pairs`` has the new paths of images, and
-    ``here`` the ids of all that are found.
+    The images that are ``here`` have new paths already.
     """
-    copied = pairs.keys() - lost.keys()
-    known = dict(lost)
-    for _, entry in facts.read(store) if copied else ():
-        if entry.image is not None:
-            known[entry.image_id] = entry.image
-    if known.keys() <= pairs.keys():  # nothing is missing, so nothing is read for it
-        return {i: absent[i].path for i in absent}, {}
-    old = {known[i].path: path for i, path in pairs.items() if i in known}
-    moves = recognise(old, known.values(), folder)
     missing, found, beside = dict[str, str](), dict[str, str](), dict[str, str]()
-    others = {i for i in known if i not in here} if moves else set[str]()
-    for image_id in (others | absent.keys()) - pairs.keys():
-        image = known[image_id]
-        path = moves.within(image.path)
-        if path is not None and path != image.path:
+    for image_id, image in absent.items():
+        if image_id not in here and (path := moves.beside(image)) is not None:
             found[image_id] = path
-            if facts.is_gone(path):
-                missing[image_id] = path
-        elif image_id in absent:
-            if (path := moves.beside(image)) is not None:
-                found[image_id] = path
-                beside[os.path.dirname(image.path)] = os.path.dirname(path)
-            else:
-                missing[image_id] = image.path
+            beside[os.path.dirname(image.path)] = os.path.dirname(path)
+        else:
+            missing[image_id] = image.path
     for image_id, path in missing.items():  # of folders that have moved together with this one
         if (there := beside.get(os.path.dirname(path))) is not None:
-            found[image_id] = missing[image_id] = os.path.join(there, os.path.basename(path))
-    for _, names in records.walk(store.jsonl, records.names) if missing else ():
-        path = missing.get(names.image_id) if isinstance(names.image_id, str) else None
+            missing[image_id] = os.path.join(there, os.path.basename(path))
+    lost = {i: path for i, path in missing.items() if i not in here}
+    for _, names in records.walk(store.jsonl, records.names) if lost else ():
+        path = lost.get(names.image_id) if isinstance(names.image_id, str) else None
         if path is not None and isinstance(names.image_path, str):
             there = facts.absolute(names.image_path)
-            if there != path and is_same(known[names.image_id], there):
+            if there != path and is_same(absent[names.image_id], there):
                 found[names.image_id] = there
                 del missing[names.image_id]
-    missing |= {i: absent[i].path for i in absent.keys() & pairs.keys()}
-    return missing, found
+    return missing, {i: path for i, path in lost.items() if i in missing} | found
 
 
 def unknown(sources: list[Source], store: Store) -> dict[str, str]:
@@ -268,10 +252,14 @@ def _same_content(
 
 
 def _same_path(
-    renamed: dict[str, int], bad: Container[int], sources: list[Source], store: Store
+    renamed: dict[str, int],
+    bad: Container[int],
+    sources: list[Source],
+    folder: str,
+    store: Store,
 ) -> tuple[dict[str, int], dict[int, str]]:
     """Add the images on record whose files have another id now; name those that keep their id."""
-    by_number = {number: old for old, number in on_record(sources, store).items()}
+    by_number = {number: old for old, number in on_record(sources, store, folder).items()}
     moved = renamed | {
         old: number
         for number, old in by_number.items()

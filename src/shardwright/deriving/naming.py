@@ -31,7 +31,7 @@ def named(
     how = store.recipe.ids
     if how == "name":
         return sources
-    by_id = on_record(sources, store) if keep or how == "captions" else {}
+    by_id = on_record(sources, store, root) if keep or how == "captions" else {}
     known = {number: image_id for image_id, number in by_id.items()}
     del by_id
 

@@ -11,6 +11,7 @@ import msgspec
 
 from shardwright import regular
 from shardwright.deriving.captions import CaptionError, beside
+from shardwright.deriving.moves import Moves
 from shardwright.deriving.sources import Source
 from shardwright.errors import TooManyFailuresError
 from shardwright.storage import files
@@ -98,11 +99,12 @@ class Outcomes:
 class Earlier:
     """The failures of earlier runs, of images that have not changed since."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, moves: Moves) -> None:
         failures = read_failures(store)
         self._tried = (store.state / FAILURES_NAME).stat().st_mtime_ns if failures else 0
         self._by_path = {failure.image_path: failure for failure in failures}
-        # Their folder may have moved since.
+        # Their folder may have moved since, or was copied.
+        self._moved = {moves.likely(path): each for path, each in self._by_path.items()}
         self._gone = {f.image_id: f for f in failures if is_gone(f.image_path)}
 
     def of_picture(self, source: Source) -> Failure | None:
@@ -133,6 +135,8 @@ class Earlier:
         """Find the failure of an image, and whether its folder has moved since."""
         if failure := self._by_path.get(absolute(source.path)):
             return failure, False
+        if failure := self._moved.get(absolute(source.path)):
+            return failure, True
         failure = self._gone.get(source.image_id)
         same = failure and os.path.basename(failure.image_path) == os.path.basename(source.path)
         return (failure if same else None), True
@@ -152,7 +156,11 @@ def _text_beside(source: Source) -> str | None:
 
 
 def write_failures(
-    store: Store, outcomes: Outcomes, seen: Collection[str], components: Collection[str]
+    store: Store,
+    outcomes: Outcomes,
+    moves: Moves,
+    seen: Collection[str],
+    components: Collection[str],
 ) -> None:
     """Write this run's failures, and keep older ones that it could not settle.
 
@@ -161,7 +169,7 @@ def write_failures(
     there = set(map(absolute, seen))
     kept = []
     for failure in read_failures(store):
-        image, rest = failure.image_path, failure.components
+        image, rest = moves.likely(failure.image_path), failure.components
         # An earlier version wrote relative paths, which may be relative to another folder.
         tail = "/" + os.path.normpath(image)
         relative = not os.path.isabs(image)
@@ -170,7 +178,7 @@ def write_failures(
         elif not relative and (is_gone(image) or _can_be_listed(image)):
             rest = []
         if rest:
-            kept.append(msgspec.structs.replace(failure, components=rest))
+            kept.append(msgspec.structs.replace(failure, image_path=image, components=rest))
     for failure in outcomes.failures:
         path = absolute(failure.image_path)
         kept.append(msgspec.structs.replace(failure, image_path=path))

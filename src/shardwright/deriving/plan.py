@@ -11,6 +11,7 @@ from typing import Any
 from shardwright.deriving import images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside, shared_text
 from shardwright.deriving.images import BadImageError
+from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import NO_CAPTION, Earlier, Outcomes
 from shardwright.deriving.prepare import (
     Measuring,
@@ -39,7 +40,12 @@ class Plan:
     """The images for which something is missing, by number."""
 
     def __init__(
-        self, settings: InForce, outcomes: Outcomes, progress: Progress, measure: Measuring
+        self,
+        settings: InForce,
+        outcomes: Outcomes,
+        progress: Progress,
+        measure: Measuring,
+        moves: Moves,
     ) -> None:
         """Sort the images into failed, complete and incomplete."""
         self._measure = measure
@@ -50,7 +56,7 @@ class Plan:
         self.changed: list[str] = []  # images whose arrays show an earlier file
         self.to_make = dict.fromkeys(components, 0)
         names = self._names = [component.name for component in components]
-        earlier, textless = Earlier(settings.store), 0
+        earlier, textless = Earlier(settings.store, moves), 0
         selective = settings.store.recipe.selection != Selection()
         recordable = not settings.store.recipe.captions  # without a caption
         if selective:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from shardwright import regular
 from shardwright.deriving import places
 from shardwright.deriving.images import Size
+from shardwright.deriving.moves import Moves, recognise, roots_by_name
 from shardwright.deriving.sources import Source, contested
 from shardwright.storage import files
 from shardwright.store import facts, records
@@ -57,20 +59,32 @@ def owners(sources: list[Source], store: Store) -> dict[str, Source]:
     return owners
 
 
-def on_record(sources: list[Source], store: Store) -> dict[str, int]:
-    """Give the number of each image whose path is on record, by its id there."""
+def on_record(sources: list[Source], store: Store, folder: str | None = None) -> dict[str, int]:
+    """Give the number of each image whose path is on record, by its id there.
+
+    With ``folder``, that of the images, also if it has moved since.
+    """
     at = {facts.absolute(s.path): number for number, s in enumerate(sources) if not s.fault}
     found = {}
     for _, names in records.walk(store.jsonl, records.names):
         path = facts.absolute(names.image_path) if isinstance(names.image_path, str) else ""
         if path in at and isinstance(names.image_id, str):
             found[names.image_id] = at[path]
+    moves = Moves("") if folder is None else _moves(at, facts.absolute(folder), store)
     for _, entry in facts.read(store):  # a path in a record may be relative to another folder
         if entry.image is not None:
             found.pop(entry.image_id, None)
-            if entry.image.path in at:
-                found[entry.image_id] = at[entry.image.path]
+            path = moves.now(entry.image.path) or entry.image.path
+            if path in at:
+                found[entry.image_id] = at[path]
     return found
+
+
+def _moves(at: Collection[str], folder: str, store: Store) -> Moves:
+    """Find the folders that have moved, whatever the ids of their images are."""
+    tails = {path[len(folder) :] for path in at}
+    old = (e.image.path for _, e in facts.read(store) if e.image and e.image.path not in at)
+    return recognise({r for path in old for r in roots_by_name(path, tails, folder)}, folder, store)
 
 
 def other_image(recorded: object, path: str) -> str | None:

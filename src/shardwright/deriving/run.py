@@ -27,6 +27,7 @@ from shardwright.deriving.decoders import Heads
 from shardwright.deriving.given import Given
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Maker, Making
+from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.passes import Array
 from shardwright.deriving.plan import Plan
@@ -78,12 +79,11 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         settings = InForce(request, inventory)
         for part in given.parts if given else ():
             announce.unused_rows(part, progress)
-        if request.prune:
-            announce.undecided(sorted(changes.undecided.values()), request, progress)
+        announce.undecided(changes, request, progress)
         settings.compare()
         outcomes, heads = Outcomes(), opened.enter_context(Heads())
         with images.strict():
-            layout = Plan(settings, outcomes, progress, heads)
+            layout = Plan(settings, outcomes, progress, heads, changes.moves)
             if request.dry_run:
                 layout.foresee(outcomes, progress)
         if settings.generation is not None and not request.drop_failed:
@@ -125,11 +125,14 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             assert journals is not None
             if request.remember:
                 paths.remember(request.images, request.captions_file, store)
-            elif layout.numbers or outcomes.complete:  # else none of its images is in the store
+            # Else none of its images is in the store, or it is unknown where they were.
+            elif (layout.numbers or outcomes.complete) and not changes.originals:
                 paths.note(request.images, store)
+            made = {found[number].image_id for number in layout.numbers}
             for known in changes.relocations(store):
-                journals.facts.append(to_builtins(known))
-            _work(layout, outcomes, journals, maker or making, heads, summary, progress)
+                if known.image_id not in made:  # else its facts are written with its arrays
+                    journals.facts.append(to_builtins(known))
+            _work(layout, outcomes, changes, journals, maker or making, heads, summary, progress)
             _count_updated(summary, outcomes)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
     summary.require_sum()
@@ -195,7 +198,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
     settings, inventory = layout.settings, layout.inventory
     request, needed = settings.request, layout.bytes_needed()
     replaced = layout.replaced_captions()
-    gone = changes.gone | changes.undecided if request.rearranges else changes.absent
+    gone = changes.gone | changes.undecided | ({} if request.rearranges else changes.absent)
     pruned = changes.gone if request.prune else {}
     renamed = changes.names(inventory.sources) if request.rearranges else {}
     return DeriveSummary(
@@ -250,6 +253,7 @@ def _elsewhere(store: Store) -> list[Component]:
 def _work(
     layout: Plan,
     outcomes: Outcomes,
+    changes: Changes,
     journals: opening.Journals,
     makes: Maker | Making,
     heads: Heads,
@@ -272,7 +276,7 @@ def _work(
     settings.begin(layout.work)
     count = min(len(layout.numbers), request.trial or len(layout.numbers))
     left = layout.numbers[count:]
-    kept = _failures_kept(settings, outcomes, left)
+    kept = _failures_kept(settings, outcomes, changes.moves, left)
     with generation.opened() if generation else nullcontext(), kept:
         progress.phase("derive", count, "images")
         target = generation or journals
@@ -340,7 +344,9 @@ def _count_updated(summary: DeriveSummary, outcomes: Outcomes) -> None:
 
 
 @contextmanager
-def _failures_kept(settings: InForce, outcomes: Outcomes, left: Iterable[int]) -> Iterator[None]:
+def _failures_kept(
+    settings: InForce, outcomes: Outcomes, moves: Moves, left: Iterable[int]
+) -> Iterator[None]:
     """Write the failures to their file, however the work ends; those left are not looked at."""
     names = [component.name for component in settings.request.components]
     try:
@@ -348,11 +354,11 @@ def _failures_kept(settings: InForce, outcomes: Outcomes, left: Iterable[int]) -
     except BaseException as error:
         with suppress(StorageError):  # the first error is the one to report
             seen = {failure.image_path for failure in outcomes.failures}
-            write_failures(settings.store, outcomes, seen, names)
+            write_failures(settings.store, outcomes, moves, seen, names)
         if isinstance(error, KeyboardInterrupt):
             saved = quantity(outcomes.derived, "images")
             error.add_note(f"{saved} saved. Run the same command to continue")
         raise
     seen = {source.path for source in settings.inventory.sources}
     seen.difference_update(settings.inventory.sources[number].path for number in left)
-    write_failures(settings.store, outcomes, seen, names)
+    write_failures(settings.store, outcomes, moves, seen, names)

@@ -79,12 +79,14 @@ class Outlook:
     captions: Count  # changed, to be encoded again
     renamed: Count
     gone: Count  # to be removed with --prune
-    elsewhere: Count  # gone too, but not below the folder, so not to be removed
+    elsewhere: Count  # not found, but may not have been below the folder, so not to be removed
     captions_file: str | None = None  # that was read: of the recipe, else of the last derive
     captions_problem: str | None = None  # why it could not be read
     captions_gone: bool = False  # whether that is because it is not there
     # Images of which other columns of the captions file have changed, to be updated in the record.
     columns: Count = field(default_factory=lambda: Count(0, ""))
+    undecided: list[str] = field(default_factory=list)  # the paths of those elsewhere
+    prune_command: str | None = None  # that removes these
 
 
 @dataclass

@@ -14,6 +14,7 @@ from shardwright.deriving.decoders import Heads
 from shardwright.deriving.given import Given
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import Inventory
+from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Earlier
 from shardwright.deriving.prepare import Measuring
 from shardwright.deriving.settings import digest
@@ -23,7 +24,7 @@ from shardwright.errors import InputMissingError, ShardwrightError, StorageError
 from shardwright.progress import Progress
 from shardwright.recipes import Selection
 from shardwright.reporting import Outlook
-from shardwright.store import paths, provenance
+from shardwright.store import commands, paths, provenance
 from shardwright.store.facts import Facts
 from shardwright.store.store import Store
 from shardwright.summary import Count
@@ -42,11 +43,13 @@ def outlook(
     progress: Progress,
     file: Path | None = None,
     others: Collection[str] = (),
+    listed: Collection[str] = (),
 ) -> tuple[Outlook, list[str]] | None:
     """Compare a store with a folder of its images, and list the images that are gone.
 
     Captions are read from the file, else from those of the last derive. None if the folder has no
-    images any more, or cannot be read. What is gone from ``other`` folders is not listed.
+    images any more, or cannot be read. What is gone from ``other`` folders is not listed, nor
+    what is ``listed`` already.
     """
     progress = _Quiet(progress)
     try:
@@ -74,7 +77,7 @@ def outlook(
         return CAPTION in store.recipe.texts and not inventory.given(number).get(CAPTION)
 
     with Heads() as measure:
-        left = _Left(store, measure)
+        left = _Left(store, measure, changes.moves)
         fresh = [
             source.path
             for number, source in enumerate(found)
@@ -93,7 +96,8 @@ def outlook(
         )
 
     starts = tuple(os.path.join(os.path.abspath(other), "") for other in others)
-    elsewhere = {i: p for i, p in changes.elsewhere.items() if not p.startswith(starts)}
+    kept = changes.undecided.values()
+    undecided = sorted(p for p in kept if not p.startswith(starts) and p not in listed)
     names = changes.names(found).items()
     planned = Outlook(
         images=folder,
@@ -107,12 +111,16 @@ def outlook(
         ),
         renamed=_count(f"{old} to {now}" for old, now in names),
         gone=_count(changes.gone.values()),
-        elsewhere=_count(elsewhere.values()),
+        elsewhere=_count(undecided),
         captions_file=given.summed().file if given else None,
         captions_problem=problem,
         captions_gone=is_gone,
+        undecided=undecided,
+        prune_command=(
+            commands.prune_below(store, folder, undecided, update=True) if undecided else None
+        ),
     )
-    return planned, sorted((changes.gone | elsewhere).values())
+    return planned, sorted([*changes.gone.values(), *undecided])
 
 
 def _is_gone_below(folder: str, store: Store) -> bool:
@@ -136,9 +144,9 @@ def _count(paths: Iterable[str]) -> Count:
 class _Left:
     """The images without a record that an update would not derive either."""
 
-    def __init__(self, store: Store, measure: Measuring) -> None:
+    def __init__(self, store: Store, measure: Measuring, moves: Moves) -> None:
         self.recipe, self.measure = store.recipe, measure
-        self.failed = Earlier(store)
+        self.failed = Earlier(store, moves)
         texts = {component.name for component in store.recipe.captions}
         entries = provenance.readable(store.folder)
         self.encoders = {str(entries[n].settings.get("encoders")) for n in texts & entries.keys()}

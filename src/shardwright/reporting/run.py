@@ -251,13 +251,18 @@ def _outlooks(
     # Here, because reading pictures needs NumPy, which takes a while to import.
     from shardwright.reporting.outlook import outlook
 
-    seen = [outlook(store, each, progress, captions, {*found} - {each}) for each in found]
-    return [each for each in seen if each is not None]
+    seen: list[tuple[Outlook, list[str]]] = []
+    for each in found:
+        listed = {path for update, _ in seen for path in update.undecided}
+        if one := outlook(store, each, progress, captions, {*found} - {each}, listed):
+            seen.append(one)
+    return seen
 
 
 def _needs(update: Outlook) -> bool:
     """Whether an update of a folder would do something, or cannot."""
-    return bool(update.captions_problem or _changes(update) or update.gone.count)
+    kept = update.gone.count or update.undecided
+    return bool(update.captions_problem or _changes(update) or kept)
 
 
 def _changes(update: Outlook, *, only_new: bool = False) -> str:

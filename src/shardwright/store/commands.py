@@ -79,6 +79,15 @@ def derive(
     return command("derive", *given, *flags, *store_flags(store))
 
 
+def prune_below(store: Store, images: str, paths: Iterable[str], *, update: bool) -> str:
+    """Write the derive command that removes images which may not have been below the folder."""
+    below = os.path.commonpath([os.path.dirname(path) for path in paths])
+    if os.path.dirname(below) == below:  # nobody should prune all that was below the root
+        below = "DIR"
+    words = [images, *["--update"] * update, "--prune-below", below]
+    return command("derive", *words, *store_flags(store))
+
+
 def pack(store: Store, output_dir: Location, *flags: str) -> str:
     """Write the pack command from this store into this folder."""
     where = [] if output_dir == Path(_SHARDS) else ["--output-dir", _spelt(output_dir)]

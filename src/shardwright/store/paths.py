@@ -7,6 +7,7 @@ root, so that the store can be moved alone.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -70,6 +71,31 @@ def folders(store: Store) -> list[Path]:
             given = Path(entry.folder.absolute)  # which may have links, as in the records
             found[_real(path)] = given if _real(given) == _real(path) else path
     return [path for real, path in found.items() if found.keys().isdisjoint(real.parents)]
+
+
+def earlier(images: Path, store: Store) -> Iterator[str]:
+    """Name where a folder of images was before it moved, or was copied, together with the store.
+
+    Then its path from the store is the same, and its path from the root is another.
+    """
+    real = _real(images)
+    for entry in _read(store):
+        was, now = Path(entry.folder.absolute), _real(entry.folder.candidates(store)[0])
+        if _real(was) == now:
+            continue
+        if real == now or now in real.parents:
+            yield str(was / real.relative_to(now))
+        elif (
+            real in now.parents
+            and was.parts[-(depth := len(now.relative_to(real).parts)) :] == (now.parts[-depth:])
+        ):
+            yield str(was.parents[depth - 1])
+
+
+def is_named(folder: Path, store: Store) -> bool:
+    """Whether images were given by this path, or by that of a folder above or below it."""
+    given = [Path(entry.folder.absolute) for entry in _read(store)]
+    return any(each.is_relative_to(folder) or folder.is_relative_to(each) for each in given)
 
 
 def captions_of(images: Path, store: Store, *, own: bool = True) -> dict[str, Path]:
