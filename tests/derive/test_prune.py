@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwright import status
 from shardwright.errors import DamageError, ProvenanceError, UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Lines, Progress
@@ -14,8 +15,8 @@ from shardwright.reporting.outlook import outlook
 from shardwright.storage.files import using
 from shardwright.store.store import Store
 from tests.commands import run
-from tests.derive.pictures import array_path, gradient, save, sketch, store_records
-from tests.derive.updates import facts, fresh, notes, remove, replace_one, stamps, written
+from tests.derive.pictures import array_path, gradient, make_images, save, sketch, store_records
+from tests.derive.updates import TINY, facts, fresh, notes, remove, replace_one, stamps, written
 from tests.faults import Killed, KillingDisk, WatchedDisk, contents
 
 
@@ -198,3 +199,22 @@ def test_a_run_that_is_refused_for_its_settings_prunes_nothing(
         sketch(images, derived, prune=True, fit="bucket", progress=Lines())
     assert "removing" not in capsys.readouterr().err
     assert contents(derived) == before
+
+
+@pytest.mark.parametrize("first", ["real", "link"])
+@pytest.mark.parametrize("given", ["real", "link"])
+def test_an_image_gone_from_a_folder_and_so_from_a_link_to_it_is_gone_by_either_path(
+    tmp_path: Path, first: str, given: str
+) -> None:
+    derived = tmp_path / "derived"
+    make_images(tmp_path / "real", 4, TINY)
+    (tmp_path / "link").symlink_to("real")
+    for name in (first, *{"real", "link"} - {first}):
+        sketch(tmp_path / name, derived)
+    remove(tmp_path / "real", "img001")
+    found = status(derived).update
+    assert found is not None
+    assert (found.gone.count, found.elsewhere.count) == (1, 0)
+    assert sketch(tmp_path / given, derived, prune=True).pruned == [
+        str(tmp_path / first / "img001.png")
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
 from shardwright.deriving import generations, machine
@@ -17,7 +16,6 @@ from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress, quantity, size
 from shardwright.recipes import Component, Recipe, Side
 from shardwright.store import commands, paths
-from shardwright.store.facts import absolute
 from shardwright.text import near, shown
 
 _LISTED = 10  # paths
@@ -45,7 +43,7 @@ def captions(request: Request, progress: Progress) -> None:
         progress.say(f"captions: {near(str(file))}{where}, as in the last derive")
 
 
-def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
+def work(summary: DeriveSummary, layout: Plan, changes: Changes, progress: Progress) -> None:
     """Say what is about to be done, and what may be wrong."""
     settings = layout.settings
     out = sum(found.count for found in summary.left_out.values())
@@ -109,8 +107,8 @@ def work(summary: DeriveSummary, layout: Plan, progress: Progress) -> None:
             f"{quantity(len(columns), 'images')} with other columns than on record, for example "
             f"{shown(path)} ({shown(', '.join(names))}); updating {them}"
         )
-    below = os.path.join(absolute(str(settings.request.images)), "")
-    gone = [path for path in summary.gone_images if path.startswith(below)]
+    undecided = set(changes.undecided.values())  # which are listed
+    gone = [path for path in summary.gone_images if path not in undecided]
     if gone and not settings.request.prune:
         images = quantity(len(gone), "images")
         progress.warn(

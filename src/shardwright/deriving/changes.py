@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from msgspec import structs
 
@@ -58,8 +59,17 @@ class Changes:
         return self.elsewhere | {i: p for i, p in others.items() if i not in gone}
 
     def _below(self, paths: dict[str, str], folder: str) -> dict[str, str]:
-        start = os.path.join(folder, "")
-        return {i: p for i, p in paths.items() if i not in self.renamed and p.startswith(start)}
+        """Choose those that were below a folder, by whichever links."""
+        start, real = os.path.join(folder, ""), os.path.join(os.path.realpath(folder), "")
+
+        @cache
+        def is_below(above: str) -> bool:
+            return os.path.join(above, "").startswith(start) or os.path.join(
+                os.path.realpath(above), ""
+            ).startswith(real)
+
+        left = ((i, path) for i, path in paths.items() if i not in self.renamed)
+        return {i: path for i, path in left if is_below(os.path.dirname(path))}
 
     def relocations(self, store: Store) -> Iterator[Facts]:
         """Give the facts of images whose folder has moved, with their paths as they are now."""

@@ -97,7 +97,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         with images.strict():
             summary = _planned(layout, outcomes, changes)
             summary.profiles_estimated = layout.count_profiles(stored, outcomes)
-        announce.work(summary, layout, progress)
+        announce.work(summary, layout, changes, progress)
         if layout.work:
             announce.odd_buckets(store.recipe, progress)
         if not request.rearranges:
