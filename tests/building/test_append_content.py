@@ -168,8 +168,9 @@ def test_images_that_the_shards_have_under_other_ids_are_counted_with_an_example
         assert f"\nunder_other_ids: 3 (for example {path}, which is " in done.stdout
         assert (
             "\n\nnote: 3 images are in the shards twice now: they were there under other ids. "
-            "With --ids path, an id is the path below IMAGES, so keep that folder and those below "
-            "it. To have each image once, build all of it again with --overwrite"
+            "Ids come from file names, from paths below IMAGES (--ids path) or from the captions "
+            "file (--ids captions), so keep these as they were. To have each image once, build all "
+            "of it again with --overwrite"
         ) in done.stdout
         assert ids in records(output / "train") | records(output / "val")
     again = run("build", images, *flags, "--append", "--json")

@@ -162,8 +162,9 @@ def _repeated_note(summary: BuildSummary) -> list[str]:
         was = "is in the shards twice now: it was there under another id"
     how = "into another folder" if is_url(summary.output_dir) else "with --overwrite"
     return [
-        f"note: {count} {was}. With --ids path, an id is the path below IMAGES, so keep that "
-        f"folder and those below it. To have each image once, build all of it again {how}"
+        f"note: {count} {was}. Ids come from file names, from paths below IMAGES (--ids path) or "
+        "from the captions file (--ids captions), so keep these as they were. To have each image "
+        f"once, build all of it again {how}"
     ]
 
 
