@@ -90,6 +90,36 @@ def test_what_is_deleted_from_a_copied_or_moved_project_leaves_its_store_and_sha
 
 
 @transferred
+@pytest.mark.parametrize("looks", [False, True])
+def test_what_is_deleted_from_a_copied_or_moved_project_is_gone_also_by_absolute_paths(
+    tmp_path: Path, transfer: Transfer, looks: bool
+) -> None:
+    make_images(tmp_path / "old/photos", 10, TINY)
+    derive(tmp_path / "old", str(tmp_path / "old/photos"))
+    new = transfer(tmp_path / "old")
+    if looks:
+        derive(new, "photos")
+    for number in range(4):
+        remove(new / "photos", f"img{number:03}")
+    for given in (new, new / "photos"):  # the folder above is recognised too
+        assert "pruned: 4" in derive(new, str(given), "--prune", "--dry-run")
+    assert "pruned: 4" in derive(new, "photos", "--prune")
+    assert len(ids(new)) == 6
+
+
+def test_what_is_deleted_from_a_copy_is_gone_also_if_the_command_runs_in_the_original(
+    old: Path,
+) -> None:
+    new = copied(old)
+    remove(new / "photos", "img001")
+    flags = ("--derived-dir", new / "derived", "--prune")
+    for _ in range(2):
+        assert "pruned: 1" in run("derive", new / "photos", *flags, "--dry-run", cwd=old).stdout
+        run("derive", new / "photos", "--derived-dir", new / "derived", cwd=old)
+    assert "pruned: 1" in run("derive", new / "photos", *flags, cwd=old).stdout
+
+
+@transferred
 def test_an_image_that_is_renamed_in_a_copied_or_moved_project_is_there_once(
     old: Path, transfer: Transfer
 ) -> None:

@@ -119,21 +119,22 @@ def find(
     shared, bad = contested(sources), problems(sources, store.recipe)
     numbers = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
     known = bytearray(len(sources))
-    roots, missing = set[str | None](), False  # of images that are not where they were
+    roots = set[str | None]()
+    displaced = missing = False  # whether images are not where they were, and not here either
     for _, entry in facts.read(store):
         number, image = numbers.get(entry.image_id), entry.image
         if number is not None:
             known[number] = 1
-            if image is not None:
-                here = facts.absolute(sources[number].path)
-                roots.add(root_of(image.path, here, folder))
-        elif image is not None and not missing:
-            missing = facts.is_gone(image.path)
+        here = "" if number is None else facts.absolute(sources[number].path)
+        if image is not None and here != image.path:
+            displaced = True
+            roots.add(root_of(image.path, here, folder))
+            missing = missing or (number is None and facts.is_gone(image.path))
     moves = recognise(roots, folder, store, alone=missing)
     absent: dict[str, ImageFile] = {}
     moved: dict[str, int] = {}
     relocated, originals = dict[str, str](), dict[str, str]()
-    for _, entry in facts.read(store):
+    for _, entry in facts.read(store) if displaced else ():
         number, image = numbers.get(entry.image_id), entry.image
         if image is None or entry.image_id in shared:
             continue
@@ -165,7 +166,7 @@ def find(
         if image_id in numbers and numbers[image_id] not in taken:
             renamed[image_id] = numbers[image_id]  # replaced by a file of another format
     found = moved | renamed
-    paths, elsewhere = _relocated(absent, found, moves, store)
+    paths, elsewhere = _relocated(absent, found, moves, folder, store)
     return Changes(
         absent=paths,
         renamed=found,
@@ -179,7 +180,7 @@ def find(
 
 
 def _relocated(
-    absent: dict[str, ImageFile], here: Container[str], moves: Moves, store: Store
+    absent: dict[str, ImageFile], here: Container[str], moves: Moves, folder: str, store: Store
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Give the paths at which images are missing now, and where those are that have moved.
 
@@ -196,13 +197,17 @@ def _relocated(
         if (there := beside.get(os.path.dirname(path))) is not None:
             missing[image_id] = os.path.join(there, os.path.basename(path))
     lost = {i: path for i, path in missing.items() if i not in here}
+    # In another folder, an image may be found by the path in its record, from here. An absolute one
+    # may be that of the original of a copy.
+    below = os.path.join(folder, "")
     for _, names in records.walk(store.jsonl, records.names) if lost else ():
-        path = lost.get(names.image_id) if isinstance(names.image_id, str) else None
-        if path is not None and isinstance(names.image_path, str):
-            there = facts.absolute(names.image_path)
+        path = lost.get(names.image_id, below) if isinstance(names.image_id, str) else below
+        given = names.image_path
+        if not path.startswith(below) and isinstance(given, str) and not os.path.isabs(given):
+            there = facts.absolute(given)
             if there != path and is_same(absent[names.image_id], there):
                 found[names.image_id] = there
-                del missing[names.image_id]
+                missing.pop(names.image_id, None)
     return missing, {i: path for i, path in lost.items() if i in missing} | found
 
 
