@@ -162,6 +162,47 @@ def test_what_is_not_decided_in_a_copied_or_moved_project_is_listed_with_the_com
     assert not old.exists() or contents(old) == before
 
 
+@transferred
+def test_what_is_deleted_from_two_folders_of_a_copied_or_moved_project_is_gone_from_each(
+    tmp_path: Path, transfer: Transfer
+) -> None:
+    for name in ("train", "val"):
+        folder = make_images(tmp_path / "old" / name, 5, TINY)
+        for path in folder.iterdir():
+            path.rename(folder / f"{name}-{path.name}")
+        derive(tmp_path / "old", name)
+    new = transfer(tmp_path / "old")
+    for name in ("train", "val"):
+        for number in (1, 2):
+            remove(new / name, f"{name}-img{number:03}")
+    said = done(new, "status", "derived")
+    for name in ("train", "val"):
+        assert f"remove 2 gone images with --prune (for example {name}/{name}-img001.png)" in said
+        assert f"pruned: 2 (for example {name}/{name}-img001.png)" in derive(new, name, "--prune")
+    assert len(ids(new)) == 6
+
+
+def test_a_moved_project_is_recognised_while_another_one_is_at_its_old_place(old: Path) -> None:
+    new = moved(old)
+    make_images(old / "photos", 20, TINY)
+    for number in range(3):
+        remove(new / "photos", f"img{number:03}")
+    assert "pruned: 3" in derive(new, "photos", "--prune")
+
+
+def test_what_is_not_decided_in_a_copy_stays_listed_after_a_captions_file_is_given(
+    old: Path,
+) -> None:
+    new = copied(old)
+    for number in range(12):
+        remove(new / "photos", f"img{number:03}")
+    (new / "captions.csv").write_text("file_name,caption\nimg015.png,another one\n")
+    listed = f"derive photos --update --prune-below {old}/photos --derived-dir derived"
+    for _ in range(2):
+        assert listed in derive(new, "photos", "--update", "--captions", "captions.csv")
+        assert listed in done(new, "status", "derived")
+
+
 def test_a_plain_update_does_not_offer_prune_for_what_only_prune_below_removes(
     old: Path, tmp_path: Path
 ) -> None:
