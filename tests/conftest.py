@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import shardwright
 from shardwright.demo import demo
@@ -28,8 +28,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A normal run tries the same examples each time, so that it fails by a change and never by chance;
-# soak looks for new ones.
-settings.register_profile("shardwright", derandomize=not SOAK)
+# soak looks for new ones. Nor does it fail because a machine is slow.
+settings.register_profile(
+    "shardwright",
+    derandomize=not SOAK,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("shardwright")
 
 

@@ -30,7 +30,7 @@ ODD = st.one_of(
 FUZZ = settings(
     deadline=None,
     max_examples=times(80),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -55,7 +55,8 @@ def read(url: str, shards: Path, cache: Path, size: int | str = "1GB") -> None:
 
 
 def used(cache: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in cache.iterdir())
+    """Count the bytes that the limit is for: of what is kept, not of the file that counts it."""
+    return sum(path.stat().st_blocks * 512 for path in cache.glob("*.blocks"))
 
 
 def holds(cache: Path, least: int) -> bool:
