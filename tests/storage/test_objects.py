@@ -234,10 +234,6 @@ def test_a_forked_child_has_connections_of_its_own(bucket: Url) -> None:
 
 
 def test_a_url_is_the_same_after_pickling() -> None:
-    url = Url("s3://bucket/folder/", alone=True)
+    url = Url("s3://bucket/folder/")
     again = pickle.loads(pickle.dumps(url))
     assert again == url == Url("s3://bucket/folder")
-    assert again.alone
-    assert (again / "name").alone
-    assert again.parent.alone
-    assert not Url("s3://bucket/folder").alone

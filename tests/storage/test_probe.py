@@ -10,9 +10,7 @@ import pytest
 
 from shardwright.errors import StorageError
 from shardwright.storage import probe, urls
-from shardwright.storage.objects import NEW, ConditionError
 from shardwright.storage.probe import require_conditions
-from shardwright.storage.remote import RemoteStorage
 from shardwright.storage.urls import Url, names_below
 from tests.flaky import Flaky
 from tests.servers import new_bucket, use_s3
@@ -27,10 +25,7 @@ def careless(rclone: str, monkeypatch: pytest.MonkeyPatch) -> Url:
 
 
 def test_a_store_that_knows_conditions_is_used_with_them(root: Url) -> None:
-    for alone in (False, True):
-        folder = require_conditions(root / "shards", alone)
-        assert folder == root / "shards"
-        assert not folder.alone
+    require_conditions(root / "shards")
     assert names_below(root) == []
 
 
@@ -60,7 +55,7 @@ def test_a_store_that_ignores_conditions_is_refused(careless: Url) -> None:
         require_conditions(careless)
     assert str(caught.value) == (
         f"{careless}: this store ignores conditions, so two runs at once could replace each "
-        "other's files; use another store, or --only-writer if nobody else writes there"
+        "other's files; use another store, or write to a folder and copy it there"
     )
     assert names_below(careless) == []
 
@@ -76,7 +71,6 @@ def test_a_store_that_ignores_conditions_when_uploads_end_is_refused(
     folder = new_bucket(moto) / "shards"
     with pytest.raises(StorageError, match="this store ignores conditions"):
         require_conditions(folder)
-    assert require_conditions(folder, alone=True).alone
     assert names_below(folder) == []
     assert list(folder.objects.uploads("")) == []
 
@@ -85,40 +79,6 @@ def test_the_probe_takes_few_requests(moto: str, proxy: Flaky) -> None:
     folder = new_bucket(moto) / "shards"
     require_conditions(folder)
     assert len(proxy.requests) == 12
-
-
-def test_an_only_writer_looks_before_each_write(careless: Url) -> None:
-    folder = require_conditions(careless, alone=True)
-    assert folder.alone
-    file = folder / "commit"
-    assert file.create(b"first")
-    assert not file.create(b"second")
-    etag = file.stat().etag
-    with pytest.raises(ConditionError):
-        file.write(b"third", "0" * 32)
-    assert file.write(b"fourth", etag) == file.stat().etag
-    assert file.read_bytes() == b"fourth"
-
-
-def test_an_only_writer_uploads_files_whose_etag_stays(
-    careless: Url, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardwright.storage.remote.PART", 5 << 20)
-    data = b"0123456789abcdef" * (7 << 16)
-    storage = RemoteStorage(require_conditions(careless, alone=True))
-    with storage.create("big.tar") as upload:
-        upload.put(data)
-        upload.seal(len(data))
-    etag = storage.publish("big.tar", NEW)
-    [(_, listed)] = careless.walk()
-    assert (careless / "big.tar").stat().etag == etag == listed.etag
-    assert (careless / "big.tar").read_bytes() == data
-    with storage.create("big.tar") as upload:
-        upload.put(data)
-        upload.seal(len(data))
-    with pytest.raises(ConditionError):
-        storage.publish("big.tar", NEW)
-    assert list(careless.objects.uploads("")) == []
 
 
 def test_a_bucket_that_is_not_there_is_named(bucket: Url) -> None:

@@ -66,7 +66,6 @@ def build(
     compile: bool = False,  # noqa: A002 - as the flag
     sha256: bool = False,
     ignore_space: bool = False,
-    only_writer: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> BuildSummary:
@@ -98,7 +97,6 @@ def build(
     from shardwright.store.places import find_recipe
 
     switches = {"sha256": sha256, "ignore_space": ignore_space, "compile": compile}
-    switches["only_writer"] = only_writer
     ways = {"append": append, "overwrite": overwrite}
     validate.require_switches(shuffle=shuffle, dry_run=dry_run, **switches, **ways)
     validate.require_known("--fit", fit, FITS)
@@ -132,7 +130,7 @@ def build(
         if overwrite:
             raise UsageError(_NO_OVERWRITE, path=output, fix="give another --output-dir")
         if not dry_run:
-            output = require_conditions(output, only_writer)
+            require_conditions(output)
     way = next((name for name, given in ways.items() if given), None)
     start, made = state.before(output, way)
     shards = None if from_ is None else again.load(place("--from", from_), output)

@@ -74,8 +74,6 @@ class DirectCommits(Commits):
                 elif there[name]:
                     (self._target(shard.part) / name).remove()
             commit.etag = path.write(encode(commit), claim)
-            if path.alone:
-                commit.etag = self._etag(path)  # such a store may change it
             return commit
         except ConditionError:  # another worker was faster
             return self._awaited(shard)

@@ -11,7 +11,6 @@ from shardwright.cli.derive import ENCODING, ENCODING_HINTS, bottleneck, read_dt
 from shardwright.cli.options import (
     CLUSTER,
     IGNORE_SPACE,
-    ONLY_WRITER,
     RECIPE,
     SELECTION,
     declare,
@@ -102,7 +101,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             **number("GPUs, or a part of one, that each worker gets (as the recipe says, else 1)"),
             "type": float,
         },
-        **ONLY_WRITER,
         "--dry-run": switch(
             "make the plan and some samples, say what all would take, and write nothing"
         ),

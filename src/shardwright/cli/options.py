@@ -146,9 +146,4 @@ CLUSTER = {
     "--engine": text("WHERE", "local: this machine; ray: a Ray cluster (local)", "local", "ray"),
     "--ray-address": text("ADDRESS", "of the cluster (the running one, else a new one here)"),
 }
-ONLY_WRITER = {
-    "--only-writer": switch(
-        "use an object store that ignores conditions, because nobody else writes there"
-    )
-}
 IGNORE_SPACE = {"--ignore-space": switch("continue even if the disk seems too small")}

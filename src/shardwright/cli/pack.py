@@ -10,7 +10,6 @@ import shardwright
 from shardwright.cli.options import (
     CLUSTER,
     IGNORE_SPACE,
-    ONLY_WRITER,
     SELECTION,
     STORE,
     WORKERS,
@@ -120,7 +119,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
         **WORKERS,
         **CLUSTER,
-        **ONLY_WRITER,
     }
     declare(parser, shardwright.pack, flags)
 

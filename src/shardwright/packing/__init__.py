@@ -47,7 +47,6 @@ def pack(
     workers: int | None = None,
     engine: str = "local",
     ray_address: str | None = None,
-    only_writer: bool = False,
     progress: Progress | None = None,
 ) -> PackSummary:
     """Pack the ready samples of a store into tar shards, one folder per aspect bucket.
@@ -72,7 +71,7 @@ def pack(
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append, "sync": sync}
     switches = {"other_jsonl": other_jsonl, "sha256": sha256, "ignore_space": ignore_space}
-    require_switches(shuffle=shuffle, dry_run=dry_run, only_writer=only_writer, **switches, **ways)
+    require_switches(shuffle=shuffle, dry_run=dry_run, **switches, **ways)
     way = [name for name, given in ways.items() if given]
     if len(way) > 1:
         raise UsageError("use only one of --overwrite, --resume, --append and --sync")
@@ -122,7 +121,7 @@ def pack(
             what = f"--{way[0]}: is a URL, where shards are added and never replaced"
             raise UsageError(what, path=output, fix="give another --output-dir")
         if not dry_run:
-            output = require_conditions(output, only_writer)
+            require_conditions(output)
     writes = [] if dry_run else [output]
     with tasks_on(ray, workers, told.warn, writes=writes, reads=[places.store.folder]) as tasks:
         return run(

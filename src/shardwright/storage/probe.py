@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import replace
 
 from shardwright.errors import StorageError
 from shardwright.layout import STATE_FOLDER
@@ -15,11 +14,11 @@ from shardwright.storage.urls import Url
 _PREFIX = "probe-"
 
 
-def require_conditions(folder: Url, alone: bool = False) -> Url:
-    """Write a file for a try, remove it, and give the URL to use from now on.
+def require_conditions(folder: Url) -> None:
+    """Write a file for a try, and remove it.
 
     A store that ignores conditions would let two writers replace each other's files, so it is
-    refused. If nobody else writes there, the URL that is given checks conditions by itself.
+    refused.
     """
     probe = folder / STATE_FOLDER / f"{_PREFIX}{os.urandom(8).hex()}"
     try:
@@ -32,13 +31,10 @@ def require_conditions(folder: Url, alone: bool = False) -> Url:
     except StorageError as error:
         what = f"cannot write to this folder ({error.what})"
         raise StorageError(what, path=folder, fix=error.fix) from error
-    if knows:
-        return folder
-    if not alone:
+    if not knows:
         what = "this store ignores conditions, so two runs at once could replace each other's files"
-        fix = "use another store, or --only-writer if nobody else writes there"
+        fix = "use another store, or write to a folder and copy it there"
         raise StorageError(what, path=folder, fix=fix)
-    return replace(folder, alone=True)
 
 
 def _remove_left(probe: Url) -> None:

@@ -154,8 +154,6 @@ class Upload(Gathering):
         found = self.url.head()
         if found is None:
             raise StorageError("somebody else has removed it", path=self.url, fix=_AGAIN)
-        if self.url.alone:
-            etag = found.etag  # such a store may change it
         # Another etag: another run of the same plan has replaced it, which its commit tells.
         if found.etag == etag and found.size != self.written:
             what = f"{self.written} bytes were sent, and the store has {found.size}"
@@ -176,21 +174,7 @@ class Upload(Gathering):
 
     def _complete(self, condition: str | None) -> str:
         objects, key, parts = self.url.objects, self.url.key, sorted(self._parts)
-        again = False
-
-        def complete() -> str:
-            nonlocal again
-            try:
-                return objects.complete(key, self._name, parts, self.url.demand(condition))
-            except (ConditionError, NoUploadError):
-                # The answer to an earlier try may have been lost, and nobody else writes there.
-                found = objects.head(key) if again and self.url.alone else None
-                if found is None or found.size != self.written:
-                    raise
-                return found.etag
-            finally:
-                again = True
-
+        complete = lambda: objects.complete(key, self._name, parts, condition)  # noqa: E731
         try:
             return tried(complete, str(self.url))
         except NoUploadError as error:

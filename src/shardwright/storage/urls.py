@@ -10,7 +10,7 @@ import errno
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Event, Lock
@@ -52,9 +52,6 @@ class Url:
     """A folder or a file at an object store: ``s3://BUCKET/KEY``."""
 
     text: str  # without a slash at its end
-    # Whether nobody else writes there: conditions are then checked by a look before the write,
-    # because the store ignores them. It is passed on to what is below, and to other processes.
-    alone: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", self.text.rstrip("/"))
@@ -69,7 +66,7 @@ class Url:
         return self.text
 
     def __truediv__(self, name: str) -> Url:
-        return replace(self, text=f"{self.text}/{name}")
+        return Url(f"{self.text}/{name}")
 
     @property
     def name(self) -> str:
@@ -84,7 +81,7 @@ class Url:
     @property
     def parent(self) -> Url:
         """Give the folder that it is in; the bucket itself has none."""
-        return replace(self, text=self.text.rpartition("/")[0]) if self.key else self
+        return Url(self.text.rpartition("/")[0]) if self.key else self
 
     @property
     def key(self) -> str:
@@ -165,7 +162,7 @@ class Url:
                 raise
 
         while (found := tried(following, self.text)) is not None:
-            yield replace(self, text=f"{self._root}/{found.key}"), found
+            yield Url(f"{self._root}/{found.key}"), found
             after = found.key
 
     def write(self, data: bytes, condition: str | None = None) -> str:
@@ -175,7 +172,7 @@ class Url:
         def put() -> str:
             nonlocal again
             try:
-                return self.objects.put(self.key, data, self.demand(condition))
+                return self.objects.put(self.key, data, condition)
             except ConditionError:
                 # The answer to an earlier try may have been lost.
                 found = self.objects.head(self.key) if again else None
@@ -186,15 +183,6 @@ class Url:
                 again = True
 
         return tried(put, self.text)
-
-    def demand(self, condition: str | None) -> str | None:
-        """Give the condition for the store; one that it would ignore is checked here instead."""
-        if condition is None or not self.alone:
-            return condition
-        found = self.objects.head(self.key)
-        if (NEW if found is None else found.etag) != condition:
-            raise ConditionError("it is there" if condition == NEW else "it has changed")
-        return None
 
     def create(self, data: bytes) -> bool:
         """Write the file if it does not exist; say whether it did not."""
