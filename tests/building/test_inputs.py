@@ -26,13 +26,14 @@ from shardwright.building.inputs import (
     source_of,
 )
 from shardwright.building.measuring import Measured, measured
-from shardwright.deriving import captions, images, places
-from shardwright.deriving.places import Part
+from shardwright.deriving import captions, images
 from shardwright.engine import Message, Task
 from shardwright.engine.local import Local
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.recipes import SPECIFICATION
+from shardwright.storage import extents
+from shardwright.storage.extents import Part
 from shardwright.summary import Count
 from tests.building.tarsets import Member, encoded, members_of, picture, write_set, write_tar
 from tests.derive.pictures import gradient, save
@@ -161,7 +162,7 @@ def test_a_row_leads_back_to_the_bytes_of_its_image_and_its_texts(folder: Path) 
     expected = dict(
         member for member in members_of("1-1", 1, (25, 16)) if isinstance(member, tuple)
     )
-    assert places.read(source.place) == expected["1-1.jpg"]
+    assert extents.read(source.place) == expected["1-1.jpg"]
     assert source.path == f"{folder}/00001.tar/1-1.jpg" == str(source.part)
     assert str(source.text) == f"{folder}/00001.tar/1-1.txt"
     assert captions.beside(source) == "the text of 1-1"

@@ -19,15 +19,16 @@ from PIL import Image, features
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from shardwright.building.tars import Flaw, TarSample, given_id, row, samples
-from shardwright.deriving import captions, images, places
+from shardwright.deriving import captions, images
 from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.images import BadImageError
-from shardwright.deriving.places import HEAD, Part
 from shardwright.deriving.sources import Source
 from shardwright.deriving.views import View, look
 from shardwright.encoders.picture import Writer
 from shardwright.recipes import SPECIFICATION, Component
 from shardwright.recipes.values import PIXELS
+from shardwright.storage import extents
+from shardwright.storage.extents import HEAD, Part
 from shardwright.store import facts
 from tests.building.tarsets import (
     LAYOUTS,
@@ -75,7 +76,7 @@ def contents(path: Path) -> Contents:
     for sample in samples(str(path)):
         if isinstance(sample, TarSample):
             parts = [part for part in sample[1:] if isinstance(part, Part)]
-            found[sample.key] = {p.name[len(sample.key) + 1 :]: places.read(p) for p in parts}
+            found[sample.key] = {p.name[len(sample.key) + 1 :]: extents.read(p) for p in parts}
     return found
 
 
@@ -165,8 +166,8 @@ def test_samples_are_those_that_webdataset_sees(tmp_path: Path) -> None:
         seen = {sample["__key__"]: sample for sample in group_by_keys(expanded)}
     assert list(seen) == keys(path) == ["sub/a", "b"]
     for sample in good(path):
-        assert seen[sample.key]["txt"] == places.read(sample.text or "")
-        assert seen[sample.key]["jpg"] == places.read(sample.image)
+        assert seen[sample.key]["txt"] == extents.read(sample.text or "")
+        assert seen[sample.key]["jpg"] == extents.read(sample.image)
 
 
 # What is left out.

@@ -26,13 +26,14 @@ from shardwright.building.inputs import Problem, Row, find, listing
 from shardwright.building.measuring import Measured, measured
 from shardwright.building.tars import TarSample, samples
 from shardwright.deriving import images as pictures
-from shardwright.deriving import places
-from shardwright.deriving.places import HEAD, ChangedError, FarError, GoneError, Part
 from shardwright.engine.local import Local
 from shardwright.progress import Progress
 from shardwright.recipes import SPECIFICATION
-from shardwright.storage import objects
+from shardwright.storage import extents, objects
+from shardwright.storage.extents import HEAD, ChangedError, FarError, GoneError, Part
+from shardwright.storage.paths import exists
 from shardwright.storage.urls import Url
+from shardwright.store.facts import image_file
 from tests.building.builds import build, interrupt, ledger, members, reasons, records, write_recipe
 from tests.building.tarsets import encoded, members_of, picture, write_set, write_tar
 from tests.derive.pictures import gradient, make_images, save
@@ -306,7 +307,7 @@ def test_a_tar_of_small_members_is_read_in_few_pieces_and_of_large_ones_only_the
         with tarfile.open(path) as tar:
             member = tar.extractfile(tar.getmembers()[0])
             assert member is not None
-            assert places.read(first.image) == member.read()
+            assert extents.read(first.image) == member.read()
 
 
 def test_pictures_whose_size_is_far_from_their_begin_are_measured(
@@ -378,33 +379,33 @@ def test_a_part_at_a_url_is_read_once_and_only_as_it_was_planned(bucket: Url, pr
     (bucket / "x.png").write(data)
     path = f"{bucket}/x.png"
     proxy.counts()
-    part = Part(path, 0, len(data), "", 5, places.begins(data))
-    got = places.fetched(part)
+    part = Part(path, 0, len(data), "", 5, extents.begins(data))
+    got = extents.fetched(part)
     assert proxy.counts() == {"GET .png": 1}
     assert isinstance(got, Part)
-    assert places.read(got) == got.data == data
-    assert places.begin(got, 12) == data[:12]
-    found = places.image_file(got)
+    assert extents.read(got) == got.data == data
+    assert extents.begin(got, 12) == data[:12]
+    found = image_file(got)
     assert (found.path, found.bytes, found.mtime_ns) == (path, len(data), 5)
-    with places.opened(got, head=True) as file, suppress(AttributeError):
+    with extents.opened(got, head=True) as file, suppress(AttributeError):
         assert file.read() == data
     assert proxy.counts() == {}
-    head = places.fetched(part, HEAD)
+    head = extents.fetched(part, HEAD)
     assert isinstance(head, Part)
     assert head.data == data[:HEAD]
-    with places.opened(head, head=True) as file:
+    with extents.opened(head, head=True) as file:
         assert not isinstance(file, str)
         file.seek(-10, os.SEEK_END)
         assert file.read() == data[-10:]
     for wrong in (part._replace(size=49_999), part._replace(size=50_001), part._replace(xxh3="0")):
         with pytest.raises(ChangedError):
-            places.fetched(wrong)
+            extents.fetched(wrong)
     with pytest.raises(GoneError):
-        places.fetched(part._replace(path=f"{bucket}/y.png"))
+        extents.fetched(part._replace(path=f"{bucket}/y.png"))
     with pytest.raises(FarError, match="NoSuchBucket"):
-        places.fetched(part._replace(path="s3://no-such-bucket-here/y.png"))
-    assert places.exists(path)
-    assert not places.exists(f"{bucket}/y.png")
+        extents.fetched(part._replace(path="s3://no-such-bucket-here/y.png"))
+    assert exists(path)
+    assert not exists(f"{bucket}/y.png")
     with pytest.raises(pictures.BadImageError) as caught:
         pictures.fetched(part._replace(xxh3="0"))
     assert caught.value.args == ("changed", "its file has changed since it was planned")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import shardwright
-from shardwright.shards.reader.cache import BLOCK
+from shardwright.storage.cache import BLOCK
 from shardwright.storage.urls import Url
 from tests.durability.soak import SOAK
 from tests.shards.packed import packed

@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 
 import shardwright
 from shardwright.shards.format import index, tarread
+from shardwright.shards.reader.catalog import Shard
 from shardwright.shards.reader.dataset import Dataset
-from shardwright.shards.reader.folder import Piece, Shard, merge
 from shardwright.storage.local import LocalFile
+from shardwright.storage.pieces import Piece, merge
 from tests.shards.packed import assert_sample, expected, file_order, overwrite, packed
 from tests.store.small import Array, small_store
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import shardwright
-from shardwright.shards.reader import fetching
-from shardwright.storage import objects, urls
+from shardwright.storage import fetching, objects, urls
 from shardwright.storage.urls import Url
 from tests.flaky import Flaky, flaky
 from tests.servers import use_s3

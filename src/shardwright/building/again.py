@@ -31,16 +31,14 @@ from shardwright.shards.format.manifest import (
     Manifest,
     PackSettings,
     ShardEntry,
-    relative_name,
 )
 from shardwright.shards.format.names import shard_number
 from shardwright.shards.format.parts import is_packed, parts_of
-from shardwright.shards.reader.folder import COPY
 from shardwright.storage import files
-from shardwright.storage.urls import Location, is_within
+from shardwright.storage.pieces import COPY
+from shardwright.storage.urls import Location, is_within, joined, relative_name
 from shardwright.store import provenance
 from shardwright.store.provenance import Entry, Settings
-from shardwright.store.store import joined
 from shardwright.validate import require_known
 
 _GIVE = "give the folder of finished shards"

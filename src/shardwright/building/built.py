@@ -13,12 +13,12 @@ from contextlib import suppress
 import msgspec
 
 from shardwright.building.inputs import Row, source_of
-from shardwright.deriving import places
-from shardwright.deriving.places import UNREADABLE, Part, Place
 from shardwright.deriving.sources import State
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage import files
+from shardwright.storage.extents import UNREADABLE, Extent, Part
 from shardwright.storage.urls import Location, names_below
+from shardwright.store.facts import image_file
 from shardwright.store.records import NOT_JSON
 from shardwright.summary import Count
 
@@ -41,7 +41,7 @@ class Built(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Write it as a line, which takes less memory."""
         return msgspec.json.encode(self)
 
-    def is_same(self, path: str, place: Place, state: State) -> bool:
+    def is_same(self, path: str, place: Extent, state: State) -> bool:
         """Whether an image is this one, by what is in it; ``state`` is that of its file or tar.
 
         It is read only if it is as large, and was moved or written to; raises OSError.
@@ -54,7 +54,7 @@ class Built(msgspec.Struct, frozen=True, array_like=True, gc=False):
         if named_alike and state == (self.file_bytes, self.mtime_ns):
             return True
         size = place.size if isinstance(place, Part) else state[0]
-        return size == self.own_bytes and places.image_file(place).xxh3 == self.xxh3
+        return size == self.own_bytes and image_file(place).xxh3 == self.xxh3
 
     def is_named(self, path: str) -> bool:
         """Whether it has this path."""

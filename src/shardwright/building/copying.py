@@ -16,10 +16,8 @@ import xxhash
 from shardwright.buckets import Bucket
 from shardwright.building.plan import Plan, Shard
 from shardwright.building.samples import Inputs, Planned, SettingsOf, member_bytes
-from shardwright.deriving import places
 from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.images import Size
-from shardwright.deriving.places import UNREADABLE, CutOffError, Part
 from shardwright.deriving.prepare import require_kept
 from shardwright.deriving.recorded import recorded_size, recorded_text
 from shardwright.deriving.results import Results
@@ -33,7 +31,9 @@ from shardwright.shards.format.index import ShardIndex, index_name
 from shardwright.shards.format.keys import key
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.records import SampleFacts, records_name
-from shardwright.shards.reader.folder import COPY
+from shardwright.storage import extents
+from shardwright.storage.extents import UNREADABLE, CutOffError, Part
+from shardwright.storage.pieces import COPY
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.records import BadRecordError, Record, ordered, parse
 
@@ -155,7 +155,7 @@ class Opened:
         """Read a member; raise DamagedError if it is not the one that the index names."""
         fault = DamagedError("its bytes have changed since they were written")
         try:
-            data = places.read(self.part(number, suffix))
+            data = extents.read(self.part(number, suffix))
         except CutOffError as error:
             data, fault = b"", DamagedError(error.strerror)
         except OSError as error:

@@ -15,18 +15,19 @@ import msgspec
 import xxhash
 
 from shardwright.building import tars
-from shardwright.deriving import captions, places, sources
+from shardwright.deriving import captions, sources
 from shardwright.deriving.captions import CaptionError
-from shardwright.deriving.places import CHANGED as CHANGED
-from shardwright.deriving.places import GONE as GONE
-from shardwright.deriving.places import HEAD, Part, Place, begins
-from shardwright.deriving.places import UNREADABLE as UNREADABLE
 from shardwright.deriving.sources import TAR, Source, State
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.recipes import Recipe
 from shardwright.shards.format.tar import BLOCK
 from shardwright.shards.format.tarread import split
+from shardwright.storage import extents
+from shardwright.storage.extents import CHANGED as CHANGED
+from shardwright.storage.extents import GONE as GONE
+from shardwright.storage.extents import HEAD, Extent, Part, begins
+from shardwright.storage.extents import UNREADABLE as UNREADABLE
 from shardwright.storage.local import LocalFile, Readable
 from shardwright.storage.urls import Location, Url, is_url
 from shardwright.summary import Count
@@ -221,7 +222,7 @@ def columns(json: Part | None, recipe: Recipe) -> captions.Row:
     if json is None:
         return {}
     try:
-        return tars.row(places.read(json), recipe)
+        return tars.row(extents.read(json), recipe)
     except OSError as error:
         raise CaptionError("caption_unreadable", f"{json}: {error.strerror}") from None
 
@@ -256,9 +257,9 @@ def changed(row: Row) -> tuple[str, str] | None:
         return UNREADABLE, error.strerror or str(error)
 
 
-def head_of(place: Place) -> str:
+def head_of(place: Extent) -> str:
     """Hash the first bytes of an image."""
-    return begins(places.begin(place, HEAD))
+    return begins(extents.begin(place, HEAD))
 
 
 def fingerprint(tar: Readable, spans: Iterable[Span]) -> str:

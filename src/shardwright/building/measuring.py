@@ -26,17 +26,18 @@ from shardwright.building.inputs import (
     head_of,
 )
 from shardwright.building.tars import Flaw, PassedOver, TarSample
-from shardwright.deriving import captions, images, places, sources
+from shardwright.deriving import captions, images, sources
 from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.images import DECODER_DIED, BadImageError
 from shardwright.deriving.naming import spelt
-from shardwright.deriving.places import Part
 from shardwright.deriving.sources import Source, State
 from shardwright.engine import Engine
 from shardwright.engine.local import WorkerDiedError
 from shardwright.interrupts import POLL, check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
+from shardwright.storage import extents
+from shardwright.storage.extents import Part
 from shardwright.storage.local import LocalFile, Readable
 from shardwright.storage.objects import together
 from shardwright.storage.urls import is_url
@@ -349,7 +350,7 @@ def _tar_row(
     json = _span(sample.json) if sample.json else None
     try:
         if task.recipe.ids == "captions" and sample.json:
-            image_id = tars.given_id(places.read(sample.json))
+            image_id = tars.given_id(extents.read(sample.json))
         _require_names(image_id, path)
         width, height = images.measure(sample.image)
         spans = [span for span in (image, text, json) if span is not None]

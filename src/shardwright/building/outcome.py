@@ -27,7 +27,7 @@ from shardwright.progress import Progress, duration, quantity, size
 from shardwright.shards.format import manifest, tar
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.loaders.indexes import read_record
-from shardwright.storage.local import free_bytes
+from shardwright.storage.remote import storage_at
 from shardwright.storage.urls import Location
 from shardwright.store import commands
 from shardwright.store.facts import Truncated
@@ -223,7 +223,7 @@ def summarize(outcome: Outcome, output: Location, dry_run: bool, started: float)
         caption_rows=outcome.caption_rows,
         changed_inputs=outcome.changed,
         under_other_ids=outcome.repeated,
-        free_bytes=free_bytes(output) if isinstance(output, Path) else None,
+        free_bytes=storage_at(output).free_bytes(),
         obstacle=outcome.obstacle,
         seconds_needed=outcome.seconds_needed,
         device=outcome.device,

@@ -44,11 +44,11 @@ from shardwright.packing.staying import find_staying
 from shardwright.packing.targets import Target, find_targets, overwriting
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format.again import with_layout
-from shardwright.shards.format.manifest import PackSettings, Run, Unfinished, relative_name
+from shardwright.shards.format.manifest import PackSettings, Run, Unfinished
 from shardwright.shards.format.moving import stage_of
 from shardwright.storage import files
 from shardwright.storage.remote import storage_at
-from shardwright.storage.urls import Location, Url, is_within, location
+from shardwright.storage.urls import Location, Url, is_within, location, relative_name
 from shardwright.summary import Count
 from shardwright.text import shown
 

@@ -16,9 +16,16 @@ from typing import Self
 import msgspec
 
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.shards.format.manifest import Run, Unfinished, relative_name
-from shardwright.storage.urls import Location, Url, is_url, is_within, location
-from shardwright.store.store import joined
+from shardwright.shards.format.manifest import Run, Unfinished
+from shardwright.storage.urls import (
+    Location,
+    Url,
+    is_url,
+    is_within,
+    joined,
+    location,
+    relative_name,
+)
 from shardwright.text import near
 
 NOTED = "captions"  # their field in what a run notes of a build

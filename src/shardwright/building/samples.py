@@ -20,7 +20,6 @@ from shardwright.building.inputs import Row
 from shardwright.deriving.captions import CAPTION
 from shardwright.deriving.choices import view_of
 from shardwright.deriving.images import BadImageError, Size
-from shardwright.deriving.places import image_file
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.results import Results, with_tokens
 from shardwright.deriving.serving import DIED
@@ -28,7 +27,7 @@ from shardwright.recipes import Component, Recipe
 from shardwright.shards.format import tar
 from shardwright.shards.format.record_members import mask_bytes
 from shardwright.store import records
-from shardwright.store.facts import Facts
+from shardwright.store.facts import Facts, image_file
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import Record, own_fields
 

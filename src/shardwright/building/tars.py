@@ -13,14 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from shardwright.deriving import captions, places
+from shardwright.deriving import captions
 from shardwright.deriving.captions import CaptionError
-from shardwright.deriving.places import HEAD, FarFile, Part
 from shardwright.deriving.sources import FORMAT_OF
 from shardwright.interrupts import check
 from shardwright.progress import quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format.tarread import FILE, FOLDER, BadTarError, Entry, entries, split
+from shardwright.storage import extents
+from shardwright.storage.extents import HEAD, FarFile, Part
 from shardwright.storage.local import LocalFile, Readable
 from shardwright.storage.urls import is_url
 from shardwright.store import records
@@ -149,7 +150,7 @@ def _list(path: str, size: int, contents: _Contents) -> Flaw | None:
     """Read all headers of a tar, and say what is wrong with it."""
     far = is_url(path)
     try:
-        if not places.is_regular(path):
+        if not extents.is_regular(path):
             return Flaw("", "unreadable_tar", "not a regular file")
         with FarFile(path, size) if far else LocalFile(Path(path)) as tar:
             if tar.pread(0, len(_GZIP)) == _GZIP:

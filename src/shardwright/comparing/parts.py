@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,15 @@ from shardwright.shards.format import index, manifest, records
 from shardwright.shards.format.manifest import Manifest, PackSettings, ShardEntry
 from shardwright.shards.format.parts import parts_of
 from shardwright.shards.reader.catalog import Catalog, open_catalog
-from shardwright.shards.reader.folder import Folder, LocalFolder
 from shardwright.shards.reader.view import View
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.fetched import folder_at
+from shardwright.storage.pieces import Folder
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location, joined
 from shardwright.store import facts
 from shardwright.store.arrays import widened
 from shardwright.store.commands import command, quoted
-from shardwright.store.store import Store, joined
+from shardwright.store.store import Store
 
 _GROUP = 256  # samples that are read together
 _LIST = "copies.jsonl"
@@ -79,9 +80,7 @@ def _find(top: Location, progress: Progress) -> InParts | None:
         return None
     samples = _Samples(parts, done)
     vector, not_searched = _vector(done), None
-    if vector is not None and isinstance(top, Url):
-        vector, not_searched = None, "the shards are at a URL"
-    elif vector is not None and len(samples.hashes) > similar.EXACT_MOST:
+    if vector is not None and len(samples.hashes) > similar.EXACT_MOST:
         vector, not_searched = None, f"there are more than {similar.EXACT_MOST:,} samples"
     read = None
     if vector is not None:
@@ -194,7 +193,7 @@ def _fix(
     if by and not is_build:
         return f"to keep them in one part, run {look}, then pack{'' if new else ' with --sync'}"
     flags = [*replace(split, by=file).flags(), *settings.layout()]
-    how = "into another folder" if isinstance(top, Url) else "with --overwrite"
+    how = "with --overwrite" if storage_at(top).can_replace else "into another folder"
     again = "with" if new else f"all of it again {how}"
     words = " ".join(map(quoted, flags))
     return f"to keep them in one part, run {look}, then {verb} {again} {words}"
@@ -208,17 +207,15 @@ def _vector(done: Mapping[str, Manifest]) -> Component | None:
 
 
 def _blocks(folder: Location, component: Component) -> Iterator[NDArray[Any]]:
-    assert isinstance(folder, Path)
-    return read_vectors(lambda: LocalFolder(folder), open_catalog(LocalFolder(folder)), component)
+    opened = folder_at(str(folder), forks=False)
+    return read_vectors(opened, open_catalog(opened), component)
 
 
-def read_vectors(
-    opened: Callable[[], Folder], catalog: Catalog, component: Component
-) -> Iterator[NDArray[Any]]:
-    """Read the vector of every sample of a shard folder, which is opened for each shard."""
+def read_vectors(opened: Folder, catalog: Catalog, component: Component) -> Iterator[NDArray[Any]]:
+    """Read the vector of every sample of a shard folder, and hold no shard that was read."""
     width = component.shape_for(0, 0)[0]
     for shard, first in zip(catalog.shards, catalog.firsts, strict=True):
-        folder = opened()
+        folder = opened.renewed()
         if component.suffix not in catalog.members:
             what = f"has no {component.suffix}, although its recipe does"
             raise DamageError(what, path=folder.name, fix="run shardwright verify")

@@ -7,14 +7,13 @@ import math
 import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from io import BytesIO, TextIOWrapper
+from io import TextIOWrapper
 from typing import IO, Any, NamedTuple
 
-from shardwright import regular
 from shardwright.errors import MissingExtraError, UsageError
 from shardwright.interrupts import check
 from shardwright.storage import files
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.urls import Location
 from shardwright.store import records
 from shardwright.store.records import BadRecordError
 
@@ -63,12 +62,7 @@ class _File:
 
     def __init__(self, path: Location) -> None:
         self.path = path
-        self._data = files.read(path) if isinstance(path, Url) else None
-
-    def opened(self) -> IO[bytes]:
-        if isinstance(self.path, Url):
-            return BytesIO(self._data or b"")
-        return regular.opened(self.path)
+        self.opened = files.reopened(path)
 
 
 def _jsonl_rows(file: _File) -> Iterator[tuple[int, Row]]:

@@ -13,15 +13,15 @@ from typing import Any
 
 import msgspec
 
-from shardwright.deriving import caption_files, places
+from shardwright.deriving import caption_files
 from shardwright.deriving.caption_files import GIVE, PATH_FIELDS
 from shardwright.deriving.matching import AmbiguousError, Images, Matching, Named, normal
-from shardwright.deriving.places import Part
 from shardwright.deriving.sources import Source
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import check
 from shardwright.recipes import Recipe
-from shardwright.storage import files
+from shardwright.storage import extents, files
+from shardwright.storage.extents import Part
 from shardwright.storage.urls import Location
 from shardwright.store import records
 from shardwright.summary import Count
@@ -200,10 +200,10 @@ def beside(source: Source) -> str | None:
     if source.shares_text:
         raise CaptionError(*shared_text(source))
     try:
-        if not places.is_regular(place):
+        if not extents.is_regular(place):
             raise CaptionError("caption_unreadable", f"{place}: not a regular file")
         is_part = isinstance(place, Part)
-        data = places.read(place) if is_part else places.begin(place, _LONGEST + 1)
+        data = extents.read(place) if is_part else extents.begin(place, _LONGEST + 1)
         if len(data) > _LONGEST:
             raise CaptionError("caption_too_large", f"{place} has more than {_LONGEST >> 20} MiB")
         # It also makes all line ends alike.

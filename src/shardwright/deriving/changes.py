@@ -16,6 +16,7 @@ from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress
+from shardwright.storage.paths import absolute
 from shardwright.storage.urls import is_url
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts, ImageFile
@@ -115,7 +116,7 @@ def find(
     gone. Where ids are made in another way than before (``by_path``), a file whose path is on
     record with another id was renamed too. A folder that has moved is recognised by its images.
     """
-    folder = facts.absolute(folder)
+    folder = absolute(folder)
     shared, bad = contested(sources), problems(sources, store.recipe)
     numbers = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
     known = bytearray(len(sources))
@@ -125,7 +126,7 @@ def find(
         number, image = numbers.get(entry.image_id), entry.image
         if number is not None:
             known[number] = 1
-        here = "" if number is None else facts.absolute(sources[number].path)
+        here = "" if number is None else absolute(sources[number].path)
         if image is not None and here != image.path:
             displaced = True
             roots.add(root_of(image.path, here, folder))
@@ -138,7 +139,7 @@ def find(
         number, image = numbers.get(entry.image_id), entry.image
         if image is None or entry.image_id in shared:
             continue
-        here = "" if number is None else facts.absolute(sources[number].path)
+        here = "" if number is None else absolute(sources[number].path)
         if here == image.path:
             continue
         now = moves.now(image.path) or image.path
@@ -204,7 +205,7 @@ def _relocated(
         path = lost.get(names.image_id, below) if isinstance(names.image_id, str) else below
         given = names.image_path
         if not path.startswith(below) and isinstance(given, str) and not os.path.isabs(given):
-            there = facts.absolute(given)
+            there = absolute(given)
             if there != path and is_same(absent[names.image_id], there):
                 found[names.image_id] = there
                 missing.pop(names.image_id, None)
@@ -216,7 +217,7 @@ def unknown(sources: list[Source], store: Store) -> dict[str, str]:
     known = {entry.image_id for _, entry in facts.read(store) if entry.image}
     known.update(source.image_id for source in sources)
     return {
-        names.image_id: facts.absolute(names.image_path)
+        names.image_id: absolute(names.image_path)
         for _, names in records.walk(store.jsonl, records.names)
         if isinstance(names.image_id, str)
         and names.image_id not in known

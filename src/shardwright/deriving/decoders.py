@@ -27,7 +27,6 @@ import numpy as np
 
 from shardwright.deriving import images
 from shardwright.deriving.images import DECODER_DIED, BadImageError, Size
-from shardwright.deriving.places import Place
 from shardwright.engine.local import (
     KEPT_MEMORY,
     InWorker,
@@ -42,6 +41,7 @@ from shardwright.engine.local import (
 )
 from shardwright.engine.worker import portable, work
 from shardwright.errors import ShardwrightError
+from shardwright.storage.extents import Extent
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -133,7 +133,7 @@ class Heads:
     def __exit__(self, *_: object) -> None:
         self._child.end()
 
-    def __call__(self, place: Place) -> Size:
+    def __call__(self, place: Extent) -> Size:
         """Give the size of a picture, as ``images.measure`` does."""
         with self._lock:
             if (known := self._deadly.get(str(place))) is not None:

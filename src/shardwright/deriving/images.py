@@ -21,12 +21,13 @@ from PIL import (
     UnidentifiedImageError,
 )
 
-from shardwright.deriving import places
 from shardwright.deriving.colour import Conversion, conversion, profile_name
-from shardwright.deriving.places import HEAD, FarError, Place
 from shardwright.deriving.sources import FORMAT_OF
 from shardwright.encoders.preparing import Box
 from shardwright.pictures import PIXEL_LIMIT
+from shardwright.storage import extents
+from shardwright.storage.extents import HEAD, Extent, FarError
+from shardwright.store.facts import image_file
 from shardwright.store.provenance import SRGB
 
 # By content, whatever the name says. Only these: for others, Pillow may start programs.
@@ -108,15 +109,15 @@ def strict() -> Iterator[None]:
             ImageFile.LOAD_TRUNCATED_IMAGES = truncated
 
 
-def fetched(place: Place, *, head: bool = False) -> Place:
+def fetched(place: Extent, *, head: bool = False) -> Extent:
     """Read a picture at a URL, or its head, into memory, so that it is asked for once."""
     try:
-        return places.fetched(place, HEAD) if head else places.fetched(place)
+        return extents.fetched(place, HEAD) if head else extents.fetched(place)
     except FarError as error:
         raise BadImageError(error.reason, str(error.strerror)) from None
 
 
-def head(place: Place) -> Head:
+def head(place: Extent) -> Head:
     """Look at the head of a file."""
     with _opened(place, head=True) as image:
         # Of a TIFF, Pillow gives the size that it will have when it is upright.
@@ -137,12 +138,12 @@ def _exif(image: Image.Image) -> Image.Exif:
     return image.getexif()
 
 
-def measure(place: Place) -> Size:
+def measure(place: Extent) -> Size:
     """Give the size of a picture, upright, from the head of its file."""
     return head(place).size
 
 
-def read(place: Place, colours: Collection[str], scale: int = 1) -> Pictures:
+def read(place: Extent, colours: Collection[str], scale: int = 1) -> Pictures:
     """Read a picture: orientation applied, any mode to RGB, alpha over white.
 
     ``scale`` is 2, 4 or 8 to decode a JPEG at a half, a quarter or an eighth of its sides. Nothing
@@ -188,7 +189,7 @@ def read(place: Place, colours: Collection[str], scale: int = 1) -> Pictures:
         )
 
 
-def has_other_colours(place: Place) -> bool:
+def has_other_colours(place: Extent) -> bool:
     """Whether a picture has a colour profile that changes its colours."""
     with suppress(BadImageError), _opened(place, head=True) as image:
         profile = image.info.get("icc_profile")
@@ -198,17 +199,17 @@ def has_other_colours(place: Place) -> bool:
 
 
 @contextmanager
-def _opened(place: Place, *, head: bool = False) -> Iterator[Image.Image]:
+def _opened(place: Extent, *, head: bool = False) -> Iterator[Image.Image]:
     """Open a picture, and turn any error into a reason."""
     try:
-        if not places.is_regular(place):
+        if not extents.is_regular(place):
             raise BadImageError("unreadable", "not a regular file")
         named = _format_by_name(place)
         if named == "RAW":  # most are TIFF files, of which Pillow would read a thumbnail
             raise BadImageError("format_not_readable", _INSTEAD[named])
         formats = (*_READABLE, named) if named == _BY_NAME else _READABLE
         with (
-            places.opened(place, head=head) as file,
+            extents.opened(place, head=head) as file,
             Image.open(file, formats=formats) as image,
         ):
             if image.width * image.height > PIXEL_LIMIT:
@@ -236,7 +237,7 @@ def _opened(place: Place, *, head: bool = False) -> Iterator[Image.Image]:
         raise BadImageError("broken_image", str(error) or type(error).__name__) from None
 
 
-def _unread(place: Place, error: Exception, *, head: bool) -> str | None:
+def _unread(place: Extent, error: Exception, *, head: bool) -> str | None:
     """Say why bytes could not be read, if that is the cause of an error and not what they are.
 
     Of decoders, OSErrors have no number; a seek to where a broken file points is invalid.
@@ -246,7 +247,7 @@ def _unread(place: Place, error: Exception, *, head: bool) -> str | None:
     if head:  # which Pillow reads through us
         return None
     try:
-        places.image_file(place)  # some decoders read by themselves, and give no cause
+        image_file(place)  # some decoders read by themselves, and give no cause
     except OSError as unread:
         return unread.strerror or str(unread)
     return None
@@ -265,14 +266,14 @@ def _readable() -> tuple[str, ...]:
 _READABLE = _readable()
 
 
-def _format_by_name(place: Place) -> str | None:
+def _format_by_name(place: Extent) -> str | None:
     return FORMAT_OF.get(os.path.splitext(str(place))[1].lower())
 
 
-def _format_by_content(place: Place) -> str | None:
+def _format_by_content(place: Extent) -> str | None:
     """Recognise the formats that need a plug-in; they often have the suffix of another."""
     try:
-        head = places.begin(place, 12)
+        head = extents.begin(place, 12)
     except OSError:
         return None
     if head[4:8] == b"ftyp":

@@ -21,6 +21,7 @@ from shardwright.deriving.sources import Source, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
+from shardwright.storage.paths import absolute
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.folders import array_ids
@@ -256,7 +257,7 @@ class Inventory:
             return Facts(self.sources[number].image_id, first_id=self._first_ids[number])
         if known is None or known.image is None or number not in self.touched:
             return known
-        path, time = facts.absolute(self.sources[number].path), self.touched[number]
+        path, time = absolute(self.sources[number].path), self.touched[number]
         return replace(known, image=replace(known.image, path=path, mtime_ns=time))
 
     def given(self, number: int) -> Row:
@@ -303,7 +304,7 @@ class Inventory:
                 self.changed[number] = image.xxh3
             time = image.mtime_ns if now is None else now.mtime_ns
             # By a link to it, it is where it was.
-            moved = facts.absolute(path) != image.path and facts.is_gone(image.path)
+            moved = absolute(path) != image.path and facts.is_gone(image.path)
             if time != image.mtime_ns or moved:
                 self.touched[number] = time
         self._others |= strangers.found()

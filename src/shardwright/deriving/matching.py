@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
 
-from shardwright.deriving import places
 from shardwright.deriving.sources import TAR
-from shardwright.errors import ShardwrightError, UsageError
+from shardwright.errors import UsageError
 from shardwright.interrupts import check
-from shardwright.storage.urls import Location, Url, is_url
-from shardwright.text import near, shown
+from shardwright.storage import paths
+from shardwright.storage.paths import Presence
+from shardwright.storage.urls import Location
+from shardwright.text import shown
 
 _NONE = -1  # the number of no row
 _SEVERAL = 2  # images; more are not counted
-_ASKED = 3  # rows, at a URL
 
 
 class Named(NamedTuple):
@@ -81,7 +81,7 @@ class Matching:
     ) -> None:
         """Choose the base; raise UsageError if two are as good and give different captions."""
         self._path, self._rows, self._data = path, rows, data
-        self._absolute = any(row.startswith("/") or is_url(row) for row in rows)
+        self._absolute = any(map(paths.is_absolute, rows))
         self._roots: dict[str, _Root] = {}
         self._names = bytearray(len(data))  # by row: the images it names by their names alone
         self._paths = bytearray(len(data))  # by row: the images it names by their paths
@@ -166,26 +166,16 @@ class Matching:
     def _are_there(self, folders: list[str], enough: int, *, absolute: bool = True) -> bool:
         """Whether so many rows name files that are there, from some folder, and were not given."""
         given = tuple(form for root in self._roots.values() for form in root.absolute)
-        # At a URL each look takes a request, and only stores that are in use anyway are asked.
-        stores = tuple(each for each in self._above() if is_url(each))
-        rows = list(self._rows)
-        if stores or any(map(is_url, folders)):
-            rows = rows[:: max(1, len(rows) // _ASKED)]
-        known: dict[str, bool] = {}  # folders
+        there = Presence(self._above())
+        rows = there.some(list(self._rows), folders)
         found = 0
         for row in rows:
             check()
             if row.startswith("/") and not absolute:
                 continue
             for folder in folders:
-                place = _file_of(row if is_url(row) else _joined(folder, row))
-                above = os.path.dirname(place)
-                if place.startswith(given):
-                    continue
-                if above not in known:
-                    far = is_url(above)
-                    known[above] = above.startswith(stores) if far else os.path.isdir(above)
-                if known[above] and _exists(place):
+                place = _file_of(paths.joined(folder, row))
+                if not place.startswith(given) and there.has(place):
                     found += 1
                     break
             if found == min(enough, len(rows)):
@@ -295,8 +285,7 @@ class _Root:
     """A given folder of images, as it is named and as it is without links."""
 
     def __init__(self, given: str) -> None:
-        forms = [given] if is_url(given) else [os.path.abspath(given), os.path.realpath(given)]
-        self._forms = list(dict.fromkeys(forms))
+        self._forms = paths.forms(given)
         # What complete paths of its images begin with.
         self.absolute = tuple(form.rstrip("/") + "/" for form in self._forms)
 
@@ -304,15 +293,7 @@ class _Root:
     def above(self) -> Iterator[str]:
         """Name the folder and each one above it."""
         for form in self._forms:
-            folder = Url(form) if is_url(form) else None
-            while folder is not None:
-                yield str(folder)
-                folder = folder.parent if folder.key else None
-            if not is_url(form):
-                yield form
-                while (upper := os.path.dirname(form)) != form:
-                    yield upper
-                    form = upper
+            yield from paths.above(form)
 
     def inside(self, folder: str) -> str | None:
         """Give its path below a folder, with a slash at the end if it is not the folder."""
@@ -335,10 +316,10 @@ class _Root:
 
     def below(self, folder: str) -> str | None:
         """Give its path from a folder, also by going up; None if there is none."""
-        found = self.inside(folder)
-        if found is None and not is_url(folder) and not is_url(self._forms[0]):
-            return os.path.relpath(self._forms[0], folder) + "/"
-        return found
+        if (found := self.inside(folder)) is not None:
+            return found
+        around = paths.relative(self._forms[0], folder)
+        return None if around is None else around + "/"
 
 
 def _below(image: Named) -> str:
@@ -350,14 +331,7 @@ def _below(image: Named) -> str:
 
 def _folder_of(path: Location) -> list[str]:
     """Name the folder of a file, as it is named and as it is without links."""
-    if isinstance(path, Url):
-        return [str(path.parent)]
-    return [os.path.dirname(os.path.abspath(path)), os.path.dirname(os.path.realpath(path))]
-
-
-def _joined(folder: str, row: str) -> str:
-    path = row if row.startswith("/") else f"{folder.rstrip('/')}/{row}"
-    return path if is_url(path) else os.path.normpath(path)
+    return list(map(os.path.dirname, paths.forms(path)))
 
 
 def _file_of(path: str) -> str:
@@ -367,23 +341,11 @@ def _file_of(path: str) -> str:
     return "/".join(names[: next(ends, len(names))])
 
 
-def _exists(path: str) -> bool:
-    try:
-        return places.exists(path)
-    except (ShardwrightError, ValueError):  # not to be asked for, or no path
-        return False
-
-
 def _shown(folder: str) -> str:
-    text = shown(folder) if is_url(folder) else near(folder)
+    text = paths.shown_near(folder)
     return "the working folder" if text == "." else text
 
 
 def normal(path: str, *, backslashes: bool) -> str:
     """Write the path in a row as paths of images are compared."""
-    path = path.replace("\\", "/") if backslashes else path
-    if is_url(path):
-        scheme, _, rest = path.partition("://")
-        return f"{scheme}://{os.path.normpath(rest)}"
-    path = os.path.normpath(path)
-    return path[1:] if path.startswith("//") else path
+    return paths.normal(path.replace("\\", "/") if backslashes else path)

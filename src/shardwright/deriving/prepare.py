@@ -11,7 +11,6 @@ from shardwright.deriving import captions, images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row
 from shardwright.deriving.images import BadImageError, Size
 from shardwright.deriving.passes import Array, Pass
-from shardwright.deriving.places import Place, image_file
 from shardwright.deriving.recorded import recorded_size, recorded_text
 from shardwright.deriving.sources import Source
 from shardwright.deriving.views import Look, View
@@ -19,13 +18,14 @@ from shardwright.deriving.views import look as look_here
 from shardwright.errors import ShardwrightError
 from shardwright.progress import quantity
 from shardwright.recipes import Component
+from shardwright.storage.extents import Extent
 from shardwright.storage.urls import is_url
-from shardwright.store.facts import Decoded, Facts, ImageFile
+from shardwright.store.facts import Decoded, Facts, ImageFile, image_file
 from shardwright.store.quality import TOO_LONG
 from shardwright.store.records import Record
 
-Looking = Callable[[Place, Sequence[View]], Look]
-Measuring = Callable[[Place], Size]
+Looking = Callable[[Extent, Sequence[View]], Look]
+Measuring = Callable[[Extent], Size]
 
 
 @dataclass

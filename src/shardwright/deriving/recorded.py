@@ -6,11 +6,11 @@ import os
 from collections.abc import Collection
 
 from shardwright import regular
-from shardwright.deriving import places
 from shardwright.deriving.images import Size
 from shardwright.deriving.moves import Moves, recognise, roots_by_name
 from shardwright.deriving.sources import Source, contested
 from shardwright.storage import files
+from shardwright.storage.paths import absolute, exists
 from shardwright.store import facts, records
 from shardwright.store.records import Record
 from shardwright.store.rules import is_side
@@ -64,13 +64,13 @@ def on_record(sources: list[Source], store: Store, folder: str | None = None) ->
 
     With ``folder``, that of the images, also if it has moved since.
     """
-    at = {facts.absolute(s.path): number for number, s in enumerate(sources) if not s.fault}
+    at = {absolute(s.path): number for number, s in enumerate(sources) if not s.fault}
     found = {}
     for _, names in records.walk(store.jsonl, records.names):
-        path = facts.absolute(names.image_path) if isinstance(names.image_path, str) else ""
+        path = absolute(names.image_path) if isinstance(names.image_path, str) else ""
         if path in at and isinstance(names.image_id, str):
             found[names.image_id] = at[path]
-    moves = Moves("") if folder is None else _moves(at, facts.absolute(folder), store)
+    moves = Moves("") if folder is None else _moves(at, absolute(folder), store)
     for _, entry in facts.read(store):  # a path in a record may be relative to another folder
         if entry.image is not None:
             found.pop(entry.image_id, None)
@@ -95,7 +95,7 @@ def other_image(recorded: object, path: str) -> str | None:
     """
     if not isinstance(recorded, str) or os.path.normpath(recorded) == os.path.normpath(path):
         return None
-    if os.path.basename(recorded) == os.path.basename(path) and not places.exists(recorded):
+    if os.path.basename(recorded) == os.path.basename(path) and not exists(recorded):
         return None
     try:
         return None if os.path.samefile(recorded, path) else recorded

@@ -42,8 +42,9 @@ from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files, locks
-from shardwright.storage.local import free_bytes, require_space
-from shardwright.store import facts, paths, rearrange
+from shardwright.storage.local import LocalStorage, require_space
+from shardwright.storage.paths import absolute
+from shardwright.store import paths, rearrange
 from shardwright.store.arrays import write_arrays
 from shardwright.store.provenance import SRGB
 from shardwright.store.store import Store
@@ -67,7 +68,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         folder = str(request.images)
         other_ids = naming.is_changed(request)
         found = naming.named(found, folder, store, given, keep=not other_ids)
-        below = facts.absolute(str(request.prune_below)) if request.prune_below else None
+        below = absolute(str(request.prune_below)) if request.prune_below else None
         changes = find_changes(found, folder, store, progress, by_path=other_ids, also=below)
         found = changes.named(found)
         if request.prune:
@@ -232,7 +233,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
         renamed=renamed,
         pruned=sorted(pruned.values()),
         bytes_needed=sum(needed.values()),
-        free_bytes=free_bytes(request.store.folder),
+        free_bytes=LocalStorage(request.store.folder).free_bytes(),
         device=settings.device,
     )
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shardwright.deriving.places import Part, Place
 from shardwright.errors import InputMissingError, UsageError, refusal
 from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.recipes import Recipe
+from shardwright.storage.extents import Extent, Part
 from shardwright.storage.urls import Url
 from shardwright.store.records import LONGEST_FILE_NAME, image_id_of, image_id_problem
 
@@ -60,7 +60,7 @@ class Source:
     shares_text: bool = False  # whether the text file lies beside another image too
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Extent:
         """Give where its picture is."""
         return self.part or self.path
 

@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shardwright.buckets import Bucket, choose
-from shardwright.deriving import images, places
+from shardwright.deriving import images
 from shardwright.deriving.images import BadImageError, Pictures, Size
-from shardwright.deriving.places import Place
 from shardwright.encoders.base import PictureWriter
 from shardwright.encoders.picture import Writer
 from shardwright.encoders.preparing import Box, Preparing, pixels
 from shardwright.recipes import Recipe
-from shardwright.store.facts import Decoded, ImageFile
+from shardwright.storage import extents
+from shardwright.storage.extents import Extent
+from shardwright.store.facts import Decoded, ImageFile, image_file
 from shardwright.store.provenance import FAST, FRACTIONS, SRGB
 
 _SCALES = (8, 4, 2)  # that a JPEG can be decoded at, besides 1
@@ -115,11 +116,11 @@ class Look(NamedTuple):
     made: tuple[Any, ...]
 
 
-def look(place: Place, views: Sequence[View]) -> Look:
+def look(place: Extent, views: Sequence[View]) -> Look:
     """Read a picture once, or once for each scale, and prepare what each view shows of it."""
     file = None
     with suppress(OSError):  # reading it gives the reason
-        file = places.image_file(place) if places.is_regular(place) else None
+        file = image_file(place) if extents.is_regular(place) else None
     scales = [1] * len(views)
     if any(view.decode == FAST for view in views):
         head = images.head(place)
@@ -150,10 +151,10 @@ def look(place: Place, views: Sequence[View]) -> Look:
     return Look(first.size, file, unapplied, first.plain, decoded, colour, animated, in_order)
 
 
-def original(place: Place, file: ImageFile | None) -> bytes | None:
+def original(place: Extent, file: ImageFile | None) -> bytes | None:
     """Read an image as it is in its file; None if it is no longer the one that was decoded."""
     with suppress(OSError):
-        data = places.read(place)
+        data = extents.read(place)
         if file and xxhash.xxh3_64_hexdigest(data) == file.xxh3:
             return data
     return None
@@ -213,7 +214,7 @@ def _whole(box: Box) -> tuple[int, int, int, int]:
 
 
 def _made(
-    place: Place, file: ImageFile | None, pictures: Pictures, view: View, image: Image.Image
+    place: Extent, file: ImageFile | None, pictures: Pictures, view: View, image: Image.Image
 ) -> NDArray[Any] | bytes:
     """Prepare what a view shows, or write its file."""
     frame = view.frame(pictures.size)

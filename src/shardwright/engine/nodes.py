@@ -13,20 +13,18 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 from shardwright import interrupts
 from shardwright.errors import InputMissingError, ShardwrightError, StorageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage import files
+from shardwright.storage.remote import storage_at
 from shardwright.storage.urls import Location
 from shardwright.version import __version__
 
 _PATIENCE = 120  # seconds for a node to answer
 _PYTHON = ".".join(platform.python_version_tuple()[:2])
-_CREDENTIALS = "give Ray the variables of the store on that node too, before ray start"
-_SHARE = "use a folder on a shared file system, or the URL of an object store"
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,8 @@ class Readable:
             with files.explained(path):  # it may not be allowed to look
                 found = path.exists()
             if not found:
-                raise InputMissingError(f"is not on node {node}", path=path, fix=_SHARE)
+                what, fix = f"is not on node {node}", storage_at(path).unseen
+                raise InputMissingError(what, path=path, fix=fix)
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,7 @@ class Shared:
     @classmethod
     def of(cls, folder: Location) -> Self:
         """Choose a name for the file, where it does no harm if it stays after a kill."""
-        there = folder / STATE_FOLDER
-        if isinstance(folder, Path):
-            there = next(p for p in (folder / STATE_FOLDER, folder, *folder.parents) if p.exists())
+        there = storage_at(folder).nearest(STATE_FOLDER)
         return cls(folder, there / f".shardwright-probe-{uuid.uuid4().hex}")
 
     @contextmanager
@@ -118,7 +115,7 @@ class Shared:
             with files.explained(self.file):
                 if not self.file.exists():
                     what = f"only the driver sees this folder, node {node} does not"
-                    fix = _SHARE if isinstance(self.folder, Path) else _CREDENTIALS
+                    fix = storage_at(self.folder).unseen
                     raise ShardwrightError(what, path=self.folder, fix=fix)
             files.write(mine, b"")
             files.remove(mine)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
-from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -32,11 +30,11 @@ from shardwright.shards.format import index, records
 from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.shards.format.records import SampleFacts
-from shardwright.shards.reader.catalog import Catalog, open_catalog
-from shardwright.shards.reader.folder import Folder, LocalFolder, Piece, Shard
-from shardwright.shards.reader.remote import RemoteFolder
+from shardwright.shards.reader.catalog import Catalog, Shard, open_catalog
 from shardwright.shards.reader.view import View
 from shardwright.storage import urls
+from shardwright.storage.fetched import folder_at
+from shardwright.storage.pieces import Folder, Piece
 from shardwright.storage.urls import STORES, Location
 from shardwright.store.arrays import widened
 from shardwright.store.attention import CROPPED, ENLARGED
@@ -58,33 +56,18 @@ class Part:
     def __init__(self, name: str | None, folder: Folder, catalog: Catalog, first: int) -> None:
         self.name, self.folder, self.catalog, self.first = name, folder, catalog, first
         self.view = View(folder, catalog)
-        # Maps of shards are kept in order of use, which two threads must not change at once.
-        local = isinstance(folder, LocalFolder)
-        self.lock: AbstractContextManager[object] = Lock() if local else nullcontext()
         self.index = lru_cache(_INDEXES)(self._index)
         # Of another tool, perhaps without JSON members.
         self.is_foreign = catalog.recipe is None or JSON_SUFFIX not in catalog.members
 
     def read(self, number: int, field: str) -> Any:  # noqa: ANN401 - dict, array or bytes
         """Read one member of one sample."""
-        view = self.view.narrowed(field)
-        with self.lock:
-            return next(view.samples([number]))[field]
-
-    def views(self, pieces: Sequence[Piece]) -> list[memoryview]:
-        """Give pieces of shards as they are."""
-        with self.lock:
-            return self.folder.views(pieces)
+        return next(self.view.narrowed(field).samples([number]))[field]
 
     def shard_of(self, number: int) -> tuple[Shard, int]:
         """Find the shard of a sample, and the number of its first one."""
         place = bisect_right(self.catalog.firsts, number) - 1
         return self.catalog.shards[place], self.catalog.firsts[place]
-
-    def own_folder(self) -> Folder:
-        """Give the folder for one thread and one shard, whose map is gone when it is read."""
-        own = isinstance(self.folder, LocalFolder)
-        return LocalFolder(Path(self.folder.name)) if own else self.folder
 
     def _index(self, shard: Shard) -> ShardIndex | None:
         if shard.index_xxh3 is None:
@@ -200,7 +183,7 @@ class ShardSource:
             value = part.read(place, name)
             if found := part.index(shard):
                 xxh3 = f"{found.member(place - first, column).xxh3:016x}"
-                (data,) = part.views([Piece(shard, offset, size)])
+                (data,) = part.folder.views([Piece(shard, offset, size)])
                 if xxhash.xxh3_64_hexdigest(data) != xxh3:
                     fault = "its bytes do not match the checksum"
             if name in part.view.halves:
@@ -212,7 +195,7 @@ class ShardSource:
 
     def vectors(self, component: Component) -> Iterator[NDArray[Any]]:
         for part in self.parts:
-            yield from read_vectors(part.own_folder, part.catalog, component)
+            yield from read_vectors(part.folder, part.catalog, component)
 
 
 def open_shards(location: str, progress: Progress) -> ShardSource:
@@ -222,14 +205,10 @@ def open_shards(location: str, progress: Progress) -> ShardSource:
     if not url or scheme in STORES:  # others cannot be listed
         folder = urls.location(location)
         parts = {} if is_packed(folder) else parts_of(folder)
-    folders: dict[str | None, Folder] = {n: _folder(str(part)) for n, part in parts.items()}
-    return ShardSource(location, folders or {None: _folder(location)}, progress)
-
-
-def _folder(location: str) -> Folder:
-    if "://" in location:
-        return RemoteFolder(location, {}, forks=False)
-    return LocalFolder(Path(location))
+    places = dict[str | None, str]((name, str(part)) for name, part in parts.items())
+    paths = places or {None: location}
+    folders = {name: folder_at(path, forks=False) for name, path in paths.items()}
+    return ShardSource(location, folders, progress)
 
 
 def _recipe(catalog: Catalog) -> Recipe:
@@ -256,7 +235,7 @@ def _members(part: Part, first: int, count: int) -> Iterator[Record]:
     """
     fields = tuple(name for name in _OF_RECORDS if name in part.catalog.members)
     view = View(
-        part.own_folder(),
+        part.folder.renewed(),
         part.catalog,
         np.arange(first, first + count),
         fields or part.catalog.members[:1],

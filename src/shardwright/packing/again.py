@@ -27,13 +27,12 @@ from shardwright.shards.format.manifest import (
     PackSettings,
     Run,
     Unfinished,
-    relative_name,
 )
 from shardwright.shards.format.parts import parts_of
-from shardwright.storage.urls import Location
+from shardwright.storage.urls import Location, joined, relative_name
 from shardwright.store import commands
 from shardwright.store.commands import quoted, split_flags
-from shardwright.store.store import Store, joined
+from shardwright.store.store import Store
 from shardwright.text import near
 
 

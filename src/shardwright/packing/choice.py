@@ -17,13 +17,13 @@ from shardwright.errors import InputMissingError, ShardwrightError, UsageError
 from shardwright.packing.groups import read_groups
 from shardwright.packing.staying import Staying, find_staying, packed_in
 from shardwright.recipes import Recipe, Selection
-from shardwright.shards.format.manifest import IdsFile, PackSettings, relative_name
+from shardwright.shards.format.manifest import IdsFile, PackSettings
 from shardwright.storage.files import absence, explained
-from shardwright.storage.urls import Location
+from shardwright.storage.urls import Location, joined, relative_name
 from shardwright.store import facts, records, where
 from shardwright.store.facts import Facts
 from shardwright.store.records import BadRecordError, Record, is_image_id
-from shardwright.store.store import Store, joined
+from shardwright.store.store import Store
 from shardwright.store.where import Condition
 
 FLAGS = {"ids_file": "--ids-file", "exclude_ids_file": "--exclude-ids-file"}

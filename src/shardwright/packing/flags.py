@@ -10,9 +10,9 @@ from shardwright.buckets import is_bucket
 from shardwright.errors import UsageError
 from shardwright.packing.choice import ids_file as file_of
 from shardwright.recipes.split import Split, choose_split
-from shardwright.shards.format.manifest import PackSettings, relative_name
+from shardwright.shards.format.manifest import PackSettings
 from shardwright.shards.format.parts import recorded_split
-from shardwright.storage.urls import Location
+from shardwright.storage.urls import Location, relative_name
 from shardwright.store.where import parse
 from shardwright.validate import integer, names, place_or_none
 

@@ -15,10 +15,9 @@ from shardwright.packing.start import current_run
 from shardwright.recipes.split import Split
 from shardwright.shards.format.parts import parts_of
 from shardwright.storage.files import absence, explained
-from shardwright.storage.urls import Location
+from shardwright.storage.urls import Location, joined
 from shardwright.store import records
 from shardwright.store.commands import command
-from shardwright.store.store import joined
 
 _FLAG = "--split-by"
 _FIX = "give a list that shardwright look --duplicates wrote"

@@ -24,7 +24,7 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.format.parts import top_folder
 from shardwright.shards.loaders.indexes import read_record
-from shardwright.storage.local import free_bytes
+from shardwright.storage.remote import storage_at
 from shardwright.storage.urls import Location
 from shardwright.store import commands
 
@@ -138,7 +138,7 @@ def summarize(
         obstacle=obstacle,
         replaced_shards=[name for name in gone if name in new],
         removed_shards=[name for name in gone if name not in new],
-        free_bytes=free_bytes(output) if isinstance(output, Path) else None,
+        free_bytes=storage_at(output).free_bytes(),
         output_dir=str(output),
         journal=str(journal) if journal else None,
         derive_command=derive,

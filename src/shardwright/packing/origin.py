@@ -8,10 +8,10 @@ from pathlib import Path
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.packing import again
 from shardwright.progress import Progress
-from shardwright.shards.format import consistency, manifest
+from shardwright.shards.format import consistency
 from shardwright.shards.format.manifest import Manifest
 from shardwright.shards.format.parts import top_folder
-from shardwright.storage.urls import Location
+from shardwright.storage.urls import Location, relative_name
 from shardwright.store.commands import quoted
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
@@ -21,7 +21,7 @@ _DIGITS = 12  # of an identity, in an error
 
 def jsonl_name(store: Store) -> str:
     """Give the path of the JSONL as a run records it."""
-    return manifest.relative_name(store.jsonl, store.folder)
+    return relative_name(store.jsonl, store.folder)
 
 
 def require_same_store(

@@ -47,7 +47,7 @@ from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.storage import locks
 from shardwright.storage.local import require_space, require_writable
 from shardwright.storage.remote import storage_at
-from shardwright.storage.urls import Location, Url, is_within
+from shardwright.storage.urls import Location, Url, is_within, relative_name
 from shardwright.store import identity, provenance
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
@@ -290,7 +290,7 @@ def _write(
             settings=job.layout.settings,
             replaces=sorted(job.start.replaced),
             base=job.start.base,
-            store=manifest.relative_name(request.store.folder, job.folder),
+            store=relative_name(request.store.folder, job.folder),
             jsonl=jsonl_name(request.store),
             store_id=source.store_id,
             parts=parts or UNSET,

@@ -23,7 +23,7 @@ from shardwright.reporting import PackedStatus
 from shardwright.shards.format import consistency, index, manifest
 from shardwright.shards.format.manifest import Manifest, PackSettings, Run, Unfinished
 from shardwright.shards.format.parts import is_packed, packed_below, top_folder
-from shardwright.storage.urls import Location
+from shardwright.storage.urls import Location, relative_name
 from shardwright.store import commands, identity, provenance
 from shardwright.store.folders import holds_shards
 from shardwright.store.store import Store
@@ -115,7 +115,7 @@ class Packings:
             progress=progress,
             moved=False,
         )
-        self._jsonl = manifest.relative_name(store.jsonl, store.folder)
+        self._jsonl = relative_name(store.jsonl, store.folder)
         self._entries, self._recipe = provenance.readable(store.folder), store.recipe
         self._store, self._scan, self._ready = store, scan, ready
         self._store_id = identity.read(store)
@@ -144,7 +144,7 @@ class Packings:
             if note and note.is_build:  # into which this store is not packed
                 why = f"a build into {where} was interrupted, or is still running"
                 return None, f"{why}; to finish it, run the same shardwright build again"
-            if note and note.store in (None, manifest.relative_name(store.folder, one.folder)):
+            if note and note.store in (None, relative_name(store.folder, one.folder)):
                 before = note.base.jsonls() if note.base else []
                 other = ["--other-jsonl"] if before and note.jsonl not in (None, *before) else []
                 packed_from = store if note.jsonl is None else store.of(note.jsonl)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
 
 from shardwright import regular
 from shardwright.errors import ShardwrightError, StorageError, refusal
 from shardwright.interrupts import check
 from shardwright.storage.disk import Disk
+from shardwright.storage.objects import NEW, ConditionError
 from shardwright.storage.urls import Location, Url
 
 if TYPE_CHECKING:
@@ -291,6 +293,45 @@ def write(path: Location, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+def prepare(path: Location, data: bytes) -> None:
+    """Write a file under a temporary name, with its folder; not at a URL, which has none."""
+    if isinstance(path, Path):
+        make_folder(path.parent)
+        with GatheredFile(path) as file:
+            file.put(data)
+            file.seal(len(data))
+
+
+def release(path: Location, data: Callable[[], bytes]) -> None:
+    """Give a prepared file its name; at a URL write its ``data``."""
+    if isinstance(path, Path):
+        publish(path.with_name(path.name + TMP_SUFFIX), path)
+    else:
+        path.write(data())
+
+
+def claim(path: Location, data: bytes) -> bool:
+    """Write a file; where no lock keeps others out, only if it is not there. Say whether it was."""
+    if isinstance(path, Url):
+        return path.create(data)
+    write(path, data)
+    return True
+
+
+def replace(path: Location, data: bytes, before: bytes | None) -> None:
+    """Write a file over what was there before, or nothing.
+
+    Where no lock keeps others out, it is a ConditionError if that has changed.
+    """
+    if isinstance(path, Url):
+        found = path.head()
+        if (path.read_bytes() if found else None) != before:
+            raise ConditionError("it has changed")
+        path.write(data, found.etag if found else NEW)
+    else:
+        write(path, data)
+
+
 def keep(path: Path, name: Path) -> None:
     """Give a file a second name, under which it stays when it is replaced."""
     with explained(name):
@@ -311,6 +352,14 @@ def keep(path: Path, name: Path) -> None:
 def read(path: Location) -> bytes:
     """Read a file; raise an OSError if it is missing, or not a regular file."""
     return regular.read(path) if isinstance(path, Path) else path.read_bytes()
+
+
+def reopened(path: Location) -> Callable[[], BinaryIO]:
+    """Give what opens a file, as often as it is called; from a URL it is fetched once."""
+    if isinstance(path, Path):
+        return lambda: regular.opened(path)
+    data = path.read_bytes()
+    return lambda: BytesIO(data)
 
 
 def absence(path: Location) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,13 +57,25 @@ class LocalStorage:
     """A local folder."""
 
     folder: Path
+    can_replace = True  # and rename; a lock keeps other writers out
+    unseen = "use a folder on a shared file system, or the URL of an object store"
 
-    def list(self, suffix: str) -> Iterator[tuple[str, int]]:
-        """Give the name and size of each visible file of this suffix."""
+    def list(
+        self, suffix: str | tuple[str, ...], *, apart: bool = False, skip: Collection[str] = ()
+    ) -> Iterator[tuple[str, int]]:
+        """Give the name and size of each visible file of this suffix.
+
+        A folder with its own state was packed ``apart``, and is left out, as is what to ``skip``.
+        """
         for root, folders, names in os.walk(self.folder, followlinks=True):  # to another disk
-            visible = (name for name in folders if not name.startswith("."))
-            # A folder with its own state was packed on its own.
-            folders[:] = [name for name in visible if not Path(root, name, STATE_FOLDER).exists()]
+            left = skip if Path(root) == self.folder else ()
+            folders[:] = [
+                name
+                for name in folders
+                if not name.startswith(".")
+                and name not in left
+                and (apart or not Path(root, name, STATE_FOLDER).exists())
+            ]
             for name in names:
                 check()
                 if name.endswith(suffix) and not name.startswith("."):
@@ -91,6 +103,14 @@ class LocalStorage:
     def lease(self) -> AbstractContextManager[None]:
         """Lock the folder for one writer."""
         return locks.lock(self.folder)
+
+    def nearest(self, name: str) -> Path:
+        """Give a folder below this one, or the nearest above it that is there."""
+        return _existing(self.folder / name)
+
+    def free_bytes(self) -> int:
+        """Count the free bytes in the folder, or where it would be made."""
+        return shutil.disk_usage(_existing(self.folder)).free
 
 
 def require_writable(folder: Location) -> None:
@@ -120,15 +140,10 @@ def _takes_files(folder: Path) -> bool:
 
 def require_space(folder: Location, what: str, needed: int, instead: str = "") -> None:
     """Raise if the disk has less free space than needed; an object store has no limit."""
-    if isinstance(folder, Path) and needed > (free := free_bytes(folder)):
+    if isinstance(folder, Path) and needed > (free := LocalStorage(folder).free_bytes()):
         what = f"{what} {size(needed)} and the disk has {size(free)} free"
         fix = f"make room, {instead}or continue with --ignore-space"
         raise NoSpaceError(what, path=folder, fix=fix)
-
-
-def free_bytes(folder: Path) -> int:
-    """Count the free bytes in a folder, or where it would be made."""
-    return shutil.disk_usage(_existing(folder)).free
 
 
 def _existing(folder: Path) -> Path:

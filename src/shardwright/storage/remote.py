@@ -232,23 +232,28 @@ class RemoteStorage:
 
     folder: Url
     _sealed: dict[str, Upload] = field(default_factory=dict, compare=False, repr=False)
+    can_replace = False  # nor rename; what two writers must not both write has a condition
+    unseen = "give Ray the variables of the store on that node too, before ray start"
 
     def __getstate__(self) -> dict[str, object]:
         return {"folder": self.folder, "_sealed": {}}
 
-    def list(self, suffix: str) -> Iterator[tuple[str, int]]:
-        """Give the name and size of each visible file of this suffix."""
+    def list(
+        self, suffix: str | tuple[str, ...], *, apart: bool = False, skip: Collection[str] = ()
+    ) -> Iterator[tuple[str, int]]:
+        """Give the name and size of each visible file of this suffix.
+
+        A folder with its own state was packed ``apart``, and is left out, as is what to ``skip``.
+        """
         start = len(self.folder.text) + 1
         found = [(url.text[start:], each.size) for url, each in self.folder.walk()]
-        # A folder with its own state was packed on its own.
-        apart = {
-            name.partition(f"/{STATE_FOLDER}/")[0] + "/"
-            for name, _ in found
-            if f"/{STATE_FOLDER}/" in name
-        }
+        left = {f"{name}/" for name in skip}
+        if not apart:
+            own = f"/{STATE_FOLDER}/"
+            left |= {name.partition(own)[0] + "/" for name, _ in found if own in name}
         for name, size in found:
             hidden = any(part.startswith(".") for part in name.split("/"))
-            if name.endswith(suffix) and not hidden and not name.startswith(tuple(apart)):
+            if name.endswith(suffix) and not hidden and not name.startswith(tuple(left)):
                 yield name, size
 
     def open(self, name: str) -> RemoteFile:
@@ -272,6 +277,13 @@ class RemoteStorage:
     def lease(self) -> AbstractContextManager[None]:
         """Do nothing: what two runs must not both write is written under conditions."""
         return nullcontext()
+
+    def nearest(self, name: str) -> Url:
+        """Give a folder below this one: there is no need to make it."""
+        return self.folder / name
+
+    def free_bytes(self) -> None:
+        """Say that there is no limit."""
 
 
 def abort_uploads(folder: Url, names: Collection[str] | None = None) -> int:

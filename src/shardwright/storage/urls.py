@@ -141,6 +141,10 @@ class Url:
         """Whether there are files below."""
         return next(self.walk(), None) is not None
 
+    def is_symlink(self) -> bool:
+        """Say no: a store has no links."""
+        return False
+
     def names(self) -> list[str]:
         """List the names directly below, sorted; none if it is not a folder."""
         prefix = f"{self.key}/" if self.key else ""
@@ -234,12 +238,44 @@ def place(name: str, value: object) -> Location:
     return location(text)
 
 
+def here(place: Location) -> Path:
+    """Give a folder of this machine; raise if it is a URL, where no store can be used."""
+    if isinstance(place, Url):
+        fix = "copy the store to a folder of this machine"
+        raise UsageError("is a URL, where a store cannot be used", path=place, fix=fix)
+    return place
+
+
 def is_within(place: Location, folder: Location) -> bool:
     """Whether a place is a folder, or somewhere below it."""
     there, above = place.resolve(), folder.resolve()
     if isinstance(there, Url) or isinstance(above, Url):
         return f"{there}/".startswith(f"{above}/")
     return there.is_relative_to(above)
+
+
+def relative_name(path: Location, folder: Location) -> str:
+    """Make a path relative, as it is recorded, so that the tree can be moved.
+
+    Nothing is relative to a URL, or beside one.
+    """
+    if isinstance(path, Url) or isinstance(folder, Url):
+        name = str(path.resolve())
+    else:
+        name = os.path.relpath(path.resolve(), folder.resolve())
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
+def joined(folder: Location, name: str) -> Path:
+    """Find a file by its path relative to a folder, which was made with links resolved.
+
+    None is relative to a URL.
+    """
+    if isinstance(folder, Url):
+        return Path(name)
+    plain = Path(os.path.normpath(folder / name))
+    real = Path(os.path.normpath(folder.resolve() / name))
+    return plain if os.path.realpath(plain) == os.path.realpath(real) else real
 
 
 def names(folder: Location) -> list[str]:

@@ -14,10 +14,10 @@ from types import MappingProxyType
 from shardwright.errors import ProvenanceError
 from shardwright.layout import JSONL_NAME
 from shardwright.recipes.split import Split
-from shardwright.storage.urls import Location, is_within
+from shardwright.storage.urls import Location, is_within, joined
 from shardwright.store import facts, paths, provenance, records
 from shardwright.store.provenance import Entry
-from shardwright.store.store import Store, joined
+from shardwright.store.store import Store
 
 _STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the defaults
 

@@ -20,8 +20,10 @@ from shardwright import regular
 from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.recipes import Recipe
+from shardwright.storage import extents
+from shardwright.storage.extents import Extent, Part
 from shardwright.storage.files import explained
-from shardwright.storage.urls import is_url
+from shardwright.storage.paths import absolute
 from shardwright.store import records
 from shardwright.store.quality import Quality
 from shardwright.store.records import BadRecordError, Record
@@ -200,11 +202,16 @@ def survey(store: Store, ids: Collection[str], progress: Progress) -> Survey:
     return found
 
 
-def image_file(path: str) -> ImageFile:
-    """Record which file is about to be encoded.
+def image_file(path: Extent) -> ImageFile:
+    """Record which file is about to be encoded; of a part, its own bytes and its tar's time.
 
     Call it before decoding: if the file is replaced meanwhile, it counts as changed later.
     """
+    if isinstance(path, Part):
+        hasher, time = xxhash.xxh3_64(), extents.mtime_ns(path)
+        for data in extents.pieces(path):
+            hasher.update(data)
+        return ImageFile(absolute(str(path)), path.size, time, hasher.hexdigest())
     found = os.stat(path)
     return ImageFile(absolute(path), found.st_size, found.st_mtime_ns, _xxh3(path))
 
@@ -218,11 +225,6 @@ def is_gone(path: str) -> bool:
     except (OSError, ValueError):  # a path with NUL is no path
         pass
     return False
-
-
-def absolute(path: str) -> str:
-    """Make a path absolute; bytes that are not Unicode are replaced, for JSON."""
-    return path if is_url(path) else os.fsencode(os.path.abspath(path)).decode(errors="replace")
 
 
 def _xxh3(path: str) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from shardwright import regular
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
 from shardwright.layout import BUCKET_PREFIX, JSONL_NAME, STATE_FOLDER
@@ -23,10 +22,9 @@ from shardwright.store.store import Store
 _MANIFEST = "manifest.json"  # of a shard folder
 
 
-def is_store(folder: Path) -> bool:
+def is_store(folder: Location) -> bool:
     """Whether a folder holds the metadata of a store, merged or in a journal."""
-    store = Store(folder, folder / JSONL_NAME)
-    return store.jsonl.exists() or store.journal.exists()
+    return not {JSONL_NAME, JSONL_NAME + files.TMP_SUFFIX}.isdisjoint(names(folder))
 
 
 class _Settings(msgspec.Struct):
@@ -52,15 +50,15 @@ def holds_shards(folder: Location) -> bool:
         manifest.is_file()
         or any(name.endswith(".tar") for bucket in buckets for name in names(folder / bucket))
         # A store may have shard folders below it, and a split may be among these.
-        or (isinstance(folder, Path) and not is_store(folder) and _is_split(folder, listed))
+        or (not is_store(folder) and _is_split(folder, listed))
     )
 
 
-def _is_split(folder: Path, listed: list[str]) -> bool:
+def _is_split(folder: Location, listed: list[str]) -> bool:
     for name in listed:
         path = folder / name / STATE_FOLDER / _MANIFEST
         with suppress(OSError, *NOT_JSON):
-            runs = msgspec.json.decode(regular.read(path), type=_Packed).runs
+            runs = msgspec.json.decode(files.read(path), type=_Packed).runs
             if any(run.settings.part == name for run in runs):
                 return True
     return False

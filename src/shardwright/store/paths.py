@@ -16,7 +16,8 @@ from shardwright import regular
 from shardwright.errors import InputMissingError, ProvenanceError, UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.storage import files
-from shardwright.store.store import Store, joined
+from shardwright.storage.urls import joined
+from shardwright.store.store import Store
 from shardwright.text import near
 
 NAME = "paths.json"

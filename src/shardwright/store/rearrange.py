@@ -21,13 +21,14 @@ from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.recipes.keys import IDS
 from shardwright.storage import files
-from shardwright.storage.urls import is_within
+from shardwright.storage.paths import absolute
+from shardwright.storage.urls import is_within, joined
 from shardwright.storage.within import is_below, require_names
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts
 from shardwright.store.records import BadRecordError, Record, is_image_id
 from shardwright.store.rewrite import Rewrite
-from shardwright.store.store import Store, joined, read_recipe, recorded
+from shardwright.store.store import Store, read_recipe, recorded
 
 NAME = "rearrange.json"
 _BETWEEN = ".shardwright-{}"  # an id that no image has: hidden files are no images
@@ -212,7 +213,7 @@ def _renamed_record(line: bytes, old: str, name: Name) -> bytes:
 
 def _renamed_facts(line: bytes, old: str, name: Name) -> bytes:
     known = facts.parse(line)
-    image = known.image and msgspec.structs.replace(known.image, path=facts.absolute(name.path))
+    image = known.image and msgspec.structs.replace(known.image, path=absolute(name.path))
     first = known.first_id or (old if old != name.image_id else None)
     known = msgspec.structs.replace(known, image_id=name.image_id, image=image, first_id=first)
     return msgspec.json.encode(known)

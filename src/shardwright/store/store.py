@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -15,7 +14,7 @@ from shardwright.layout import EMPTY_FOLDER, JSONL_NAME, STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
 from shardwright.recipes.compare import differences
 from shardwright.storage import files
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.urls import joined
 from shardwright.store import provenance
 from shardwright.store.journal import journal_path
 
@@ -110,18 +109,6 @@ class Store:
             files.withdraw(path)
         elif read_recipe(self.folder) != self.recipe:
             files.write(path, msgspec.json.encode(self.recipe) + b"\n")
-
-
-def joined(folder: Location, name: str) -> Path:
-    """Find a file by its path relative to a folder, which was made with links resolved.
-
-    None is relative to a URL.
-    """
-    if isinstance(folder, Url):
-        return Path(name)
-    plain = Path(os.path.normpath(folder / name))
-    real = Path(os.path.normpath(folder.resolve() / name))
-    return plain if os.path.realpath(plain) == os.path.realpath(real) else real
 
 
 def _next(folder: Path) -> Path:

@@ -18,7 +18,7 @@ from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
-from shardwright.storage.urls import Location, place
+from shardwright.storage.urls import Location, here, place
 from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding, VerifyReport
 from shardwright.validate import as_text, integer, place_or_none, require_switches
 
@@ -76,8 +76,6 @@ def verify(
                 fix = "give --against the images that the shards show"
                 raise UsageError(f"{flag} is for samples that are recomputed", fix=fix)
     ray, report = ray_of(engine, ray_address), progress or Progress()
-    if isinstance(target, Path):
-        _require_folder(target)
     seen = [target, *([] if source is None else [source])]
     with tasks_on(ray, workers, report.warn, reads=seen) as where:
         asked = _Asked(target, source, file, read_data, loaders, count, device)
@@ -103,14 +101,14 @@ def _verified(asked: _Asked, engine: Engine, report: Progress) -> VerifyReport:
     from shardwright.verifying.parts import verify_parts
 
     target, source, file, read_data, loaders, count, device = asked
-    if isinstance(target, Path) and is_store(target):
+    if is_store(target):
         if source is not None or loaders:
             flag = "--loaders" if source is None else "--against"
             raise UsageError("is a store", path=target, fix=f"{flag} is for a shard folder")
         from shardwright.store.store import Store
         from shardwright.verifying.store import verify_store
 
-        store = Store.at(target, given=file)
+        store = Store.at(here(target), given=file)
         return verify_store(store, read_data=read_data, engine=engine, progress=report)
     packed = is_packed(target)
     parts = {} if packed else parts_of(target)

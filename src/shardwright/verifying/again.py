@@ -8,7 +8,8 @@ from pathlib import Path
 
 from shardwright.packing.targets import recorded
 from shardwright.shards.format.again import elsewhere, with_layout
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location
 from shardwright.store.findings import VerifyReport
 
 # Without flags behind it; "the same pack with --resume" has them all.
@@ -27,10 +28,10 @@ def with_flags(found: VerifyReport, target: Location, store: Path | None) -> Ver
     folder = target if run and run.is_build else store  # that its lists are named from
 
     def completed(way: re.Match[str]) -> str:
-        if isinstance(target, Url):
-            flags = elsewhere(settings, folder) if settings else ""
-            return "to another URL" + (f" with {flags}" if flags else "")
-        return with_layout(way[0], settings)
+        if storage_at(target).can_replace:
+            return with_layout(way[0], settings)
+        flags = elsewhere(settings, folder) if settings else ""
+        return "to another URL" + (f" with {flags}" if flags else "")
 
     fixed = [replace(one, fix=_WAY.sub(completed, one.fix)) for one in found.findings]
     return replace(found, findings=fixed)

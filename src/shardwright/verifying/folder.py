@@ -36,7 +36,7 @@ from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.format.parts import is_packed, top_folder
 from shardwright.storage.files import TMP_SUFFIX, read_existing
 from shardwright.storage.remote import storage_at
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.urls import Location, relative_name
 from shardwright.store import commands, provenance
 from shardwright.store.findings import NOT_COMPARED, Finding, VerifyReport
 from shardwright.store.store import Store
@@ -70,7 +70,9 @@ def check_folder(
     started = time.monotonic()
     read_data = read_data or source is not None
     shards = storage_at(folder)
-    sizes = dict(sorted(shards.list(TAR)))
+    there = dict(sorted(shards.list((TAR, TAR + TMP_SUFFIX))))
+    sizes = {path: size for path, size in there.items() if path.endswith(TAR)}
+    partly = sorted(there.keys() - sizes.keys()) if shards.can_replace else []
     packed, unfinished, findings = _documents(folder, sizes)
     listed = packed or (unfinished.base if unfinished else None)
     recipe = listed.samples_of() if listed else SPECIFICATION
@@ -91,14 +93,13 @@ def check_folder(
         if against_store and (changes := consistency.other_recipe(packed, against_store.recipe)):
             what = f"the store has another recipe than its shards ({changes})"
             path, fix = str(against_store.folder), _PACK_AGAIN
-            if isinstance(folder, Path):
+            if shards.can_replace:
                 top = top_folder(folder, packed.runs[-1].settings)
                 fix = f"run {again.overwrite(against_store, top)}"
             findings.append(Finding("other_recipe", path, None, what, fix, damage=False))
             against_store = None
         findings += check_empty(folder, packed, against_store, read_data=read_data)
-    # At a URL nothing has a temporary name.
-    for path, _ in sorted(shards.list(TAR + TMP_SUFFIX)) if isinstance(folder, Path) else ():
+    for path in partly:
         what, fix = "partly written by an interrupted run", "the next pack removes it"
         findings.append(Finding("leftover", path, None, what, fix, damage=False))
     if source is not None:
@@ -155,7 +156,7 @@ def _documents(
 def _interrupted(folder: Location, note: manifest.Unfinished, untouched: bool) -> Finding:
     """Report a run that has not ended; no damage if it has left the shards as they were."""
     run, fix = "a run", "finish it with the same pack and --resume"
-    if isinstance(folder, Path):
+    if storage_at(folder).can_replace:
         fix += ", or use --overwrite"
     if note.sync:
         fix = "finish it with pack --sync"
@@ -332,7 +333,7 @@ def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
 
 def _update(store: Store, folder: Location, packed: Manifest) -> str:
     """Say how shards follow a store that has changed; --sync does so only for packed ones."""
-    if isinstance(folder, Url) or any(run.is_build for run in packed.runs):
+    if not storage_at(folder).can_replace or any(run.is_build for run in packed.runs):
         return _PACK_AGAIN
     top = top_folder(folder, packed.runs[-1].settings)
     if consistency.other_kind(packed, store.recipe, provenance.readable(store.folder)):
@@ -367,7 +368,7 @@ def left_out(
     count = quantity(len(absent), "records")
     what = f"has {count} without a sample in the shards, for example {absent[0]}"
     names = packed.jsonls() if packed else []
-    if packed and settings and manifest.relative_name(store.jsonl, store.folder) in names:
+    if packed and settings and relative_name(store.jsonl, store.folder) in names:
         how, fix = "--append", "to pack those that are ready"
         if listed := consistency.other_settings(packed, provenance.readable(store.folder)):
             how = "--overwrite"
@@ -377,8 +378,9 @@ def left_out(
         fix += f", run {commands.pack(store, top, how, *flags)}"
         if lost and how == "--append":
             fix += " once the missing shards are restored"
-            fix += "" if isinstance(folder, Url) else f", or run {again.overwrite(store, top)}"
-        if isinstance(folder, Url) and how == "--overwrite":
+            more = f", or run {again.overwrite(store, top)}"
+            fix += more if storage_at(folder).can_replace else ""
+        if how == "--overwrite" and not storage_at(folder).can_replace:
             fix = f"the store was made with other settings ({listed}); {_PACK_AGAIN}"
     elif names:  # the rest may be held out of training
         paths = " and ".join(str(store.of(name).jsonl) for name in names)

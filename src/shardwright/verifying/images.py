@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import xxhash
 
 from shardwright.deriving.captions import CAPTION
-from shardwright.deriving.places import Part, Place
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.results import Results
 from shardwright.deriving.sources import Source
@@ -33,6 +32,7 @@ from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.record_members import mask_member
 from shardwright.shards.format.tarread import Fault
+from shardwright.storage.extents import Extent, Part
 from shardwright.storage.remote import storage_at
 from shardwright.storage.urls import Location
 from shardwright.store import records
@@ -76,7 +76,7 @@ class _Pick(NamedTuple):
     table: ShardIndex
     number: int  # in the shard
     record: Record
-    place: Place
+    place: Extent
 
     @property
     def image_id(self) -> str:

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from shardwright.building import inputs, tars
 from shardwright.building.tars import TarSample
-from shardwright.deriving.places import Place
 from shardwright.deriving.sources import TAR
 from shardwright.errors import DamageError, InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.shards.format import records
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.parts import is_packed, parts_of
+from shardwright.storage.extents import Extent
 from shardwright.storage.urls import Location
 from shardwright.store.folders import holds_shards
 from shardwright.store.records import Record
@@ -66,12 +66,12 @@ class Wanted(NamedTuple):
         return next(ends) == next(ends)
 
 
-def find(root: Path, wanted: Collection[Wanted], progress: Progress) -> dict[str, Place]:
+def find(root: Path, wanted: Collection[Wanted], progress: Progress) -> dict[str, Extent]:
     """Find images by their recorded paths; those that are not there are left out.
 
     All files are listed only if an image is not where its path says.
     """
-    found: dict[str, Place] = {}
+    found: dict[str, Extent] = {}
     members: dict[str, dict[str, str]] = {}  # by tar, and by member: the recorded path
 
     def choose(image: Wanted, files: Iterable[str], holders: Iterable[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -14,11 +13,11 @@ import msgspec
 
 from shardwright.engine import Engine
 from shardwright.errors import DamageError
-from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest
-from shardwright.storage.urls import Location, Url, names_below
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location
 from shardwright.store.findings import ALIKE, IDENTICAL, NOT_COMPARED, Finding, VerifyReport
 from shardwright.store.store import Store
 from shardwright.verifying.against import Source, read_source
@@ -105,20 +104,8 @@ def _tars(folder: Location, parts: Mapping[str, Location]) -> Iterator[str]:
 
     Those of an own packing count too.
     """
-    if isinstance(folder, Url):
-        for path in names_below(folder):
-            top, *_ = names = path.split("/")
-            if top not in parts and path.endswith(TAR) and not any(n[:1] == "." for n in names):
-                yield top
-        return
-    for root, folders, files in os.walk(folder, followlinks=True):
-        check()
-        below = Path(root).relative_to(folder).parts
-        inside = parts if not below else ()
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in inside]
-        for name in files:
-            if name.endswith(TAR) and not name.startswith("."):
-                yield below[0] if below else name
+    for path, _ in storage_at(folder).list(TAR, apart=True, skip=parts):
+        yield path.partition("/")[0]
 
 
 def _not_begun(

@@ -6,10 +6,8 @@ killed, an ``Unfinished`` note beside it holds what is needed to resume.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -25,11 +23,11 @@ from shardwright.shards.format.empty import empty_members
 from shardwright.shards.format.names import bucket_folder, is_shard_path
 from shardwright.shards.format.tar import BLOCK
 from shardwright.storage import files
-from shardwright.storage.objects import NEW, ConditionError
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.objects import ConditionError
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location, joined
 from shardwright.storage.within import require_names
 from shardwright.store.commands import split_flags
-from shardwright.store.store import joined
 
 MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
@@ -213,18 +211,6 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
 Document = TypeVar("Document", Manifest, Unfinished)
 
 
-def relative_name(path: Location, folder: Location) -> str:
-    """Make a path relative, as a run records it, so that the tree can be moved.
-
-    Nothing is relative to a URL, or beside one.
-    """
-    if isinstance(path, Url) or isinstance(folder, Url):
-        name = str(path.resolve())
-    else:
-        name = os.path.relpath(path.resolve(), folder.resolve())
-    return os.fsencode(name).decode(errors="backslashreplace")
-
-
 def load_manifest(output_dir: Location) -> Manifest | None:
     """Read the manifest of a shard folder, if it has one."""
     path = output_dir / STATE_FOLDER / MANIFEST_NAME
@@ -260,22 +246,23 @@ def load_unfinished(output_dir: Location) -> Unfinished | None:
 
 
 def save_manifest(output_dir: Location, manifest: Manifest, *, adds: bool = True) -> None:
-    """Publish the manifest; at a URL, which has no lock, only over the one that it adds to.
+    """Publish the manifest; where shards are only added, only over the one that it adds to.
 
     One that ``adds`` nothing has the same runs, of which something else is noted.
     """
     path = output_dir / STATE_FOLDER / MANIFEST_NAME
-    if isinstance(path, Path):
+    if storage_at(output_dir).can_replace:
         files.write(path, _encode(manifest))
         return
-    there = path.head()
-    before, after = _plans(load_manifest(output_dir) if there else None), _plans(manifest)
+    there = _read(path)
+    before = _plans(decode_manifest(there, path) if there is not None else None)
+    after = _plans(manifest)
     if adds and before == after:  # a run of the same plan was faster
         return
     try:
         if before != (after[:-1] if adds else after):
             raise ConditionError
-        path.write(_encode(manifest), there.etag if there else NEW)
+        files.replace(path, _encode(manifest), there)
     except ConditionError:
         raise _written_to(path) from None
 
@@ -283,13 +270,10 @@ def save_manifest(output_dir: Location, manifest: Manifest, *, adds: bool = True
 def save_unfinished(output_dir: Location, unfinished: Unfinished) -> bool:
     """Record that a run has started, and say whether that was not on record.
 
-    At a URL, where no lock keeps others out, only if no other run has started.
+    Where no lock keeps others out, only if no other run has started.
     """
     path = output_dir / STATE_FOLDER / UNFINISHED_NAME
-    if isinstance(path, Path):
-        files.write(path, _encode(unfinished))
-        return True
-    while not path.create(_encode(unfinished)):
+    while not files.claim(path, _encode(unfinished)):
         found = load_unfinished(output_dir)
         if found is None:  # it has just been removed
             continue
@@ -297,10 +281,12 @@ def save_unfinished(output_dir: Location, unfinished: Unfinished) -> bool:
             fix = "wait until it has finished, or give another --output-dir"
             raise LockedError("another run has begun here", path=output_dir, fix=fix)
         return False
+    if storage_at(output_dir).can_replace:
+        return True
     before, done = _plans(unfinished.base), _plans(load_manifest(output_dir))
     resumed = not unfinished.is_build and done == [*before, unfinished.plan]  # a finished pack
     if done != before and not resumed:
-        path.remove()  # another run has finished since this one has looked
+        files.remove(path)  # another run has finished since this one has looked
         raise _written_to(output_dir)
     return True
 
@@ -321,12 +307,10 @@ def remove_manifest(output_dir: Location) -> None:
 
 
 def remove_unfinished(output_dir: Location, plan: str) -> None:
-    """Record that the run of a plan has finished; at a URL, another may have started already."""
-    if isinstance(output_dir, Url):
-        note = load_unfinished(output_dir)
-        if note is None or note.plan != plan:
-            return
-    files.withdraw(output_dir / STATE_FOLDER / UNFINISHED_NAME)
+    """Record that the run of a plan has finished; without a lock, another may have started."""
+    note = load_unfinished(output_dir)
+    if note is not None and note.plan == plan:
+        files.withdraw(output_dir / STATE_FOLDER / UNFINISHED_NAME)
 
 
 def _encode(document: Manifest | Unfinished) -> bytes:

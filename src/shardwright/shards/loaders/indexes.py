@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import msgspec
 import xxhash
@@ -28,9 +28,8 @@ from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.shards.format.tar import BLOCK, member_bytes
 from shardwright.shards.loaders import IndexSummary, card
 from shardwright.storage import files
-from shardwright.storage.local import LocalStorage
 from shardwright.storage.remote import storage_at
-from shardwright.storage.urls import Location, Url, names_below
+from shardwright.storage.urls import Location, names_below
 from shardwright.storage.within import is_below, require_names
 from shardwright.text import shown
 
@@ -247,7 +246,7 @@ def _content(path: Location) -> bytes | None:
     try:
         return files.read(path)
     except FileNotFoundError:
-        if isinstance(path, Path) and path.is_symlink():
+        if path.is_symlink():
             raise _not_ours(path) from None
         return None
 
@@ -258,7 +257,7 @@ def _not_ours(path: Location) -> UsageError:
 
 
 def _seal(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
-    """Write the files of a loader under temporary names, but none to a URL; give checksums."""
+    """Write the files of a loader under temporary names; give their checksums."""
     folder, sealed = packed.folder, dict[str, str]()
     try:
         for name, new in LOADERS[loader].write(packed):
@@ -268,11 +267,7 @@ def _seal(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
             ours = there in (None, data) or _is_ours(there, known.get(name, ""))
             if name != CARD_NAME and not ours:
                 raise _not_ours(path)
-            if isinstance(folder, Path):
-                files.make_folder((folder / name).parent)
-                with LocalStorage(folder).create(name) as file:
-                    file.put(data)
-                    file.seal(len(data))
+            files.prepare(path, data)
             sealed[name] = xxhash.xxh3_64_hexdigest(data)
     except BaseException:
         with suppress(StorageError):  # the error that brought us here is the one to report
@@ -282,16 +277,15 @@ def _seal(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
 
 
 def _publish(packed: Packed, loader: str, sealed: Iterable[str]) -> Iterator[str]:
-    """Give the sealed files their names; those at a URL are made again, to hold one at a time."""
-    folder = packed.folder
-    if isinstance(folder, Path):
-        for name in sealed:
-            LocalStorage(folder).publish(name)
-            yield name
-        return
-    for name, new in LOADERS[loader].write(packed):
-        files.write(folder / name, renewed(folder / name, new))
+    """Give the sealed files their names."""
+    made = LOADERS[loader].write(packed)  # again, where nothing could be prepared
+    for name in sealed:
+        files.release(packed.folder / name, partial(_made, packed.folder / name, name, made))
         yield name
+
+
+def _made(path: Location, name: str, made: Iterator[tuple[str, bytes]]) -> bytes:
+    return renewed(path, next(data for each, data in made if each == name))
 
 
 def _sync_folders(folder: Location, names: Iterable[str]) -> None:
@@ -300,20 +294,16 @@ def _sync_folders(folder: Location, names: Iterable[str]) -> None:
 
 
 def _remove_half_written(folder: Location, loader: str) -> None:
-    """Remove the temporary files of a killed run; at a URL there are none."""
-    if isinstance(folder, Path):
-        patterns = (_RECORD, *LOADERS[loader].owns)
-        for name in _matching(folder, [pattern + files.TMP_SUFFIX for pattern in patterns]):
-            files.remove(folder / name)
+    """Remove the temporary files of a killed run."""
+    patterns = (_RECORD, *LOADERS[loader].owns)
+    for name in _matching(folder, [pattern + files.TMP_SUFFIX for pattern in patterns]):
+        files.remove(folder / name)
 
 
 def _matching(folder: Location, patterns: Iterable[str]) -> list[str]:
     """Find the files whose paths below a folder match a pattern."""
-    if isinstance(folder, Url):
-        there = names_below(folder)
-        return [name for pattern in patterns for name in there if _matches(name, [pattern])]
-    found = (path for pattern in patterns for path in folder.glob(pattern))
-    return [path.relative_to(folder).as_posix() for path in found]
+    there = names_below(folder)
+    return [name for pattern in patterns for name in there if _matches(name, [pattern])]
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

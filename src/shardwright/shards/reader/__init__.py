@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.errors import UsageError
 from shardwright.validate import as_text, integer, place, require_mapping
 
 if TYPE_CHECKING:
-    from shardwright.shards.reader.cache import Cache
     from shardwright.shards.reader.dataset import Dataset
+    from shardwright.storage.cache import Cache
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]?B)", re.ASCII | re.IGNORECASE)
 _UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -41,27 +40,18 @@ def open(  # noqa: A001 - for shardwright.open, as gzip.open
     """
     from shardwright.shards.reader.catalog import open_catalog
     from shardwright.shards.reader.dataset import Dataset
-    from shardwright.shards.reader.folder import Folder, LocalFolder
-    from shardwright.shards.reader.remote import RemoteFolder
     from shardwright.shards.reader.view import View
+    from shardwright.storage.fetched import folder_at
 
     if storage_options is not None:
         require_mapping("storage_options", storage_options, "names to values")
-    location = as_text("path", path)
-    cache = _cache(cache_dir, cache_size)
-    if "://" in location:
-        folder: Folder = RemoteFolder(location, storage_options or {}, cache)
-    elif cache is not None:
-        raise UsageError("cache_dir is for shards at a URL", path=location, fix="leave it out")
-    elif Path(location).is_file():
-        raise UsageError("is a file", path=location, fix="give the folder that holds the shards")
-    else:
-        folder = LocalFolder(Path(location))
+    location, cache = as_text("path", path), _cache(cache_dir, cache_size)
+    folder = folder_at(location, storage_options, cache)
     return Dataset(View(folder, open_catalog(folder)))
 
 
 def _cache(path: str | os.PathLike[str] | None, size: int | str | None) -> Cache | None:
-    from shardwright.shards.reader.cache import Cache
+    from shardwright.storage.cache import Cache
 
     if path is None and size is None:
         return None

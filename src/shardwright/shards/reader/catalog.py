@@ -10,6 +10,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import xxhash
@@ -28,9 +29,9 @@ from shardwright.shards.format.names import bucket_folder, existing_buckets, exi
 from shardwright.shards.format.parts import require_no_parts
 from shardwright.shards.format.tarread import Fault
 from shardwright.shards.reader.components import ComponentInfo, components_of
-from shardwright.shards.reader.folder import COPY, Folder, LocalFolder, Shard
 from shardwright.storage.files import explained
 from shardwright.storage.local import LocalStorage
+from shardwright.storage.pieces import COPY, Folder, Stamp
 
 _MANIFEST = f"{STATE_FOLDER}/{manifest.MANIFEST_NAME}"
 _UNFINISHED = f"{STATE_FOLDER}/{manifest.UNFINISHED_NAME}"
@@ -39,6 +40,25 @@ _GIVE = "give the --output-dir of a pack"
 Numbers = NDArray[np.int64]  # of samples
 Places = NDArray[np.int64]
 Marks = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard when the folder was opened."""
+
+    path: str  # below the folder
+    bucket: str
+    samples: int
+    bytes: int
+    index_xxh3: str | None = None  # None where it has no index
+    stamp: Stamp | None = None  # changes when it is replaced or written to; None if unknown
+    records_xxh3: str | None = None  # None where its records are in no file of their own
+
+    @property
+    def checksum(self) -> str | None:
+        """Tell it from another of the same name: by its index."""
+        return self.index_xxh3
+
 
 Contents = tuple[Shard, tuple[str, ...], Places, Sequence[str]]  # with its members and keys
 
@@ -59,10 +79,10 @@ class Catalog:
     built_from: tuple[str, ...] | None = None  # the inputs of a build; None of a pack
     settings: PackSettings | None = None  # that write all of it again
 
-    def again(self, folder: str) -> str:
+    def again(self, folder: Folder) -> str:
         """Say how to write its folder, or URL, again; nothing that was excluded comes back."""
         how = "pack again" if self.built_from is None else "build again"
-        if "://" not in folder:
+        if folder.can_replace:
             return f"{how} with {with_layout('--overwrite', self.settings)}"
         flags = elsewhere(self.settings, None) if self.settings else ""
         return f"{how} to another URL" + (f" with {flags}" if flags else "")
@@ -99,9 +119,9 @@ def open_catalog(folder: Folder) -> Catalog:
         if unfinished is not None:
             fix = "run the same pack with --resume, or the same build, to finish it"
             raise InputMissingError("its last run was interrupted", path=folder.name, fix=fix)
-        if isinstance(folder, LocalFolder):
+        if folder.path is not None:
             require_no_parts(folder.path)
-            return _scan(folder)
+            return _scan(folder, folder.path)
         fix = f"a URL is read through its index, so copy {STATE_FOLDER} along with the shards"
         raise InputMissingError(f"has no {_MANIFEST}", path=folder.name, fix=fix)
     found = manifest.decode_manifest(listed, f"{folder.name}/{_MANIFEST}")
@@ -182,20 +202,20 @@ def _catalog(folder: Folder, found: Iterable[Contents]) -> Catalog:
     return Catalog(tuple(shards), firsts, members, np.concatenate(tables), np.concatenate(marks))
 
 
-def _scan(folder: LocalFolder) -> Catalog:
+def _scan(folder: Folder, place: Path) -> Catalog:
     """Make a catalog from the tar headers alone."""
-    if not folder.path.is_dir():
+    if not place.is_dir():
         raise InputMissingError("no such folder", path=folder.name, fix=_GIVE)
     shards = [
         (bucket, f"{bucket_folder(bucket)}/{path.name}")
-        for bucket in existing_buckets(folder.path)
-        for path in existing_shards(folder.path / bucket_folder(bucket)).values()
+        for bucket in existing_buckets(place)
+        for path in existing_shards(place / bucket_folder(bucket)).values()
     ]
     if not shards:  # one bucket's folder, or tars without buckets
-        bucket = folder.path.name.removeprefix(bucket_folder(""))
-        paths = [path for path in sorted(folder.path.glob("[!.]*.tar")) if path.is_file()]
+        bucket = place.name.removeprefix(bucket_folder(""))
+        paths = [path for path in sorted(place.glob("[!.]*.tar")) if path.is_file()]
         shards = [(bucket, path.name) for path in paths]
-    found = [_scan_shard(folder, *shard) for shard in shards]
+    found = [_scan_shard(folder, place, *shard) for shard in shards]
     catalog = replace(_catalog(folder, found), keys=[key for *_, keys in found for key in keys])
     count = quantity(len(shards), "shards")
     what = f"{folder.name}: has no manifest; read the headers of {count} instead of their indexes"
@@ -203,13 +223,13 @@ def _scan(folder: LocalFolder) -> Catalog:
     return catalog
 
 
-def _scan_shard(folder: LocalFolder, bucket: str, path: str) -> Contents:
+def _scan_shard(folder: Folder, place: Path, bucket: str, path: str) -> Contents:
     """Find the samples of one shard; raise if loaders would misread it."""
     members: tuple[str, ...] = ()
     places: list[list[tuple[int, int]]] = []
     found: list[str] = []
     stamp = folder.stamp(path)
-    with explained(folder.path / path), LocalStorage(folder.path).open(path) as file:
+    with explained(place / path), LocalStorage(place).open(path) as file:
         for sample in tarread.samples(file):
             if isinstance(sample, Fault):
                 fault = sample
@@ -223,8 +243,8 @@ def _scan_shard(folder: LocalFolder, bucket: str, path: str) -> Contents:
                 what = "has other members than the first sample"
                 fault = Fault("not_alike", what, sample=sample.key)
             if fault.damage:
-                place = ".".join(filter(None, (fault.sample, fault.member)))
-                what = f"{place}: {fault.what}" if place else fault.what
+                which = ".".join(filter(None, (fault.sample, fault.member)))
+                what = f"{which}: {fault.what}" if which else fault.what
                 fix = "pack it again, or remove it"
                 raise DamageError(what, path=f"{folder.name}/{path}", fix=fix)
         shard = Shard(path, bucket, len(found), file.size, None, stamp)

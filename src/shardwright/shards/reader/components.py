@@ -17,7 +17,7 @@ from shardwright.shards.format import decode
 from shardwright.shards.format.decode import BadMemberError
 from shardwright.shards.format.empty import empty_members, empty_name
 from shardwright.shards.format.manifest import Manifest
-from shardwright.shards.reader.folder import COPY, Folder
+from shardwright.storage.pieces import COPY, Folder
 from shardwright.store import provenance
 from shardwright.store.arrays import widened
 

@@ -13,8 +13,8 @@ from shardwright.progress import quantity
 from shardwright.recipes import ANY, Shape
 from shardwright.shards.format import decode
 from shardwright.shards.format.again import elsewhere, with_layout
-from shardwright.shards.reader.folder import COPY
 from shardwright.shards.reader.view import Sample, View
+from shardwright.storage.pieces import COPY
 from shardwright.store.arrays import widened
 from shardwright.store.commands import quoted
 from shardwright.validate import integer

@@ -17,7 +17,7 @@ from shardwright.shards.format import decode
 from shardwright.shards.format.decode import BadMemberError
 from shardwright.shards.format.tar import BLOCK
 from shardwright.shards.reader.catalog import Catalog, Numbers, mark
-from shardwright.shards.reader.folder import COPY, Folder, Piece
+from shardwright.storage.pieces import COPY, Folder, Piece
 
 Sample = dict[str, Any]
 
@@ -107,7 +107,7 @@ class View:
                     sample[field] = decode.value(member, field)
                 except BadMemberError as error:
                     what = f"{sample['__key__']}.{field} is damaged ({error})"
-                    path = f"{self.folder.name}/{pieces[start].shard.path}"
+                    path = f"{self.folder.name}/{pieces[start].whole.path}"
                     raise DamageError(what, path=path, fix=COPY) from None
             yield sample
 
@@ -121,9 +121,9 @@ class View:
         if names != expected or mark(key) != self.catalog.marks.item(number):
             raise DamageError(
                 f"differs from its index at byte {place.offset}: damaged, or of another packing",
-                path=f"{self.folder.name}/{place.shard.path}",
+                path=f"{self.folder.name}/{place.whole.path}",
                 fix=f"copy the shards and their {STATE_FOLDER} here again together, or "
-                f"{self.catalog.again(self.folder.name)} (shardwright verify lists all damaged "
+                f"{self.catalog.again(self.folder)} (shardwright verify lists all damaged "
                 "shards)",
             )
         return key.decode(errors="backslashreplace")

@@ -1,6 +1,6 @@
-"""A cache of remote shards in a local folder, which all processes of a machine may share.
+"""A cache of remote files in a local folder, which all processes of a machine may share.
 
-A file holds a segment of a shard: a table with the checksum of each block, then the blocks, of
+A file holds a segment of one of them: a table with the checksum of each block, then the blocks, of
 which those that nobody has read are holes. A block counts only if its bytes have its checksum, so
 nothing needs a sync or a temporary name: what a killed process or a full disk left half written is
 fetched again. A lock keeps the count of bytes; readers need none. As nothing has to be durable,
@@ -23,8 +23,8 @@ from typing import NamedTuple
 import xxhash
 
 from shardwright import regular
-from shardwright.shards.reader.folder import Piece
 from shardwright.storage import files
+from shardwright.storage.pieces import Piece
 
 BLOCK = 1 << 16  # bytes that are fetched and checked together: they cost about what a request does
 _BLOCKS = 256  # in a segment
@@ -59,19 +59,19 @@ class Cache:
         files.make_folder(path.absolute())
 
     def get(self, folder: str, wanted: Piece, fetch: Callable[[Piece], bytes]) -> memoryview:
-        """Give a piece of a shard in a folder; fetch and keep the blocks that are not here."""
-        shard, offset, size = wanted
+        """Give a piece of a file in a folder; fetch and keep the blocks that are not here."""
+        whole, offset, size = wanted
         first, last = offset // BLOCK, (offset + size - 1) // BLOCK
         start = first * BLOCK
-        data = memoryview(bytearray(min((last + 1) * BLOCK, shard.bytes) - start))
+        data = memoryview(bytearray(min((last + 1) * BLOCK, whole.bytes) - start))
         missing: list[int] = []
         for number, segment in self._segments(folder, wanted, first, last):
             place = number * BLOCK - start
             absent = self._read(segment, data[place : place + len(segment.blocks) * BLOCK])
             missing += [number + block for block in absent]
         if missing:
-            begin, end = missing[0] * BLOCK, min((missing[-1] + 1) * BLOCK, shard.bytes)
-            data[begin - start : end - start] = fetch(Piece(shard, begin, end - begin))
+            begin, end = missing[0] * BLOCK, min((missing[-1] + 1) * BLOCK, whole.bytes)
+            data[begin - start : end - start] = fetch(Piece(whole, begin, end - begin))
             segments = self._segments(folder, wanted, missing[0], missing[-1])
             self._add([(segment, data[n * BLOCK - start : end - start]) for n, segment in segments])
         return data.toreadonly()[offset - start : offset - start + size]
@@ -79,15 +79,15 @@ class Cache:
     def _segments(
         self, folder: str, wanted: Piece, first: int, last: int
     ) -> Iterator[tuple[int, Segment]]:
-        """Give the files of some blocks of a shard, each with the number of its first one."""
-        shard = wanted.shard
-        identity = f"{folder}\n{shard.path}\n{shard.index_xxh3}\n{shard.bytes}".encode()
+        """Give the files of some blocks of a file, each with the number of its first one."""
+        whole = wanted.whole
+        identity = f"{folder}\n{whole.path}\n{whole.checksum}\n{whole.bytes}".encode()
         name, seed = xxhash.xxh3_128_hexdigest(identity), xxhash.xxh3_64_intdigest(identity)
         while first <= last:
             segment, block = divmod(first, _BLOCKS)
             stop = min(_BLOCKS, block + last + 1 - first)
             path = f"{self._path}/{name}-{segment}{_SUFFIX}"
-            length = min(_BLOCKS * BLOCK, shard.bytes - segment * _BLOCKS * BLOCK)
+            length = min(_BLOCKS * BLOCK, whole.bytes - segment * _BLOCKS * BLOCK)
             yield first, Segment(path, seed + segment, length, range(block, stop))
             first += stop - block
 

@@ -16,7 +16,7 @@ from queue import PriorityQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
-from shardwright.shards.reader.folder import Piece
+from shardwright.storage.pieces import Piece
 
 AHEAD_BYTES = 1 << 28  # that a folder holds at most before they are asked for
 _THREADS = 16

@@ -1,4 +1,4 @@
-"""A shard folder behind a URL, read in ranges.
+"""A folder of large files behind a URL, read in ranges.
 
 No cheap check works on all stores to see whether a remote object was replaced. But the reader
 compares the tar headers in each range with the index, so it misses only a shard with the same
@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from shardwright.errors import DamageError, InputMissingError, StorageError
-from shardwright.shards.reader.cache import Cache
-from shardwright.shards.reader.fetching import Ahead
-from shardwright.shards.reader.folder import Piece, Stamp, merge
-from shardwright.shards.reader.sources import Source, source_at
+from shardwright.errors import DamageError, InputMissingError, StorageError, UsageError
+from shardwright.storage.cache import Cache
+from shardwright.storage.fetching import Ahead
 from shardwright.storage.objects import together, without_secrets
+from shardwright.storage.pieces import Folder, MappedFolder, Piece, Stamp, merge
+from shardwright.storage.sources import Source, source_at
 
 _GAP = 1 << 16  # bytes that are faster to fetch than a second request
 
 _COPY = "copy it there again"
 
 
-class RemoteFolder:
+class FetchedFolder:
     """A folder at an object store, or on any other file system that fsspec knows."""
 
+    can_replace = False
     groups_ahead = 8  # as far as they fit into memory: a store is slow to answer, but many at once
 
     def __init__(
@@ -37,6 +39,7 @@ class RemoteFolder:
         forks: bool = True,  # whether the process may be forked later
     ) -> None:
         self._url = url.rstrip("/")
+        self.path: Path | None = None
         self.name = without_secrets(self._url)
         self._options, self._forks = dict(options), forks
         self._cache = cache
@@ -75,6 +78,9 @@ class RemoteFolder:
         if self._opened and self._opened[0] == os.getpid() and self._opened[2]:
             self._opened[2].forget(merge(pieces, _GAP))
 
+    def renewed(self) -> Folder:
+        return self
+
     def _get(self, wanted: Piece) -> memoryview:
         """Give a range: from the cache, or else from the source."""
         if self._cache is None:
@@ -83,8 +89,8 @@ class RemoteFolder:
 
     def _fetch(self, wanted: Piece) -> bytes:
         source, _ = self._open()
-        name, size = f"{self.name}/{wanted.shard.path}", wanted.size
-        data = source.get(wanted.shard.path, wanted.offset, size)
+        name, size = f"{self.name}/{wanted.whole.path}", wanted.size
+        data = source.get(wanted.whole.path, wanted.offset, size)
         if data is None:
             raise InputMissingError("is missing", path=name, fix=_COPY)
         if len(data) > size:
@@ -102,9 +108,26 @@ class RemoteFolder:
         return self._opened[1:]
 
 
+def folder_at(
+    location: str,
+    options: Mapping[str, Any] | None = None,
+    cache: Cache | None = None,
+    *,
+    forks: bool = True,
+) -> Folder:
+    """Open a folder at a path or a URL to read it; all but the first are for URLs."""
+    if "://" in location:
+        return FetchedFolder(location, options or {}, cache, forks=forks)
+    if cache is not None:
+        raise UsageError("cache_dir is for shards at a URL", path=location, fix="leave it out")
+    if os.path.isfile(location):
+        raise UsageError("is a file", path=location, fix="give the folder that holds the shards")
+    return MappedFolder(Path(location))
+
+
 def _holds(outer: Piece, piece: Piece) -> bool:
     return (
-        outer.shard is piece.shard
+        outer.whole is piece.whole
         and outer.offset <= piece.offset
         and piece.offset + piece.size <= outer.offset + outer.size
     )

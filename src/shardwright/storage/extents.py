@@ -1,8 +1,8 @@
 """Where the bytes of a picture or a text are: in a file of their own, or in a part of a tar.
 
 All that reads pictures takes either. Of a part, Pillow gets what it would get of a file. Both may
-be at a URL, which only this module knows how to read: there each request takes time and costs
-money, so what has been read is kept in the part.
+be at a URL: there each request takes time and costs money, so what has been read is kept in the
+part.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import xxhash
 from shardwright import regular
 from shardwright.errors import StorageError
 from shardwright.storage.urls import Url, is_url
-from shardwright.store import facts
-from shardwright.store.facts import ImageFile
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -53,7 +51,7 @@ class Part(NamedTuple):
         return f"{self.path}/{self.name}" if self.name else self.path
 
 
-Place: TypeAlias = str | Part  # a file by its path, or a part of one
+Extent: TypeAlias = str | Part  # a file by its path, or a part of one
 
 
 class CutOffError(OSError):
@@ -78,18 +76,13 @@ class ChangedError(FarError):
     reason = CHANGED
 
 
-def exists(path: str) -> bool:
-    """Whether there is a file."""
-    return Url(path).is_file() if is_url(path) else os.path.exists(path)
-
-
-def is_regular(place: Place) -> bool:
+def is_regular(place: Extent) -> bool:
     """Whether it is in a regular file: opening a pipe or a device may block forever."""
     path = place if isinstance(place, str) else place.path
     return is_url(path) or stat.S_ISREG(os.stat(path).st_mode)
 
 
-def fetched(place: Place, count: int = _AT_ONCE) -> Place:
+def fetched(place: Extent, count: int = _AT_ONCE) -> Extent:
     """Read a part at a URL into memory, or its first bytes; what is elsewhere stays there.
 
     Raises FarError, also if it is not what was planned: no other request is needed to know that.
@@ -111,7 +104,7 @@ def begins(data: bytes) -> str:
     return xxhash.xxh3_64_hexdigest(data[:HEAD])
 
 
-def read(place: Place) -> bytes:
+def read(place: Extent) -> bytes:
     """Read all bytes."""
     if isinstance(place, str):
         return _get(place) if is_url(place) else regular.read(place)
@@ -121,7 +114,7 @@ def read(place: Place) -> bytes:
         return part.readall()
 
 
-def begin(place: Place, count: int) -> bytes:
+def begin(place: Extent, count: int) -> bytes:
     """Read the first bytes."""
     if isinstance(place, str):
         if is_url(place):
@@ -133,7 +126,7 @@ def begin(place: Place, count: int) -> bytes:
 
 
 @contextmanager
-def opened(place: Place, *, head: bool) -> Iterator[IO[bytes]]:
+def opened(place: Extent, *, head: bool) -> Iterator[IO[bytes]]:
     """Give what Pillow reads: a file; or a part in memory, of which a ``head`` is read in pieces.
 
     Most formats need only the first piece to give their size; others may seek to any place. By a
@@ -149,16 +142,16 @@ def opened(place: Place, *, head: bool) -> Iterator[IO[bytes]]:
         yield io.BytesIO(read(place))
 
 
-def image_file(place: Place) -> ImageFile:
-    """Record which picture is about to be encoded; of a part, its own bytes and its tar's time."""
-    if isinstance(place, str):
-        return facts.image_file(place)
-    time = place.mtime_ns if is_url(place.path) else os.stat(place.path).st_mtime_ns
-    hasher = xxhash.xxh3_64()
-    with _opened(place) as part:
-        while data := part.read(1 << 20):
-            hasher.update(data)
-    return ImageFile(facts.absolute(str(place)), place.size, time, hasher.hexdigest())
+def mtime_ns(part: Part) -> int:
+    """Say when the tar of a part was written to last."""
+    return part.mtime_ns if is_url(part.path) else os.stat(part.path).st_mtime_ns
+
+
+def pieces(part: Part) -> Iterator[bytes]:
+    """Read a part in pieces."""
+    with _opened(part) as opened:
+        while data := opened.read(1 << 20):
+            yield data
 
 
 class FarFile:
