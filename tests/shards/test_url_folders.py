@@ -23,9 +23,9 @@ from shardwright.shards.format.manifest import PackSettings, Unfinished
 from shardwright.shards.loaders.indexes import LOADERS
 from shardwright.storage import urls
 from shardwright.storage.files import using
+from shardwright.storage.one_pass import OnePass
 from shardwright.storage.remote import RemoteFile
 from shardwright.storage.urls import Url
-from shardwright.verifying.one_pass import OnePass
 from tests import commands
 from tests.durability.soak import SOAK
 from tests.faults import Killed, KillingDisk, contents

@@ -10,7 +10,6 @@ import codecs
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from shardwright.deriving import captions
@@ -21,9 +20,7 @@ from shardwright.progress import quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format.tarread import FILE, FOLDER, BadTarError, Entry, entries, split
 from shardwright.storage import extents
-from shardwright.storage.extents import HEAD, FarFile, Part
-from shardwright.storage.local import LocalFile, Readable
-from shardwright.storage.urls import is_url
+from shardwright.storage.extents import HEAD, Part, TarFile
 from shardwright.store import records
 from shardwright.store.records import BadRecordError, Record
 
@@ -88,12 +85,12 @@ class _Contents:
         members[field] = entry
         self._last = key
 
-    def hold(self, entry: Entry, tar: Readable) -> None:
-        """Keep how a member begins, which is in memory already; later it would be one request."""
+    def hold(self, entry: Entry, tar: TarFile) -> None:
+        """Keep how a member begins, where it would take a request later."""
         _, field = split(entry.name) or ("", "")
         if self._room > 0 and (f".{field}" in FORMAT_OF or field in (TEXT, JSON)):
-            data = tar.pread(entry.offset, min(entry.size, HEAD))
-            self.held[entry.offset] = data
+            data = tar.ahead_of_need(entry.offset, min(entry.size, HEAD))
+            self.held |= {entry.offset: data} if data else {}
             self._room -= len(data)
 
     def flaw(self, key: str, reason: str, detail: str) -> None:
@@ -148,18 +145,16 @@ def _parse(data: bytes) -> Record:
 
 def _list(path: str, size: int, contents: _Contents) -> Flaw | None:
     """Read all headers of a tar, and say what is wrong with it."""
-    far = is_url(path)
     try:
         if not extents.is_regular(path):
             return Flaw("", "unreadable_tar", "not a regular file")
-        with FarFile(path, size) if far else LocalFile(Path(path)) as tar:
+        with extents.tar_file(path, size) as tar:
             if tar.pread(0, len(_GZIP)) == _GZIP:
                 return Flaw("", "compressed_tar", "is compressed; unpack it with gunzip first")
             for entry in entries(tar):
                 check()
                 contents.add(entry)
-                if far:
-                    contents.hold(entry, tar)
+                contents.hold(entry, tar)
     except OSError as error:
         contents.cut()
         return Flaw("", "unreadable_tar", error.strerror or str(error))

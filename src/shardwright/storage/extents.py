@@ -13,12 +13,15 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, NamedTuple, Self, TypeAlias
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias
 
 import xxhash
 
 from shardwright import regular
 from shardwright.errors import StorageError
+from shardwright.storage.local import LocalFile
+from shardwright.storage.remote import RemoteFile
 from shardwright.storage.urls import Url, is_url
 
 if TYPE_CHECKING:
@@ -26,8 +29,7 @@ if TYPE_CHECKING:
 
 HEAD = 1 << 14  # bytes: enough for the sizes of nearly all pictures
 _AT_ONCE = 1 << 30  # bytes: the system reads no more than 2 GiB in one call
-_NEAR = 1 << 21  # bytes that a store sends in about the time of one more request
-_LEAST_AHEAD, _MOST_AHEAD = 1 << 17, 1 << 23  # bytes of one request
+_LEAST = 1 << 17  # bytes of one request
 
 # Why what is at a URL cannot be used. The last two may pass by themselves.
 CHANGED, GONE, UNREADABLE = "changed", "gone", "unreadable"
@@ -52,6 +54,7 @@ class Part(NamedTuple):
 
 
 Extent: TypeAlias = str | Part  # a file by its path, or a part of one
+TarFile: TypeAlias = LocalFile | RemoteFile
 
 
 class CutOffError(OSError):
@@ -154,44 +157,35 @@ def pieces(part: Part) -> Iterator[bytes]:
             yield data
 
 
-class FarFile:
-    """A file at a URL, of which what follows is read ahead.
+class _FarFile(RemoteFile):
+    """A file at a URL, with the errors of inputs."""
 
-    Asking for the next bytes takes as long as reading some 2 MiB more. So a tar of small members is
-    read from its begin to its end, in few large pieces; of large members only the heads are read.
-    """
-
-    def __init__(self, path: str, size: int, start: int = 0, data: bytes = b"") -> None:
-        self.path, self.size = path, size
-        self._start, self._data = start, data  # what is in memory
-        self._ahead = _LEAST_AHEAD
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: no connection is kept."""
-
-    def pread(self, offset: int, size: int) -> bytes:
-        """Read some bytes; fewer only at the end."""
-        size = min(size, max(self.size - offset, 0))
-        at = offset - self._start
-        if not 0 <= at <= len(self._data) - size:
-            near = 0 <= at <= len(self._data) + _NEAR
-            self._ahead = min(2 * self._ahead, _MOST_AHEAD) if near else _LEAST_AHEAD
-            some = min(max(size, self._ahead), self.size - offset)
-            self._start, self._data, at = offset, _get(self.path, offset, some), 0
-        return self._data[at : at + size]
+    def _get(self, offset: int, size: int) -> bytes:
+        with _explained():
+            return super()._get(offset, size)
 
 
-def _get(path: str, offset: int = 0, size: int | None = None) -> bytes:
-    """Read some bytes at a URL, in one request if it does not fail."""
+def tar_file(path: str, size: int) -> TarFile:
+    """Open a tar, of which all headers are read."""
+    if is_url(path):
+        return _FarFile(Url(path), size, least=_LEAST)
+    return LocalFile(Path(path))
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
     try:
-        return Url(path).read_range(offset, size)
+        yield
     except FileNotFoundError:
         raise GoneError(errno.ENOENT, "it is no longer at the store") from None
     except StorageError as error:
         raise FarError(errno.EIO, error.what) from error
+
+
+def _get(path: str, offset: int = 0, size: int | None = None) -> bytes:
+    """Read some bytes at a URL, in one request if it does not fail."""
+    with _explained():
+        return Url(path).read_range(offset, size)
 
 
 def _opened(part: Part) -> _Window:
@@ -248,7 +242,8 @@ class _FarWindow(_Window):
 
     def __init__(self, part: Part) -> None:
         super().__init__(part, -1)
-        self._file = FarFile(part.path, part.offset + part.size, part.offset, part.data)
+        end = part.offset + part.size
+        self._file = _FarFile(Url(part.path), end, part.offset, part.data, least=_LEAST)
 
     def _fill(self, view: memoryview, offset: int) -> int:
         data = self._file.pread(offset, len(view))

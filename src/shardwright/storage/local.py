@@ -51,6 +51,10 @@ class LocalFile:
         """Read some bytes; fewer only at the end."""
         return os.pread(self._fd, size, offset)
 
+    def ahead_of_need(self, offset: int, size: int) -> bytes:
+        """Read nothing: whoever needs it later reads it as fast."""
+        return b""
+
 
 @dataclass(frozen=True)
 class LocalStorage:

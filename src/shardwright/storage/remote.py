@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from threading import Event, Lock
+from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Self
 
 from shardwright.errors import StorageError
 from shardwright.layout import STATE_FOLDER
+from shardwright.storage.fetching import pool
 from shardwright.storage.files import Gathering, Hasher
 from shardwright.storage.local import LocalStorage, Readable
 from shardwright.storage.objects import (
@@ -35,9 +37,10 @@ if TYPE_CHECKING:
 
 PART = 1 << 24  # bytes of a part; the same for all, so that equal files have equal etags
 _AT_ONCE = 4  # parts that are sent at a time
-_BLOCK = 1 << 23  # bytes that are read ahead in one request
+_BLOCK = 1 << 23  # bytes that are read ahead in one request, at most
 _AHEAD = 4  # such requests at a time
-_NEAR = 1 << 20  # bytes that a reader may leave out and still reads one after the other
+_FIRST, _FASTER = 1 << 17, 8  # bytes that are read ahead at first, and how much more each time
+_NEAR = 1 << 21  # bytes that a reader may leave out and still reads on
 IDLE = 3600  # seconds after which nobody is working on an upload any more
 _AGAIN = "run the same command again"
 
@@ -47,19 +50,21 @@ class AbortedUploadError(StorageError):
 
 
 class RemoteFile:
-    """A file at an object store, read in ranges.
+    """A file at an object store, read in ranges by one thread.
 
-    Who reads it from one end to the other gets the ranges ahead, read side by side; who reads here
-    and there gets only what is asked for.
+    Asking for the next bytes takes as long as reading some MiB more. So who reads on gets larger
+    and larger ranges, at last blocks that are read side by side ahead of it. Who reads here and
+    there gets what is asked for, but at least so many bytes. ``data`` is what is known of it.
     """
 
-    def __init__(self, url: Url) -> None:
+    def __init__(
+        self, url: Url, size: int | None = None, start: int = 0, data: bytes = b"", least: int = 0
+    ) -> None:
         self._url = url
-        self.size = url.stat().st_size
-        self._lock = Lock()
-        self._end = self._run = 0  # where the last read ended, and how many were in order
+        self.size = url.stat().st_size if size is None else size
+        self._start, self._data = start, data
+        self._least = self._ahead = least
         self._blocks: dict[int, Future[bytes]] = {}
-        self._readers: ThreadPoolExecutor | None = None
         self._closed = Event()
 
     def __enter__(self) -> Self:
@@ -67,43 +72,46 @@ class RemoteFile:
 
     def __exit__(self, *_: object) -> None:
         self._closed.set()
-        self._blocks.clear()
-        if self._readers is not None:
-            self._readers.shutdown(wait=False, cancel_futures=True)
-            self._readers = None
+        self._drop(self._blocks)
 
     def pread(self, offset: int, size: int) -> bytes:
         """Read some bytes; fewer only at the end."""
         size = min(size, max(0, self.size - offset))
-        if not size:
-            return b""
-        with self._lock:
-            self._run = self._run + 1 if 0 <= offset - self._end <= _NEAR else 0
-            self._end = offset + size
-            blocks = self._ahead(offset, size)
-        if blocks is None:
-            return self._url.read_range(offset, size)
-        first = offset // _BLOCK * _BLOCK
-        data = b"".join(map(awaited, blocks))
-        return data[offset - first : offset - first + size]
+        at = offset - self._start
+        if size and not 0 <= at <= len(self._data) - size:
+            near = self._data and 0 <= at <= len(self._data) + _NEAR
+            self._ahead = min(max(_FIRST, _FASTER * self._ahead), _BLOCK) if near else self._least
+            self._start, self._data = self._read(offset, size)
+        return self._data[offset - self._start :][:size] if size else b""
 
-    def _ahead(self, offset: int, size: int) -> list[Future[bytes]] | None:
-        """Give the blocks that hold some bytes, and read those behind; none for a random read."""
+    def ahead_of_need(self, offset: int, size: int) -> bytes:
+        """Read some bytes that are needed later, when they would take a request of their own."""
+        return self.pread(offset, size)
+
+    def _read(self, offset: int, size: int) -> tuple[int, bytes]:
+        """Read some bytes, and what follows as far as it will be asked for; give its start."""
         first, last = offset // _BLOCK, (offset + size - 1) // _BLOCK
-        if self._run < 2 or last - first >= _AHEAD:
-            self._blocks.clear()
-            return None
-        for number in [number for number in self._blocks if number < first]:
-            del self._blocks[number]
-        behind = min(first + _AHEAD, first + self._run, -(-self.size // _BLOCK))
+        if self._ahead < _BLOCK or last - first >= _AHEAD:
+            self._drop(self._blocks)
+            return offset, self._get(offset, min(max(size, self._ahead), self.size - offset))
+        self._drop(range(first))
+        behind = min(first + _AHEAD, -(-self.size // _BLOCK))
         for number in range(first, max(last + 1, behind)):
             if number not in self._blocks:
-                self._readers = self._readers or _threads(_AHEAD)
-                self._blocks[number] = self._readers.submit(self._block, number)
-        return [self._blocks[number] for number in range(first, last + 1)]
+                self._blocks[number] = pool().submit(partial(self._block, number))
+        found = [awaited(self._blocks[number]) for number in range(first, last + 1)]
+        return first * _BLOCK, b"".join(found)
+
+    def _drop(self, numbers: Iterable[int]) -> None:
+        for number in self._blocks.keys() & set(numbers):
+            self._blocks.pop(number).cancel()
 
     def _block(self, number: int) -> bytes:
-        return self._url.read_range(number * _BLOCK, _BLOCK, self._closed)
+        start = number * _BLOCK
+        return self._get(start, min(_BLOCK, self.size - start))
+
+    def _get(self, offset: int, size: int) -> bytes:
+        return self._url.read_range(offset, size, self._closed)
 
 
 class Upload(Gathering):

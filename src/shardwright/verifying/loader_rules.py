@@ -22,12 +22,12 @@ from shardwright.shards.loaders.indexes import CARD_NAME, LOADERS, Packed
 from shardwright.storage import files
 from shardwright.storage.files import explained
 from shardwright.storage.local import Readable
+from shardwright.storage.one_pass import in_one_pass
 from shardwright.storage.remote import storage_at
 from shardwright.storage.urls import Location, names_below
 from shardwright.store.commands import command
 from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding
 from shardwright.summary import Count
-from shardwright.verifying.one_pass import in_one_pass
 
 FAULTS = {
     "not_a_tar": "the tar cannot be read",

@@ -26,12 +26,12 @@ from shardwright.shards.format.keys import key, keys
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.tarread import Fault
 from shardwright.storage.local import Readable
+from shardwright.storage.one_pass import BUFFER, OnePass, in_one_pass
 from shardwright.storage.remote import Storage
 from shardwright.storage.urls import Stat
 from shardwright.store.findings import NOT_COMPARED, OUTDATED, Finding
 from shardwright.text import brief
 from shardwright.verifying.against import Source
-from shardwright.verifying.one_pass import BUFFER, OnePass, in_one_pass
 from shardwright.verifying.sample import OWN_SIZE, check_sample, header, indexed, walked
 
 _REPORT = 1 << 25  # bytes between two progress messages
