@@ -20,13 +20,13 @@ from shardwright.building.state import Place
 from shardwright.errors import DamageError, LockedError
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing import empty, publish
-from shardwright.packing.start import sizes
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import manifest, sums
 from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
 from shardwright.shards.format.moving import make_folders, move_shard, stage_of
 from shardwright.shards.format.names import bucket_folder, existing_buckets, shard_name
 from shardwright.storage import files
+from shardwright.storage.remote import storage_at
 from shardwright.storage.urls import Location, Url, names_below
 from shardwright.summary import Count
 from shardwright.version import __version__
@@ -151,7 +151,7 @@ def entries(places: Sequence[Place]) -> dict[str | None, list[ShardEntry]]:
     found = {p.target.part: _last_entries(p.folder) for p in places if p.finished}
     for place in places:
         entries = found.get(place.target.part, [])
-        there = sizes(place.folder, [entry.path for entry in entries])
+        there = storage_at(place.folder).sizes([entry.path for entry in entries])
         for entry in entries:
             if there.get(entry.path) != entry.bytes:
                 path = place.folder / entry.path

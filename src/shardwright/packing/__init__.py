@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from shardwright.entry import entry
 from shardwright.errors import UsageError
@@ -64,8 +63,7 @@ def pack(
     from shardwright.packing.flags import bucket_names, read_settings
     from shardwright.packing.request import Request
     from shardwright.packing.run import run
-    from shardwright.storage.probe import require_conditions
-    from shardwright.storage.urls import Url
+    from shardwright.storage.remote import storage_at
     from shardwright.store.folders import holds_shards
     from shardwright.store.places import find_places
 
@@ -82,7 +80,7 @@ def pack(
     if store is not None and derived_dir is not None:
         raise UsageError("STORE with --derived-dir", fix="give one of them")
     folder = derived_dir if store is None else place("STORE", store)
-    if isinstance(folder, Path) and holds_shards(folder):
+    if folder is not None and holds_shards(place("--derived-dir", folder)):
         fix = "give the store that is packed, and the folder of the shards with --output-dir"
         raise UsageError("is a shard folder", path=folder, fix=fix)
     places = find_places(recipe, folder, jsonl, output_dir)
@@ -116,12 +114,11 @@ def pack(
     if seed is not None:  # also for shuffled shards that a sync goes on with
         given["seed"] = int(seed)
     ray, told, output = ray_of(engine, ray_address), progress or Progress(), places.shards
-    if isinstance(output, Url):
-        if overwrite or sync:
-            what = f"--{way[0]}: is a URL, where shards are added and never replaced"
-            raise UsageError(what, path=output, fix="give another --output-dir")
-        if not dry_run:
-            require_conditions(output)
+    if (overwrite or sync) and not storage_at(output).can_replace:
+        what = f"--{way[0]}: is a URL, where shards are added and never replaced"
+        raise UsageError(what, path=output, fix="give another --output-dir")
+    if not dry_run:
+        storage_at(output).require_conditions()
     writes = [] if dry_run else [output]
     with tasks_on(ray, workers, told.warn, writes=writes, reads=[places.store.folder]) as tasks:
         return run(

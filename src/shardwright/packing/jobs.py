@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from shardwright.buckets import Bucket
 from shardwright.errors import DamageError
@@ -123,7 +122,7 @@ def summarize(
     derive = pack = None
     if off_shape or journal:
         derive = commands.derive(scan.store, fit_buckets=off_shape)
-    if off_shape and isinstance(output, Path) and not dry_run:
+    if off_shape and storage_at(output).can_replace and not dry_run:
         pack = again.overwrite(scan.store, top_folder(output, jobs[0].layout.settings))
     return PackSummary(
         total_records=scan.total_records,

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 import msgspec
 from msgspec import UNSET
@@ -36,10 +35,8 @@ from shardwright.shards.format.moving import remove_stage
 from shardwright.shards.format.names import bucket_folder, existing_buckets, leftovers
 from shardwright.shards.format.writer import entry_of, names_of, publish
 from shardwright.storage import files
-from shardwright.storage.local import LocalStorage
-from shardwright.storage.objects import together
-from shardwright.storage.remote import abort_uploads, storage_at
-from shardwright.storage.urls import Location, Url, names
+from shardwright.storage.remote import storage_at
+from shardwright.storage.urls import Location, here, names
 from shardwright.store.provenance import Entry
 from shardwright.version import __version__
 
@@ -58,7 +55,7 @@ def refuse(output: Location, found: Sequence[Location], only: Collection[str]) -
         where, buckets = f"of {', '.join(sorted(only))}", sorted(only)
     elif only:
         overwrite = "--overwrite without --bucket"
-    if isinstance(output, Url):
+    if not storage_at(output).can_replace:
         resume = "--resume to finish the interrupted run, or " if unfinished else ""
         what, fix = "already exists, so nothing was written", f"give {resume}another --output-dir"
         raise ShardExistsError(what, path=found[0], fix=fix)
@@ -75,7 +72,7 @@ def refuse(output: Location, found: Sequence[Location], only: Collection[str]) -
 def finished(output: Location, plan: Plan) -> dict[str, ShardEntry]:
     """Find the planned shards that are already there, complete and with the planned samples."""
     look = partial(_finished, output, plan)
-    entries = together(look, plan.shards) if isinstance(output, Url) else map(look, plan.shards)
+    entries = storage_at(output).each(look, plan.shards)
     return {entry.path: entry for entry in entries if entry is not None}
 
 
@@ -123,9 +120,10 @@ def write(
     ones, is removed, the new ones get their names, and the remaining old ones are removed, except
     those to ``keep``.
     """
+    place = storage_at(output)
     remove_leftovers(output)
-    if isinstance(output, Path):
-        remove_stage(output)
+    if place.can_replace:
+        remove_stage(here(output))
     remaining = Counter(shard.bucket for shard in shards)
     for bucket in remaining:
         for folder in _folders(output, bucket):
@@ -140,7 +138,7 @@ def write(
     def tasks() -> Iterator[ShardToWrite]:
         for shard in shards:
             given[shard.path] = shard
-            yield make_task(plan, shard, facts, storage_at(output), sha256)
+            yield make_task(plan, shard, facts, place, sha256)
 
     try:
         with closing(engine.run(write_shard, tasks())) as messages:
@@ -166,10 +164,10 @@ def write(
                     )
     except BaseException as error:
         with suppress(StorageError):  # the error that brought us here is the one to report
-            if isinstance(output, Path):
+            if place.can_replace:
                 remove_leftovers(output)
             elif not isinstance(error, StorageError):  # then it is within reach
-                abort_uploads(output, {name for path in given for name in names_of(path)})
+                place.abandon({name for path in given for name in names_of(path)})
         if isinstance(error, NoSpaceError):
             done = sum(entry.bytes for entry in entries)
             needed = size(sum(shard.bytes for shard in shards) - done)
@@ -181,16 +179,15 @@ def write(
             fix = f"run the same pack with --resume, or if that is refused with {way}"
             raise SourceChangedError(error.what, path=error.path, fix=fix) from error
         raise
-    if isinstance(output, Url):
-        _require_as_sent(output, entries, etags)
+    _require_as_sent(output, entries, place.replaced(etags))
     return entries
 
 
-def _require_as_sent(output: Url, entries: Sequence[ShardEntry], etags: Mapping[str, str]) -> None:
-    """Raise if another run, which no lock keeps out, has replaced files that this one has sent."""
-    start = len(output.text) + 1
-    there = {url.text[start:]: found.etag for url, found in output.walk()} if entries else {}
-    others = [e.path for e in entries if any(there.get(n) != etags[n] for n in names_of(e.path))]
+def _require_as_sent(
+    output: Location, entries: Sequence[ShardEntry], replaced: frozenset[str]
+) -> None:
+    """Raise if another run has replaced files that this one has sent."""
+    others = [e.path for e in entries if not replaced.isdisjoint(names_of(e.path))]
     for path in others:
         files.remove(output / index.index_name(path))  # so that --resume writes the shard again
     if others:
@@ -202,10 +199,11 @@ def _publish(
     output: Location, bucket: str, sealed: Sequence[ShardEntry], keep: Collection[str] | None
 ) -> None:
     """Give sealed shards their names; remove the others of the bucket, if it has some to keep."""
-    if isinstance(output, Url):  # then the worker has done it
+    place = storage_at(output)
+    if not place.can_replace:  # then the worker has done it
         return
     for entry in sealed:
-        publish(LocalStorage(output), entry.path)
+        publish(place, entry.path)
     if keep is not None:
         remove_shards(output, bucket, keep={*keep, *(entry.path for entry in sealed)})
     for folder in _folders(output, bucket):
@@ -237,7 +235,7 @@ def remove_empty_buckets(output: Location) -> None:
 
 def make_durable(output: Location) -> None:
     """Make every name in the folder durable, also those that a killed run did not sync."""
-    if isinstance(output, Url):
+    if not storage_at(output).can_replace:
         return
     files.sync_folder(output)
     files.sync_folder(output / STATE_FOLDER / index.INDEX_FOLDER)
@@ -250,9 +248,10 @@ def make_durable(output: Location) -> None:
 
 def remove_leftovers(output: Location) -> None:
     """Remove what a killed run left half written, and indexes and records without their shard."""
-    if isinstance(output, Url):  # uploads, which may be those of a run that is at work
+    place = storage_at(output)
+    if not place.can_replace:  # then others may be at work
         with suppress(StorageError):  # it may not be allowed, and nothing depends on it
-            abort_uploads(output)
+            place.abandon()
         return
     for bucket in existing_buckets(output):
         indexes, shards = _folders(output, bucket)

@@ -44,10 +44,9 @@ from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import ShardEntry, Unfinished
 from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import is_packed, parts_of
-from shardwright.storage import locks
 from shardwright.storage.local import require_space, require_writable
 from shardwright.storage.remote import storage_at
-from shardwright.storage.urls import Location, Url, is_within, relative_name
+from shardwright.storage.urls import Location, is_within, relative_name
 from shardwright.store import identity, provenance
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
@@ -74,7 +73,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     for target in targets:
         require_writable(target.folder)
         if not request.dry_run:
-            locks.require_unlocked(target.folder)
+            storage_at(target.folder).require_unlocked()
     starts = _starts(request, targets)
     last = again.last_run(request, targets)
     top = targets[0].folder.absolute().parent if again.alone(targets) else request.output_dir
@@ -313,10 +312,10 @@ def _write(
         interrupt.add_note(f"to continue, run the same pack with --resume{instead}")
         raise
     except StorageError as error:
-        if not isinstance(request.output_dir, Url) or error.fix is None:
+        if error.fix is None:
             raise
         fix = error.fix.replace("run the same command again", "run the same pack with --resume")
-        raise StorageError(error.what, path=error.path, fix=fix) from error
+        raise type(error)(error.what, path=error.path, fix=fix) from error
 
 
 def _write_target(
@@ -327,7 +326,7 @@ def _write_target(
         sha256 |= all(entry.sha256 is not None for entry in shards)
     if start.append:  # an interrupted one may have left shards that are not planned now
         keep = job.stay
-        if isinstance(target, Url):  # another run of this plan may have just written one
+        if not storage_at(target).can_replace:  # another run of this plan may have written one
             keep |= {shard.path for shard in job.todo}
         for name in existing_buckets(target):
             publish.remove_shards(target, name, keep=keep)

@@ -30,9 +30,8 @@ from shardwright.shards.format.names import (
     existing_shards,
     shard_number,
 )
-from shardwright.storage.objects import together
 from shardwright.storage.remote import storage_at
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.urls import Location
 from shardwright.store.commands import quoted
 
 _EMPTY = Manifest(runs=[], shards=[])
@@ -329,7 +328,7 @@ def after(output: Location, base: Manifest, append: bool, unfinished: Unfinished
 
 def _packed(output: Location, listed: Manifest, gone: Mapping[str, Sequence[str]]) -> list[Packed]:
     """Read the ids of the listed shards; those of some that may be ``gone`` are known."""
-    there = sizes(output, [entry.path for entry in listed.shards])
+    there = storage_at(output).sizes([entry.path for entry in listed.shards])
     for entry in listed.shards:
         if entry.path not in gone and there.get(entry.path) != entry.bytes:
             over = with_layout("--overwrite", listed.runs[-1].settings)
@@ -342,17 +341,7 @@ def _packed(output: Location, listed: Manifest, gone: Mapping[str, Sequence[str]
         known = index.load(output, entry.path).head.ids if ids is None else ids
         return Packed(entry, known, replaced=ids is not None)
 
-    if not isinstance(output, Url):
-        return [packed(entry) for entry in listed.shards]
-    return list(together(packed, listed.shards))
-
-
-def sizes(output: Location, paths: Sequence[str]) -> dict[str, int]:
-    """Give the sizes of those of some shards that are there."""
-    if isinstance(output, Url):
-        return dict(storage_at(output).list(".tar")) if paths else {}
-    found = {path: output / path for path in paths}
-    return {name: path.stat().st_size for name, path in found.items() if path.is_file()}
+    return list(storage_at(output).each(packed, listed.shards))
 
 
 def mixed(output: Location, start: Start, kept: Collection[str]) -> list[str]:

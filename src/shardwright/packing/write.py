@@ -15,7 +15,7 @@ from shardwright.packing.scan import Excerpt, changed
 from shardwright.recipes import Component
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.writer import ShardWriter, names_of
-from shardwright.storage.remote import RemoteStorage, Storage
+from shardwright.storage.remote import Storage
 from shardwright.store import content, npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
@@ -87,9 +87,7 @@ def write_shard(task: ShardToWrite) -> Iterator[int | Written]:
                     yield shard.written - reported
                     reported = shard.written
         entry = shard.finish(size)
-    etags = {}
-    if isinstance(task.output, RemoteStorage):  # only who has sent it can complete it
-        etags = {name: task.output.publish(name) for name in names_of(path)}
+    etags = task.output.settle(names_of(path))
     yield size - reported
     yield Written(entry, etags)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from shardwright import regular
 from shardwright.errors import NoSpaceError, StorageError, UsageError
@@ -22,6 +22,9 @@ from shardwright.progress import size
 from shardwright.storage import files, locks
 from shardwright.storage.files import GatheredFile, Hasher
 from shardwright.storage.urls import Location, Url
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Readable(Protocol):
@@ -104,9 +107,36 @@ class LocalStorage:
         """Remove a file that was begun and is not published."""
         files.remove(self.folder / (name + files.TMP_SUFFIX))
 
+    def settle(self, names: Sequence[str]) -> dict[str, str]:
+        """Leave sealed files to the one who publishes them, together."""
+        return {}
+
+    def abandon(self, names: Collection[str] | None = None) -> None:
+        """Do nothing: the next writer removes what is half written."""
+
+    def replaced(self, etags: Mapping[str, str]) -> frozenset[str]:
+        """Name none: a lock keeps others from replacing files."""
+        return frozenset()
+
+    def sizes(self, names: Sequence[str]) -> dict[str, int]:
+        """Give the sizes of those of some files that are there."""
+        found = {name: self.folder / name for name in names}
+        return {name: path.stat().st_size for name, path in found.items() if path.is_file()}
+
+    def each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Give what a function that reads here makes of each item."""
+        return map(function, items)
+
     def lease(self) -> AbstractContextManager[None]:
         """Lock the folder for one writer."""
         return locks.lock(self.folder)
+
+    def require_unlocked(self) -> None:
+        """Raise before any work if another run is writing here."""
+        locks.require_unlocked(self.folder)
+
+    def require_conditions(self) -> None:
+        """Do nothing: a lock keeps writers apart."""
 
     def nearest(self, name: str) -> Path:
         """Give a folder below this one, or the nearest above it that is there."""

@@ -12,13 +12,10 @@ from shardwright import regular
 from shardwright.errors import LockedError
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage import files
-from shardwright.storage.urls import Location, Url
 
 
-def require_unlocked(folder: Location) -> None:
-    """Raise before any work if another run is writing to a folder; a URL has no lock."""
-    if isinstance(folder, Url):
-        return
+def require_unlocked(folder: Path) -> None:
+    """Raise before any work if another run is writing to a folder."""
     path = folder / STATE_FOLDER / "lock"
     if path.is_file():
         with files.explained(path), regular.opened(path) as file:

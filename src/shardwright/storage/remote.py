@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from shardwright.errors import StorageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage.fetching import pool
 from shardwright.storage.files import Gathering, Hasher
-from shardwright.storage.local import LocalStorage, Readable
+from shardwright.storage.local import Item, LocalStorage, Readable, Result
 from shardwright.storage.objects import (
     ConditionError,
     NoUploadError,
@@ -282,9 +282,41 @@ class RemoteStorage:
         if (upload := self._sealed.pop(name, None)) is not None:
             upload.abort()
 
+    def settle(self, names: Sequence[str]) -> dict[str, str]:
+        """Make sealed files visible, as only who has sent them can; give their etags."""
+        return {name: self.publish(name) for name in names}
+
+    def abandon(self, names: Collection[str] | None = None) -> None:
+        """Abort uploads of workers that have ended, or those that nobody has worked on for long."""
+        abort_uploads(self.folder, names)
+
+    def replaced(self, etags: Mapping[str, str]) -> frozenset[str]:
+        """Name the files that others have replaced since they were sent."""
+        start = len(self.folder.text) + 1
+        there = {url.text[start:]: found.etag for url, found in self.folder.walk() if etags}
+        return frozenset(name for name, etag in etags.items() if there.get(name) != etag)
+
+    def sizes(self, names: Sequence[str]) -> dict[str, int]:
+        """Give the sizes of those of some files that are there, in one listing."""
+        there = dict(self.list("")) if names else {}
+        return {name: there[name] for name in names if name in there}
+
+    def each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Give what a function that reads here makes of each item; many are read at once."""
+        return together(function, items)
+
     def lease(self) -> AbstractContextManager[None]:
         """Do nothing: what two runs must not both write is written under conditions."""
         return nullcontext()
+
+    def require_unlocked(self) -> None:
+        """Do nothing: there is no lock."""
+
+    def require_conditions(self) -> None:
+        """Raise if the store ignores conditions, without which writers are not kept apart."""
+        from shardwright.storage.probe import require_conditions  # which needs this module
+
+        require_conditions(self.folder)
 
     def nearest(self, name: str) -> Url:
         """Give a folder below this one: there is no need to make it."""

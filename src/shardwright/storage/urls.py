@@ -239,10 +239,16 @@ def place(name: str, value: object) -> Location:
 
 
 def here(place: Location) -> Path:
-    """Give a folder of this machine; raise if it is a URL, where no store can be used."""
+    """Give a folder, for what needs one of this machine; raise if it is a URL."""
     if isinstance(place, Url):
-        fix = "copy the store to a folder of this machine"
-        raise UsageError("is a URL, where a store cannot be used", path=place, fix=fix)
+        raise UsageError("is a URL", path=place, fix="copy it to a folder of this machine")
+    return place
+
+
+def there(place: Location) -> Url:
+    """Give a URL, for what is done only at an object store."""
+    if isinstance(place, Path):
+        raise UsageError("is not a URL", path=place)
     return place
 
 
