@@ -365,7 +365,7 @@ def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
 
 
 def test_free_bytes_are_known_of_a_place_that_is_not_there_yet(tmp_path: Path) -> None:
-    assert local.LocalStorage(tmp_path / "not" / "yet").free_bytes() > 0
+    assert local.LocalPlace(tmp_path / "not" / "yet").free_bytes() > 0
 
 
 # The lock

@@ -25,7 +25,7 @@ from shardwright.engine import ray as engine
 from shardwright.engine.actors import Actors, Host, Share
 from shardwright.engine.devices import _Crew
 from shardwright.engine.nodes import Node, Shared
-from shardwright.engine.pool import Death, Ended, Place
+from shardwright.engine.pool import Death, Ended, Seat
 from shardwright.engine.ray import Cluster, Ray, RayDevices
 from shardwright.storage.urls import Url
 from shardwright.version import __version__
@@ -537,7 +537,7 @@ def test_an_actor_that_died_is_forgotten_when_its_worker_is_of_no_more_use(
     monkeypatch.setattr(actors, "living", list)
     nodes: Any = SimpleNamespace(asked={})
     crew = Actors(nodes, Share("cpu"), print)
-    died, stopped = Place("cpu", "one"), Place("cpu", "two")
+    died, stopped = Seat("cpu", "one"), Seat("cpu", "two")
     for place in (died, stopped):
         crew.places[place] = Node("id", place.name, 1, 0)
         crew.settling[place] = 0.0, Ended(None, ["its Ray actor died"])

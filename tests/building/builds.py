@@ -16,7 +16,7 @@ from shardwright.building.commits import Commit, StagedCommits
 from shardwright.building.plan import Shard
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest
-from shardwright.storage.remote import Storage
+from shardwright.storage.place import Place
 from tests.derive.pictures import gradient, save
 from tests.tars import Members, ids, read_members, shards
 
@@ -155,7 +155,7 @@ def interrupt(
     settle = StagedCommits.settle
 
     def settling(
-        commits: StagedCommits, shard: Shard, commit: Commit, storage: Storage | None
+        commits: StagedCommits, shard: Shard, commit: Commit, storage: Place | None
     ) -> Commit:
         if commit.number >= shards:
             raise KeyboardInterrupt

@@ -30,7 +30,7 @@ from shardwright.progress import Progress
 from shardwright.recipes import SPECIFICATION, Selection
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest, PackSettings, ShardEntry
-from shardwright.storage.remote import RemoteStorage
+from shardwright.storage.remote import RemotePlace
 from shardwright.storage.urls import Url
 from tests.building.builds import write_recipe
 from tests.derive.pictures import make_images
@@ -176,7 +176,7 @@ def test_a_large_file_takes_a_request_for_each_part_and_three_more(
     store: Flaky, bucket: Url, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shardwright.storage.remote.PART", 5 << 20)  # no store takes less
-    place, data = RemoteStorage(bucket), bytes(11 << 20)
+    place, data = RemotePlace(bucket), bytes(11 << 20)
     with place.create("large.tar") as file:
         file.put(data)
         file.seal(len(data))

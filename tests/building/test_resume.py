@@ -22,7 +22,7 @@ from shardwright.recipes import find
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.moving import move_shard
 from shardwright.storage import local
-from shardwright.storage.local import LocalStorage
+from shardwright.storage.local import LocalPlace
 from shardwright.summary import Count
 from tests.building.builds import (
     RECIPE,
@@ -281,7 +281,7 @@ def test_a_part_that_another_run_writes_to_is_not_touched(images: Path, tmp_path
     interrupt(images, tmp_path / "out", 4, shard_size=1, split="val=40%")
     before = contents(tmp_path / "out")
     with (
-        LocalStorage(tmp_path / "out/val").lease(),
+        LocalPlace(tmp_path / "out/val").lease(),
         pytest.raises(LockedError, match=r"out/val: process .* is writing here"),
     ):
         build(images, tmp_path / "out", shard_size=2, split="val=40%", overwrite=True)
@@ -315,7 +315,7 @@ def test_a_rerun_asks_only_for_the_room_of_what_is_missing(
 ) -> None:
     total = build(images, tmp_path / "once", shard_size=2).written_bytes
     interrupt(images, tmp_path / "out", 4, shard_size=2)
-    monkeypatch.setattr(local, "free_bytes", lambda _: total // 2)
+    monkeypatch.setattr(local.LocalPlace, "free_bytes", lambda _: total // 2)
     assert build(images, tmp_path / "out", shard_size=2).written_samples == 9
 
 

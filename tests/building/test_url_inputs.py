@@ -475,8 +475,9 @@ def test_what_cannot_be_an_input_is_refused_with_what_to_do(
         assert not (tmp_path / "out").exists()
         return str(caught.value)
 
-    for name in ("texts", "nothing", "nothing.tar"):
-        assert refused(bucket / name) == f"{bucket / name}: no images and no tars; {give}"
+    for name in ("nothing", "nothing.tar"):
+        assert refused(bucket / name) == f"{bucket / name}: no such file or folder; {give}"
+    assert refused(bucket / "texts") == f"{bucket}/texts: no images and no tars; {give}"
     file = url / "img000.png"
     assert refused(file) == f"{file}: is neither a folder nor a .tar file; {give}"
     assert re.fullmatch(

@@ -15,6 +15,7 @@ from shardwright.deriving import derive
 from shardwright.errors import UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.recipes import SPECIFICATION
+from shardwright.storage.local import LocalPlace
 from tests.commands import run
 from tests.derive.fakes import Fake, given
 from tests.derive.pictures import make_images, sketch, store_records
@@ -137,7 +138,7 @@ def test_a_trial_is_refused_together_with(flag: str, images: Path, tmp_path: Pat
 def test_a_trial_on_a_disk_that_is_too_small_for_all_says_so(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardwright.deriving.run.free_bytes", lambda _: 1)
+    monkeypatch.setattr(LocalPlace, "free_bytes", lambda _: 1)
     summary = sketch(images, tmp_path / "store", trial=2)
     assert summary.derived == 2
     assert summary.trial is not None

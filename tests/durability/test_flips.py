@@ -15,7 +15,7 @@ import shardwright
 from shardwright import DamageError, pack
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import index, manifest, records
-from shardwright.storage.local import LocalStorage
+from shardwright.storage.local import LocalPlace
 from shardwright.verifying.shard import Checker, Seen, ShardToCheck
 from tests.durability.scenarios import small_store
 from tests.durability.soak import Tally, times
@@ -83,7 +83,7 @@ def test_every_flip_in_a_shard_is_found_and_placed(shard_folder: Path, tally: Ta
     listed = manifest.load_manifest(shard_folder)
     assert listed is not None
     task = ShardToCheck(SHARD, listed.shards[0], "")
-    checker = Checker(LocalStorage(shard_folder), SPECIFICATION, True)
+    checker = Checker(LocalPlace(shard_folder), SPECIFICATION, True)
     parts = regions(shard_folder / SHARD)
     starts = [part[0] for part in parts]
     file = Flipped(shard_folder / SHARD)

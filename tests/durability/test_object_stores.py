@@ -37,7 +37,7 @@ from shardwright.shards.format.manifest import PackSettings, Unfinished
 from shardwright.shards.format.writer import names_of
 from shardwright.storage import objects, remote, urls
 from shardwright.storage.objects import NoUploadError, ObjectStore, Part
-from shardwright.storage.remote import RemoteStorage
+from shardwright.storage.remote import RemotePlace
 from shardwright.storage.s3 import S3
 from shardwright.storage.urls import Url
 from tests.commands import children, is_alive, wait_until
@@ -316,18 +316,18 @@ def test_commits_of_a_killed_run_are_used(
     at: Url, quick: None, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = [*(command := words("build", folder)), *on(command)]
-    expected, publish = unbroken(command, folder / "unbroken"), RemoteStorage.publish
+    expected, publish = unbroken(command, folder / "unbroken"), RemotePlace.publish
     done: list[str] = []
 
-    def publishing(storage: RemoteStorage, name: str, condition: str | None = None) -> str:
+    def publishing(storage: RemotePlace, name: str, condition: str | None = None) -> str:
         if len(done) == 5:  # the records and the index of the second shard are there
             raise _KilledError
         done.append(name)
         return publish(storage, name, condition)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(RemoteStorage, "publish", publishing)
-        patched.setattr(RemoteStorage, "discard", lambda *_: None)
+        patched.setattr(RemotePlace, "publish", publishing)
+        patched.setattr(RemotePlace, "discard", lambda *_: None)
         patched.setattr(DirectCommits, "abandon", lambda *_: None)
         with pytest.raises(_KilledError):
             _call(to(job, at))
@@ -504,7 +504,7 @@ class Worker:
 
     def settle(self, turns: Turns | None = None) -> None:
         commit, storage = Commit(plan=PLAN, number=0), self.commits.storage(SHARD)
-        assert isinstance(storage, RemoteStorage)
+        assert isinstance(storage, RemotePlace)
         for name in names_of(SHARD.path):
             with storage.create(name) as file:
                 data = (self.name * 300 + name).encode()

@@ -35,8 +35,8 @@ from shardwright.shards.format import index, manifest, tarread
 from shardwright.shards.format import records as shard_records
 from shardwright.shards.format.tarread import BadTarError, Entry
 from shardwright.shards.loaders.indexes import read_record
+from shardwright.storage.paths import is_gone
 from shardwright.store import arrays, content, facts, paths, provenance, records, rules
-from shardwright.store.facts import is_gone
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 from shardwright.store.stage1 import repeated_ids, to_stage2

@@ -12,7 +12,7 @@ import shardwright
 from shardwright import LockedError, ShardExistsError, SourceChangedError, StorageError, UsageError
 from shardwright.shards.format import manifest
 from shardwright.storage import remote, urls
-from shardwright.storage.remote import RemoteStorage
+from shardwright.storage.remote import RemotePlace
 from shardwright.storage.urls import Url
 from tests.durability.scenarios import small_store, twenty
 from tests.durability.soak import SOAK
@@ -56,16 +56,16 @@ def assert_ok(folder: Url) -> None:
 
 def interrupted(store: Store, output: Url, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack until two shards are there."""
-    publish, done = RemoteStorage.publish, list[str]()
+    publish, done = RemotePlace.publish, list[str]()
 
-    def publishing(storage: RemoteStorage, name: str, condition: str | None = None) -> str:
+    def publishing(storage: RemotePlace, name: str, condition: str | None = None) -> str:
         if len(done) == 7:  # after two shards and a part of the third
             raise KeyboardInterrupt
         done.append(name)
         return publish(storage, name, condition)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RemoteStorage, "publish", publishing)
+        patched.setattr(RemotePlace, "publish", publishing)
         with pytest.raises(KeyboardInterrupt):
             pack(store, output)
 
@@ -161,17 +161,17 @@ def test_another_run_that_has_begun_is_not_disturbed(bucket: Url, small: Store) 
 def test_a_shard_that_another_run_has_replaced_is_not_listed(
     bucket: Url, settled: Store, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, publish = bucket / "shards", RemoteStorage.publish
+    folder, publish = bucket / "shards", RemotePlace.publish
     shard = "bucket_24x16/shard-000001.tar"
 
-    def publishing(storage: RemoteStorage, name: str, condition: str | None = None) -> str:
+    def publishing(storage: RemotePlace, name: str, condition: str | None = None) -> str:
         etag = publish(storage, name, condition)
         if name == shard:
             (storage.folder / name).write((storage.folder / name).read_bytes()[::-1])
         return etag
 
     with monkeypatch.context() as patched:
-        patched.setattr(RemoteStorage, "publish", publishing)
+        patched.setattr(RemotePlace, "publish", publishing)
         with pytest.raises(SourceChangedError) as changed:
             pack(settled, folder)
     assert str(changed.value) == (

@@ -19,7 +19,7 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.records import records_name
 from shardwright.shards.format.writer import ShardWriter
 from shardwright.storage.files import using
-from shardwright.storage.local import LocalStorage
+from shardwright.storage.local import LocalPlace
 from shardwright.store.npy import BadArrayError
 from tests.faults import WatchedDisk, contents
 from tests.stores import Record, Store, make_store, records
@@ -36,15 +36,15 @@ def small(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> LocalStorage:
+def place(tmp_path: Path) -> LocalPlace:
     """A folder with the folders of one bucket."""
     return storage(tmp_path / "written")
 
 
-def storage(folder: Path) -> LocalStorage:
+def storage(folder: Path) -> LocalPlace:
     (folder / BUCKET).mkdir(parents=True)
     (folder / STATE_FOLDER / INDEX_FOLDER / BUCKET).mkdir(parents=True)
-    return LocalStorage(folder)
+    return LocalPlace(folder)
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -64,7 +64,7 @@ def add_sample(shard: ShardWriter, store: Store, record: Record, cut: int = 128)
         shard.add(component, data[:cut], memoryview(data)[cut:])
 
 
-def publish(place: LocalStorage) -> None:
+def publish(place: LocalPlace) -> None:
     for name in FILES:
         place.publish(name)
 
@@ -79,7 +79,7 @@ def by_pack(store: Store, output: Path, *, sha256: bool) -> ShardEntry:
 
 @pytest.mark.parametrize("sha256", [False, True])
 def test_samples_from_memory_give_the_bytes_and_the_entry_that_pack_writes(
-    sha256: bool, small: Store, output: Path, place: LocalStorage
+    sha256: bool, small: Store, output: Path, place: LocalPlace
 ) -> None:
     expected = by_pack(small, output, sha256=sha256)
     with ShardWriter(place, SHARD, SPECIFICATION, sha256=sha256) as shard:
@@ -95,7 +95,7 @@ def test_samples_from_memory_give_the_bytes_and_the_entry_that_pack_writes(
 
 
 def test_samples_from_files_give_the_same_bytes_as_from_memory(
-    small: Store, tmp_path: Path, place: LocalStorage
+    small: Store, tmp_path: Path, place: LocalPlace
 ) -> None:
     with ShardWriter(place, SHARD, SPECIFICATION) as shard:
         for record in small.records:
@@ -128,7 +128,7 @@ def test_an_array_in_any_two_pieces_gives_the_same_member(
 
 
 def test_the_index_has_the_ids_and_the_place_of_every_member(
-    small: Store, place: LocalStorage
+    small: Store, place: LocalPlace
 ) -> None:
     with ShardWriter(place, SHARD, SPECIFICATION) as shard:
         for record in small.records:
@@ -146,7 +146,7 @@ def test_the_index_has_the_ids_and_the_place_of_every_member(
 
 
 def test_a_shard_of_another_size_than_planned_is_refused_and_leaves_no_file(
-    small: Store, place: LocalStorage
+    small: Store, place: LocalPlace
 ) -> None:
     with ShardWriter(place, SHARD, SPECIFICATION) as shard:
         add_sample(shard, small, small.records[0])
@@ -157,7 +157,7 @@ def test_a_shard_of_another_size_than_planned_is_refused_and_leaves_no_file(
 
 @pytest.mark.parametrize("samples", [0, 2])
 def test_a_writer_that_is_left_without_finishing_leaves_no_file(
-    samples: int, small: Store, place: LocalStorage
+    samples: int, small: Store, place: LocalPlace
 ) -> None:
     with ShardWriter(place, SHARD, SPECIFICATION) as shard:
         for record in small.records[:samples]:
@@ -165,7 +165,7 @@ def test_a_writer_that_is_left_without_finishing_leaves_no_file(
     assert files_in(place.folder) == {}
 
 
-def test_a_writer_that_cannot_create_its_records_leaves_no_tar(place: LocalStorage) -> None:
+def test_a_writer_that_cannot_create_its_records_leaves_no_tar(place: LocalPlace) -> None:
     (place.folder / records_name(SHARD)).parent.rmdir()
     with pytest.raises(StorageError, match=r"shard-000000\.jsonl\.tmp"):
         ShardWriter(place, SHARD, SPECIFICATION)
@@ -173,7 +173,7 @@ def test_a_writer_that_cannot_create_its_records_leaves_no_tar(place: LocalStora
 
 
 def test_a_file_that_is_shorter_than_its_size_or_cannot_be_read_is_no_member(
-    small: Store, place: LocalStorage
+    small: Store, place: LocalPlace
 ) -> None:
     component, record = SPECIFICATION.components[0], small.records[0]
     path = next(arrays(small, record))
@@ -189,7 +189,7 @@ def test_a_file_that_is_shorter_than_its_size_or_cannot_be_read_is_no_member(
 
 
 def test_the_bytes_on_their_way_to_the_disk_grow_to_the_size_of_the_tar(
-    small: Store, place: LocalStorage
+    small: Store, place: LocalPlace
 ) -> None:
     with ShardWriter(place, SHARD, SPECIFICATION) as shard:
         assert shard.written == 0

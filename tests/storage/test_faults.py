@@ -17,7 +17,7 @@ from shardwright.errors import StorageError
 from shardwright.storage import objects, remote, s3, urls
 from shardwright.storage.objects import NEW
 from shardwright.storage.probe import require_conditions
-from shardwright.storage.remote import RemoteFile, RemoteStorage, abort_uploads
+from shardwright.storage.remote import RemoteFile, RemotePlace, abort_uploads
 from shardwright.storage.urls import Url, names_below
 from tests.durability.soak import SOAK, Tally, some
 from tests.flaky import Flaky, How, flaky
@@ -41,7 +41,7 @@ def folder(proxy: Flaky, moto: str, monkeypatch: pytest.MonkeyPatch) -> Url:
 def job(folder: Url) -> None:
     """Write a shard in parts, its commit and the manifest, then list and read all of it."""
     require_conditions(folder)
-    storage = RemoteStorage(folder)
+    storage = RemotePlace(folder)
     with storage.create("0.tar") as upload:
         upload.put(DATA)
         upload.seal(len(DATA))
@@ -121,7 +121,7 @@ def test_each_try_is_reported(folder: Url, proxy: Flaky, caplog: pytest.LogCaptu
 
 
 def test_an_upload_to_a_server_that_is_gone_ends_soon(folder: Url, proxy: Flaky) -> None:
-    with RemoteStorage(folder).create("0.tar") as upload:
+    with RemotePlace(folder).create("0.tar") as upload:
         upload.put(DATA[: PART + 1])
         proxy.fail(at=1, how="hang", times=1000)
         started = time.monotonic()
@@ -131,7 +131,7 @@ def test_an_upload_to_a_server_that_is_gone_ends_soon(folder: Url, proxy: Flaky)
 
 
 def test_ctrl_c_while_the_store_hangs_aborts_the_upload(folder: Url, proxy: Flaky) -> None:
-    storage = RemoteStorage(folder)
+    storage = RemotePlace(folder)
     ended = Event()
 
     def interrupt() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shardwright.errors import StorageError
 from shardwright.storage import remote, s3, urls
 from shardwright.storage.objects import NEW, ConditionError, Object
-from shardwright.storage.remote import RemoteFile, RemoteStorage, abort_uploads
+from shardwright.storage.remote import RemoteFile, RemotePlace, abort_uploads
 from shardwright.storage.urls import Url
 from tests.durability.soak import times
 from tests.flaky import Flaky
@@ -36,7 +36,7 @@ def some_bytes(count: int) -> bytes:
     return random.Random(count).randbytes(count)
 
 
-def sent(storage: RemoteStorage, name: str, data: bytes) -> None:
+def sent(storage: RemotePlace, name: str, data: bytes) -> None:
     with storage.create(name) as upload:
         upload.put(data)
         upload.seal(len(data))
@@ -45,7 +45,7 @@ def sent(storage: RemoteStorage, name: str, data: bytes) -> None:
 @pytest.mark.parametrize("size", [0, 1, PART, 2 * PART + 17])
 def test_a_file_appears_when_it_is_published(root: Url, size: int) -> None:
     data, hasher = some_bytes(size), hashlib.sha256()
-    storage = RemoteStorage(root / "shards")
+    storage = RemotePlace(root / "shards")
     with storage.create("bucket_a/0.tar", [hasher]) as upload:
         upload.put(data)
         upload.seal(size)
@@ -60,7 +60,7 @@ def test_a_file_appears_when_it_is_published(root: Url, size: int) -> None:
 
 
 def test_a_file_is_not_replaced_under_a_condition(root: Url) -> None:
-    storage = RemoteStorage(root)
+    storage = RemotePlace(root)
     sent(storage, "file", some_bytes(PART + 1))
     storage.publish("file", NEW)
     sent(storage, "file", some_bytes(PART + 2))
@@ -71,7 +71,7 @@ def test_a_file_is_not_replaced_under_a_condition(root: Url) -> None:
 
 
 def test_an_equal_file_counts_as_published(bucket: Url) -> None:
-    storage = RemoteStorage(bucket)
+    storage = RemotePlace(bucket)
     etags = set()
     for _ in range(2):
         sent(storage, "file", some_bytes(PART + 1))
@@ -90,7 +90,7 @@ def test_a_file_that_another_run_removes_at_once_is_an_error_with_its_name(
         bucket.objects.delete([key])
         return head(key)
 
-    storage = RemoteStorage(bucket)
+    storage = RemotePlace(bucket)
     sent(storage, "0.tar", some_bytes(size))
     monkeypatch.setattr(bucket.objects, "head", removed)
     with pytest.raises(StorageError) as caught:
@@ -111,7 +111,7 @@ def test_who_conflicts_with_another_writer_takes_only_an_equal_file(
     theirs: int | None,
 ) -> None:
     ours, root = some_bytes(PART + 1), new_bucket(moto)
-    storage = RemoteStorage(root)
+    storage = RemotePlace(root)
     if theirs is not None:
         sent(storage, "0.tar", some_bytes(theirs))
         storage.publish("0.tar")
@@ -136,7 +136,7 @@ def test_who_conflicts_with_another_writer_takes_only_an_equal_file(
 def test_bytes_may_come_from_an_open_file(bucket: Url, tmp_path: Path) -> None:
     data, hasher = some_bytes(PART + 99), hashlib.sha256()
     (tmp_path / "source").write_bytes(data)
-    storage = RemoteStorage(bucket)
+    storage = RemotePlace(bucket)
     with storage.create("file") as upload, (tmp_path / "source").open("rb") as source:
         upload.put(b"head")
         assert upload.put_from(source.fileno(), len(data) + 5, hasher) == len(data)
@@ -147,14 +147,14 @@ def test_bytes_may_come_from_an_open_file(bucket: Url, tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_length_is_not_sealed(bucket: Url) -> None:
-    with RemoteStorage(bucket).create("file") as upload:
+    with RemotePlace(bucket).create("file") as upload:
         upload.put(b"123456")
         with pytest.raises(StorageError, match="wrote 7 bytes, but 6 were sent"):
             upload.seal(7)
 
 
 def test_an_upload_that_is_not_finished_is_aborted(bucket: Url) -> None:
-    storage = RemoteStorage(bucket)
+    storage = RemotePlace(bucket)
     with storage.create("file") as upload:
         upload.put(some_bytes(2 * PART))
         assert len(list(bucket.objects.uploads(""))) == 1
@@ -174,7 +174,7 @@ def other_bucket(ministack: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ur
 
 
 def test_an_upload_that_another_run_aborts_is_an_error_with_its_name(other_bucket: Url) -> None:
-    storage = RemoteStorage(other_bucket / "shards")
+    storage = RemotePlace(other_bucket / "shards")
     sent(storage, "0.tar", some_bytes(PART + 1))
     assert abort_uploads(other_bucket / "shards", ["1.tar"]) == 0
     assert abort_uploads(other_bucket / "shards", ["0.tar"]) == 1
@@ -188,8 +188,8 @@ def test_an_upload_that_another_run_aborts_is_an_error_with_its_name(other_bucke
 def test_only_idle_uploads_of_the_folder_are_aborted(
     other_bucket: Url, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent(RemoteStorage(other_bucket / "shards"), "0.tar", some_bytes(PART + 1))
-    sent(RemoteStorage(other_bucket / "shards2"), "0.tar", some_bytes(PART + 1))
+    sent(RemotePlace(other_bucket / "shards"), "0.tar", some_bytes(PART + 1))
+    sent(RemotePlace(other_bucket / "shards2"), "0.tar", some_bytes(PART + 1))
     assert abort_uploads(other_bucket / "shards") == 0
     monkeypatch.setattr(remote, "IDLE", -60)
     assert abort_uploads(other_bucket / "shards") == 1
@@ -198,7 +198,7 @@ def test_only_idle_uploads_of_the_folder_are_aborted(
 
 
 def test_no_more_than_a_few_parts_are_in_memory(bucket: Url) -> None:
-    piece, storage = some_bytes(1 << 16), RemoteStorage(bucket)
+    piece, storage = some_bytes(1 << 16), RemotePlace(bucket)
     bucket.names()  # to be connected
     tracemalloc.start()
     with storage.create("file") as upload:
@@ -223,7 +223,7 @@ def test_what_the_store_got_is_compared_with_what_was_sent(
         compare(sent, reported)
 
     monkeypatch.setattr(s3, "_compare", note)
-    storage = RemoteStorage(bucket)
+    storage = RemotePlace(bucket)
     sent(storage, "file", some_bytes(PART + 1))
     storage.publish("file")
     first, last = some_bytes(PART + 1)[:PART], some_bytes(PART + 1)[PART:]
@@ -233,17 +233,17 @@ def test_what_the_store_got_is_compared_with_what_was_sent(
 
 
 @pytest.fixture(scope="module")
-def small(ministack: str) -> Iterator[RemoteStorage]:
+def small(ministack: str) -> Iterator[RemotePlace]:
     """A place that takes parts of any size."""
     with pytest.MonkeyPatch.context() as patch:
         use_s3(patch, ministack)
-        yield RemoteStorage(new_bucket(ministack))
+        yield RemotePlace(new_bucket(ministack))
         urls._store.cache_clear()
 
 
 @settings(max_examples=times(25), deadline=None)
 @given(st.lists(st.binary(max_size=250), max_size=12), st.integers(1, 300))
-def test_any_puts_give_the_bytes_joined(small: RemoteStorage, puts: list[bytes], part: int) -> None:
+def test_any_puts_give_the_bytes_joined(small: RemotePlace, puts: list[bytes], part: int) -> None:
     joined, hasher = b"".join(puts), hashlib.sha256()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(remote, "PART", part)

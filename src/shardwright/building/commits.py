@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -24,8 +23,9 @@ from shardwright.shards.format.moving import make_folders, stage_of
 from shardwright.shards.format.records import records_name
 from shardwright.shards.format.writer import publish
 from shardwright.storage import files
-from shardwright.storage.remote import Storage, storage_at
-from shardwright.storage.urls import Location, is_url
+from shardwright.storage.extents import may_pass
+from shardwright.storage.place import Place, place_at
+from shardwright.storage.urls import Location, local
 from shardwright.store.facts import Truncated
 from shardwright.store.quality import Quality
 from shardwright.store.records import NOT_JSON
@@ -60,7 +60,7 @@ class Commit(msgspec.Struct, kw_only=True):
     @property
     def is_unread(self) -> bool:
         """Whether an object store has not given all of the inputs."""
-        return any(left.reason == UNREADABLE and is_url(left.image_path) for left in self.left)
+        return any(left.reason == UNREADABLE and may_pass(left.image_path) for left in self.left)
 
 
 Targets = Mapping[str | None, Location]  # the shard folder of each part
@@ -75,7 +75,7 @@ class Commits(ABC):
     targets: Targets
 
     @abstractmethod
-    def storage(self, shard: Shard) -> Storage:
+    def storage(self, shard: Shard) -> Place:
         """Give the place where a worker writes a shard."""
 
     @abstractmethod
@@ -83,7 +83,7 @@ class Commits(ABC):
         """Begin a task, perhaps again."""
 
     @abstractmethod
-    def settle(self, shard: Shard, commit: Commit, storage: Storage | None) -> Commit:
+    def settle(self, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
         """Publish a finished shard and commit its task, which ends it; give the commit that counts.
 
         That of another worker counts if it came first. Without a storage there is no shard.
@@ -138,18 +138,16 @@ class Commits(ABC):
 class StagedCommits(Commits):
     """Commits in a local folder, whose shards are staged until all are there."""
 
-    def storage(self, shard: Shard) -> Storage:
-        target = self.targets[shard.part]
-        assert isinstance(target, Path)
-        stage = stage_of(target)
+    def storage(self, shard: Shard) -> Place:
+        stage = stage_of(local(self.targets[shard.part]))
         make_folders(stage, [shard.path])
-        return storage_at(stage)
+        return place_at(stage)
 
     def begin(self, shard: Shard) -> None:
         # Of a worker that died after it: what is made now may be rounded in another way.
         files.withdraw(self._path(shard))
 
-    def settle(self, shard: Shard, commit: Commit, storage: Storage | None) -> Commit:
+    def settle(self, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
         if storage is not None:
             publish(storage, shard.path)
             for name in (index_name(shard.path), shard.path):

@@ -30,10 +30,10 @@ from shardwright.interrupts import check
 from shardwright.shards.format import manifest
 from shardwright.shards.format.writer import names_of
 from shardwright.storage import files
-from shardwright.storage.local import LocalStorage
 from shardwright.storage.objects import NEW, ConditionError, together
-from shardwright.storage.remote import RemoteStorage, Storage, abort_uploads
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.place import Place
+from shardwright.storage.remote import RemotePlace, abort_uploads
+from shardwright.storage.urls import Location, Url, remote
 from shardwright.store.records import NOT_JSON
 
 _OPEN = "open"  # the name of the file
@@ -50,14 +50,13 @@ class TakenOverError(SourceChangedError):
 class DirectCommits(Commits):
     """Commits of a plan at a URL."""
 
-    def storage(self, shard: Shard) -> Storage:
-        return RemoteStorage(self._target(shard.part))
+    def storage(self, shard: Shard) -> Place:
+        return RemotePlace(self._target(shard.part))
 
     def begin(self, shard: Shard) -> None:
         """Do nothing: the first commit counts."""
 
-    def settle(self, shard: Shard, commit: Commit, storage: Storage | None) -> Commit:
-        assert not isinstance(storage, LocalStorage)
+    def settle(self, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
         names = names_of(shard.path)
         path, claim = self._path(shard), NEW
         try:
@@ -185,13 +184,10 @@ class DirectCommits(Commits):
             time.sleep(_LOOK)
 
     def _path(self, shard: Shard) -> Url:
-        assert isinstance(self.folder, Url)
-        return self.folder / commit_name(shard)
+        return remote(self.folder) / commit_name(shard)
 
     def _target(self, part: str | None) -> Url:
-        target = self.targets[part]
-        assert isinstance(target, Url)
-        return target
+        return remote(self.targets[part])
 
     def _awaited(self, shard: Shard) -> Commit:
         """Wait for the commit of a shard that another worker has just published."""
@@ -211,8 +207,7 @@ class DirectCommits(Commits):
 
     @property
     def _open(self) -> Url:
-        assert isinstance(self.folder, Url)
-        return self.folder / _OPEN
+        return remote(self.folder) / _OPEN
 
     def _taken(self, shard: Shard) -> TakenOverError:
         what = "another process has written this shard of the same build"
@@ -227,6 +222,5 @@ def _token() -> bytes:
 
 def _listed(folder: Location) -> dict[str, str]:
     """List the files of a folder, with their etags."""
-    assert isinstance(folder, Url)
-    start = len(folder.text) + 1
-    return {url.text[start:]: found.etag for url, found in folder.walk()}
+    start = len(str(folder)) + 1
+    return {url.text[start:]: found.etag for url, found in remote(folder).walk()}

@@ -16,7 +16,7 @@ from shardwright.building import built
 from shardwright.building.commits import MOVING_NAME, Commit
 from shardwright.building.plan import INPUTS_NAME, PLAN_NAME, PlanFile, Shard
 from shardwright.building.remembered import NOTED
-from shardwright.building.state import Place
+from shardwright.building.state import Destination
 from shardwright.errors import DamageError, LockedError
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing import empty, publish
@@ -26,8 +26,8 @@ from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfini
 from shardwright.shards.format.moving import make_folders, move_shard, stage_of
 from shardwright.shards.format.names import bucket_folder, existing_buckets, shard_name
 from shardwright.storage import files
-from shardwright.storage.remote import storage_at
-from shardwright.storage.urls import Location, Url, names_below
+from shardwright.storage.place import place_at
+from shardwright.storage.urls import Location, local, names_below, remote
 from shardwright.summary import Count
 from shardwright.version import __version__
 
@@ -36,13 +36,13 @@ RESTORE_FIX = "restore a copy, or build again with --overwrite"
 
 
 def numbered(
-    place: Place, shards: Sequence[Shard], commits: Mapping[int, Commit]
+    place: Destination, shards: Sequence[Shard], commits: Mapping[int, Commit]
 ) -> dict[int, str]:
     """Give the paths of the shards that were made in a place, by their tasks, without gaps.
 
     At a URL they have their names already, and a task without a shard leaves a gap.
     """
-    if isinstance(place.folder, Url):
+    if not place_at(place.folder).can_replace:
         made = (s for s in shards if s.part == place.target.part and commits[s.number].shard)
         return {shard.number: shard.path for shard in made}
     numbers = dict(place.begin.first_numbers)
@@ -56,7 +56,7 @@ def numbered(
 
 
 def finish(
-    place: Place,
+    place: Destination,
     plan: PlanFile,
     paths: Mapping[int, str],
     commits: Mapping[int, Commit],
@@ -79,13 +79,13 @@ def finish(
         manifest.remove_unfinished(folder, plan.digest)
         return []
     made = [(entry, path) for n, path in paths.items() if (entry := commits[n].shard)]
-    if isinstance(folder, Url):
+    if not place_at(folder).can_replace:
         entries = [entry for entry, _ in made]
         listed = {entry.path for entry in (*base.shards, *entries)}
         for bucket in existing_buckets(folder):  # of a task in place of inputs that no longer fail
             publish.remove_shards(folder, bucket, keep=listed)
     else:
-        entries = _moved(folder, place, made)
+        entries = _moved(local(folder), place, made)
     stays = bool(entries or base.shards)
     checksums = empty.publish(folder, base, empties if stays else {})
     if stays:  # else it is a part of a split that got nothing
@@ -124,7 +124,9 @@ def finish(
     return entries
 
 
-def _moved(folder: Path, place: Place, made: Sequence[tuple[ShardEntry, str]]) -> list[ShardEntry]:
+def _moved(
+    folder: Path, place: Destination, made: Sequence[tuple[ShardEntry, str]]
+) -> list[ShardEntry]:
     """Move shards out of the stage, in place of those that are replaced."""
     stage = stage_of(folder)
     moved = {path for entry, path in made if not (stage / entry.path).exists()}
@@ -146,12 +148,12 @@ def _moved(folder: Path, place: Place, made: Sequence[tuple[ShardEntry, str]]) -
     return entries
 
 
-def entries(places: Sequence[Place]) -> dict[str | None, list[ShardEntry]]:
+def entries(places: Sequence[Destination]) -> dict[str | None, list[ShardEntry]]:
     """Give the shards that a finished plan has made, by part; raise if a file is gone."""
     found = {p.target.part: _last_entries(p.folder) for p in places if p.finished}
     for place in places:
         entries = found.get(place.target.part, [])
-        there = storage_at(place.folder).sizes([entry.path for entry in entries])
+        there = place_at(place.folder).sizes([entry.path for entry in entries])
         for entry in entries:
             if there.get(entry.path) != entry.bytes:
                 path = place.folder / entry.path
@@ -186,7 +188,7 @@ def _save(
     manifest.save_manifest(folder, done)
 
 
-def begin(places: Sequence[Place], plan: PlanFile, parts: Mapping[str, str]) -> None:
+def begin(places: Sequence[Destination], plan: PlanFile, parts: Mapping[str, str]) -> None:
     """Note in each place that a build has begun; in none if another run has begun in one."""
     begun: list[Location] = []
     for place in places:
@@ -234,17 +236,17 @@ def _captions(plan: PlanFile) -> dict[str, object]:
     return {NOTED: msgspec.to_builtins(plan.remembered)} if plan.remembered else {}
 
 
-def end(output: Location, places: Sequence[Place], plan: PlanFile) -> None:
+def end(output: Location, places: Sequence[Destination], plan: PlanFile) -> None:
     """Remove what only an unfinished plan needs; of an append, which always plans again, all."""
     clear(output, places, plan.digest, keep=() if plan.append else _KEPT)
 
 
 def clear(
-    output: Location, places: Sequence[Place], plan: str, keep: Collection[str] = _KEPT
+    output: Location, places: Sequence[Destination], plan: str, keep: Collection[str] = _KEPT
 ) -> None:
     """Remove the commits and what else is in the stages; the plan stays."""
-    if isinstance(output, Url):
-        (stage_of(output) / plan).remove_below(keep=keep)
+    if not place_at(output).can_replace:
+        remote(stage_of(output) / plan).remove_below(keep=keep)
         return
     for stage in dict.fromkeys([*(stage_of(place.folder) for place in places), stage_of(output)]):
         for name in names_below(stage):

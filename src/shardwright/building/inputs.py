@@ -23,13 +23,13 @@ from shardwright.progress import Progress
 from shardwright.recipes import Recipe
 from shardwright.shards.format.tar import BLOCK
 from shardwright.shards.format.tarread import split
-from shardwright.storage import extents
+from shardwright.storage import extents, tree
 from shardwright.storage.extents import CHANGED as CHANGED
 from shardwright.storage.extents import GONE as GONE
 from shardwright.storage.extents import HEAD, Extent, Part, begins
 from shardwright.storage.extents import UNREADABLE as UNREADABLE
 from shardwright.storage.local import LocalFile, Readable
-from shardwright.storage.urls import Location, Url, is_url
+from shardwright.storage.urls import Location
 from shardwright.summary import Count
 
 _GIVE = "give folders of images, or tars of images"
@@ -116,7 +116,7 @@ def find(paths: Sequence[Location], progress: Progress) -> list[Found]:
         if outer is not None:
             what = f"is inside {outer}, which is given too"
             raise UsageError(what, path=path, fix="give only one of them")
-    return [_find_far(p, progress) if isinstance(p, Url) else _find(p, progress) for p in paths]
+    return [_find(path, progress) for path in paths]
 
 
 def _parents(place: Location) -> Iterator[Location]:
@@ -125,28 +125,17 @@ def _parents(place: Location) -> Iterator[Location]:
         yield place
 
 
-def _find(path: Path, progress: Progress) -> Found:
-    if path.is_dir():
-        found = Found(str(path), *sources.find_all(path, progress))
-        if not found.images and not found.tars:
-            raise InputMissingError("no images and no tars", path=path, fix=_GIVE)
-        return found
-    if not path.exists():
-        raise InputMissingError("no such file or folder", path=path, fix=_GIVE)
-    if path.suffix.lower() != TAR:
-        raise UsageError("is neither a folder nor a .tar file", path=path, fix=_GIVE)
-    return Found(str(path), [], [str(path)])
-
-
-def _find_far(url: Url, progress: Progress) -> Found:
-    if url.suffix.lower() == TAR and (tar := url.head()) is not None:
-        return Found(str(url), [], [str(url)], {str(url): (tar.size, tar.mtime_ns)})
-    images, tars = sources.find_far(url, progress)
+def _find(path: Location, progress: Progress) -> Found:
+    if path.suffix.lower() == TAR and path.is_file():
+        tar, state, _ = tree.file(path)
+        return Found(tar, [], [tar], {tar: state} if state else {})
+    images, tars = sources.find_all(path, progress)
     if not images and not tars:
-        if url.is_file():
-            raise UsageError("is neither a folder nor a .tar file", path=url, fix=_GIVE)
-        raise InputMissingError("no images and no tars", path=url, fix=_GIVE)
-    return Found(str(url), images, list(tars), tars)
+        if path.is_file():
+            raise UsageError("is neither a folder nor a .tar file", path=path, fix=_GIVE)
+        what = "no images and no tars" if path.exists() else "no such file or folder"
+        raise InputMissingError(what, path=path, fix=_GIVE)
+    return Found(str(path), images, list(tars), {t: state for t, state in tars.items() if state})
 
 
 def listing(found: Found) -> Listing:
@@ -206,7 +195,7 @@ def differences(
 
 def source_of(row: Row) -> Source:
     """Give the image of a row, to be read."""
-    seen = (row.mtime_ns, row.xxh3) if is_url(row.file) else ()
+    seen = extents.expected(row.file, row.mtime_ns, row.xxh3)
     if row.image is None:
         part = Part(row.path, 0, row.bytes, "", *seen) if seen else None
         return Source(row.image_id, row.path, row.beside, part=part)
@@ -234,7 +223,7 @@ def changed(row: Row) -> tuple[str, str] | None:
     may be another one if what belongs to this image is in it as before. An image at a URL was
     compared when it was read.
     """
-    if is_url(row.file):
+    if extents.expected(row.file, row.mtime_ns, row.xxh3):
         return None
     try:
         now = os.stat(row.file)

@@ -39,14 +39,13 @@ from shardwright.recipes import Recipe
 from shardwright.storage import extents
 from shardwright.storage.extents import Part
 from shardwright.storage.local import LocalFile, Readable
-from shardwright.storage.objects import together
-from shardwright.storage.urls import is_url
+from shardwright.storage.place import place_at
+from shardwright.storage.urls import location
 from shardwright.store.records import image_id_problem
 from shardwright.text import shown
 
 _FILES = 1024  # in a task: as many as are measured while another process would start
 _AT_ONCE = 256  # rows in a message
-_REQUESTS = 32  # that a worker sends at a time
 _AHEAD = 1 << 16  # rows that may wait for those before them
 
 
@@ -185,14 +184,14 @@ def _measure(task: _Task) -> Iterator[_Message]:
     if task.tar:
         looks = _members(task, passed)
     last, most = False, 1 if task.alone else _AT_ONCE
-    at_once = _REQUESTS if is_url(task.given) and not task.alone else 0
+    each = place_at(location(task.given)).each
     if task.alone:
         yield _Message(task.number, [])  # so that it is seen that the worker works
     looks = _rest(task, looks)
     while not last:
         with images.strict():
             those = islice(looks, most)
-            some = list(together(_call, those, at_once)) if at_once else list(map(_call, those))
+            some = list(map(_call, those) if task.alone else each(_call, those))
         last = len(some) < most
         yield _Message(task.number, some, last, passed[0] if passed and last else None)
 

@@ -15,7 +15,7 @@ from shardwright.building.finish import RESTORE_FIX
 from shardwright.building.ledger import LEDGER_NAME, Left
 from shardwright.building.plan import Plan, PlanFile, Shard
 from shardwright.building.shard import Builder
-from shardwright.building.state import Place
+from shardwright.building.state import Destination
 from shardwright.building.summary import BuildSummary
 from shardwright.deriving.captions import CaptionRows
 from shardwright.deriving.making import Maker, Report
@@ -27,7 +27,7 @@ from shardwright.progress import Progress, duration, quantity, size
 from shardwright.shards.format import manifest, tar
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.loaders.indexes import read_record
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.store import commands
 from shardwright.store.facts import Truncated
@@ -46,7 +46,7 @@ class Outcome:
     plan: PlanFile
     settings: dict[str, dict[str, Any]]  # of each component
     inputs_folder: Path = Path()  # the local folder of inputs.jsonl
-    places: Sequence[Place] = ()
+    places: Sequence[Destination] = ()
     layout: Plan = field(default_factory=Plan.empty)
     copied: list[str] = field(default_factory=list)  # components of --from that stay as they are
     source: str | None = None  # the shards of --from
@@ -223,7 +223,7 @@ def summarize(outcome: Outcome, output: Location, dry_run: bool, started: float)
         caption_rows=outcome.caption_rows,
         changed_inputs=outcome.changed,
         under_other_ids=outcome.repeated,
-        free_bytes=storage_at(output).free_bytes(),
+        free_bytes=place_at(output).free_bytes(),
         obstacle=outcome.obstacle,
         seconds_needed=outcome.seconds_needed,
         device=outcome.device,

@@ -46,7 +46,7 @@ from shardwright.recipes import Recipe
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.shards.format.names import bucket_folder, shard_name
 from shardwright.storage import files
-from shardwright.storage.local import LocalStorage
+from shardwright.storage.local import LocalPlace
 from shardwright.store import records
 from shardwright.store.provenance import Entry
 from shardwright.store.records import BadRecordError, Line, Record, is_image_id, own_fields
@@ -135,11 +135,6 @@ class Plan:
         return len(self.scan.ids) - len(self.scan.dropped) + len(self.left)
 
     @property
-    def typical(self) -> int:
-        """Count the samples of a shard, on average."""
-        return self.samples // max(1, len(self.shards))
-
-    @property
     def samples(self) -> int:
         """Count the samples to be made, if none fails."""
         return sum(len(shard.samples) for shard in self.shards)
@@ -167,7 +162,7 @@ def write(
     if recipe.ids != "name":
         found = [each._replace(images=sharing(each.images)) for each in found]
     new, there = measuring.parted(found, known, recipe.ids)
-    place, length, count = LocalStorage(folder), 0, 0
+    place, length, count = LocalPlace(folder), 0, 0
     tars = {inputs.as_text(tar) for each in new for tar in each.tars}
     with place.create(INPUTS_NAME) as file:
         with closing(measuring.measured(new, recipe, engine, progress)) as measured:

@@ -22,7 +22,7 @@ from shardwright.building.outcome import Outcome
 from shardwright.building.plan import Plan, PlanFile
 from shardwright.building.remembered import Remembered
 from shardwright.building.request import Made, Request, describe, load_encoders
-from shardwright.building.state import Place
+from shardwright.building.state import Destination
 from shardwright.deriving import announce, captions
 from shardwright.deriving.captions import Captions
 from shardwright.deriving.outcomes import NO_CAPTION
@@ -47,8 +47,9 @@ from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.manifest import PackSettings, Run, Unfinished
 from shardwright.shards.format.moving import stage_of
 from shardwright.storage import files
-from shardwright.storage.remote import storage_at
-from shardwright.storage.urls import Location, Url, is_within, location, relative_name
+from shardwright.storage.paths import shown_near
+from shardwright.storage.place import place_at
+from shardwright.storage.urls import Location, is_within, local, location, relative_name
 from shardwright.summary import Count
 from shardwright.text import shown
 
@@ -70,12 +71,12 @@ def planned(
     given = _captions(request)
     made = load_encoders(request) if devices.is_here else _described(request, devices)
     if not request.dry_run:
-        stack.enter_context(storage_at(output).lease())
+        stack.enter_context(place_at(output).lease())
     asked, choice, targets = _asked(request, found, made, progress)
     asked = msgspec.structs.replace(asked, remembered=noted or UNSET)
     for target in targets:
         if target.folder != output and not request.dry_run:
-            stack.enter_context(storage_at(target.folder).lease())
+            stack.enter_context(place_at(target.folder).lease())
     if devices.is_here:
         device = device_text(devices.names, list(made.encoders.values()))
     else:
@@ -84,7 +85,8 @@ def planned(
     if request.again is not None:
         outcome.copied = [component.name for component in request.again.copying.kept]
         outcome.source = str(request.again.shards.folder)
-    folder = stage_of(output) if isinstance(output, Path) else _temporary(stack)
+    replaces = place_at(output).can_replace
+    folder = stage_of(local(output)) if replaces else _temporary(stack)
     stored, outcome.finished = _stored(request, asked, targets, folder)
     places = state.places(targets, stored, request.way)
     known = {} if request.again else state.known(places)
@@ -95,7 +97,7 @@ def planned(
         outcome.obstacle = _obstacle(places, asked, request)
         if request.dry_run:
             folder = _temporary(stack)
-        elif isinstance(output, Path):
+        elif replaces:
             finish.clear(output, places, "")  # or commits of an equal plan would count
         count = plan.write(found, given, asked.recipe, known, folder, engine, progress)
         announce.unused_rows(given, progress)
@@ -136,7 +138,7 @@ def _stored(
     output = request.output
     try:
         stored = state.load_plan(output)
-        if stored is not None and isinstance(output, Url):
+        if stored is not None and not place_at(output).can_replace:
             with suppress(FileNotFoundError):  # reported as damage
                 state.fetch_inputs(output, stored, folder)
         if stored is not None and state.is_interrupted(output):
@@ -148,7 +150,7 @@ def _stored(
         return None, False  # it starts over
     if stored and _is_finished(stored, asked, targets, request.way, folder):
         return stored, True
-    if stored and stored.append and isinstance(output, Url) and not request.dry_run:
+    if stored and stored.append and not (place_at(output).can_replace or request.dry_run):
         finish.end(output, (), stored)  # what a kill in the last moment has left
     return None, False
 
@@ -157,14 +159,14 @@ def _require_a_caption(outcome: Outcome, request: Request) -> None:
     """Raise if all images lack a caption; nothing of the plan is kept then."""
     left = [each for each in outcome.layout.left if each.reason == NO_CAPTION]
     if left and len(left) == outcome.inputs:
-        if isinstance(request.output, Path) and not request.dry_run:
+        if place_at(request.output).can_replace and not request.dry_run:
             finish.clear(request.output, outcome.places, "", keep=())
         what = f"has no caption ({left[0].detail}), and no other image has one"
         fix = "give --captions FILE, or write name.txt beside name.jpg"
         raise InputMissingError(what, path=left[0].image_path, fix=fix)
 
 
-def _without_ids(place: Place) -> Place:
+def _without_ids(place: Destination) -> Destination:
     """Forget the ids of the samples that are there, which the layout was made from."""
     return replace(place, begin=replace(place.begin, known=frozenset(), packed=()))
 
@@ -190,7 +192,7 @@ def _with_captions(request: Request, progress: Progress) -> tuple[Request, list[
         return request, _kept(request, known, found)
     if found:
         given = remembered.file_of(found, output)
-        progress.say(f"captions: {remembered.shown_near(given)}, as in the last build")
+        progress.say(f"captions: {shown_near(str(given))}, as in the last build")
     elif known:
         before = remembered.spelt(known, output)
         progress.say(f"captions: none given; the last build read {before}")
@@ -225,7 +227,7 @@ def _asked(
     choice, again, given = Choice(settings, request.recipe.selection), request.again, None
     if again is None:
         ways = with_layout("--overwrite", earlier.settings if earlier else None)
-        choice = read_lists(settings, output, _OTHER if isinstance(output, Url) else ways)
+        choice = read_lists(settings, output, ways if place_at(output).can_replace else _OTHER)
     if way is not None and request.given is not None:
         last = Last(output, earlier, earlier.settings) if earlier else None
         flags = Asked(output, way, request.given, output)
@@ -269,7 +271,7 @@ def _chosen_as(earlier: Run | Unfinished, own: PackSettings, request: Request) -
     was = before.conditions(output)
     if request.way == "append" and settings.conditions(output) != was:
         what = f"was {'built' if earlier.is_build else 'packed'} {start.spelt(was)}"
-        ways = "" if isinstance(output, Url) else f"{overwriting(output)}, or "
+        ways = f"{overwriting(output)}, or " if place_at(output).can_replace else ""
         fix = f"give the same conditions, or {ways}{_OTHER}"
         raise UsageError(f"{what}, so nothing was written", path=output, fix=fix)
     return settings
@@ -314,7 +316,7 @@ def _changed(
     return counted
 
 
-def _obstacle(places: Sequence[Place], asked: PlanFile, request: Request) -> str | None:
+def _obstacle(places: Sequence[Destination], asked: PlanFile, request: Request) -> str | None:
     """Raise if the build cannot begin in one of its places; under dry_run, say why."""
     try:
         for place in places:
@@ -331,7 +333,7 @@ def _layout(
     request: Request,
     asked: PlanFile,
     choice: Choice,
-    places: Sequence[Place],
+    places: Sequence[Destination],
     known: Collection[str],
     folder: Path,
     progress: Progress,

@@ -17,16 +17,8 @@ import msgspec
 
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.shards.format.manifest import Run, Unfinished
-from shardwright.storage.urls import (
-    Location,
-    Url,
-    is_url,
-    is_within,
-    joined,
-    location,
-    relative_name,
-)
-from shardwright.text import near
+from shardwright.storage.paths import shown_near
+from shardwright.storage.urls import Location, exists, is_within, location, placed, relative_name
 
 NOTED = "captions"  # their field in what a run notes of a build
 _LISTED = 3
@@ -46,14 +38,13 @@ class _Place(msgspec.Struct, frozen=True):
         return cls(relative_name(path, output), absolute)
 
     def candidates(self, output: Location) -> Iterator[Location]:
-        far = is_url(self.relative)
-        yield location(self.relative) if far else joined(output, self.relative)
+        yield placed(output, self.relative)
         yield location(self.absolute)
 
     def found(self, output: Location) -> Location:
         """Give where it is; if it is gone, where it was."""
         places = list(self.candidates(output))
-        return next(filter(_exists, places), places[0])
+        return next(filter(exists, places), places[0])
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -106,7 +97,7 @@ def file_of(those: Sequence[Remembered], output: Location) -> Location:
         fix = "give --captions FILE or --captions none, or build each folder alone"
         raise UsageError(what, path=output, fix=fix)
     (file,) = files.values()
-    if not _exists(file):
+    if not exists(file):
         fix = "give --captions FILE, or --captions none to forget it"
         raise InputMissingError("the captions file is gone", path=file, fix=fix)
     return file
@@ -115,18 +106,8 @@ def file_of(those: Sequence[Remembered], output: Location) -> Location:
 def spelt(those: Sequence[Remembered], output: Location) -> str:
     """Say which files were read for which images, as far as they are few."""
     listed = [
-        f"{shown_near(each.file.found(output))} for {shown_near(each.images.found(output))}"
+        " for ".join(shown_near(str(one.found(output))) for one in (each.file, each.images))
         for each in those[:_LISTED]
     ]
     more = len(those) - len(listed)
     return ", and ".join([*listed, *([f"{more:,} more"] if more else [])])
-
-
-def _exists(path: Location) -> bool:
-    # os.path, because a manifest may hold what cannot be a path
-    return path.exists() if isinstance(path, Url) else os.path.exists(path)
-
-
-def shown_near(path: Location) -> str:
-    """Show a path as seen from the working folder."""
-    return str(path) if isinstance(path, Url) else near(str(path))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import xxhash
@@ -48,8 +47,9 @@ from shardwright.recipes import Recipe
 from shardwright.shards.format.moving import sync_stage
 from shardwright.storage import files
 from shardwright.storage.local import require_space, require_writable
-from shardwright.storage.remote import AbortedUploadError, abort_uploads
-from shardwright.storage.urls import Url
+from shardwright.storage.place import place_at
+from shardwright.storage.remote import AbortedUploadError
+from shardwright.storage.urls import local
 from shardwright.store.folders import is_store
 
 _TRIES = 3  # of a build that another process disturbs
@@ -62,10 +62,10 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
     """
     started, output = time.monotonic(), request.output
     require_writable(output)
-    if isinstance(output, Url) and not request.dry_run:
+    if not request.dry_run:
         with suppress(StorageError):  # it may not be allowed, and nothing depends on it
-            abort_uploads(output)
-    if isinstance(output, Path) and is_store(output):
+            place_at(output).abandon()
+    if is_store(output):
         raise UsageError("is a store", path=output, fix="give another --output-dir")
     with ExitStack() as stack:
         engine, devices = _engines(request, stack, progress)
@@ -103,8 +103,7 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
                 _build(request, devices, builder, outcome, progress)
             except (SourceChangedError, AbortedUploadError) as error:
                 digest = outcome.plan.digest
-                places = outcome.places if isinstance(output, Url) else ()
-                if any(state.has_run(place.folder, digest) for place in places):
+                if any(state.has_run(place.folder, digest) for place in outcome.places):
                     progress.say("another process has finished this build")
                 elif not tries or not isinstance(error, TakenOverError | AbortedUploadError):
                     raise
@@ -140,7 +139,8 @@ def _digest(recipe: Recipe) -> str:
 def _builder(request: Request, devices: DeviceEngine, made: Made, outcome: Outcome) -> Builder:
     """Give what each device does."""
     asked, places = outcome.plan, outcome.places
-    recipe, count = asked.recipe, len(devices.names)
+    recipe, count, layout = asked.recipe, len(devices.names), outcome.layout
+    typical = layout.samples // max(1, len(layout.shards))  # samples of a shard
     several = count > 1 or not devices.is_here
     views = {
         component: view_of(component, recipe, asked.made[component.name].settings)
@@ -159,13 +159,13 @@ def _builder(request: Request, devices: DeviceEngine, made: Made, outcome: Outco
         compile=request.compile,
         cores=devices.cores_each if several else cores(),
         # One of several devices must not draw all tasks only to see which pictures are alike.
-        reach=min(REACH, max(1, outcome.layout.typical // 2)) if several else REACH,
-        waits=any(isinstance(place, Url) for place in request.inputs),
+        reach=min(REACH, max(1, typical // 2)) if several else REACH,
+        waits=any(place_at(place).reads_are_requests for place in request.inputs),
         guarded=not several,
         loaded={} if several else made.encoders,
     )
     following = {component: view for component, view in views.items() if component.follows_picture}
-    kind = DirectCommits if isinstance(request.output, Url) else StagedCommits
+    kind = StagedCommits if place_at(request.output).can_replace else DirectCommits
     commits = kind(
         asked.digest,
         state.plan_folder(request.output, asked.digest),
@@ -189,7 +189,7 @@ def _kept(builder: Builder, layout: Plan) -> dict[int, int]:
 def _finished(work: Work, builder: Builder, layout: Plan) -> str:
     """Count the shards that the next run will find, of some of which no message has come."""
     heard = sum(not commit.is_doubtful for commit in work.commits.values())
-    if isinstance(builder.commits.folder, Url):  # which may be out of reach
+    if place_at(builder.commits.folder).reads_are_requests:  # it may be out of reach
         return f"at least {quantity(heard, 'shards')}"
     others = [shard for shard in layout.shards if shard.number not in work.commits]
     return quantity(heard + len(builder.commits.found(others)), "shards")
@@ -208,8 +208,8 @@ def _build(
     parts = {part: asked.digest for part in planned if part is not None}
     files.make_folder(builder.commits.folder / FOLDER)
     for folder in dict.fromkeys([output, *(place.folder for place in places)]):
-        if isinstance(folder, Path):
-            sync_stage(folder)
+        if place_at(folder).can_replace:
+            sync_stage(local(folder))
     state.save_plan(output, asked, outcome.inputs_folder)
     try:
         finish.begin(places, asked, parts)

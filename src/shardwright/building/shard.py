@@ -25,7 +25,7 @@ from shardwright.deriving.serving import DIED, Drawing, served
 from shardwright.engine import DONE
 from shardwright.errors import StorageError
 from shardwright.shards.format.writer import ShardWriter, names_of
-from shardwright.storage.remote import Storage
+from shardwright.storage.place import Place
 from shardwright.store.arrays import pieces
 from shardwright.store.facts import Truncated
 from shardwright.summary import Count
@@ -126,7 +126,7 @@ class _Shard:
         shard = task.shard
         self.commit = Commit(plan=builder.commits.plan, number=shard.number, task=shard.digest)
         builder.commits.begin(task.shard)
-        self._storage: Storage | None = None  # until there is a sample
+        self._storage: Place | None = None  # until there is a sample
         self._writer: ShardWriter | None = None
 
     def add(self, sample: Sample, results: Results) -> None:

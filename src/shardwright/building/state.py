@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,10 +34,10 @@ from shardwright.shards.format.moving import stage_of
 from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import parts_of, top_folder
 from shardwright.storage import files
-from shardwright.storage.local import LocalStorage
-from shardwright.storage.objects import together
-from shardwright.storage.remote import RemoteStorage, Storage
-from shardwright.storage.urls import Location, Url, is_url
+from shardwright.storage.local import LocalPlace
+from shardwright.storage.paths import joined
+from shardwright.storage.place import Place, place_at
+from shardwright.storage.urls import Location
 from shardwright.store import provenance
 from shardwright.store.provenance import Entry
 
@@ -48,7 +47,7 @@ _ADD, _REPLACE = "give --append to add what is new", ", --overwrite to replace a
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """A shard folder that a build writes to."""
 
     target: Target
@@ -68,14 +67,14 @@ class Place:
 
 
 def plan_folder(output: Location, plan: str) -> Location:
-    """Give the folder of a plan; at a URL, where no lock keeps two apart, each has its own."""
+    """Give the folder of a plan; where no lock keeps two apart, each has its own."""
     stage = stage_of(output)
-    return stage / plan if isinstance(stage, Url) else stage
+    return stage if place_at(output).can_replace else stage / plan
 
 
 def current_folder(output: Location) -> Location | None:
     """Give the folder of the plan of the last build, which may not have finished."""
-    if not isinstance(output, Url):
+    if place_at(output).can_replace:
         return stage_of(output)
     for folder in _folders(output):
         last = manifest.load_unfinished(folder) or _last_run(folder)
@@ -112,18 +111,18 @@ def load_plan(output: Location) -> PlanFile | None:
 def save_plan(output: Location, plan: PlanFile, inputs: Path) -> None:
     """Store a plan; at a URL also its inputs, which were written to a local folder."""
     folder = plan_folder(output, plan.digest)
-    if isinstance(folder, Url):
-        _copy(LocalStorage(inputs), RemoteStorage(folder))
+    if not place_at(output).can_replace:
+        _copy(LocalPlace(inputs), place_at(folder))
     text = msgspec.json.format(msgspec.json.encode(plan), indent=2)
     files.write(folder / PLAN_NAME, text + b"\n")
 
 
-def fetch_inputs(output: Url, plan: PlanFile, inputs: Path) -> None:
+def fetch_inputs(output: Location, plan: PlanFile, inputs: Path) -> None:
     """Copy the inputs of a stored plan to a local folder, to read them."""
-    _copy(RemoteStorage(stage_of(output) / plan.digest), LocalStorage(inputs))
+    _copy(place_at(plan_folder(output, plan.digest)), LocalPlace(inputs))
 
 
-def _copy(source: Storage, target: Storage) -> None:
+def _copy(source: Place, target: Place) -> None:
     with source.open(INPUTS_NAME) as file, target.create(INPUTS_NAME) as copy:
         for start in range(0, file.size, _CHUNK):
             check()
@@ -180,7 +179,7 @@ def require_same(output: Location, stored: PlanFile, asked: PlanFile, inputs: Pa
     """
     if found := changes(stored, asked):
         listed = "; ".join(found)
-        if isinstance(output, Url):  # where no lock tells whether it is running
+        if not place_at(output).can_replace:  # no lock tells whether it is running
             what = f"holds an unfinished build with other settings ({listed})"
             fix = f"wait until it has ended, run it as before, or give {_OTHER}"
             raise LockedError(what, path=output, fix=fix)
@@ -191,7 +190,7 @@ def require_same(output: Location, stored: PlanFile, asked: PlanFile, inputs: Pa
         path = plan_folder(output, stored.digest) / INPUTS_NAME
         what = "is damaged" if path.is_file() else "is missing"
         over = "build again with --overwrite"
-        fix = _delete(output) if asked.source or isinstance(output, Url) else over
+        fix = over if place_at(output).can_replace and not asked.source else _delete(output)
         raise DamageError(what, path=path, fix=fix)
 
 
@@ -226,7 +225,7 @@ def _inputs(stored: PlanFile, asked: PlanFile) -> tuple[str, str]:
 
 
 def _at(folder: str, path: str) -> str:
-    return path if is_url(path) else os.path.join(folder, path)
+    return joined(folder, path)
 
 
 def _spelt(value: object) -> str:
@@ -237,7 +236,9 @@ def _spelt(value: object) -> str:
     return str(value or "not given")
 
 
-def places(targets: Sequence[Target], stored: PlanFile | None, way: str | None) -> list[Place]:
+def places(
+    targets: Sequence[Target], stored: PlanFile | None, way: str | None
+) -> list[Destination]:
     """Find where a stored plan goes on in each of its targets, or where a new one starts.
 
     A new plan may equal the last one, with --overwrite; then nothing of it is done yet.
@@ -247,7 +248,7 @@ def places(targets: Sequence[Target], stored: PlanFile | None, way: str | None) 
     for target in targets:
         finished = stored is not None and has_run(target.folder, stored.digest)
         begin = _before_last(target.folder, way) if finished else _start(target.folder, way, over)
-        found.append(Place(target, begin, finished))
+        found.append(Destination(target, begin, finished))
     return found
 
 
@@ -286,7 +287,7 @@ def _start(folder: Location, way: str | None, over: bool) -> Start:
     return start.fresh(folder, overwrite=way == "overwrite", only=[])
 
 
-def known(places: Sequence[Place]) -> dict[str, bytes]:
+def known(places: Sequence[Destination]) -> dict[str, bytes]:
     """Give the samples that stay: by their ids, what their images were, where on record."""
     found: dict[str, bytes] = {}
     for place in places:
@@ -294,8 +295,7 @@ def known(places: Sequence[Place]) -> dict[str, bytes]:
         plans = [run.plan for run in place.begin.base.runs] if packed else []
         images = {image.image_id: image.line for image in built.load(place.folder, plans)}
         paths = partial(_paths, place.folder)
-        read = together(paths, packed) if isinstance(place.folder, Url) else map(paths, packed)
-        for each in read:
+        for each in place_at(place.folder).each(paths, packed):
             check()
             for image_id, path in each.items():
                 line = images.get(image_id)
@@ -314,13 +314,13 @@ def _paths(folder: Location, shard: Packed) -> dict[str, str]:
     return found
 
 
-def require_free(place: Place, plan: PlanFile, way: str | None) -> None:
+def require_free(place: Destination, plan: PlanFile, way: str | None) -> None:
     """Raise if there are shards that this build would not replace."""
     there = [*place.begin.loose]
     if way is None:
         there += existing(place.folder, existing_buckets(place.folder))
     if there:
-        over = "" if isinstance(place.folder, Url) else _REPLACE
+        over = _REPLACE if place_at(place.folder).can_replace else ""
         raise ShardExistsError(
             "already exists, so nothing was written",
             path=there[0],
@@ -328,13 +328,13 @@ def require_free(place: Place, plan: PlanFile, way: str | None) -> None:
         )
 
 
-def require_same_kind(place: Place, recipe: Recipe, made: Mapping[str, Entry]) -> None:
+def require_same_kind(place: Destination, recipe: Recipe, made: Mapping[str, Entry]) -> None:
     """Raise if samples would lie beside others that were made with other settings."""
     base = place.begin.base
     if not base.shards:
         return
     fix = f"give {_OTHER}"
-    if not isinstance(place.folder, Url):
+    if place_at(place.folder).can_replace:
         top = top_folder(place.folder, base.runs[-1].settings)
         fix = f"build all of it again with {overwriting(top)}, or {fix}"
     if (before := base.samples_of().ids) != recipe.ids:  # then all images would be new

@@ -24,7 +24,7 @@ from shardwright.shards.format.empty import empty_members
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.storage import files
 from shardwright.storage.remote import AbortedUploadError
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.urls import Location
 from shardwright.store.arrays import pieces
 
 _TRIES = 3  # of shards that two workers have made
@@ -189,7 +189,4 @@ class Work(Hearing[Task]):
             files.make_folder(self._empties)
             for name, array in arrays.items():
                 path, data = self._empties / name, b"".join(pieces(array))
-                if isinstance(path, Url):
-                    path.create(data)  # another process may have been first
-                else:
-                    files.write(path, data)
+                files.claim(path, data)  # another process may have been first

@@ -23,7 +23,6 @@ from shardwright.cli.pack import buckets_table, by_reason, copies_note
 from shardwright.cli.printing import call, caption_lines, facts_lines, shown_lines
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import duration, quantity, rate, size
-from shardwright.storage.urls import is_url
 from shardwright.summary import Count
 from shardwright.text import shown
 
@@ -158,7 +157,11 @@ def _repeated_note(summary: BuildSummary) -> list[str]:
     was = "are in the shards twice now: they were there under other ids"
     if summary.under_other_ids.count == 1:
         was = "is in the shards twice now: it was there under another id"
-    how = "into another folder" if is_url(summary.output_dir) else "with --overwrite"
+    from shardwright.storage.place import place_at  # here, to keep the start light
+    from shardwright.storage.urls import location
+
+    place = place_at(location(summary.output_dir))
+    how = "with --overwrite" if place.can_replace else "into another folder"
     return [
         f"note: {count} {was}. Ids come from file names, from paths below IMAGES (--ids path) or "
         "from the captions file (--ids captions), so keep these as they were. To have each image "

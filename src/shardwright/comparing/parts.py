@@ -24,7 +24,7 @@ from shardwright.shards.reader.catalog import Catalog, open_catalog
 from shardwright.shards.reader.view import View
 from shardwright.storage.fetched import folder_at
 from shardwright.storage.pieces import Folder
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, joined
 from shardwright.store import facts
 from shardwright.store.arrays import widened
@@ -80,7 +80,9 @@ def _find(top: Location, progress: Progress) -> InParts | None:
         return None
     samples = _Samples(parts, done)
     vector, not_searched = _vector(done), None
-    if vector is not None and len(samples.hashes) > similar.EXACT_MOST:
+    if vector is not None and place_at(top).reads_are_requests:
+        vector, not_searched = None, "the shards are at a URL"
+    elif vector is not None and len(samples.hashes) > similar.EXACT_MOST:
         vector, not_searched = None, f"there are more than {similar.EXACT_MOST:,} samples"
     read = None
     if vector is not None:
@@ -193,7 +195,7 @@ def _fix(
     if by and not is_build:
         return f"to keep them in one part, run {look}, then pack{'' if new else ' with --sync'}"
     flags = [*replace(split, by=file).flags(), *settings.layout()]
-    how = "with --overwrite" if storage_at(top).can_replace else "into another folder"
+    how = "with --overwrite" if place_at(top).can_replace else "into another folder"
     again = "with" if new else f"all of it again {how}"
     words = " ".join(map(quoted, flags))
     return f"to keep them in one part, run {look}, then {verb} {again} {words}"

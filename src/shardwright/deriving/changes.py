@@ -16,8 +16,7 @@ from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress
-from shardwright.storage.paths import absolute
-from shardwright.storage.urls import is_url
+from shardwright.storage.paths import absolute, is_gone
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.store import Store
@@ -130,7 +129,7 @@ def find(
         if image is not None and here != image.path:
             displaced = True
             roots.add(root_of(image.path, here, folder))
-            missing = missing or (number is None and facts.is_gone(image.path))
+            missing = missing or (number is None and is_gone(image.path))
     moves = recognise(roots, folder, store, alone=missing)
     absent: dict[str, ImageFile] = {}
     moved: dict[str, int] = {}
@@ -143,17 +142,17 @@ def find(
         if here == image.path:
             continue
         now = moves.now(image.path) or image.path
-        if here == now and not facts.is_gone(image.path):
+        if here == now and not is_gone(image.path):
             if not is_one_file(here, image.path):  # of a copy, the file in use is this one
                 relocated[entry.image_id] = here
-        elif facts.is_gone(now) or here == now:
+        elif is_gone(now) or here == now:
             if number is not None and os.path.basename(here) == os.path.basename(image.path):
                 moved[entry.image_id] = number
             else:
                 absent[entry.image_id] = structs.replace(image, path=now)
         elif now != image.path:
             relocated[entry.image_id] = now
-        elif number is None and (copy := moves.perhaps(now)) and facts.is_gone(copy):
+        elif number is None and (copy := moves.perhaps(now)) and is_gone(copy):
             originals[entry.image_id] = now
     renamed, kept = dict[str, int](), dict[int, str]()
     if absent:
@@ -222,8 +221,7 @@ def unknown(sources: list[Source], store: Store) -> dict[str, str]:
         if isinstance(names.image_id, str)
         and names.image_id not in known
         and isinstance(names.image_path, str)
-        and not is_url(names.image_path)
-        and facts.is_gone(names.image_path)
+        and is_gone(names.image_path)
     }
 
 

@@ -21,7 +21,7 @@ from shardwright.deriving.sources import Source, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
-from shardwright.storage.paths import absolute
+from shardwright.storage.paths import absolute, is_gone
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.folders import array_ids
@@ -304,7 +304,7 @@ class Inventory:
                 self.changed[number] = image.xxh3
             time = image.mtime_ns if now is None else now.mtime_ns
             # By a link to it, it is where it was.
-            moved = absolute(path) != image.path and facts.is_gone(image.path)
+            moved = absolute(path) != image.path and is_gone(image.path)
             if time != image.mtime_ns or moved:
                 self.touched[number] = time
         self._others |= strangers.found()
@@ -364,7 +364,7 @@ class Inventory:
             self.problems[number] = ("not_migrated", detail)
         elif number not in self._renamed and (other := self._other(number, record)):
             detail = f"the store has this image_id for {other}"
-            detail += "; it does not exist: use --update" * facts.is_gone(other)
+            detail += "; it does not exist: use --update" * is_gone(other)
             self.problems[number] = ("duplicate_id", detail)
 
         if number in self.problems:  # nothing of it is compared

@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from shardwright.interrupts import check
-from shardwright.storage.paths import absolute
+from shardwright.storage.paths import absolute, is_gone
 from shardwright.storage.urls import is_within
 from shardwright.store import facts, paths
-from shardwright.store.facts import ImageFile, is_gone
+from shardwright.store.facts import ImageFile
 from shardwright.store.store import Store
 
 _COMPARED = 256  # images of a folder, at most

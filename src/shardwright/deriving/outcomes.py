@@ -15,8 +15,7 @@ from shardwright.deriving.moves import Moves
 from shardwright.deriving.sources import Source
 from shardwright.errors import TooManyFailuresError
 from shardwright.storage import files
-from shardwright.storage.paths import absolute
-from shardwright.store.facts import is_gone
+from shardwright.storage.paths import absolute, is_gone
 from shardwright.store.records import NOT_JSON
 from shardwright.store.store import Store
 from shardwright.summary import Count

@@ -18,8 +18,8 @@ from shardwright.deriving.views import look as look_here
 from shardwright.errors import ShardwrightError
 from shardwright.progress import quantity
 from shardwright.recipes import Component
+from shardwright.storage import extents
 from shardwright.storage.extents import Extent
-from shardwright.storage.urls import is_url
 from shardwright.store.facts import Decoded, Facts, ImageFile, image_file
 from shardwright.store.quality import TOO_LONG
 from shardwright.store.records import Record
@@ -105,7 +105,7 @@ def read(
     except (BadImageError, CaptionError) as error:
         sample.failure = (error.args[0], error.args[1])
         sample.inputs.clear()
-        if sample.is_left_out and not is_url(sample.source.path):
+        if sample.is_left_out and extents.is_at_hand(sample.source.place):
             with suppress(OSError):  # then it is not known which file it was
                 sample.image = image_file(sample.source.place)
     return sample

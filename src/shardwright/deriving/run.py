@@ -42,7 +42,7 @@ from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files, locks
-from shardwright.storage.local import LocalStorage, require_space
+from shardwright.storage.local import LocalPlace, require_space
 from shardwright.storage.paths import absolute
 from shardwright.store import paths, rearrange
 from shardwright.store.arrays import write_arrays
@@ -233,7 +233,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
         renamed=renamed,
         pruned=sorted(pruned.values()),
         bytes_needed=sum(needed.values()),
-        free_bytes=LocalStorage(request.store.folder).free_bytes(),
+        free_bytes=LocalPlace(request.store.folder).free_bytes(),
         device=settings.device,
     )
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shardwright.errors import InputMissingError, UsageError, refusal
-from shardwright.interrupts import check
+from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.recipes import Recipe
+from shardwright.storage import tree
 from shardwright.storage.extents import Extent, Part
-from shardwright.storage.urls import Url
+from shardwright.storage.urls import Location
 from shardwright.store.records import LONGEST_FILE_NAME, image_id_of, image_id_problem
 
 # File names that mean an image, by format: Pillow's name for it, or ours if it has none.
@@ -88,89 +88,36 @@ def find(folder: Path, progress: Progress) -> list[Source]:
     return found
 
 
-def find_all(folder: Path, progress: Progress) -> tuple[list[Source], list[str]]:
-    """Find every image below a folder that exists, and every tar; as ``find`` does."""
+def find_all(folder: Location, progress: Progress) -> tuple[list[Source], dict[str, State | None]]:
+    """Find every image below a folder that exists, and every tar; as ``find`` does.
+
+    Where the listing has sizes and times, none is asked for by itself.
+    """
     progress.phase("look for images", 0, "images")
-    tars: list[str] = []
-    found = sorted(_walk(folder, progress, tars), key=lambda source: source.path)
-    return found, sorted(tars)
-
-
-def _walk(folder: Path, progress: Progress, tars: list[str]) -> Iterator[Source]:
-    pending = [str(folder)]
-    while pending:
-        current = pending.pop()
-        images, texts = [], set()
-        try:
-            with os.scandir(current) as listed:
-                entries = list(listed)
-        except OSError as error:
-            if current == str(folder):
-                raise refusal(folder, error) from error
-            yield Source(os.path.basename(current), current, False, error.strerror or str(error))
-            continue
-        for entry in entries:
-            check()
-            name = entry.name
-            if name.startswith("."):
-                continue
-            if _is_folder(entry):
-                if entry.is_symlink():
-                    progress.warn(f"{entry.path}: skipped, because it is a link to a folder")
-                else:
-                    pending.append(entry.path)
-                continue
-            stem, suffix = os.path.splitext(name)
-            if suffix.lower() in FORMAT_OF:
-                images.append(entry.path)
+    sources: list[Source] = []
+    tars: dict[str, State | None] = {}
+    for files in tree.walk(folder, progress.warn):
+        images: list[tree.Found] = []
+        texts: set[str] = set()
+        for found in files:
+            stem, suffix = os.path.splitext(found.path)
+            if found.fault is not None or suffix.lower() in FORMAT_OF:
+                images.append(found)
+                progress.advance(found.fault is None)
             elif suffix == _SIDECAR:
                 texts.add(stem)
             elif suffix.lower() == TAR:
-                tars.append(entry.path)
-        for path in images:
-            stem = image_id_of(path)
-            yield Source(stem, path, stem in texts)
-        progress.advance(len(images))
+                tars[found.path] = found.state
+        sources += (_source(found, texts) for found in images)
+    return sorted(sources, key=lambda source: source.path), dict(sorted(tars.items()))
 
 
-def find_far(url: Url, progress: Progress) -> tuple[list[Source], dict[str, State]]:
-    """Find every image at a URL, and every tar with its state, as ``find_all`` does in a folder.
-
-    Their sizes and times are known from the listing, so that none is asked for by itself.
-    """
-    progress.phase("look for images", 0, "images")
-    images: list[Part] = []
-    tars: dict[str, State] = {}
-    texts: set[str] = set()
-    start = len(url.key) + 1 if url.key else 0
-    for at, found in url.walk():
-        check()
-        # A key that ends with a slash stands for a folder.
-        if found.key.endswith("/") or f"/{found.key[start:]}".find("/.") >= 0:
-            continue
-        stem, suffix = os.path.splitext(at.text)
-        if suffix.lower() in FORMAT_OF:
-            images.append(Part(at.text, 0, found.size, "", found.mtime_ns))
-            progress.advance(1)
-        elif suffix == _SIDECAR:
-            texts.add(stem)
-        elif suffix.lower() == TAR:
-            tars[at.text] = (found.size, found.mtime_ns)
-    images.sort()
-    sources = [
-        Source(
-            image_id_of(part.path), part.path, os.path.splitext(part.path)[0] in texts, part=part
-        )
-        for part in images
-    ]
-    return sources, dict(sorted(tars.items()))
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a broken link; reading it gives the reason
-        return False
+def _source(found: tree.Found, texts: Set[str]) -> Source:
+    path, state, fault = found
+    if fault is not None:
+        return Source(os.path.basename(path), path, False, fault)
+    part = Part(path, 0, state[0], "", state[1]) if state else None
+    return Source(image_id_of(path), path, os.path.splitext(path)[0] in texts, part=part)
 
 
 def sharing(sources: list[Source]) -> list[Source]:

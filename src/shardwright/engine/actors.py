@@ -22,7 +22,7 @@ from shardwright import interrupts
 from shardwright.engine.devices import THREADS, Process
 from shardwright.engine.local import CORES, DIED, KEPT_MEMORY, signals_blocked
 from shardwright.engine.nodes import Node, Nodes, living, on_node
-from shardwright.engine.pool import LOST, Ended, Place
+from shardwright.engine.pool import LOST, Ended, Seat
 
 _LOOK = 2.0  # seconds until nodes are counted again
 _SETTLE = 5.0  # seconds in which an actor that died may turn out to have died with its node
@@ -67,16 +67,16 @@ class Actors:
         import ray
 
         self.nodes, self.share, self.warn = nodes, share, warn
-        self.places: dict[Place, Node] = {}
-        self.hosts: dict[Place, Any] = {}  # actors
-        self.heard: set[Place] = set()  # those whose worker has said something
-        self.settling: dict[Place, tuple[float, Ended]] = {}
-        self.answers: dict[Any, Place] = {}  # by the references to them
+        self.places: dict[Seat, Node] = {}
+        self.hosts: dict[Seat, Any] = {}  # actors
+        self.heard: set[Seat] = set()  # those whose worker has said something
+        self.settling: dict[Seat, tuple[float, Ended]] = {}
+        self.answers: dict[Any, Seat] = {}  # by the references to them
         # Ray repeats nothing: the driver knows which task of a worker that died is to be suspected.
         self.actor = ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=3)(Host)
         self.look_at, self.remind_at = 0.0, time.monotonic() + _QUIET
 
-    def opened(self) -> Iterable[Place]:
+    def opened(self) -> Iterable[Seat]:
         if time.monotonic() < self.look_at:
             return []
         self.look_at = time.monotonic() + _LOOK
@@ -90,12 +90,12 @@ class Actors:
             for _ in range(self.share.places(node) - there):
                 used = sum(not place.closed for place in self.places)
                 if self.share.most is None or used < self.share.most:
-                    place = Place(self.share.device, f"{kind} of node {node.name}")
+                    place = Seat(self.share.device, f"{kind} of node {node.name}")
                     self.places[place] = node
                     opened.append(place)
         return opened
 
-    def start(self, place: Place) -> None:
+    def start(self, place: Seat) -> None:
         node = self.places[place]
         cores = self.share.cores(node)
         actor = self.actor.options(
@@ -104,12 +104,12 @@ class Actors:
         self.hosts[place] = actor.remote(max(1, cores), os.getcwd())
         self._ask(place)
 
-    def send(self, place: Place, content: object) -> None:
+    def send(self, place: Seat, content: object) -> None:
         if place in self.hosts:
             answer = self.hosts[place].send.remote(pickle.dumps(content))
             self.answers[answer] = place
 
-    def receive(self) -> Iterator[tuple[Place, str, Any]]:
+    def receive(self) -> Iterator[tuple[Seat, str, Any]]:
         for answer in self._arrived():
             if answer in self.nodes.asked:
                 self.nodes.hear(answer)
@@ -119,7 +119,7 @@ class Actors:
         yield from self._settled()
         self._remind()
 
-    def stop(self, place: Place) -> None:
+    def stop(self, place: Seat) -> None:
         import ray
 
         if place in self.hosts:
@@ -139,7 +139,7 @@ class Actors:
         for place in list(self.hosts):
             self.stop(place)
 
-    def _ask(self, place: Place) -> None:
+    def _ask(self, place: Seat) -> None:
         self.answers[self.hosts[place].receive.remote()] = place
 
     def _arrived(self) -> list[Any]:
@@ -154,7 +154,7 @@ class Actors:
             arrived += ray.wait(others, num_returns=len(others), timeout=0)[0]
         return list(arrived)
 
-    def _take(self, place: Place, answer: Any) -> Iterator[tuple[Place, str, Any]]:  # noqa: ANN401
+    def _take(self, place: Seat, answer: Any) -> Iterator[tuple[Seat, str, Any]]:  # noqa: ANN401
         import ray
 
         try:
@@ -172,7 +172,7 @@ class Actors:
             else:
                 yield place, *pickle.loads(message)
 
-    def _broken(self, place: Place, error: Exception) -> Iterator[tuple[Place, str, Any]]:
+    def _broken(self, place: Seat, error: Exception) -> Iterator[tuple[Seat, str, Any]]:
         """Say whether an actor that does not answer was killed, or its node is lost."""
         from ray.exceptions import ActorDiedError, OutOfMemoryError, RayTaskError
 
@@ -189,7 +189,7 @@ class Actors:
         self._forget(place)
         self.settling[place] = time.monotonic() + _SETTLE, ended
 
-    def _settled(self) -> Iterator[tuple[Place, str, Any]]:
+    def _settled(self) -> Iterator[tuple[Seat, str, Any]]:
         if not self.settling:
             return
         alive = {node.id for node in living()}
@@ -201,16 +201,16 @@ class Actors:
                 del self.settling[place]
                 yield place, DIED, ended
 
-    def _lost(self, place: Place, why: str) -> tuple[Place, str, Any]:
+    def _lost(self, place: Seat, why: str) -> tuple[Seat, str, Any]:
         self._close(place)  # another opens when the nodes are counted, if that node is still there
         return place, LOST, why
 
-    def _close(self, place: Place) -> None:
+    def _close(self, place: Seat) -> None:
         place.closed = True
         if place not in self.hosts and place not in self.settling:
             self.places.pop(place, None)
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: Seat) -> None:
         self.hosts.pop(place, None)
         self.heard.discard(place)
         self.answers = {ref: of for ref, of in self.answers.items() if of is not place}

@@ -26,7 +26,7 @@ from shardwright.engine.local import (
     signals_blocked,
     spawn,
 )
-from shardwright.engine.pool import LEFT, READY, WANT, Death, Ended, Place, gone, none_left, run_on
+from shardwright.engine.pool import LEFT, READY, WANT, Death, Ended, Seat, gone, none_left, run_on
 from shardwright.engine.worker import failed
 from shardwright.errors import ShardwrightError
 
@@ -145,17 +145,17 @@ class _Crew:
     grows = False
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.unopened = [Place(name, name) for name in names]
+        self.unopened = [Seat(name, name) for name in names]
         self.cpus = names.count("cpu")
-        self.processes: dict[Place, Process] = {}
-        self.places: dict[int, Place] = {}  # by the file descriptors of their connections
+        self.processes: dict[Seat, Process] = {}
+        self.places: dict[int, Seat] = {}  # by the file descriptors of their connections
         self.poll = select.poll()
 
-    def opened(self) -> Iterable[Place]:
+    def opened(self) -> Iterable[Seat]:
         places, self.unopened = self.unopened, []
         return places
 
-    def start(self, place: Place) -> None:
+    def start(self, place: Seat) -> None:
         environment = os.environ | KEPT_MEMORY
         if place.device == "cpu" and self.cpus > 1:
             threads = str(max(1, cores() // self.cpus))
@@ -169,17 +169,17 @@ class _Crew:
             what = f"the worker on {place.device} did not start: {error.strerror}"
             raise ShardwrightError(what, fix=_LIMITS) from error
 
-    def send(self, place: Place, content: object) -> None:
+    def send(self, place: Seat, content: object) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):
             self.processes[place].connection.send(content)
 
-    def receive(self) -> Iterator[tuple[Place, str, Any]]:
+    def receive(self) -> Iterator[tuple[Seat, str, Any]]:
         for fd, _ in self.poll.poll(interrupts.POLL * 1000):
             place = self.places[fd]
             kind, content = receive(self.processes[place].connection)
             yield place, kind, self._remove(place).end() if kind == DIED else content
 
-    def stop(self, place: Place) -> None:
+    def stop(self, place: Seat) -> None:
         if place in self.processes:  # else it ended by itself
             self._remove(place).end()
 
@@ -188,7 +188,7 @@ class _Crew:
         for place in list(self.processes):
             self.stop(place)
 
-    def _remove(self, place: Place) -> Process:
+    def _remove(self, place: Seat) -> Process:
         process = self.processes.pop(place)
         self.poll.unregister(process.connection)
         del self.places[process.connection.fileno()]

@@ -19,7 +19,7 @@ from shardwright import interrupts
 from shardwright.errors import InputMissingError, ShardwrightError, StorageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage import files
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.version import __version__
 
@@ -81,7 +81,7 @@ class Readable:
             with files.explained(path):  # it may not be allowed to look
                 found = path.exists()
             if not found:
-                what, fix = f"is not on node {node}", storage_at(path).unseen
+                what, fix = f"is not on node {node}", place_at(path).unseen
                 raise InputMissingError(what, path=path, fix=fix)
 
 
@@ -98,7 +98,7 @@ class Shared:
     @classmethod
     def of(cls, folder: Location) -> Self:
         """Choose a name for the file, where it does no harm if it stays after a kill."""
-        there = storage_at(folder).nearest(STATE_FOLDER)
+        there = place_at(folder).nearest(STATE_FOLDER)
         return cls(folder, there / f".shardwright-probe-{uuid.uuid4().hex}")
 
     @contextmanager
@@ -115,7 +115,7 @@ class Shared:
             with files.explained(self.file):
                 if not self.file.exists():
                     what = f"only the driver sees this folder, node {node} does not"
-                    fix = storage_at(self.folder).unseen
+                    fix = place_at(self.folder).unseen
                     raise ShardwrightError(what, path=self.folder, fix=fix)
             files.write(mine, b"")
             files.remove(mine)

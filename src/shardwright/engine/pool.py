@@ -68,7 +68,7 @@ class Ended(NamedTuple):
 
 
 @dataclass(eq=False)
-class Place:
+class Seat:
     """Where a worker can be: the name of its device there, and what people call it."""
 
     device: str
@@ -85,23 +85,23 @@ class Crew(Protocol):
         """Whether other places may open when none is left."""
         ...
 
-    def opened(self) -> Iterable[Place]:
+    def opened(self) -> Iterable[Seat]:
         """Give the places that have opened since the last call."""
         ...
 
-    def start(self, place: Place) -> None:
+    def start(self, place: Seat) -> None:
         """Start a worker, and do not wait for it."""
         ...
 
-    def send(self, place: Place, content: object) -> None:
+    def send(self, place: Seat, content: object) -> None:
         """Send something to a worker; if it is dead, that is received next."""
         ...
 
-    def receive(self) -> Iterator[tuple[Place, str, Any]]:
+    def receive(self) -> Iterator[tuple[Seat, str, Any]]:
         """Give what workers say, each with its kind; wait at most ``interrupts.POLL`` for it."""
         ...
 
-    def stop(self, place: Place) -> None:
+    def stop(self, place: Seat) -> None:
         """End a worker that is of no more use."""
         ...
 
@@ -144,7 +144,7 @@ class _State(Enum):
 
 @dataclass(eq=False)
 class _Worker(Generic[Task]):
-    place: Place
+    place: Seat
     state: _State = _State.STARTING
     drew: bool = False
     unfinished: deque[Task] = field(default_factory=deque)  # the oldest first
@@ -164,8 +164,8 @@ class _Pool(Generic[Task, Message]):
         self.crew, self.function = crew, function
         self.instead, self.warn = instead, warn
         self.ready, self.waiting = deque[Task](), iter(tasks)
-        self.free: deque[Place] = deque()
-        self.workers: dict[Place, _Worker[Task]] = {}
+        self.free: deque[Seat] = deque()
+        self.workers: dict[Seat, _Worker[Task]] = {}
         self.gone = ""  # which device was lost last, and why
 
     def run(self) -> Iterator[Message]:
@@ -275,7 +275,7 @@ class _Pool(Generic[Task, Message]):
             self._put_back(worker.unfinished)
             self._put_back([] if replaced is None else [replaced])
 
-    def _give_up(self, place: Place, death: Death) -> None:
+    def _give_up(self, place: Seat, death: Death) -> None:
         """Close a place where no worker starts; the others of a cluster go on."""
         others = self.workers or not all(other.closed for other in self.free)
         if not self.crew.grows or not others:

@@ -63,7 +63,7 @@ def pack(
     from shardwright.packing.flags import bucket_names, read_settings
     from shardwright.packing.request import Request
     from shardwright.packing.run import run
-    from shardwright.storage.remote import storage_at
+    from shardwright.storage.place import place_at
     from shardwright.store.folders import holds_shards
     from shardwright.store.places import find_places
 
@@ -114,11 +114,11 @@ def pack(
     if seed is not None:  # also for shuffled shards that a sync goes on with
         given["seed"] = int(seed)
     ray, told, output = ray_of(engine, ray_address), progress or Progress(), places.shards
-    if (overwrite or sync) and not storage_at(output).can_replace:
+    if (overwrite or sync) and not place_at(output).can_replace:
         what = f"--{way[0]}: is a URL, where shards are added and never replaced"
         raise UsageError(what, path=output, fix="give another --output-dir")
     if not dry_run:
-        storage_at(output).require_conditions()
+        place_at(output).require_conditions()
     writes = [] if dry_run else [output]
     with tasks_on(ray, workers, told.warn, writes=writes, reads=[places.store.folder]) as tasks:
         return run(

@@ -23,7 +23,7 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.format.parts import top_folder
 from shardwright.shards.loaders.indexes import read_record
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.store import commands
 
@@ -122,7 +122,7 @@ def summarize(
     derive = pack = None
     if off_shape or journal:
         derive = commands.derive(scan.store, fit_buckets=off_shape)
-    if off_shape and storage_at(output).can_replace and not dry_run:
+    if off_shape and place_at(output).can_replace and not dry_run:
         pack = again.overwrite(scan.store, top_folder(output, jobs[0].layout.settings))
     return PackSummary(
         total_records=scan.total_records,
@@ -137,7 +137,7 @@ def summarize(
         obstacle=obstacle,
         replaced_shards=[name for name in gone if name in new],
         removed_shards=[name for name in gone if name not in new],
-        free_bytes=storage_at(output).free_bytes(),
+        free_bytes=place_at(output).free_bytes(),
         output_dir=str(output),
         journal=str(journal) if journal else None,
         derive_command=derive,

@@ -10,7 +10,7 @@ from shardwright.progress import Progress
 from shardwright.shards.format import consistency
 from shardwright.shards.format.manifest import Manifest
 from shardwright.shards.format.parts import top_folder
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, relative_name
 from shardwright.store.commands import quoted
 from shardwright.store.provenance import Entry
@@ -31,7 +31,7 @@ def require_same_store(
     if not known or own in known:
         return
     fix = "give another --output-dir"
-    if storage_at(output).can_replace:
+    if place_at(output).can_replace:
         fix = f"to replace its shards, run {again.overwrite(store, top)}; or {fix}"
     is_other = f" (identity {own[:_DIGITS]})" if own else ", which has no identity"
     raise UsageError(
@@ -85,7 +85,7 @@ def require_same_kind(
             "only for the store; check that they are the same"
         )
     fix = "give another --output-dir, with all flags of the last run"
-    if storage_at(output).can_replace:
+    if place_at(output).can_replace:
         command = again.overwrite(store, top_folder(output, base.runs[-1].settings))
         fix = f"to pack all of it again, run {command}; or run that with another --output-dir"
     if listed := consistency.other_recipe(base, store.recipe):

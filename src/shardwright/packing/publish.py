@@ -35,8 +35,8 @@ from shardwright.shards.format.moving import remove_stage
 from shardwright.shards.format.names import bucket_folder, existing_buckets, leftovers
 from shardwright.shards.format.writer import entry_of, names_of, publish
 from shardwright.storage import files
-from shardwright.storage.remote import storage_at
-from shardwright.storage.urls import Location, here, names
+from shardwright.storage.place import place_at
+from shardwright.storage.urls import Location, local, names
 from shardwright.store.provenance import Entry
 from shardwright.version import __version__
 
@@ -55,7 +55,7 @@ def refuse(output: Location, found: Sequence[Location], only: Collection[str]) -
         where, buckets = f"of {', '.join(sorted(only))}", sorted(only)
     elif only:
         overwrite = "--overwrite without --bucket"
-    if not storage_at(output).can_replace:
+    if not place_at(output).can_replace:
         resume = "--resume to finish the interrupted run, or " if unfinished else ""
         what, fix = "already exists, so nothing was written", f"give {resume}another --output-dir"
         raise ShardExistsError(what, path=found[0], fix=fix)
@@ -72,7 +72,7 @@ def refuse(output: Location, found: Sequence[Location], only: Collection[str]) -
 def finished(output: Location, plan: Plan) -> dict[str, ShardEntry]:
     """Find the planned shards that are already there, complete and with the planned samples."""
     look = partial(_finished, output, plan)
-    entries = storage_at(output).each(look, plan.shards)
+    entries = place_at(output).each(look, plan.shards)
     return {entry.path: entry for entry in entries if entry is not None}
 
 
@@ -120,10 +120,10 @@ def write(
     ones, is removed, the new ones get their names, and the remaining old ones are removed, except
     those to ``keep``.
     """
-    place = storage_at(output)
+    place = place_at(output)
     remove_leftovers(output)
     if place.can_replace:
-        remove_stage(here(output))
+        remove_stage(local(output))
     remaining = Counter(shard.bucket for shard in shards)
     for bucket in remaining:
         for folder in _folders(output, bucket):
@@ -199,7 +199,7 @@ def _publish(
     output: Location, bucket: str, sealed: Sequence[ShardEntry], keep: Collection[str] | None
 ) -> None:
     """Give sealed shards their names; remove the others of the bucket, if it has some to keep."""
-    place = storage_at(output)
+    place = place_at(output)
     if not place.can_replace:  # then the worker has done it
         return
     for entry in sealed:
@@ -235,7 +235,7 @@ def remove_empty_buckets(output: Location) -> None:
 
 def make_durable(output: Location) -> None:
     """Make every name in the folder durable, also those that a killed run did not sync."""
-    if not storage_at(output).can_replace:
+    if not place_at(output).can_replace:
         return
     files.sync_folder(output)
     files.sync_folder(output / STATE_FOLDER / index.INDEX_FOLDER)
@@ -248,7 +248,7 @@ def make_durable(output: Location) -> None:
 
 def remove_leftovers(output: Location) -> None:
     """Remove what a killed run left half written, and indexes and records without their shard."""
-    place = storage_at(output)
+    place = place_at(output)
     if not place.can_replace:  # then others may be at work
         with suppress(StorageError):  # it may not be allowed, and nothing depends on it
             place.abandon()
@@ -307,7 +307,7 @@ def finish(
     shards = sorted(shards, key=lambda entry: entry.path)
     if sha256:
         shards = [with_sha256(entry, output) for entry in shards]
-    if not runs:  # no sample is left here
+    if not runs:  # no sample is left local
         manifest.remove_manifest(output)
         files.withdraw(output / STATE_FOLDER / sums.SHA256_NAME)
         manifest.remove_unfinished(output, begun.plan)
@@ -329,7 +329,7 @@ def with_sha256(entry: ShardEntry, output: Location) -> ShardEntry:
     if entry.sha256 is not None:
         return entry
     hasher = hashlib.sha256()
-    with storage_at(output).open(entry.path) as file:
+    with place_at(output).open(entry.path) as file:
         for start in range(0, file.size, _CHUNK):
             check()
             hasher.update(file.pread(start, _CHUNK))

@@ -45,7 +45,7 @@ from shardwright.shards.format.manifest import ShardEntry, Unfinished
 from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.storage.local import require_space, require_writable
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, is_within, relative_name
 from shardwright.store import identity, provenance
 from shardwright.store.provenance import Entry
@@ -73,7 +73,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     for target in targets:
         require_writable(target.folder)
         if not request.dry_run:
-            storage_at(target.folder).require_unlocked()
+            place_at(target.folder).require_unlocked()
     starts = _starts(request, targets)
     last = again.last_run(request, targets)
     top = targets[0].folder.absolute().parent if again.alone(targets) else request.output_dir
@@ -128,7 +128,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     elif active:
         with ExitStack() as locked:
             for job in active:
-                locked.enter_context(storage_at(job.folder).lease())
+                locked.enter_context(place_at(job.folder).lease())
             now = _targets(request)
             if now != (split, targets) or _starts(request, targets) != starts:
                 what = "another run has written here"
@@ -326,7 +326,7 @@ def _write_target(
         sha256 |= all(entry.sha256 is not None for entry in shards)
     if start.append:  # an interrupted one may have left shards that are not planned now
         keep = job.stay
-        if not storage_at(target).can_replace:  # another run of this plan may have written one
+        if not place_at(target).can_replace:  # another run of this plan may have written one
             keep |= {shard.path for shard in job.todo}
         for name in existing_buckets(target):
             publish.remove_shards(target, name, keep=keep)

@@ -30,7 +30,7 @@ from shardwright.shards.format.names import (
     existing_shards,
     shard_number,
 )
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.store.commands import quoted
 
@@ -328,7 +328,7 @@ def after(output: Location, base: Manifest, append: bool, unfinished: Unfinished
 
 def _packed(output: Location, listed: Manifest, gone: Mapping[str, Sequence[str]]) -> list[Packed]:
     """Read the ids of the listed shards; those of some that may be ``gone`` are known."""
-    there = storage_at(output).sizes([entry.path for entry in listed.shards])
+    there = place_at(output).sizes([entry.path for entry in listed.shards])
     for entry in listed.shards:
         if entry.path not in gone and there.get(entry.path) != entry.bytes:
             over = with_layout("--overwrite", listed.runs[-1].settings)
@@ -341,7 +341,7 @@ def _packed(output: Location, listed: Manifest, gone: Mapping[str, Sequence[str]
         known = index.load(output, entry.path).head.ids if ids is None else ids
         return Packed(entry, known, replaced=ids is not None)
 
-    return list(storage_at(output).each(packed, listed.shards))
+    return list(place_at(output).each(packed, listed.shards))
 
 
 def mixed(output: Location, start: Start, kept: Collection[str]) -> list[str]:

@@ -18,8 +18,8 @@ from shardwright.recipes.split import Split
 from shardwright.shards.format import index, manifest
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.parts import recorded_splits
-from shardwright.storage.objects import together
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.place import place_at
+from shardwright.storage.urls import Location
 
 
 @dataclass(frozen=True)
@@ -97,4 +97,4 @@ def _ids(
             return known.get(entry.path) or index.load(folder, entry.path).head.ids
         return []
 
-    return together(read, shards) if isinstance(folder, Url) else map(read, shards)
+    return place_at(folder).each(read, shards)

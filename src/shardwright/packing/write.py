@@ -15,7 +15,7 @@ from shardwright.packing.scan import Excerpt, changed
 from shardwright.recipes import Component
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.writer import ShardWriter, names_of
-from shardwright.storage.remote import Storage
+from shardwright.storage.place import Place
 from shardwright.store import content, npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
@@ -28,7 +28,7 @@ _REPORT = 1 << 25  # bytes between two progress messages
 class ShardToWrite:
     """All that a worker needs to write one shard."""
 
-    output: Storage
+    output: Place
     shard: Shard
     samples: Excerpt
     sizes: array[int]
@@ -38,7 +38,7 @@ class ShardToWrite:
 
 
 def make_task(
-    plan: Plan, shard: Shard, facts: known.Places, output: Storage, sha256: bool
+    plan: Plan, shard: Shard, facts: known.Places, output: Place, sha256: bool
 ) -> ShardToWrite:
     """Gather what a worker needs for one shard."""
     sizes, times = array("Q"), array("q")

@@ -79,6 +79,21 @@ class ChangedError(FarError):
     reason = CHANGED
 
 
+def expected(path: str, mtime_ns: int, xxh3: str) -> tuple[int, str] | tuple[()]:
+    """Give what is compared of a file whenever it is read; nothing for one that is looked at."""
+    return (mtime_ns, xxh3) if is_url(path) else ()
+
+
+def may_pass(path: str) -> bool:
+    """Whether a file that cannot be read may be read later in the same run: a store may be busy."""
+    return is_url(path)
+
+
+def is_at_hand(place: Extent) -> bool:
+    """Whether its bytes can be read without a request."""
+    return isinstance(place, str) or not is_url(place.path) or len(place.data) == place.size
+
+
 def is_regular(place: Extent) -> bool:
     """Whether it is in a regular file: opening a pipe or a device may block forever."""
     path = place if isinstance(place, str) else place.path

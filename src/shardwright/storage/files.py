@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from shardwright import regular
 from shardwright.errors import ShardwrightError, StorageError, refusal
 from shardwright.interrupts import check
 from shardwright.storage.disk import Disk
 from shardwright.storage.objects import NEW, ConditionError
+from shardwright.storage.sinks import Gathering, Hasher
 from shardwright.storage.urls import Location, Url
 
 if TYPE_CHECKING:
@@ -105,65 +106,6 @@ class NewFile:
         # Even if this fails the descriptor is closed, and its number may soon be another's.
         fd, self._fd = self._fd, -1
         os.close(fd)
-
-
-class Hasher(Protocol):
-    """What hashlib and xxhash have in common."""
-
-    def update(self, data: bytes | memoryview, /) -> None: ...  # take in some bytes
-
-
-class Sink(Protocol):
-    """A large new file that is being written; leaving the block before ``seal`` discards it."""
-
-    written: int  # bytes that are on their way to the disk or the store
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def put(self, data: bytes | memoryview) -> None:
-        """Append bytes."""
-
-    def put_from(self, fd: int, length: int, hasher: Hasher) -> int:
-        """Append bytes of an open file, and hash them; return how many it had."""
-
-    def seal(self, length: int) -> None:
-        """Check that it has this length, and that all of it is where it belongs."""
-
-
-class Gathering:
-    """Bytes are gathered in a buffer, which is emptied when it is full."""
-
-    _buffer: memoryview
-    _used = 0
-
-    def _room(self) -> int:
-        """Make room in the buffer and count it."""
-        raise NotImplementedError
-
-    def put(self, data: bytes | memoryview) -> None:
-        """Append bytes."""
-        view = memoryview(data)
-        while view:
-            part = view[: self._room()]
-            self._buffer[self._used : self._used + len(part)] = part
-            self._used += len(part)
-            view = view[len(part) :]
-
-    def put_from(self, fd: int, length: int, hasher: Hasher) -> int:
-        """Append bytes of an open file, and hash them; return how many it had."""
-        done = 0
-        while done < length:
-            room = min(self._room(), length - done)
-            target = self._buffer[self._used : self._used + room]
-            count = os.readv(fd, [target])
-            if not count:
-                break
-            hasher.update(target[:count])
-            self._used += count
-            done += count
-        return done
 
 
 class GatheredFile(NewFile, Gathering):

@@ -20,7 +20,8 @@ from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import size
 from shardwright.storage import files, locks
-from shardwright.storage.files import GatheredFile, Hasher
+from shardwright.storage.files import GatheredFile
+from shardwright.storage.sinks import Hasher
 from shardwright.storage.urls import Location, Url
 
 Item = TypeVar("Item")
@@ -60,11 +61,12 @@ class LocalFile:
 
 
 @dataclass(frozen=True)
-class LocalStorage:
+class LocalPlace:
     """A local folder."""
 
     folder: Path
     can_replace = True  # and rename; a lock keeps other writers out
+    reads_are_requests = False  # which take time and cost money
     unseen = "use a folder on a shared file system, or the URL of an object store"
 
     def list(
@@ -99,9 +101,13 @@ class LocalStorage:
         """Begin a file, in an existing folder; ``seal`` it, then ``publish`` its name."""
         return GatheredFile(self.folder / name, hashers)
 
-    def publish(self, name: str) -> None:
-        """Give a sealed file its name. Follow with ``files.sync_folder``, once a folder."""
+    def publish(self, name: str, condition: str | None = None) -> str:
+        """Give a sealed file its name. Follow with ``files.sync_folder``, once a folder.
+
+        The condition is that nobody else has, which the lock ensures; there is no etag to give.
+        """
         files.publish(self.folder / (name + files.TMP_SUFFIX), self.folder / name)
+        return ""
 
     def discard(self, name: str) -> None:
         """Remove a file that was begun and is not published."""
@@ -174,7 +180,7 @@ def _takes_files(folder: Path) -> bool:
 
 def require_space(folder: Location, what: str, needed: int, instead: str = "") -> None:
     """Raise if the disk has less free space than needed; an object store has no limit."""
-    if isinstance(folder, Path) and needed > (free := LocalStorage(folder).free_bytes()):
+    if isinstance(folder, Path) and needed > (free := LocalPlace(folder).free_bytes()):
         what = f"{what} {size(needed)} and the disk has {size(free)} free"
         fix = f"make room, {instead}or continue with --ignore-space"
         raise NoSpaceError(what, path=folder, fix=fix)

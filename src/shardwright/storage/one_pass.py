@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardwright.interrupts import check
-from shardwright.storage.files import Hasher
 from shardwright.storage.local import Readable
 from shardwright.storage.remote import RemoteFile
+from shardwright.storage.sinks import Hasher
 
 BUFFER = 1 << 18  # bytes read at a time: few enough to stay in the CPU cache while hashed
 _KEPT = 64  # buffers, 16 MiB: more than most samples have

@@ -66,6 +66,19 @@ def shown_near(path: str) -> str:
     return shown(path) if is_url(path) else near(path)
 
 
+def is_gone(path: str) -> bool:
+    """Whether a file is missing; in a folder that cannot be read, or at a URL, it may exist."""
+    if is_url(path):
+        return False
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):  # a path with NUL is no path
+        pass
+    return False
+
+
 class Presence:
     """Whether files are there: many of this machine, few at a URL, where each look is a request.
 

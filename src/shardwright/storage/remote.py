@@ -1,4 +1,4 @@
-"""A folder at an object store as a place for files: what ``LocalStorage`` is for a local one.
+"""A folder at an object store as a place for files: what ``LocalPlace`` is for a local one.
 
 A large file is sent in parts while it is written, so no more than a few parts of it are in memory.
 It is invisible until ``publish`` completes it.
@@ -17,11 +17,8 @@ from typing import TYPE_CHECKING, Self
 
 from shardwright.errors import StorageError
 from shardwright.layout import STATE_FOLDER
-from shardwright.storage.fetching import pool
-from shardwright.storage.files import Gathering, Hasher
-from shardwright.storage.local import Item, LocalStorage, Readable, Result
+from shardwright.storage.local import Item, Result
 from shardwright.storage.objects import (
-    ConditionError,
     NoUploadError,
     Part,
     PassingError,
@@ -30,7 +27,8 @@ from shardwright.storage.objects import (
     together,
     tried,
 )
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.sinks import Gathering, Hasher
+from shardwright.storage.urls import Url
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -94,6 +92,8 @@ class RemoteFile:
         if self._ahead < _BLOCK or last - first >= _AHEAD:
             self._drop(self._blocks)
             return offset, self._get(offset, min(max(size, self._ahead), self.size - offset))
+        from shardwright.storage.fetching import pool  # here, to keep the start light
+
         self._drop(range(first))
         behind = min(first + _AHEAD, -(-self.size // _BLOCK))
         for number in range(first, max(last + 1, behind)):
@@ -235,12 +235,13 @@ def _threads(count: int) -> ThreadPoolExecutor:
 
 
 @dataclass(frozen=True)
-class RemoteStorage:
+class RemotePlace:
     """A folder at an object store."""
 
     folder: Url
     _sealed: dict[str, Upload] = field(default_factory=dict, compare=False, repr=False)
     can_replace = False  # nor rename; what two writers must not both write has a condition
+    reads_are_requests = True
     unseen = "give Ray the variables of the store on that node too, before ray start"
 
     def __getstate__(self) -> dict[str, object]:
@@ -356,22 +357,3 @@ def abort_uploads(folder: Url, names: Collection[str] | None = None) -> int:
     except NoUploadError:  # so says rclone
         return 0
     return sum(together(lambda each: tried(lambda: abort(each), str(folder)), uploads))
-
-
-Storage = LocalStorage | RemoteStorage
-
-
-def storage_at(folder: Location) -> Storage:
-    """Give a folder as a place for files."""
-    return RemoteStorage(folder) if isinstance(folder, Url) else LocalStorage(folder)
-
-
-__all__ = [
-    "AbortedUploadError",
-    "ConditionError",
-    "Readable",
-    "RemoteStorage",
-    "Storage",
-    "abort_uploads",
-    "storage_at",
-]

@@ -238,14 +238,14 @@ def place(name: str, value: object) -> Location:
     return location(text)
 
 
-def here(place: Location) -> Path:
+def local(place: Location) -> Path:
     """Give a folder, for what needs one of this machine; raise if it is a URL."""
     if isinstance(place, Url):
         raise UsageError("is a URL", path=place, fix="copy it to a folder of this machine")
     return place
 
 
-def there(place: Location) -> Url:
+def remote(place: Location) -> Url:
     """Give a URL, for what is done only at an object store."""
     if isinstance(place, Path):
         raise UsageError("is not a URL", path=place)
@@ -282,6 +282,16 @@ def joined(folder: Location, name: str) -> Path:
     plain = Path(os.path.normpath(folder / name))
     real = Path(os.path.normpath(folder.resolve() / name))
     return plain if os.path.realpath(plain) == os.path.realpath(real) else real
+
+
+def placed(folder: Location, name: str) -> Location:
+    """Find what a name says, which is a URL or relative to a folder."""
+    return Url(name) if is_url(name) else joined(folder, name)
+
+
+def exists(place: Location) -> bool:
+    """Whether a file or a folder is there, also for what cannot be a path."""
+    return place.exists() if isinstance(place, Url) else os.path.exists(place)
 
 
 def names(folder: Location) -> list[str]:

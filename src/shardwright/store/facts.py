@@ -23,7 +23,7 @@ from shardwright.recipes import Recipe
 from shardwright.storage import extents
 from shardwright.storage.extents import Extent, Part
 from shardwright.storage.files import explained
-from shardwright.storage.paths import absolute
+from shardwright.storage.paths import absolute, is_gone
 from shardwright.store import records
 from shardwright.store.quality import Quality
 from shardwright.store.records import BadRecordError, Record
@@ -214,17 +214,6 @@ def image_file(path: Extent) -> ImageFile:
         return ImageFile(absolute(str(path)), path.size, time, hasher.hexdigest())
     found = os.stat(path)
     return ImageFile(absolute(path), found.st_size, found.st_mtime_ns, _xxh3(path))
-
-
-def is_gone(path: str) -> bool:
-    """Whether the file is missing; in a folder that cannot be read it may exist."""
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except (OSError, ValueError):  # a path with NUL is no path
-        pass
-    return False
 
 
 def _xxh3(path: str) -> str:

@@ -18,7 +18,7 @@ from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
-from shardwright.storage.urls import Location, here, place
+from shardwright.storage.urls import Location, local, place
 from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding, VerifyReport
 from shardwright.validate import as_text, integer, place_or_none, require_switches
 
@@ -108,7 +108,7 @@ def _verified(asked: _Asked, engine: Engine, report: Progress) -> VerifyReport:
         from shardwright.store.store import Store
         from shardwright.verifying.store import verify_store
 
-        store = Store.at(here(target), given=file)
+        store = Store.at(local(target), given=file)
         return verify_store(store, read_data=read_data, engine=engine, progress=report)
     packed = is_packed(target)
     parts = {} if packed else parts_of(target)

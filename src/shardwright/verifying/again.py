@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardwright.packing.targets import recorded
 from shardwright.shards.format.again import elsewhere, with_layout
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.store.findings import VerifyReport
 
@@ -28,7 +28,7 @@ def with_flags(found: VerifyReport, target: Location, store: Path | None) -> Ver
     folder = target if run and run.is_build else store  # that its lists are named from
 
     def completed(way: re.Match[str]) -> str:
-        if storage_at(target).can_replace:
+        if place_at(target).can_replace:
             return with_layout(way[0], settings)
         flags = elsewhere(settings, folder) if settings else ""
         return "to another URL" + (f" with {flags}" if flags else "")

@@ -25,7 +25,7 @@ from shardwright.store.findings import NOT_COMPARED, OUTDATED
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 from shardwright.store.store import Store
-from shardwright.verifying.sample import Place
+from shardwright.verifying.sample import MemberData
 
 _CHUNK = 1 << 20  # bytes compared at a time
 
@@ -39,7 +39,7 @@ class Source:
     update: str = ""  # how to bring the shards up to date
 
     def faults(
-        self, image_id: str, places: Mapping[str, Place], written: os.stat_result | Stat | None
+        self, image_id: str, places: Mapping[str, MemberData], written: os.stat_result | Stat | None
     ) -> Iterator[Fault]:
         """Find differences between a sample and the store.
 
@@ -56,7 +56,7 @@ class Source:
             yield Fault(OUTDATED, ", ".join(later), damage=False, fix=self.update)
 
     def _differences(
-        self, image_id: str, places: Mapping[str, Place]
+        self, image_id: str, places: Mapping[str, MemberData]
     ) -> Iterator[tuple[Fault, tuple[Path, Component] | None]]:
         """Find each member that differs; give also its array file, where it comes from one."""
         if image_id not in self.lines:
@@ -115,7 +115,7 @@ def _rewritten(path: Path, component: Component, shard: os.stat_result | Stat) -
         os.close(source)
 
 
-def _equal(place: Place, path: Path) -> bool:
+def _equal(place: MemberData, path: Path) -> bool:
     """Whether a member holds exactly the bytes of a file."""
     try:
         source = npy.open_array(path)

@@ -35,7 +35,7 @@ from shardwright.shards.format.manifest import (
 from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.format.parts import is_packed, top_folder
 from shardwright.storage.files import TMP_SUFFIX, read_existing
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, relative_name
 from shardwright.store import commands, provenance
 from shardwright.store.findings import NOT_COMPARED, Finding, VerifyReport
@@ -52,7 +52,7 @@ _BUILD_AGAIN = "build again with --overwrite"
 
 def is_shard_folder(path: Location) -> bool:
     """Whether a folder holds shards, ours or another tool's."""
-    return is_packed(path) or any(storage_at(path).list(TAR))
+    return is_packed(path) or any(place_at(path).list(TAR))
 
 
 def verify_shards(
@@ -69,7 +69,7 @@ def check_folder(
     """Check a shard folder; give also what was seen of each shard."""
     started = time.monotonic()
     read_data = read_data or source is not None
-    shards = storage_at(folder)
+    shards = place_at(folder)
     there = dict(sorted(shards.list((TAR, TAR + TMP_SUFFIX))))
     sizes = {path: size for path, size in there.items() if path.endswith(TAR)}
     partly = sorted(there.keys() - sizes.keys()) if shards.can_replace else []
@@ -156,7 +156,7 @@ def _documents(
 def _interrupted(folder: Location, note: manifest.Unfinished, untouched: bool) -> Finding:
     """Report a run that has not ended; no damage if it has left the shards as they were."""
     run, fix = "a run", "finish it with the same pack and --resume"
-    if storage_at(folder).can_replace:
+    if place_at(folder).can_replace:
         fix += ", or use --overwrite"
     if note.sync:
         fix = "finish it with pack --sync"
@@ -333,7 +333,7 @@ def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
 
 def _update(store: Store, folder: Location, packed: Manifest) -> str:
     """Say how shards follow a store that has changed; --sync does so only for packed ones."""
-    if not storage_at(folder).can_replace or any(run.is_build for run in packed.runs):
+    if not place_at(folder).can_replace or any(run.is_build for run in packed.runs):
         return _PACK_AGAIN
     top = top_folder(folder, packed.runs[-1].settings)
     if consistency.other_kind(packed, store.recipe, provenance.readable(store.folder)):
@@ -379,8 +379,8 @@ def left_out(
         if lost and how == "--append":
             fix += " once the missing shards are restored"
             more = f", or run {again.overwrite(store, top)}"
-            fix += more if storage_at(folder).can_replace else ""
-        if how == "--overwrite" and not storage_at(folder).can_replace:
+            fix += more if place_at(folder).can_replace else ""
+        if how == "--overwrite" and not place_at(folder).can_replace:
             fix = f"the store was made with other settings ({listed}); {_PACK_AGAIN}"
     elif names:  # the rest may be held out of training
         paths = " and ".join(str(store.of(name).jsonl) for name in names)

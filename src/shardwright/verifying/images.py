@@ -33,7 +33,7 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.record_members import mask_member
 from shardwright.shards.format.tarread import Fault
 from shardwright.storage.extents import Extent, Part
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.store import records
 from shardwright.store.findings import IMAGE_DIFFERS, NOT_COMPARED, OUTDATED, Finding, VerifyReport
@@ -319,7 +319,7 @@ def _depth(shard: _Shard, image_id: str) -> int:
 def _member(shard: _Shard, table: ShardIndex, number: int, suffix: str) -> bytes | None:
     """Read a member; None if it is not as it was written. The caller handles OSErrors."""
     offset, size, xxh3 = table.member(number, table.head.members.index(suffix))
-    with storage_at(shard.folder).open(shard.entry.path) as file:
+    with place_at(shard.folder).open(shard.entry.path) as file:
         data = file.pread(offset, size) if offset + size <= file.size else b""
     return data if xxhash.xxh3_64_intdigest(data) == xxh3 else None
 

@@ -23,7 +23,7 @@ from shardwright.storage import files
 from shardwright.storage.files import explained
 from shardwright.storage.local import Readable
 from shardwright.storage.one_pass import in_one_pass
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, names_below
 from shardwright.store.commands import command
 from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding
@@ -103,7 +103,7 @@ def check_loaders(folder: Location, progress: Progress) -> list[LoaderCheck]:
     progress.phase("loaders", len(shards), "shards")
     check = Check()
     for shard in shards:
-        with explained(folder / shard), storage_at(folder).open(shard) as file:
+        with explained(folder / shard), place_at(folder).open(shard) as file:
             check.shard(in_one_pass(file), shard)
         progress.advance(1)
     if not _has_card(folder):

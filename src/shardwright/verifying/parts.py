@@ -16,7 +16,7 @@ from shardwright.errors import DamageError
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.store.findings import ALIKE, IDENTICAL, NOT_COMPARED, Finding, VerifyReport
 from shardwright.store.store import Store
@@ -104,7 +104,7 @@ def _tars(folder: Location, parts: Mapping[str, Location]) -> Iterator[str]:
 
     Those of an own packing count too.
     """
-    for path, _ in storage_at(folder).list(TAR, apart=True, skip=parts):
+    for path, _ in place_at(folder).list(TAR, apart=True, skip=parts):
         yield path.partition("/")[0]
 
 

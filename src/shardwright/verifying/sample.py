@@ -22,7 +22,7 @@ _START = 1024  # bytes: enough for our array headers, a mask, and most records
 OWN_SIZE = "own_size"  # reported once per shard, not per sample
 
 
-class Place(NamedTuple):
+class MemberData(NamedTuple):
     """The place of a member's data, and its first bytes."""
 
     file: Readable
@@ -41,7 +41,7 @@ class Place(NamedTuple):
         return self.start[at : at + count] if known else self.file.pread(self.offset + at, count)
 
 
-Found = tuple[str, dict[str, Place]]  # a sample's name, and its members
+Found = tuple[str, dict[str, MemberData]]  # a sample's name, and its members
 
 
 def header(name: str, size: int) -> bytes:
@@ -62,7 +62,7 @@ def indexed(file: Readable, shard: ShardIndex, keys: Sequence[str]) -> Iterator[
             data = file.pread(offset - tar.BLOCK, tar.BLOCK + min(size, _START))
             if not data.startswith(header(f"{key}.{suffix}", size)):
                 yield Fault("index_wrong", "is not where the index says", suffix, image_id)
-            places[suffix] = Place(file, offset, size, data[tar.BLOCK :])
+            places[suffix] = MemberData(file, offset, size, data[tar.BLOCK :])
         yield image_id, places
 
 
@@ -82,7 +82,7 @@ def walked(file: Readable, keys: list[str], recipe: Recipe) -> Iterator[Found | 
                 what = f"loaders split {entry.name} at its first dot and see the field {suffix}"
                 yield Fault("splits_wrongly", what, true_suffix, sample.key)
             start = file.pread(entry.offset, min(entry.size, _START))
-            places[suffix] = Place(file, entry.offset, entry.size, start)
+            places[suffix] = MemberData(file, entry.offset, entry.size, start)
         yield sample.key, places
     if extended:
         what = f"{quantity(extended, 'PAX or GNU headers')}, which slow down or stop loaders"
@@ -90,7 +90,7 @@ def walked(file: Readable, keys: list[str], recipe: Recipe) -> Iterator[Found | 
 
 
 def check_sample(
-    places: Mapping[str, Place], bucket: str | None, recipe: Recipe
+    places: Mapping[str, MemberData], bucket: str | None, recipe: Recipe
 ) -> tuple[str | None, list[Fault]]:
     """Check a sample's record, array headers and masks; give its image_id and the faults."""
     missing = [suffix for suffix in recipe.suffixes if suffix not in places]
@@ -119,7 +119,7 @@ def check_sample(
     return (image_id if records.is_image_id(image_id) else None), faults
 
 
-def _record(place: Place, bucket: str | None) -> tuple[Record, list[Fault]]:
+def _record(place: MemberData, bucket: str | None) -> tuple[Record, list[Fault]]:
     if place.size > records.LONGEST_LINE:
         return {}, [Fault("json_too_long", f"has {place.size:,} bytes", JSON_SUFFIX)]
     try:
@@ -138,7 +138,7 @@ def _record(place: Place, bucket: str | None) -> tuple[Record, list[Fault]]:
 
 
 def _mask(
-    place: Place, component: Component, mask: Mask, shapes: Mapping[str, Shape]
+    place: MemberData, component: Component, mask: Mask, shapes: Mapping[str, Shape]
 ) -> Iterator[Fault]:
     values = place.first(place.size)[-mask.length :]
     if values.translate(None, b"\0\1"):

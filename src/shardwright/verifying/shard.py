@@ -27,7 +27,7 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.tarread import Fault
 from shardwright.storage.local import Readable
 from shardwright.storage.one_pass import BUFFER, OnePass, in_one_pass
-from shardwright.storage.remote import Storage
+from shardwright.storage.place import Place
 from shardwright.storage.urls import Stat
 from shardwright.store.findings import NOT_COMPARED, OUTDATED, Finding
 from shardwright.text import brief
@@ -73,7 +73,7 @@ class Seen:
 class Checker:
     """Checks shards of a folder."""
 
-    shards: Storage
+    shards: Place
     recipe: Recipe
     read_data: bool
 
@@ -234,7 +234,7 @@ class Checker:
 class Outlines:
     """Recognises the shards of a folder by their size and their first and last header."""
 
-    def __init__(self, shards: Storage) -> None:
+    def __init__(self, shards: Place) -> None:
         self._shards = shards
 
     def find(self, path: str) -> str | None:

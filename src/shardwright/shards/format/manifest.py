@@ -24,7 +24,7 @@ from shardwright.shards.format.names import bucket_folder, is_shard_path
 from shardwright.shards.format.tar import BLOCK
 from shardwright.storage import files
 from shardwright.storage.objects import ConditionError
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, joined
 from shardwright.storage.within import require_names
 from shardwright.store.commands import split_flags
@@ -251,7 +251,7 @@ def save_manifest(output_dir: Location, manifest: Manifest, *, adds: bool = True
     One that ``adds`` nothing has the same runs, of which something else is noted.
     """
     path = output_dir / STATE_FOLDER / MANIFEST_NAME
-    if storage_at(output_dir).can_replace:
+    if place_at(output_dir).can_replace:
         files.write(path, _encode(manifest))
         return
     there = _read(path)
@@ -281,7 +281,7 @@ def save_unfinished(output_dir: Location, unfinished: Unfinished) -> bool:
             fix = "wait until it has finished, or give another --output-dir"
             raise LockedError("another run has begun here", path=output_dir, fix=fix)
         return False
-    if storage_at(output_dir).can_replace:
+    if place_at(output_dir).can_replace:
         return True
     before, done = _plans(unfinished.base), _plans(load_manifest(output_dir))
     resumed = not unfinished.is_build and done == [*before, unfinished.plan]  # a finished pack

@@ -20,7 +20,7 @@ from shardwright.recipes import Recipe
 from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.record_members import json_fields, json_text
 from shardwright.storage import files
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.store import records
 from shardwright.store.facts import Facts
@@ -93,7 +93,7 @@ def load(output_dir: Location, shard: str, xxh3: str) -> Iterator[tuple[Record, 
 def checksum(output_dir: Location, shard: str) -> str:
     """Give the xxh3 of the file, which may be large; the caller handles OSErrors."""
     hasher = xxhash.xxh3_64()
-    with storage_at(output_dir).open(records_name(shard)) as file:
+    with place_at(output_dir).open(records_name(shard)) as file:
         for start in range(0, file.size, _CHUNK):
             check()
             hasher.update(file.pread(start, _CHUNK))

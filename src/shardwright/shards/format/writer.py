@@ -22,8 +22,8 @@ from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.keys import key
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.record_members import json_member, mask_member
-from shardwright.storage.files import Hasher, Sink
-from shardwright.storage.remote import Storage
+from shardwright.storage.place import Place
+from shardwright.storage.sinks import Hasher, Sink
 from shardwright.store.facts import Facts
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import Record
@@ -36,7 +36,7 @@ class ShardWriter:
     last sample. Leaving the block before that discards the shard.
     """
 
-    def __init__(self, output: Storage, path: str, recipe: Recipe, *, sha256: bool = False) -> None:
+    def __init__(self, output: Place, path: str, recipe: Recipe, *, sha256: bool = False) -> None:
         self._output, self._path, self._recipe = output, path, recipe
         self._fast, self._beside = xxhash.xxh3_128(), xxhash.xxh3_64()
         self._secure = hashlib.sha256() if sha256 else None
@@ -136,7 +136,7 @@ class ShardWriter:
         self._position += tar.member_bytes(size)
 
 
-def publish(output: Storage, path: str) -> None:
+def publish(output: Place, path: str) -> None:
     """Give a finished shard and what belongs to it their names: the shard last."""
     for name in names_of(path):
         output.publish(name)

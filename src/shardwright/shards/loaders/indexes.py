@@ -28,7 +28,7 @@ from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.shards.format.tar import BLOCK, member_bytes
 from shardwright.shards.loaders import IndexSummary, card
 from shardwright.storage import files
-from shardwright.storage.remote import storage_at
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, names_below
 from shardwright.storage.within import is_below, require_names
 from shardwright.text import shown
@@ -164,7 +164,7 @@ def write_indexes(folder: Location, chosen: list[str], remove: bool) -> IndexSum
         fix = "pack or build it, or finish that: pack with --resume, or the same build again"
         raise InputMissingError("has no manifest", path=folder, fix=fix)
     written, removed = [], list[str]()
-    with storage_at(folder).lease():
+    with place_at(folder).lease():
         there = _content(folder / CARD_NAME) if "hf" in chosen and not remove else None
         if there is not None and not card.is_ours(there):
             raise _not_ours(folder / CARD_NAME)

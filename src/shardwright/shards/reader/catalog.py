@@ -30,7 +30,7 @@ from shardwright.shards.format.parts import require_no_parts
 from shardwright.shards.format.tarread import Fault
 from shardwright.shards.reader.components import ComponentInfo, components_of
 from shardwright.storage.files import explained
-from shardwright.storage.local import LocalStorage
+from shardwright.storage.local import LocalPlace
 from shardwright.storage.pieces import COPY, Folder, Stamp
 
 _MANIFEST = f"{STATE_FOLDER}/{manifest.MANIFEST_NAME}"
@@ -229,7 +229,7 @@ def _scan_shard(folder: Folder, place: Path, bucket: str, path: str) -> Contents
     places: list[list[tuple[int, int]]] = []
     found: list[str] = []
     stamp = folder.stamp(path)
-    with explained(place / path), LocalStorage(place).open(path) as file:
+    with explained(place / path), LocalPlace(place).open(path) as file:
         for sample in tarread.samples(file):
             if isinstance(sample, Fault):
                 fault = sample

@@ -1,0 +1,65 @@
+"""Large files that are being written, on a disk or on their way to an object store."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol, Self
+
+
+class Hasher(Protocol):
+    """What hashlib and xxhash have in common."""
+
+    def update(self, data: bytes | memoryview, /) -> None: ...  # take in some bytes
+
+
+class Sink(Protocol):
+    """A large new file that is being written; leaving the block before ``seal`` discards it."""
+
+    written: int  # bytes that are on their way to the disk or the store
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def put(self, data: bytes | memoryview) -> None:
+        """Append bytes."""
+
+    def put_from(self, fd: int, length: int, hasher: Hasher) -> int:
+        """Append bytes of an open file, and hash them; return how many it had."""
+
+    def seal(self, length: int) -> None:
+        """Check that it has this length, and that all of it is where it belongs."""
+
+
+class Gathering:
+    """Bytes are gathered in a buffer, which is emptied when it is full."""
+
+    _buffer: memoryview
+    _used = 0
+
+    def _room(self) -> int:
+        """Make room in the buffer and count it."""
+        raise NotImplementedError
+
+    def put(self, data: bytes | memoryview) -> None:
+        """Append bytes."""
+        view = memoryview(data)
+        while view:
+            part = view[: self._room()]
+            self._buffer[self._used : self._used + len(part)] = part
+            self._used += len(part)
+            view = view[len(part) :]
+
+    def put_from(self, fd: int, length: int, hasher: Hasher) -> int:
+        """Append bytes of an open file, and hash them; return how many it had."""
+        done = 0
+        while done < length:
+            room = min(self._room(), length - done)
+            target = self._buffer[self._used : self._used + room]
+            count = os.readv(fd, [target])
+            if not count:
+                break
+            hasher.update(target[:count])
+            self._used += count
+            done += count
+        return done
