@@ -109,3 +109,10 @@ def test_only_the_recipe_names_components(word: str) -> None:
 def test_modules_are_short() -> None:
     lengths = {str(path): len(path.read_text().splitlines()) for path in MODULES}
     assert {name: length for name, length in lengths.items() if length >= 400} == {}
+
+
+def test_only_storage_asks_whether_bytes_are_here_or_at_an_object_store() -> None:
+    kinds = r"isinstance\([^()]+,\s*\(?(?:urls\.)?(?:Url|Path|\w*Remote\w*|\w*Local\w*)\b"
+    asks = re.compile(rf"{kinds}|\bis_(?:url|remote|local)\(")
+    outside = [path for path in MODULES if path.parent != SOURCE / "storage"]
+    assert [str(path) for path in outside if asks.search(path.read_text())] == []

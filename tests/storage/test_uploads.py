@@ -303,6 +303,21 @@ def test_a_sequential_reader_gets_blocks_ahead(
     assert asked.most <= 4
 
 
+@pytest.mark.parametrize("start", [0, 100, 200_000])
+def test_a_sequential_reader_fetches_nothing_twice_but_where_its_ranges_grow(
+    file: Url, start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_FIRST", 1 << 10)
+    asked = Counted(file, monkeypatch)
+    with RemoteFile(file) as reader:
+        for at in range(start, reader.size, 3000):
+            reader.pread(at, 3000)
+        left = reader.size - start
+    ends = sorted((at, at + (size or 0)) for at, size in asked.ranges)
+    assert left <= sum(end - at for at, end in ends) <= left + 3 * 3000
+    assert len(ends) <= 4 + left // (1 << 16) + 1
+
+
 def test_a_random_reader_gets_only_what_it_asks_for(
     file: Url, monkeypatch: pytest.MonkeyPatch
 ) -> None:

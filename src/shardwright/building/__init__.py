@@ -93,7 +93,7 @@ def build(
     from shardwright.engine.ray import ray_of
     from shardwright.packing.flags import NONE, read_settings
     from shardwright.recipes.keys import DECODES, FITS, IDS
-    from shardwright.storage.probe import require_conditions
+    from shardwright.storage.place import place_at
     from shardwright.store.places import find_recipe
 
     switches = {"sha256": sha256, "ignore_space": ignore_space, "compile": compile}
@@ -126,11 +126,10 @@ def build(
     elif names:
         raise UsageError("--components without --from", fix="give the shards to build from")
     output = urls.place("--output-dir", file.paths["shards"] if output_dir is None else output_dir)
-    if isinstance(output, urls.Url):
-        if overwrite:
-            raise UsageError(_NO_OVERWRITE, path=output, fix="give another --output-dir")
-        if not dry_run:
-            require_conditions(output)
+    if overwrite and not place_at(output).can_replace:
+        raise UsageError(_NO_OVERWRITE, path=output, fix="give another --output-dir")
+    if not dry_run:
+        place_at(output).require_conditions()
     way = next((name for name, given in ways.items() if given), None)
     start, made = state.before(output, way)
     shards = None if from_ is None else again.load(place("--from", from_), output)

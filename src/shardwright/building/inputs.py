@@ -126,9 +126,8 @@ def _parents(place: Location) -> Iterator[Location]:
 
 
 def _find(path: Location, progress: Progress) -> Found:
-    if path.suffix.lower() == TAR and path.is_file():
-        tar, state, _ = tree.file(path)
-        return Found(tar, [], [tar], {tar: state} if state else {})
+    if path.suffix.lower() == TAR and (tar := tree.file(path)) is not None:
+        return Found(tar.path, [], [tar.path], {tar.path: tar.state} if tar.state else {})
     images, tars = sources.find_all(path, progress)
     if not images and not tars:
         if path.is_file():

@@ -81,7 +81,7 @@ class Readable:
             with files.explained(path):  # it may not be allowed to look
                 found = path.exists()
             if not found:
-                what, fix = f"is not on node {node}", place_at(path).unseen
+                what, fix = f"is not on node {node}", place_at(path).fix_if_unseen
                 raise InputMissingError(what, path=path, fix=fix)
 
 
@@ -115,7 +115,7 @@ class Shared:
             with files.explained(self.file):
                 if not self.file.exists():
                     what = f"only the driver sees this folder, node {node} does not"
-                    fix = place_at(self.folder).unseen
+                    fix = place_at(self.folder).fix_if_unseen
                     raise ShardwrightError(what, path=self.folder, fix=fix)
             files.write(mine, b"")
             files.remove(mine)
@@ -187,15 +187,18 @@ class Nodes:
         import ray
 
         deadline = time.monotonic() + _PATIENCE
-        while self.asked:
-            interrupts.check()
-            for answer in ray.wait(list(self.asked), timeout=interrupts.POLL)[0]:
-                self._take(answer)
-            if self.asked and time.monotonic() > deadline:
-                names = ", ".join(node.name for node in self.asked.values())
-                what = f"no answer for {_PATIENCE} seconds from node {names}"
-                raise ShardwrightError(what, fix="check it with ray status, and see its logs")
-        self._prepared.close()
+        try:
+            while self.asked:
+                interrupts.check()
+                for answer in ray.wait(list(self.asked), timeout=interrupts.POLL)[0]:
+                    self._take(answer)
+                if self.asked and time.monotonic() > deadline:
+                    names = ", ".join(node.name for node in self.asked.values())
+                    what = f"no answer for {_PATIENCE} seconds from node {names}"
+                    raise ShardwrightError(what, fix="check it with ray status, and see its logs")
+        finally:
+            self.asked.clear()  # what the others would answer is about files that go now
+            self._prepared.close()
 
     def _take(self, answer: Any) -> None:  # noqa: ANN401
         import ray

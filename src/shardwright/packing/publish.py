@@ -307,7 +307,7 @@ def finish(
     shards = sorted(shards, key=lambda entry: entry.path)
     if sha256:
         shards = [with_sha256(entry, output) for entry in shards]
-    if not runs:  # no sample is left local
+    if not runs:  # no sample is left here
         manifest.remove_manifest(output)
         files.withdraw(output / STATE_FOLDER / sums.SHA256_NAME)
         manifest.remove_unfinished(output, begun.plan)

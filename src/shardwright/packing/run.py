@@ -312,9 +312,10 @@ def _write(
         interrupt.add_note(f"to continue, run the same pack with --resume{instead}")
         raise
     except StorageError as error:
-        if error.fix is None:
+        same = "run the same command again"
+        if error.fix is None or same not in error.fix:
             raise
-        fix = error.fix.replace("run the same command again", "run the same pack with --resume")
+        fix = error.fix.replace(same, "run the same pack with --resume")
         raise type(error)(error.what, path=error.path, fix=fix) from error
 
 

@@ -1,1 +1,1 @@
-"""Where bytes live: durable files in local folders, locked while written."""
+"""Where bytes live: on the disks of this machine, or at an object store. Nobody else asks."""

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias
 
 import xxhash
@@ -175,9 +176,9 @@ def pieces(part: Part) -> Iterator[bytes]:
 class _FarFile(RemoteFile):
     """A file at a URL, with the errors of inputs."""
 
-    def _get(self, offset: int, size: int) -> bytes:
+    def _get(self, offset: int, size: int, stop: Event | None = None) -> bytes:
         with _explained():
-            return super()._get(offset, size)
+            return super()._get(offset, size, stop)
 
 
 def tar_file(path: str, size: int) -> TarFile:
@@ -259,6 +260,10 @@ class _FarWindow(_Window):
         super().__init__(part, -1)
         end = part.offset + part.size
         self._file = _FarFile(Url(part.path), end, part.offset, part.data, least=_LEAST)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
     def _fill(self, view: memoryview, offset: int) -> int:
         data = self._file.pread(offset, len(view))

@@ -20,7 +20,7 @@ from shardwright.storage.pieces import Piece
 
 AHEAD_BYTES = 1 << 28  # that a folder holds at most before they are asked for
 _THREADS = 16
-_NOW, _AHEAD = 0, 1
+NOW, LATER = 0, 1  # how urgent something is
 
 Result = TypeVar("Result")
 
@@ -35,7 +35,7 @@ class Pool:
         for _ in range(_THREADS):
             Thread(target=self._work, daemon=True).start()
 
-    def submit(self, call: Callable[[], Result], urgency: int = _NOW) -> Future[Result]:
+    def submit(self, call: Callable[[], Result], urgency: int = NOW) -> Future[Result]:
         """Have something done."""
         future: Future[Result] = Future()
         self._tasks.put((urgency, next(self._numbers), future, call))
@@ -88,7 +88,7 @@ class Ahead:
     def fetch(self, pieces: Sequence[Piece]) -> list[memoryview]:
         """Give pieces; raise what their fetching raised."""
         with self._lock:
-            taken = [self._take(piece) or self._begin(piece, _NOW) for piece in pieces]
+            taken = [self._take(piece) or self._begin(piece, NOW) for piece in pieces]
             self._start()
         return [future.result() for future in taken]
 
@@ -99,7 +99,7 @@ class Ahead:
                 return
             piece = self._waiting.popleft()
             self._held += size
-            self._started.setdefault(piece, []).append(self._begin(piece, _AHEAD))
+            self._started.setdefault(piece, []).append(self._begin(piece, LATER))
 
     def _begin(self, piece: Piece, urgency: int) -> Future[memoryview]:
         return self._pool.submit(lambda: self._get(piece), urgency)

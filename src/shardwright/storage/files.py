@@ -20,7 +20,7 @@ from shardwright import regular
 from shardwright.errors import ShardwrightError, StorageError, refusal
 from shardwright.interrupts import check
 from shardwright.storage.disk import Disk
-from shardwright.storage.objects import NEW, ConditionError
+from shardwright.storage.objects import NEW
 from shardwright.storage.sinks import Gathering, Hasher
 from shardwright.storage.urls import Location, Url
 
@@ -253,23 +253,26 @@ def release(path: Location, data: Callable[[], bytes]) -> None:
 
 
 def claim(path: Location, data: bytes) -> bool:
-    """Write a file; where no lock keeps others out, only if it is not there. Say whether it was."""
+    """Write a file, and give False if it was there already, where no lock keeps others out."""
     if isinstance(path, Url):
         return path.create(data)
     write(path, data)
     return True
 
 
-def replace(path: Location, data: bytes, before: bytes | None) -> None:
-    """Write a file over what was there before, or nothing.
+def version(path: Location) -> str:
+    """Tell what is there from what may be there later; blank for nothing, or under a lock."""
+    found = path.head() if isinstance(path, Url) else None
+    return found.etag if found else NEW
+
+
+def replace(path: Location, data: bytes, before: str) -> None:
+    """Write a file over the version that was there before.
 
     Where no lock keeps others out, it is a ConditionError if that has changed.
     """
     if isinstance(path, Url):
-        found = path.head()
-        if (path.read_bytes() if found else None) != before:
-            raise ConditionError("it has changed")
-        path.write(data, found.etag if found else NEW)
+        path.write(data, before)
     else:
         write(path, data)
 

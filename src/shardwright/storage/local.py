@@ -1,7 +1,6 @@
 """A folder of this machine as a place for files, by their names below it.
 
-Files are read through ``pread`` and written through a sink, and nothing else is asked of the place,
-so that shards can also be read and written elsewhere.
+``remote.RemotePlace`` has the same methods.
 """
 
 from __future__ import annotations
@@ -66,15 +65,21 @@ class LocalPlace:
 
     folder: Path
     can_replace = True  # and rename; a lock keeps other writers out
-    reads_are_requests = False  # which take time and cost money
-    unseen = "use a folder on a shared file system, or the URL of an object store"
+    reads_are_requests = False
+    fix_if_unseen = "use a folder on a shared file system, or the URL of an object store"
+
+    def matching(self, patterns: Iterable[str]) -> list[str]:
+        """Find the files whose paths below the folder match a pattern."""
+        found = (path for pattern in patterns for path in self.folder.glob(pattern))
+        return [path.relative_to(self.folder).as_posix() for path in found]
 
     def list(
-        self, suffix: str | tuple[str, ...], *, apart: bool = False, skip: Collection[str] = ()
+        self, suffix: str | tuple[str, ...], *, nested: bool = False, skip: Collection[str] = ()
     ) -> Iterator[tuple[str, int]]:
         """Give the name and size of each visible file of this suffix.
 
-        A folder with its own state was packed ``apart``, and is left out, as is what to ``skip``.
+        Folders with their own state, which were packed on their own, are left out unless
+        ``nested``; so is what to ``skip`` directly below.
         """
         for root, folders, names in os.walk(self.folder, followlinks=True):  # to another disk
             left = skip if Path(root) == self.folder else ()
@@ -83,7 +88,7 @@ class LocalPlace:
                 for name in folders
                 if not name.startswith(".")
                 and name not in left
-                and (apart or not Path(root, name, STATE_FOLDER).exists())
+                and (nested or not Path(root, name, STATE_FOLDER).exists())
             ]
             for name in names:
                 check()
@@ -104,7 +109,7 @@ class LocalPlace:
     def publish(self, name: str, condition: str | None = None) -> str:
         """Give a sealed file its name. Follow with ``files.sync_folder``, once a folder.
 
-        The condition is that nobody else has, which the lock ensures; there is no etag to give.
+        ``condition`` is ignored: the lock keeps others out. There is no etag to give.
         """
         files.publish(self.folder / (name + files.TMP_SUFFIX), self.folder / name)
         return ""

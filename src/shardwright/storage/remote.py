@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import PurePosixPath
 from threading import Event
 from typing import TYPE_CHECKING, Self
 
@@ -28,7 +29,7 @@ from shardwright.storage.objects import (
     tried,
 )
 from shardwright.storage.sinks import Gathering, Hasher
-from shardwright.storage.urls import Url
+from shardwright.storage.urls import Url, names_below
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,9 +51,9 @@ class AbortedUploadError(StorageError):
 class RemoteFile:
     """A file at an object store, read in ranges by one thread.
 
-    Asking for the next bytes takes as long as reading some MiB more. So who reads on gets larger
-    and larger ranges, at last blocks that are read side by side ahead of it. Who reads here and
-    there gets what is asked for, but at least so many bytes. ``data`` is what is known of it.
+    Asking for the next bytes takes as long as reading some MiB more. So sequential reads fetch
+    growing ranges, then four blocks ahead in parallel. Other reads fetch what is asked for, at
+    least ``least`` bytes. ``data`` is what is already known, from ``start`` on.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class RemoteFile:
         self.size = url.stat().st_size if size is None else size
         self._start, self._data = start, data
         self._least = self._ahead = least
+        self._base = 0  # where the first block begins
         self._blocks: dict[int, Future[bytes]] = {}
         self._closed = Event()
 
@@ -69,6 +71,10 @@ class RemoteFile:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading ahead."""
         self._closed.set()
         self._drop(self._blocks)
 
@@ -80,7 +86,8 @@ class RemoteFile:
             near = self._data and 0 <= at <= len(self._data) + _NEAR
             self._ahead = min(max(_FIRST, _FASTER * self._ahead), _BLOCK) if near else self._least
             self._start, self._data = self._read(offset, size)
-        return self._data[offset - self._start :][:size] if size else b""
+            at = offset - self._start
+        return self._data[at : at + size] if size else b""
 
     def ahead_of_need(self, offset: int, size: int) -> bytes:
         """Read some bytes that are needed later, when they would take a request of their own."""
@@ -88,30 +95,33 @@ class RemoteFile:
 
     def _read(self, offset: int, size: int) -> tuple[int, bytes]:
         """Read some bytes, and what follows as far as it will be asked for; give its start."""
-        first, last = offset // _BLOCK, (offset + size - 1) // _BLOCK
-        if self._ahead < _BLOCK or last - first >= _AHEAD:
+        if self._ahead < _BLOCK or size > _AHEAD * _BLOCK:
             self._drop(self._blocks)
             return offset, self._get(offset, min(max(size, self._ahead), self.size - offset))
-        from shardwright.storage.fetching import pool  # here, to keep the start light
+        from shardwright.storage.fetching import LATER, NOW, pool  # here, to keep the start light
 
+        if not self._blocks:
+            self._base = offset
+        first, last = ((at - self._base) // _BLOCK for at in (offset, offset + size - 1))
         self._drop(range(first))
-        behind = min(first + _AHEAD, -(-self.size // _BLOCK))
+        behind = min(first + _AHEAD, -((self._base - self.size) // _BLOCK))
         for number in range(first, max(last + 1, behind)):
             if number not in self._blocks:
-                self._blocks[number] = pool().submit(partial(self._block, number))
+                urgency = NOW if number <= last else LATER
+                self._blocks[number] = pool().submit(partial(self._block, number), urgency)
         found = [awaited(self._blocks[number]) for number in range(first, last + 1)]
-        return first * _BLOCK, b"".join(found)
+        return self._base + first * _BLOCK, b"".join(found)
 
     def _drop(self, numbers: Iterable[int]) -> None:
         for number in self._blocks.keys() & set(numbers):
             self._blocks.pop(number).cancel()
 
     def _block(self, number: int) -> bytes:
-        start = number * _BLOCK
-        return self._get(start, min(_BLOCK, self.size - start))
+        start = self._base + number * _BLOCK
+        return self._get(start, min(_BLOCK, self.size - start), self._closed)
 
-    def _get(self, offset: int, size: int) -> bytes:
-        return self._url.read_range(offset, size, self._closed)
+    def _get(self, offset: int, size: int, stop: Event | None = None) -> bytes:
+        return self._url.read_range(offset, size, stop)
 
 
 class Upload(Gathering):
@@ -239,25 +249,36 @@ class RemotePlace:
     """A folder at an object store."""
 
     folder: Url
-    _sealed: dict[str, Upload] = field(default_factory=dict, compare=False, repr=False)
+    _uploads: dict[str, Upload] = field(default_factory=dict, compare=False, repr=False)
     can_replace = False  # nor rename; what two writers must not both write has a condition
-    reads_are_requests = True
-    unseen = "give Ray the variables of the store on that node too, before ray start"
+    reads_are_requests = True  # which take time and cost money
+    fix_if_unseen = "give Ray the variables of the store on that node too, before ray start"
 
     def __getstate__(self) -> dict[str, object]:
-        return {"folder": self.folder, "_sealed": {}}
+        return {"folder": self.folder, "_uploads": {}}
+
+    def matching(self, patterns: Iterable[str]) -> list[str]:
+        """Find the files whose paths below the folder match a pattern."""
+        there = names_below(self.folder)
+        return [
+            name
+            for pattern in patterns
+            for name in there
+            if PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/")
+        ]
 
     def list(
-        self, suffix: str | tuple[str, ...], *, apart: bool = False, skip: Collection[str] = ()
+        self, suffix: str | tuple[str, ...], *, nested: bool = False, skip: Collection[str] = ()
     ) -> Iterator[tuple[str, int]]:
         """Give the name and size of each visible file of this suffix.
 
-        A folder with its own state was packed ``apart``, and is left out, as is what to ``skip``.
+        Folders with their own state, which were packed on their own, are left out unless
+        ``nested``; so is what to ``skip`` directly below.
         """
         start = len(self.folder.text) + 1
         found = [(url.text[start:], each.size) for url, each in self.folder.walk()]
         left = {f"{name}/" for name in skip}
-        if not apart:
+        if not nested:
             own = f"/{STATE_FOLDER}/"
             left |= {name.partition(own)[0] + "/" for name, _ in found if own in name}
         for name, size in found:
@@ -271,16 +292,16 @@ class RemotePlace:
 
     def create(self, name: str, hashers: Sequence[Hasher] = ()) -> Upload:
         """Begin a file; ``seal`` it, then ``publish`` its name."""
-        self._sealed[name] = Upload(self.folder / name, hashers)
-        return self._sealed[name]
+        self._uploads[name] = Upload(self.folder / name, hashers)
+        return self._uploads[name]
 
     def publish(self, name: str, condition: str | None = None) -> str:
         """Make a sealed file visible, and give its etag."""
-        return self._sealed.pop(name).publish(condition)
+        return self._uploads.pop(name).publish(condition)
 
     def discard(self, name: str) -> None:
         """Forget a file that was begun and is not published."""
-        if (upload := self._sealed.pop(name, None)) is not None:
+        if (upload := self._uploads.pop(name, None)) is not None:
             upload.abort()
 
     def settle(self, names: Sequence[str]) -> dict[str, str]:
@@ -293,8 +314,10 @@ class RemotePlace:
 
     def replaced(self, etags: Mapping[str, str]) -> frozenset[str]:
         """Name the files that others have replaced since they were sent."""
+        if not etags:
+            return frozenset()
         start = len(self.folder.text) + 1
-        there = {url.text[start:]: found.etag for url, found in self.folder.walk() if etags}
+        there = {url.text[start:]: found.etag for url, found in self.folder.walk()}
         return frozenset(name for name, etag in etags.items() if there.get(name) != etag)
 
     def sizes(self, names: Sequence[str]) -> dict[str, int]:

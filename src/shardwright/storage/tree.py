@@ -20,12 +20,12 @@ class Found(NamedTuple):
     fault: str | None = None  # of a folder: why it cannot be read
 
 
-def file(path: Location) -> Found:
-    """Give a file that exists."""
+def file(path: Location) -> Found | None:
+    """Give a file, if there is one."""
     if isinstance(path, Url):
-        there = path.stat()
-        return Found(path.text, (there.st_size, there.st_mtime_ns))
-    return Found(str(path))
+        there = path.head()
+        return Found(path.text, (there.size, there.mtime_ns)) if there else None
+    return Found(str(path)) if path.is_file() else None
 
 
 def walk(folder: Location, warn: Callable[[str], None]) -> Iterator[Iterable[Found]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from shardwright.errors import InputMissingError
+from shardwright.errors import InputMissingError, StorageError
 from shardwright.interrupts import check
 from shardwright.layout import BUCKET_PREFIX, JSONL_NAME, STATE_FOLDER
 from shardwright.recipes import Component
 from shardwright.storage import files
+from shardwright.storage.paths import exists
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, names
 from shardwright.store import commands
 from shardwright.store.records import NOT_JSON
@@ -24,7 +25,8 @@ _MANIFEST = "manifest.json"  # of a shard folder
 
 def is_store(folder: Location) -> bool:
     """Whether a folder holds the metadata of a store, merged or in a journal."""
-    return not {JSONL_NAME, JSONL_NAME + files.TMP_SUFFIX}.isdisjoint(names(folder))
+    jsonl = str(folder / JSONL_NAME)
+    return exists(jsonl) or exists(jsonl + files.TMP_SUFFIX)
 
 
 class _Settings(msgspec.Struct):
@@ -55,13 +57,17 @@ def holds_shards(folder: Location) -> bool:
 
 
 def _is_split(folder: Location, listed: list[str]) -> bool:
-    for name in listed:
-        path = folder / name / STATE_FOLDER / _MANIFEST
-        with suppress(OSError, *NOT_JSON):
-            runs = msgspec.json.decode(files.read(path), type=_Packed).runs
-            if any(run.settings.part == name for run in runs):
-                return True
-    return False
+    def is_part(name: str) -> bool:
+        try:
+            data = files.read(folder / name / STATE_FOLDER / _MANIFEST)
+            runs = msgspec.json.decode(data, type=_Packed).runs
+        except StorageError:  # of an object store, which is out of reach
+            raise
+        except (OSError, *NOT_JSON):
+            return False
+        return any(run.settings.part == name for run in runs)
+
+    return any(place_at(folder).each(is_part, listed))
 
 
 def require_merged(store: Store) -> None:

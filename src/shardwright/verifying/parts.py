@@ -104,7 +104,7 @@ def _tars(folder: Location, parts: Mapping[str, Location]) -> Iterator[str]:
 
     Those of an own packing count too.
     """
-    for path, _ in place_at(folder).list(TAR, apart=True, skip=parts):
+    for path, _ in place_at(folder).list(TAR, nested=True, skip=parts):
         yield path.partition("/")[0]
 
 

@@ -246,7 +246,7 @@ def load_unfinished(output_dir: Location) -> Unfinished | None:
 
 
 def save_manifest(output_dir: Location, manifest: Manifest, *, adds: bool = True) -> None:
-    """Publish the manifest; where shards are only added, only over the one that it adds to.
+    """Publish the manifest; at an object store, raise if it is not over the one that it adds to.
 
     One that ``adds`` nothing has the same runs, of which something else is noted.
     """
@@ -254,15 +254,14 @@ def save_manifest(output_dir: Location, manifest: Manifest, *, adds: bool = True
     if place_at(output_dir).can_replace:
         files.write(path, _encode(manifest))
         return
-    there = _read(path)
-    before = _plans(decode_manifest(there, path) if there is not None else None)
-    after = _plans(manifest)
+    version = files.version(path)
+    before, after = _plans(load_manifest(output_dir) if version else None), _plans(manifest)
     if adds and before == after:  # a run of the same plan was faster
         return
     try:
         if before != (after[:-1] if adds else after):
             raise ConditionError
-        files.replace(path, _encode(manifest), there)
+        files.replace(path, _encode(manifest), version)
     except ConditionError:
         raise _written_to(path) from None
 

@@ -29,7 +29,7 @@ from shardwright.shards.format.tar import BLOCK, member_bytes
 from shardwright.shards.loaders import IndexSummary, card
 from shardwright.storage import files
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location, names_below
+from shardwright.storage.urls import Location
 from shardwright.storage.within import is_below, require_names
 from shardwright.text import shown
 
@@ -193,7 +193,7 @@ def write_indexes(folder: Location, chosen: list[str], remove: bool) -> IndexSum
 
 def present(folder: Location, loader: str) -> Iterator[str]:
     """Find the files that a loader would use; a card only if it is ours."""
-    for name in _matching(folder, LOADERS[loader].owns):
+    for name in place_at(folder).matching(LOADERS[loader].owns):
         if name != CARD_NAME or card.is_ours(files.read(folder / name)):
             yield name
 
@@ -294,16 +294,11 @@ def _sync_folders(folder: Location, names: Iterable[str]) -> None:
 
 
 def _remove_half_written(folder: Location, loader: str) -> None:
-    """Remove the temporary files of a killed run."""
-    patterns = (_RECORD, *LOADERS[loader].owns)
-    for name in _matching(folder, [pattern + files.TMP_SUFFIX for pattern in patterns]):
-        files.remove(folder / name)
-
-
-def _matching(folder: Location, patterns: Iterable[str]) -> list[str]:
-    """Find the files whose paths below a folder match a pattern."""
-    there = names_below(folder)
-    return [name for pattern in patterns for name in there if _matches(name, [pattern])]
+    """Remove the temporary files of a killed run, where there are any."""
+    place, patterns = place_at(folder), (_RECORD, *LOADERS[loader].owns)
+    if place.can_replace:
+        for name in place.matching([pattern + files.TMP_SUFFIX for pattern in patterns]):
+            files.remove(folder / name)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

@@ -180,7 +180,7 @@ def _one_shape(view: View, field: str) -> str:
     if component is None or not component.follows_picture or component.source == "elsewhere":
         return what
     name, settings = view.folder.name, view.catalog.settings
-    url = "://" in name
+    url = not view.folder.can_replace
     if (inputs := view.catalog.built_from) is not None:
         where = "another --output-dir" if url else "--overwrite"
         images = " ".join(map(quoted, inputs)) or "the images"
