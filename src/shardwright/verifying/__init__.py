@@ -62,6 +62,7 @@ def verify(
     """
     # Imported where they are needed, for a quick start.
     from shardwright.engine.ray import ray_of, tasks_on
+    from shardwright.storage.place import place_at
     from shardwright.store.folders import is_store
     from shardwright.store.places import find_recipe
 
@@ -76,6 +77,8 @@ def verify(
                 fix = "give --against the images that the shards show"
                 raise UsageError(f"{flag} is for samples that are recomputed", fix=fix)
     ray, report = ray_of(engine, ray_address), progress or Progress()
+    if not place_at(target).reads_are_requests:  # else only if nothing is found there
+        _require_folder(target)
     seen = [target, *([] if source is None else [source])]
     with tasks_on(ray, workers, report.warn, reads=seen) as where:
         asked = _Asked(target, source, file, read_data, loaders, count, device)
