@@ -133,8 +133,11 @@ PACKS = (
     case(
         "pack-more", "derive-more", "shardwright pack", "shardwright pack --resume", engines="two"
     ),
-    case("pack-limit", "derive", f"{PACK} --shuffle --seed 3 --limit 4", engines="two"),
-    case("pack-bucket", "derive", f"{PACK} --bucket {{bucket}}", "shardwright status"),
+    case("pack-limit", "derive", f"{PACK} --shuffle --seed 3 --limit 4", engines="two ray"),
+    case(
+        *("pack-bucket", "derive", f"{PACK} --bucket {{bucket}}", "shardwright status"),
+        engines="two ray",
+    ),
     case(
         *("pack-split", "derive", f"{PACK} --split val=40%", "shardwright verify data/shards"),
         engines="two ray",
@@ -157,20 +160,20 @@ PACKS = (
             "shardwright pack --append --dry-run",
         ),
         "shardwright pack --append --shard-size 2",
-        engines="two",
+        engines="two ray",
         again="",
     ),
     case("pack-append-nothing", "pack", "shardwright status", "shardwright pack --append"),
     case(
         *("pack-overwrite", "pack", f"{PACK} --overwrite --shuffle --dry-run"),
         "shardwright pack --overwrite --shuffle --shard-size 3",
-        engines="two",
+        engines="two ray",
         again="",
     ),
     case(
         *("pack-overwrite-bucket", "pack"),
         "shardwright pack --overwrite --bucket {bucket} --shard-size 1",
-        engines="two",
+        engines="two ray",
     ),
     case(
         *("pack-sync", "prune", "shardwright status", "shardwright pack --append"),
@@ -231,6 +234,7 @@ PACKS = (
 BUILDS = (
     case("build", "inputs", BUILD, engines="two ray", again=""),
     case("build-dry-run", "inputs", f"{BUILD} --dry-run", f"{BUILD} --dry-run --limit 2 --json"),
+    case("build-overwrite-dry-run", "build", f"{BUILD} --overwrite --dry-run"),
     case("build-again", "build", BUILD, "shardwright build --append"),
     case(
         *("build-interrupted", "inputs", f"killed commits/000001.json {BUILD}"),
@@ -263,7 +267,7 @@ BUILDS = (
         "inputs",
         f"{BUILD} tars/00000.tar",
         "shardwright verify data/shards",
-        engines="two",
+        engines="two ray",
     ),
     case("build-both", "inputs", f"{BUILD} tars data/approved", engines="two"),
     case(
@@ -315,12 +319,14 @@ URLS = (
     case(
         *("build-from-url", "inputs", "upload data/approved images", "upload tars tars"),
         f"{BUILD} s3://golden/images s3://golden/tars/00000.tar",
+        engines="two ray",
         url=True,
     ),
     case(
         *("build-url-to-url", "inputs", "upload data/approved images"),
         *(f"{BUILD} s3://golden/images {TO_URL}", f"{BUILD} s3://golden/images {TO_URL}"),
         f"{BUILD} s3://golden/images {TO_URL} --shuffle",
+        engines="two ray",
         url=True,
     ),
     case(
@@ -332,6 +338,15 @@ URLS = (
         *("pack-to-url", "derive", f"{PACK} {TO_URL}", f"{PACK} {TO_URL}", *MORE),
         *("shardwright derive", f"shardwright pack {TO_URL} --append"),
         *(f"shardwright pack {TO_URL} --sync", f"shardwright pack {TO_URL} --overwrite"),
+        url=True,
+    ),
+    case(
+        *("dry-run-at-url", "derive", f"{PACK} {TO_URL} --dry-run", f"{BUILD} {TO_URL} --dry-run"),
+        url=True,
+    ),
+    case(
+        *("build-tar-to-url", "inputs", f"{BUILD} tars/00000.tar {TO_URL}"),
+        engines="two ray",
         url=True,
     ),
     case(
@@ -460,6 +475,14 @@ SHOWN = (
             "shardwright recipe sdxl --init mine.toml",
         ),
         *("write bad.toml 'extends = 1'", "shardwright recipe bad.toml"),
+    ),
+    case(
+        "bad-flag",
+        "inputs",
+        *(
+            f"shardwright {name} --nope"
+            for name in ("migrate", "status", "verify", "look", "index", "recipe", "demo")
+        ),
     ),
     case(
         *("demo", "inputs", "shardwright demo shown --pictures 3"),

@@ -28,7 +28,10 @@ def shown(value: object, indent: str) -> str:
     if not inspect.isfunction(value):
         return ""
     signature = inspect.signature(value)
-    lines = [f"\n{indent}    {parameter}" for parameter in signature.parameters.values()]
+    lines = []
+    for parameter in signature.parameters.values():
+        by_name = ", by name only" * (parameter.kind is parameter.KEYWORD_ONLY)
+        lines.append(f"\n{indent}    {parameter}{by_name}")
     return "".join([*lines, f"\n{indent}    -> {signature.return_annotation}"])
 
 

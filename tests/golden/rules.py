@@ -43,6 +43,9 @@ HELD = (
 # that is killed leaves it there.
 IGNORED = re.compile(r"s3://.*/\.shardwright/probe-[0-9a-f]{16}")
 
+# A folder that torch makes among the temporary files as soon as it is imported.
+OF_TORCH = re.compile(r"torchinductor_\w+")
+
 
 def printed(text: str, folder: Path) -> str:
     """Give what a command has printed without what differs by machine and run."""

@@ -200,10 +200,16 @@ class Workshop:
 
     def finish(self, words: list[str], engine: str = "one", **hook: str) -> Done:
         """Run a command to its end."""
+        before = self._temporary()
         process = self.start(words, engine, **hook)
         out, err = process.communicate(timeout=300)
+        assert hook or self._temporary() <= before, f"left: {self._temporary() - before}"
         assert "Traceback (most recent call last)" not in err, err  # which is never expected
         return Done(words, process.returncode, out, err)
+
+    def _temporary(self) -> set[Path]:
+        found = (self.root / "tmp").rglob("*")
+        return {path for path in found if not rules.OF_TORCH.fullmatch(path.name)}
 
     def changes_of(self, words: list[str]) -> list[str]:
         """Run a command; give its calls that change something here, in their order."""
