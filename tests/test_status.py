@@ -15,7 +15,6 @@ from shardwright import BucketStatus, ComponentStatus, verify
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.store import provenance
-from shardwright.store.provenance import Entry
 from tests.commands import run
 from tests.derive.pictures import array_path, make_images, sketch
 from tests.store.small import FOLDERS, SmallStore, small_store
@@ -303,14 +302,6 @@ def test_status_counts_images_that_failed(tmp_path: Path) -> None:
     done = run("status", "--derived-dir", derived)
     assert f"could not be derived: 1 image, listed in {listed}" in done.stdout
     assert f"{derived}: 1 record, 1 ready" in done.stdout
-
-
-def test_a_recompute_that_was_cut_short_comes_before_packing(store: SmallStore) -> None:
-    entry = Entry({"encoders": "sketch"}, "", recompute="replacing")
-    provenance.write(store.root, {"vae": entry})
-    status = shardwright.status(derived_dir=store.root)
-    assert next_command(store.root).startswith("shardwright derive IMAGES ")
-    assert status.next_reason == "a recompute of vae was interrupted"
 
 
 def test_a_provenance_that_cannot_be_read_does_not_stop_status(store: SmallStore) -> None:

@@ -284,22 +284,3 @@ def test_of_many_images_the_profiles_are_estimated_from_some(
     assert (ignored.count, ignored.example) == (7 * 2 // 3, str(folder / "wide0.png"))
     assert "colour profile ignored in about 4 images, for example" in capsys.readouterr().err
     assert f"profile_ignored: about 4 (for example {folder}/wide0.png)" in describe(summary)
-
-
-def test_a_recompute_that_an_older_version_left_unfinished_goes_on_by_its_rule(
-    tmp_path: Path,
-) -> None:
-    folder, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
-    add(folder, "wide", PROPHOTO_PROFILE)
-    sketch(folder, derived)
-    make_old(derived)
-    path = derived / ".shardwright/provenance.json"
-    found = json.loads(path.read_text())
-    found["components"]["vae"]["recompute"] = "making"
-    path.write_text(json.dumps(found))
-    array_path(derived, "vae", "wide").unlink()
-    add(tmp_path / "plain", "wide", b"")
-    sketch(tmp_path / "plain", tmp_path / "stored")
-    assert sketch(folder, derived).components["vae"].made == 1
-    assert "recompute" not in provenance(derived)["vae"]
-    assert made(derived, "vae") == made(tmp_path / "stored", "vae")

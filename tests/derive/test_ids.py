@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import shardwright
 from shardwright import build, pack, verify
 from shardwright.deriving.naming import spelt
-from shardwright.errors import ProvenanceError, SourceChangedError, UsageError
+from shardwright.errors import ProvenanceError, UsageError
 from shardwright.progress import Lines
 from shardwright.storage.files import using
 from shardwright.store.facts import first_ids
@@ -258,12 +258,10 @@ def test_after_a_kill_no_run_goes_on_with_the_old_ids(images: Path, tmp_path: Pa
     sketch(images, derived)
     with using(disk := WatchedDisk()):
         sketch(images, shutil.copytree(derived, tmp_path / "full"), ids="path", update=True)
-    noted = next(n for n, call in enumerate(disk.calls, 1) if "rearrange.json" in call.path)
-    with using(KillingDisk(noted + 8)), pytest.raises(Killed):
+    noted = next(n for n, call in enumerate(disk.calls, 1) if call.path.endswith("/steps.jsonl"))
+    with using(KillingDisk(noted + 4)), pytest.raises(Killed):
         sketch(images, derived, ids="path", update=True)
-    assert (derived / ".shardwright/rearrange.json").exists()
-    with pytest.raises(SourceChangedError, match="an interrupted run has renamed its images"):
-        sketch(images, derived)
+    assert (derived / ".shardwright/steps.jsonl").exists()
     assert sketch(images, derived).already_complete == 2
     assert contents(derived) == contents(tmp_path / "full")
 

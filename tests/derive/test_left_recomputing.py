@@ -1,49 +1,56 @@
-"""Stores that an earlier version left in the middle of a recompute are finished by this one.
+"""Stores that an earlier version left in the middle of a change are refused by name, and stay.
 
-The archives were made by killing ``derive --recompute`` between two disk calls, in each of the
-states that ``provenance.json`` can be left in: see FORMAT.md.
+The archives were made by killing ``derive --recompute`` of an early version between two disk calls.
 """
 
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from shardwright import pack, verify
-from shardwright.errors import ProvenanceError
-from tests.derive.pictures import sketch, store_records
-from tests.derive.test_derive import arrays, provenance
+from shardwright import pack, status, verify
+from shardwright.errors import UsageError
+from tests.derive.pictures import sketch
+from tests.faults import contents
 
 ARCHIVES = Path(__file__).parent / "interrupted"
-RECOMPUTED: dict[str, list[str]] = {
-    "removing": ["vae"],
-    "making": ["vae"],
-    "replacing": ["vae", "t5"],
+COMMANDS: dict[str, Callable[[Path], object]] = {
+    "derive": lambda derived: sketch(Path("images"), derived),
+    "derive --recompute": lambda derived: sketch(Path("images"), derived, recompute=["vae"]),
+    "pack": lambda derived: pack(derived_dir=derived, output_dir="shards", workers=1),
+    "verify": lambda derived: verify(derived, workers=1),
+    "status": lambda derived: status(derived_dir=derived, workers=1),
 }
 
 
-@pytest.mark.parametrize("state", RECOMPUTED)
-@pytest.mark.parametrize("flag", ["same command", "plain derive"])
-def test_a_recompute_that_an_earlier_version_left_is_finished(
-    state: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def require_refused(derived: Path, what: str) -> None:
+    before = contents(derived)
+    for command in COMMANDS.values():
+        with pytest.raises(UsageError) as error:
+            command(derived)
+        assert f"{what}, by an earlier version of Shardwright, is not finished" in str(error.value)
+        assert "finish it with that version" in str(error.value)
+        assert contents(derived) == before
+
+
+@pytest.mark.parametrize(
+    ("state", "names"), [("removing", "vae"), ("making", "vae"), ("replacing", "t5 and vae")]
+)
+def test_a_recompute_that_an_earlier_version_left_is_refused(
+    state: str, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with tarfile.open(ARCHIVES / f"{state}.tar.xz") as archive:
         archive.extractall(filter="data")
-    images, derived = Path("images"), Path("derived")
-    left = {name: entry.get("recompute") for name, entry in provenance(derived).items()}
-    assert {left[name] for name in RECOMPUTED[state]} == {state}
-    with pytest.raises(ProvenanceError, match="is not finished"):
-        pack(derived_dir=derived, output_dir="shards")
-    options: dict[str, Any] = {}
-    if flag == "same command":
-        options["recompute"] = RECOMPUTED[state]
-    assert sketch(images, derived, **options).failed == 0
-    sketch(images, Path("fresh"))
-    assert arrays(derived) == arrays(Path("fresh"))
-    assert store_records(derived) == store_records(Path("fresh"))
-    assert not any(entry.get("recompute") for entry in provenance(derived).values())
-    assert verify(derived, read_data=True).findings == []
+    require_refused(Path("derived"), f"a recompute or update of {names}")
+
+
+def test_a_list_of_renamed_images_that_an_earlier_version_left_is_refused(
+    images: Path, derived: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(images.parent)
+    (derived / ".shardwright/rearrange.json").write_text('[{"removed": ["img000"]}]')
+    require_refused(derived, "renaming or removing images")

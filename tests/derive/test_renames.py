@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardwright import pack, status, verify
+from shardwright import look, pack, status, verify
 from shardwright.deriving.changes import find
 from shardwright.deriving.sources import Source
 from shardwright.errors import ProvenanceError
@@ -16,9 +16,8 @@ from shardwright.layout import JSONL_NAME
 from shardwright.progress import Lines
 from shardwright.storage.files import using
 from shardwright.store import facts as store_facts
-from shardwright.store import rearrange
 from shardwright.store.facts import first_ids
-from shardwright.store.rearrange import Name
+from shardwright.store.renames import Name, Renames
 from shardwright.store.store import Store
 from tests.derive.pictures import array_path, gradient, save, sketch, store_records
 from tests.derive.updates import (
@@ -138,7 +137,7 @@ def test_ids_in_use_are_exchanged_in_records_arrays_and_facts(derived: Path) -> 
         "img002": Name("img003", "d.png"),
         "img003": Name("new", "n.png"),
     }
-    rearrange.apply(store, renamed, [])
+    Renames(renamed, []).apply(store)
     ids = ["img001", "img000", "img003", "new"]
     assert [record["image_id"] for record in store_records(derived)] == ids
     assert [record["image_path"] for record in store_records(derived)] == [
@@ -211,25 +210,32 @@ def test_only_files_of_the_size_of_one_that_is_gone_are_read(
     assert read == []
 
 
-def test_a_store_in_the_middle_of_renaming_is_neither_packed_nor_called_valid(
+def test_a_store_in_the_middle_of_renaming_is_read_by_no_command(
     images: Path, derived: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rename(images, "img001", "renamed")
     copy = shutil.copytree(derived, tmp_path / "copy")
     with using(disk := WatchedDisk()):
         sketch(images, copy, update=True)
-    moved = next(n for n, call in enumerate(disk.calls) if call.path.endswith("renamed.npy"))
-    with using(KillingDisk(moved + 2)), pytest.raises(Killed):
+    moved = next(n for n, call in enumerate(disk.calls, 1) if call.path.endswith("renamed.npy"))
+    with using(KillingDisk(moved + 1)), pytest.raises(Killed):
         sketch(images, derived, update=True)
-    with pytest.raises(ProvenanceError, match="renaming or pruning images is not finished"):
-        pack(derived_dir=derived, output_dir=tmp_path / "shards", workers=1)
-    assert "rearrange_unfinished" in {each.kind for each in verify(derived, workers=1).findings}
-    assert status(derived_dir=derived, workers=1).next_command is not None
-    sketch(images, derived, dry_run=True, progress=Lines())
-    assert "rearrange.json: left by a killed run; the next run finishes it" in (
-        capsys.readouterr().err
-    )
-    sketch(images, derived)
+    before = contents(derived)
+    for read in (
+        lambda: pack(derived_dir=derived, output_dir=tmp_path / "shards", workers=1),
+        lambda: verify(derived, workers=1),
+        lambda: status(derived_dir=derived, workers=1),
+        lambda: look(derived, report=tmp_path / "report.html"),
+    ):
+        with pytest.raises(ProvenanceError) as error:
+            read()
+        assert f"{derived}: the renaming of 1 image was interrupted" in str(error.value)
+        assert f"to finish it, run shardwright derive {images}" in str(error.value)
+    with pytest.raises(ProvenanceError, match="run the same command without --dry-run"):
+        sketch(images, derived, dry_run=True)
+    assert contents(derived) == before
+    sketch(images, derived, progress=Lines())
+    assert "finished the interrupted renaming of 1 image\n" in capsys.readouterr().err
     assert contents(derived) == contents(copy)
 
 

@@ -79,7 +79,29 @@ def expected(name: str) -> dict[str, str | None]:
     return {path: digest or None for digest, path in found}
 
 
-@pytest.mark.parametrize("name", present.KILLED)
+REFUSED = ("update", "prune")  # which were begun in another way
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_update_that_was_killed_is_refused_by_name_and_can_be_deleted(
+    name: str, laid_out: Layout
+) -> None:
+    shop = laid_out(f"killed/{name}")
+    last, before = str(shop.steps_of(CASES[name])[-1]), shop.tree()
+    for command in ("shardwright status", last):
+        done = shop.finish(command.split()[1:])
+        assert done.returncode == 2
+        assert (
+            "by an earlier version of Shardwright, is not finished; finish it with" in done.stderr
+        )
+    assert shop.tree() == before
+    shutil.rmtree(shop.folder / "data/derived/.shardwright/next")
+    run(shop, last, (0, 3))
+    tree, after = shop.tree(), expected(name)
+    assert {path: tree.get(path) for path in after} == after
+
+
+@pytest.mark.parametrize("name", [name for name in present.KILLED if name not in REFUSED])
 def test_a_run_that_was_killed_can_be_looked_at_and_ends_like_one_that_was_not(
     name: str, laid_out: Layout
 ) -> None:

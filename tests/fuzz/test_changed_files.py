@@ -119,7 +119,7 @@ STORE: dict[str, Run] = {
     "pack": lambda world: pack(world, "new"),
 }
 SWAP: dict[str, Run] = {
-    "derive": lambda world: derive(world, "swap"),
+    "derive": lambda world: derive(world, "swap", recompute=["vae"]),
     "status": status("swap"),
     "verify": verified("swap"),
 }
@@ -158,7 +158,7 @@ FILES = {
     f"store/{STATE}/provenance.json": STORE,
     f"store/{STATE}/recipe.json": STORE,
     f"store/{STATE}/paths.json": STORE,
-    f"store/{STATE}/rearrange.json": STORE,
+    f"store/{STATE}/steps.jsonl": STORE,
     f"store/{STATE}/failures.jsonl": STORE,
     f"{NEXT}/{JSONL}": SWAP,
     f"{NEXT}/{STATE}/facts.jsonl": SWAP,
@@ -166,14 +166,20 @@ FILES = {
     f"{NEXT}/{STATE}/recipe.json": SWAP,
 }
 STEPS = [
-    {"renamed": {"img000": ["other", "other.png"]}, "removed": ["img001"], "jsonl": JSONL},
-    {"renamed": {}, "removed": [], "ids": "path", "jsonl": JSONL},
+    {"what": "change of images"},
+    ["vae_latents/img000.npy.tmp", "vae_latents/img000.npy"],
+    [None, "vae_latents/img001.npy"],
+    [f"{STATE}/next/t5_hidden/", "t5_hidden/"],
+    [None, f"{STATE}/next/"],
 ]
 FAILURE = {
     "image_id": "img001", "image_path": "images/img001.png", "reason": "broken_image",
     "detail": "cut off", "components": ["t5"],
 }  # fmt: skip
-MADE = {"rearrange.json": STEPS, "failures.jsonl": FAILURE}  # which only some stores have
+MADE: dict[str, list[Any]] = {
+    "steps.jsonl": STEPS,
+    "failures.jsonl": [FAILURE],
+}  # which only some stores have
 
 
 @pytest.mark.parametrize(
@@ -240,7 +246,7 @@ def test_a_file_that_says_something_odd_ends_in_an_error_of_ours_or_is_of_no_mat
         restored(world, file.partition("/")[0], "new")
         (path,) = world.glob(file) if "*" in file else [world / file]
         if (made := MADE.get(path.name)) is not None:
-            path.write_text(json.dumps(made))
+            path.write_text("".join(f"{json.dumps(line)}\n" for line in made))
         edit(path, change(draw, told), "")
         follow(world, path)
         try:

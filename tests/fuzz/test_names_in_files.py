@@ -110,20 +110,22 @@ def inner(key: str, put: Put) -> Put:
     return changed
 
 
-def removed(document: Document, name: str) -> None:
-    document[:] = [{"removed": [name]}]
+def step(source: str | None, target: str | None) -> Put:
+    """Make a list of one step, which has the name where there is None, unless it is a removal."""
+
+    def put(document: Document, name: str) -> None:
+        made = [None, name] if source is target is None else [source or name, target or name]
+        document[:] = [{"what": "change"}, made]
+
+    return put
 
 
-def renamed_from(document: Document, name: str) -> None:
-    document[:] = [{"renamed": {name: ["other", "other.png"]}}]
+def removed_folder(document: Document, name: str) -> None:
+    document[:] = [{"what": "change"}, [None, f"{name}/"]]
 
 
-def renamed_to(document: Document, name: str) -> None:
-    document[:] = [{"renamed": {"img000": [name, "other.png"]}}]
-
-
-def jsonl(document: Document, name: str) -> None:
-    document[:] = [{"removed": ["img000"], "jsonl": name}]
+def filled_folder(document: Document, name: str) -> None:
+    document[:] = [{"what": "change"}, ["vae_latents/", f"{name}/"]]
 
 
 def loader_file(loader: str) -> Put:
@@ -191,7 +193,7 @@ RESUME: dict[str, Run] = {
 SYNC: dict[str, Run] = {"pack --sync": lambda world: pack(world, "synced", sync=True)}
 DERIVE: dict[str, Run] = {"derive": derive}
 BUILD: dict[str, Run] = {"build": build}
-SWAP: dict[str, Run] = {"derive": lambda world: derive(world, "swap")}
+SWAP: dict[str, Run] = {"derive": lambda world: derive(world, "swap", recompute=["vae"])}
 NEXT = f"swap/{STATE}/next"
 VICTIM_BUCKET = f"victim/bucket_{BUCKET}"
 ARRAY = "neighbour/vae_latents/img000"  # without its suffix
@@ -238,18 +240,17 @@ FIELDS = [
         "changes before a sync", f"synced/{UNFINISHED}", "synced", f"victim/{SHARD}",
         changes_before, SYNC,
     ),
-    Field("removed", f"store/{STATE}/rearrange.json", "store/vae_latents", ARRAY, removed, DERIVE),
-    Field(
-        "renamed from", f"store/{STATE}/rearrange.json", "store/vae_latents", ARRAY,
-        renamed_from, DERIVE,
+    *(
+        Field(what, f"store/{STATE}/steps.jsonl", "store", f"{ARRAY}.npy", put, DERIVE)
+        for what, put in {
+            "removed": step(None, None),
+            "renamed from": step(None, "vae_latents/img000.npy"),
+            "renamed to": step("vae_latents/img000.npy", None),
+        }.items()
     ),
-    Field(
-        "renamed to", f"store/{STATE}/rearrange.json", "store/vae_latents", ARRAY,
-        renamed_to, DERIVE,
-    ),
-    Field(
-        "jsonl", f"store/{STATE}/rearrange.json", "store",
-        "neighbour/approved_image_dataset.jsonl", jsonl, DERIVE,
+    *(
+        Field(what, f"store/{STATE}/steps.jsonl", "store", "neighbour/vae_latents", put, DERIVE)
+        for what, put in {"removed folder": removed_folder, "filled folder": filled_folder}.items()
     ),
     *(
         Field(

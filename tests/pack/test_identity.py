@@ -219,6 +219,24 @@ def test_status_does_not_advise_to_sync_shards_of_another_store(
     assert (found.next_command, found.next_reason) == (None, why)
 
 
+def test_verify_does_not_advise_to_sync_or_append_to_shards_of_another_store(
+    first: Path, output: Path, tmp_path: Path
+) -> None:
+    packed(first, output)
+    second = tmp_path / "b/derived"
+    make_images(tmp_path / "others", 5, TINY)
+    replace_one(tmp_path / "others", 0, seed=9)
+    sketch(tmp_path / "others", second)
+    report = verify(output, against=second, workers=1)
+    assert report.outdated
+    found = [finding for finding in report.findings if finding.kind != "own_size"]
+    assert {finding.kind for finding in found} > {"left_out"}
+    for finding in found:
+        assert finding.fix.startswith("the shards were packed from another store")
+        assert "--sync" not in finding.fix
+        assert "--append" not in finding.fix
+
+
 def test_a_store_without_an_identity_does_not_replace_that_of_the_shards(
     first: Path, output: Path, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def derive(
     remembered captions file, NoSpaceError if the arrays do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
+    from shardwright.deriving import opening
     from shardwright.deriving.run import run
     from shardwright.deriving.settings import Request, all_devices
     from shardwright.deriving.wanted import wanted
@@ -108,10 +109,13 @@ def derive(
     discard = names == [_NONE]
     if update and names:
         raise UsageError("--update with --recompute", fix="give one of them")
+    derived = place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir)
+    metadata, progress = place_or_none("--jsonl", jsonl), progress or Progress()
+    opening.finish(derived, metadata, progress, dry_run=dry_run)
     store, used, choice, loaded = wanted(
         file,
-        place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir),
-        place_or_none("--jsonl", jsonl),
+        derived,
+        metadata,
         fit=fit,
         decode=decode,
         ids=ids,
@@ -168,7 +172,7 @@ def derive(
         dry_run=dry_run,
     )
     used_part = cores_used()
-    summary = run(request, progress or Progress())
+    summary = run(request, progress)
     summary.cores_used = round(used_part(), 4)
     return summary
 

@@ -1,14 +1,12 @@
 """Recomputed components: a new generation beside the arrays in use, which replaces them at the end.
 
 A run that recomputes writes everything to ``DERIVED_DIR/.shardwright/next``, which is laid out like
-a store; a record there comes after its arrays. Until the swap the store does not change. The swap
-is recorded in its provenance first, and every step can be repeated, so the next run finishes a swap
-that was interrupted.
+a store; a record there comes after its arrays. Until all is made the store does not change. Then
+arrays, records, facts, recipe and provenance change together, in steps.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,11 +15,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from shardwright.errors import DamageError, ProvenanceError, StorageError
-from shardwright.interrupts import check
 from shardwright.progress import quantity
 from shardwright.recipes import Component
 from shardwright.recipes.compare import bucket_changes, changes
 from shardwright.storage import files
+from shardwright.storage.steps import Steps
 from shardwright.store import facts, journal, provenance, records
 from shardwright.store.facts import ImageFile
 from shardwright.store.folders import array_ids
@@ -76,14 +74,29 @@ class Generation:
                 )
 
     def swap(self) -> None:
-        """Put the new arrays in use, and delete the old ones of images that are ``missing``."""
-        for component, missing in self.missing().items():
-            for image_id in missing:
-                files.remove(self.used.array(component, image_id))
-        entries = {c.name: replace(e, recompute="swapping") for c, e in self.entries.items()}
-        before = provenance.read(self.used.folder)
-        provenance.write(self.used.folder, provenance.joined(before, entries))
-        finish(self.used)
+        """Put the new arrays in use, and remove the old ones of images that are ``missing``."""
+        new, used = self.store, self.used
+        entries = {c.name: replace(e, update=False) for c, e in self.entries.items()}
+        made = dict.fromkeys(record["image_id"] for record in made_in(new))
+        with Steps(used.folder, name_of({c.name: e for c, e in self.entries.items()})) as steps:
+            for component, missing in self.missing().items():
+                for image_id in missing:
+                    steps.remove(used.array(component, image_id))
+            journal.apply(new.jsonl, used.jsonl, made, partial(_combined, new), steps)
+            journal.apply(facts.path_of(new), facts.path_of(used), made, steps=steps)
+            before = provenance.read(used.folder)
+            provenance.write(used.folder, provenance.joined(before, entries), steps)
+            used.record(steps)
+            for component in used.recipe.components:
+                names = {image_id + component.extension for image_id in made}
+                for path in new.arrays(component).glob("*"):  # of records that were not written
+                    if path.name not in names:
+                        files.remove(path)
+                for path in used.arrays(component).glob(f"*{files.TMP_SUFFIX}"):
+                    files.remove(path)
+                steps.rename_all(new.arrays(component), used.arrays(component))
+            steps.rename_all(new.empties, used.empties)
+            steps.remove_all(new.folder)
 
     def _recipe_changes(self, begun: Mapping[str, Entry]) -> list[str]:
         """List what is different in the recipe since this recompute was begun."""
@@ -146,8 +159,6 @@ def files_in(new: Store) -> dict[str, ImageFile | None]:
 def unfinished(store: Store) -> tuple[dict[str, Entry], int]:
     """Give what is recomputed but not in use yet, and the number of images so far."""
     new = store.next
-    if _swapped(provenance.readable(store.folder)):
-        return {}, 0
     return provenance.readable(new.folder), len({r["image_id"] for r in made_in(new)})
 
 
@@ -161,55 +172,17 @@ def flag_of(begun: Mapping[str, Entry]) -> str:
     return "--update" if provenance.is_update(begun) else f"--recompute {','.join(begun)}"
 
 
-def finish(store: Store) -> list[str]:
-    """Finish what a killed run has left: its journal, and a swap; name what was swapped."""
-    entries, begun = provenance.read(store.folder), read_recipe(store.next.folder)
-    store = store if begun is None else dataclasses.replace(store, recipe=begun)
-    new = store.next
-    for jsonl in (new.jsonl, facts.path_of(new)):
+def recover(store: Store) -> None:
+    """Merge the journals of the next generation that a killed run has left."""
+    for jsonl in (store.next.jsonl, facts.path_of(store.next)):
         journal.recover(jsonl)
-    swapped = _swapped(entries)
-    if not swapped:
-        return []
-    made = dict.fromkeys(record["image_id"] for record in made_in(new))
-    if begun is not None:
-        store.record()
-        for path in sorted(new.empties.glob("*")):
-            files.make_folder(store.empties)
-            files.move(path, store.empties / path.name)
-        if store.empties.is_dir():
-            files.sync_folder(store.empties)
-    # Before the arrays, whose presence says which fields to take; it can be repeated.
-    journal.apply(new.jsonl, store.jsonl, made, partial(_combined, new))
-    journal.apply(facts.path_of(new), facts.path_of(store), made)
-    for component in store.recipe.components:
-        for image_id in made:
-            check()
-            if (array := new.array(component, image_id)).exists():
-                files.move(array, store.array(component, image_id))
-        for path in store.arrays(component).glob(f"*{files.TMP_SUFFIX}"):
-            files.remove(path)
-        files.sync_folder(store.arrays(component))
-    discard(store)
-    done = {name: replace(entry, recompute=None) for name, entry in swapped.items()}
-    provenance.write(store.folder, entries | done)
-    return list(swapped)
-
-
-def _swapped(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    return {name: entry for name, entry in entries.items() if entry.recompute == "swapping"}
 
 
 def discard(store: Store) -> None:
-    """Remove the next generation; the records first, without which its arrays do not count."""
-    new = store.next
-    files.withdraw(new.jsonl)
-    files.withdraw(new.journal)
-    last = (new.state / provenance.NAME, new.state)  # or the rest would be forgotten
-    for path in sorted(new.folder.rglob("*"), key=lambda path: (path in last, path)):
-        if path.is_file():
-            files.remove(path)
-    files.remove_empty_folders(new.folder)
+    """Remove the next generation."""
+    if store.next.folder.exists():
+        with Steps(store.folder, "removal of an unfinished recompute") as steps:
+            steps.remove_all(store.next.folder)
 
 
 def _combined(new: Store, old: bytes | None, line: bytes) -> bytes | None:

@@ -10,9 +10,9 @@ from shardwright.deriving.given import Given
 from shardwright.deriving.recorded import on_record
 from shardwright.deriving.settings import Request
 from shardwright.deriving.sources import Source, sharing
-from shardwright.errors import ProvenanceError, SourceChangedError, UsageError
+from shardwright.errors import ProvenanceError, UsageError
 from shardwright.store import facts
-from shardwright.store.store import Store, recorded
+from shardwright.store.store import Store
 
 
 def named(
@@ -64,17 +64,6 @@ def require_same(request: Request) -> None:
             f"its image ids were made with --ids {before}, now {store.recipe.ids}",
             path=store.folder,
             fix=f"to go on as before, give --ids {before}; to rename the images, add --update",
-        )
-
-
-def require_recorded(request: Request) -> None:
-    """Raise if an interrupted run, which is finished now, has given the images other ids."""
-    recipe = recorded(request.store.folder)
-    if recipe is not None and recipe.ids != request.store.recipe.ids:
-        raise SourceChangedError(
-            f"an interrupted run has renamed its images (--ids {recipe.ids}), which is finished",
-            path=request.store.folder,
-            fix="run the same command again",
         )
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
-from shardwright.deriving import generations, naming
+from shardwright.deriving import generations
 from shardwright.deriving.settings import Request
-from shardwright.errors import UsageError
+from shardwright.errors import ProvenanceError, SourceChangedError, UsageError
 from shardwright.progress import Progress, quantity
-from shardwright.storage import files, locks
+from shardwright.recipes import SPECIFICATION
+from shardwright.storage import files, locks, steps
 from shardwright.storage.local import require_writable
 from shardwright.storage.urls import is_within
-from shardwright.store import facts, identity, rearrange
+from shardwright.store import facts, identity, rewrite
 from shardwright.store.folders import holds_shards
 from shardwright.store.journal import Journal
-from shardwright.store.store import Store
+from shardwright.store.store import Store, read_recipe
 from shardwright.text import shown
 
 
@@ -49,6 +51,28 @@ def is_begun(store: Store) -> bool:
     return store.state.exists() or store.journal.exists()
 
 
+def finish(folder: Path, jsonl: Path | None, progress: Progress, *, dry_run: bool) -> None:
+    """Finish what an interrupted run was changing in a store, before anything of it is read."""
+    if (what := steps.under_way(folder)) is None:
+        return
+    if dry_run:
+        fix = "to finish it, run the same command without --dry-run"
+        raise ProvenanceError(f"the {what} was interrupted", path=folder, fix=fix)
+    arrays = [
+        folder / component.folder
+        for recipe in (
+            SPECIFICATION,
+            read_recipe(folder),
+            read_recipe(Store(folder, folder).next.folder),
+        )
+        for component in (recipe.components if recipe else ())
+    ]
+    records = [] if jsonl is None else [rewrite.target(jsonl), rewrite.unfinished(jsonl)]
+    with locks.lock(folder):
+        if steps.finish(folder, [*arrays, *records]):
+            progress.say(f"finished the interrupted {what}")
+
+
 @contextmanager
 def opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
     """Open the store for writing; a dry run writes nothing."""
@@ -56,24 +80,18 @@ def opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
     if request.dry_run:
         if store.journal.exists():
             progress.warn(f"{store.journal}: left by a killed run; the next run merges it")
-        if rearrange.is_under_way(store):
-            note = rearrange.note_of(store)
-            progress.warn(f"{note}: left by a killed run; the next run finishes it")
         yield None
         return
     with locks.lock(store.folder):
+        if steps.under_way(store.folder):  # since it was finished, when this run began
+            what, fix = "another run was interrupted here", "run the same command again"
+            raise SourceChangedError(what, path=store.folder, fix=fix)
         files.make_folder(store.jsonl.parent)
         store.sync()
         with Journal(store.jsonl) as journal, Journal(facts.path_of(store)) as known:
             if journal.recovered is not None:
                 count = quantity(journal.recovered.records, "records")
                 progress.say(f"merged {count} of a killed run")
-            if swapped := generations.finish(store):
-                progress.say(f"finished the interrupted recompute of {' and '.join(swapped)}")
-            if (counts := rearrange.finish(store)) is not None:
-                renamed, removed = quantity(counts[0], "images"), f"{counts[1]:,}"
-                done = f"{renamed} renamed, {removed} removed"
-                progress.say(f"finished the interrupted run: {done}")
-                naming.require_recorded(request)
+            generations.recover(store)
             yield Journals(journal, known)
         identity.ensure(store)  # of the merged records, and not of a run that did not end

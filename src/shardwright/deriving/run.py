@@ -44,7 +44,7 @@ from shardwright.recipes import Component
 from shardwright.storage import files, locks
 from shardwright.storage.local import LocalPlace, require_space
 from shardwright.storage.paths import absolute
-from shardwright.store import paths, rearrange
+from shardwright.store import paths, renames
 from shardwright.store.arrays import write_arrays
 from shardwright.store.provenance import SRGB
 from shardwright.store.store import Store
@@ -74,8 +74,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         if request.prune:
             changes = replace(changes, unknown=unknown(found, store))
         announce.kept_ids(found, given, store.recipe, progress)
-        if request.rearranges and not new:
-            _rearrange(request, found, changes, progress)
+        if request.renames and not new:
+            _rename(request, found, changes, progress)
         inventory = _inventory(request, found, given, changes, progress)
         settings = InForce(request, inventory)
         for part in given.parts if given else ():
@@ -101,7 +101,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         announce.work(summary, layout, changes, progress)
         if layout.work:
             announce.odd_buckets(store.recipe, progress)
-        if not request.rearranges:
+        if not request.renames:
             announce.not_renamed(changes.names(found), progress)
         # A trial finds out what all images need, so it is no reason to stop if that is too much.
         if not (request.ignore_space or request.trial):
@@ -158,12 +158,12 @@ def _inventory(
         recompute=request.recompute,
         update=request.update,
         # In a dry run, in which they are renamed only here.
-        renamed=changes.renamed if request.dry_run and request.rearranges else {},
-        first_ids={} if request.rearranges else first_ids(changes, found, request.store),
+        renamed=changes.renamed if request.dry_run and request.renames else {},
+        first_ids={} if request.renames else first_ids(changes, found, request.store),
     )
 
 
-def _rearrange(request: Request, found: list[Source], changes: Changes, progress: Progress) -> None:
+def _rename(request: Request, found: list[Source], changes: Changes, progress: Progress) -> None:
     """Rename in the store what was renamed, and remove what is gone."""
     removed = changes.gone if request.prune else {}
     ids = request.store.recipe.ids if naming.is_changed(request) else None
@@ -172,15 +172,15 @@ def _rearrange(request: Request, found: list[Source], changes: Changes, progress
     # A run that is refused for its settings changes nothing.
     InForce(request, Inventory([], request.store, None, Progress())).compare()
     if changes.renamed or removed:
-        rearrange.require_only(request.store)
+        renames.require_only(request.store)
     announce.pruning(sorted(removed.values()), progress, request.dry_run)
     if request.dry_run:
         return
     names = {
-        old: rearrange.Name(found[number].image_id, found[number].path)
+        old: renames.Name(found[number].image_id, found[number].path)
         for old, number in changes.renamed.items()
     }
-    rearrange.apply(request.store, names, removed, ids)
+    renames.Renames(names, removed, ids).apply(request.store)
 
 
 def _discard(request: Request, progress: Progress) -> None:
@@ -199,9 +199,9 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
     settings, inventory = layout.settings, layout.inventory
     request, needed = settings.request, layout.bytes_needed()
     replaced = layout.replaced_captions()
-    gone = changes.gone | changes.undecided | ({} if request.rearranges else changes.absent)
+    gone = changes.gone | changes.undecided | ({} if request.renames else changes.absent)
     pruned = changes.gone if request.prune else {}
-    renamed = changes.names(inventory.sources) if request.rearranges else {}
+    renamed = changes.names(inventory.sources) if request.renames else {}
     return DeriveSummary(
         images_found=len(inventory.sources),
         derived=len(layout.numbers),

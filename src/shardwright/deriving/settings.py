@@ -1,9 +1,4 @@
-"""The settings in force: the encoders of a run, compared with what the store was made with.
-
-A version before this one recomputed the arrays in use themselves, and its provenance says how far
-it got: "removing" the old ones, "making" others with new settings, or "replacing" them with the
-same settings. Any run finishes that.
-"""
+"""The settings in force: the encoders of a run, compared with what the store was made with."""
 
 from __future__ import annotations
 
@@ -30,7 +25,6 @@ from shardwright.errors import InputMissingError, MissingExtraError, UsageError
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.recipes.keys import ENCODERS
-from shardwright.storage import files
 from shardwright.store import provenance
 from shardwright.store.provenance import FRACTIONS, Entry, Settings, complete
 from shardwright.store.store import Store
@@ -65,7 +59,7 @@ class Request:
     dry_run: bool
 
     @property
-    def rearranges(self) -> bool:
+    def renames(self) -> bool:
         """Whether renamed images keep their arrays."""
         return self.update or self.prune
 
@@ -85,13 +79,6 @@ class InForce:
         self.generation: Generation | None = None  # of what is recomputed or updated
         self.outdated: Mapping[int, Collection[Component]] = {}  # what is updated, by image
         self._entries = provenance.read(self.store.folder)
-        self._left = {  # unfinished by the version before
-            component
-            for component in self.store.recipe.components
-            if (entry := self._entries.get(component.name))
-            and entry.recompute not in (None, "swapping")
-            and not _is_new(entry, component)
-        }
         # Without arrays of a component, there is nothing that new ones could mix with.
         stored = {c.name for c, count in inventory.stored.items() if count}
         self._used = {name: entry for name, entry in self._entries.items() if name in stored}
@@ -113,13 +100,9 @@ class InForce:
             if component.name in self._used and component not in recompute
         }
         self._require_same(asked)
-        again = [c for c in components if c in recompute | self._left]
+        again = [c for c in components if c in recompute]
         self.load(c for c in components if c in again or self._has_other_model(c))
         self._recompute(again)
-        if self.request.update and self.generation is not None:  # of the version before
-            what = "a recompute of an earlier version is unfinished"
-            fix = "to finish it, run the same command without --update first"
-            raise UsageError(what, path=self.store.folder, fix=fix)
         if self.request.update:
             self._update()
 
@@ -256,10 +239,6 @@ class InForce:
     def begin(self, components: Iterable[Component]) -> None:
         """Record how the arrays are made that this run adds to those in use."""
         entries, new = dict(self._entries), dict[str, Entry]()
-        for component in self.store.recipe.components:
-            if _is_new(entries.get(component.name), component):
-                entries[component.name] = structs.replace(entries[component.name], recompute=None)
-            files.withdraw(self.store.state / f"remade-{component.name}.jsonl")
         if self.generation is None:
             self.store.record()
         for component in self.settings:  # the same model may have got another name
@@ -284,13 +263,9 @@ class InForce:
             old, new = self._entries.get(component.name), self._entry(component)
             same = old is not None and complete(old.settings) == complete(new.settings)
             same = same and not self.before.is_changed(component)
-            if same and _is_new(old, component):
-                continue
             if self.inventory.stored[component] or component.name in self._begun:
                 entries[component] = new
-            # In these states some arrays may be of the old settings, or of an unrecorded caption.
-            mixed = old is not None and old.recompute in ("removing", "making")
-            if old is not None and same and not (old.unknown_arrays or mixed):
+            if old is not None and same and not old.unknown_arrays:
                 kept.add(component)
         if entries:
             self.generation = Generation(self.store, entries, kept)
@@ -311,7 +286,7 @@ class InForce:
                 if entry is None:
                     unknown = self.unknown_arrays(component)
                     entry = structs.replace(self._entry(component), unknown_arrays=unknown)
-                entries[component] = structs.replace(entry, recompute="updating")
+                entries[component] = structs.replace(entry, update=True)
         if entries:
             # The settings are the same, so an image that fails keeps its old arrays.
             self.generation = Generation(self.store, entries, entries.keys())
@@ -379,11 +354,3 @@ def digest(recipe: Recipe, encoders: str, texts: Mapping[str, str | None]) -> st
 
 def _without_view(settings: Settings) -> Settings:
     return {key: value for key, value in settings.items() if key not in ("fit", "crop", "decode")}
-
-
-def _is_new(entry: Entry | None, component: Component) -> bool:
-    """Whether all arrays in use are new already, so that only the missing ones are made.
-
-    Not those made from captions: one may have been edited since.
-    """
-    return entry is not None and entry.recompute == "making" and component.source == "image"

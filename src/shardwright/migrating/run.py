@@ -207,6 +207,7 @@ def _keep_original(jsonl: Path) -> Path:
         backup = jsonl.with_name(jsonl.name + _BACKUP_SUFFIX + (f".{number}" if number > 1 else ""))
         if not backup.exists():
             files.keep(jsonl, backup)
+            files.sync_folder(backup.parent)
             return backup
         # A run that was killed here has kept it: as a link, or as a copy where there are no links.
         if backup.samefile(jsonl) or filecmp.cmp(backup, jsonl, shallow=False):

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shardwright import regular
-from shardwright.errors import InputMissingError, ProvenanceError, SourceChangedError
+from shardwright.errors import InputMissingError, SourceChangedError
 from shardwright.interrupts import check
 from shardwright.packing.summary import Counts
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.storage.files import explained
-from shardwright.store import commands, provenance, rearrange, records
+from shardwright.store import records
 from shardwright.store.folders import require_merged
 from shardwright.store.records import BadRecordError, Line, Record, is_image_id
 from shardwright.store.rules import Rules
@@ -285,7 +285,7 @@ def _image(image_path: object) -> object:
 
 
 def require_inputs(store: Store) -> None:
-    """Raise if a part of the store is missing, or is being recomputed."""
+    """Raise if a part of the store is missing."""
     require_merged(store)
     if not store.jsonl.is_file():
         fix = "give the Stage 2 metadata with --jsonl, or its folder with --derived-dir"
@@ -295,9 +295,3 @@ def require_inputs(store: Store) -> None:
         if not folder.is_dir():
             fix = f"give the store that holds the {component.name} arrays with --derived-dir"
             raise InputMissingError("no such folder", path=folder, fix=fix)
-    names = provenance.under_way(store.folder)
-    if names or rearrange.is_under_way(store):
-        what = f"the recompute of {' and '.join(names)}" if names else "renaming or pruning images"
-        what += " is not finished"
-        fix = f"before packing, finish it with {commands.derive(store)}"
-        raise ProvenanceError(what, path=store.folder, fix=fix)

@@ -32,8 +32,6 @@ from shardwright.store import (
     commands,
     facts,
     folders,
-    provenance,
-    rearrange,
     records,
 )
 from shardwright.store.array_faults import ANYTHING, check_all
@@ -201,7 +199,6 @@ def _next(
         n: s.missing for n, s in status.components.items() if by_name[n].source == "elsewhere"
     }
     missing = sum(state.missing for state in status.components.values()) - sum(elsewhere.values())
-    swapped = provenance.under_way(store.folder)
     planned = status.update
     derive = partial(commands.derive, store, images=planned.images if planned else None)
     if stage1 := status.stage1_records:
@@ -220,10 +217,6 @@ def _next(
         why = f"{quantity(missing, 'arrays')} missing"
         if planned and planned.changed.count and not begun:  # only an update makes those of these
             return derive(update=True), why
-    elif swapped:
-        why = f"a recompute of {' and '.join(swapped)} was interrupted"
-    elif rearrange.is_under_way(store):
-        why = "renaming or pruning images was interrupted"
     elif begun:
         why = f"the {generations.name_of(begun)} is unfinished; --recompute none discards it"
         return derive(begun=begun), why

@@ -278,7 +278,10 @@ def replace(path: Location, data: bytes, before: str) -> None:
 
 
 def keep(path: Path, name: Path) -> None:
-    """Give a file a second name, under which it stays when it is replaced."""
+    """Give a file a second name, under which it stays when it is replaced.
+
+    Follow with ``sync_folder``.
+    """
     with explained(name):
         try:
             _disk.link(path, name)
@@ -291,7 +294,6 @@ def keep(path: Path, name: Path) -> None:
                     file.put(piece)
                 file.seal(source.tell())
             publish(file.tmp, name)
-    sync_folder(name.parent)
 
 
 def read(path: Location) -> bytes:

@@ -15,6 +15,7 @@ from typing import IO, Self
 from shardwright import regular
 from shardwright.interrupts import undisturbed
 from shardwright.storage import files
+from shardwright.storage.steps import Steps
 from shardwright.store import records
 from shardwright.store.records import BadRecordError, Line, Record
 from shardwright.store.rewrite import Rewrite, unfinished
@@ -102,11 +103,13 @@ def apply(
     jsonl: Path,
     ids: Container[str] | None = None,
     combine: Combine = lambda _, record: record,
+    steps: Steps | None = None,
 ) -> Recovered:
     """Merge the records of another file into a JSONL: all, or those with the given ids.
 
     ``combine`` gets the old line (None if there is none) and the new one. Its result replaces the
     old line, or is added at the end; None changes nothing. Only ids and offsets are held in memory.
+    With ``steps`` the JSONL changes together with what else they change.
     """
     if not path.is_file():
         return Recovered(0, 0)
@@ -117,7 +120,7 @@ def apply(
             with Rewrite(jsonl) as rewrite:
                 _apply(journal, offsets, rewrite, combine)
                 if rewrite.changed:
-                    rewrite.publish()
+                    rewrite.publish(steps)
     return Recovered(len(offsets), torn_lines)
 
 

@@ -2,7 +2,7 @@
 
 ``DERIVED_DIR/.shardwright/provenance.json``, written before the first array of a component. A
 component that is recomputed or updated has another entry, in its generation, until its new arrays
-replace the old ones; while they do, the entry here is "swapping".
+replace the old ones.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from shardwright import regular
-from shardwright.errors import ProvenanceError
+from shardwright.errors import ProvenanceError, UsageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component
 from shardwright.storage import files
+from shardwright.storage.steps import Steps
 from shardwright.text import brief
 from shardwright.version import __version__
 
@@ -48,9 +49,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     unknown_arrays: int = 0  # that existed before, made elsewhere
     model: str | None = None  # as the user gave it, if not the default
     component: Component | None = None  # as the recipe had it; absent: as the specification has it
-    # Being swapped in; in a generation: only of what changed; or one of the states in which an
-    # earlier version recomputed.
-    recompute: Literal["swapping", "updating", "removing", "making", "replacing"] | None = None
+    update: bool = False  # in a generation: only of what changed
+    recompute: str | None = None  # how far an earlier version got, which has to finish it
 
     def __post_init__(self) -> None:
         for key in _CHOSEN:  # a file may say anything, and a choice is one value
@@ -60,7 +60,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def is_update(entries: Mapping[str, Entry]) -> bool:
     """Whether a generation is of what changed, and not of all arrays."""
-    return any(entry.recompute == "updating" for entry in entries.values())
+    return any(entry.update for entry in entries.values())
 
 
 def component(name: str, entry: Entry) -> Component | None:
@@ -94,7 +94,7 @@ def read(derived_dir: Path) -> dict[str, Entry]:
     """Read the entries of a store, by component."""
     path = derived_dir / STATE_FOLDER / NAME
     try:
-        return msgspec.json.decode(regular.read(path), type=_Document).components
+        entries = msgspec.json.decode(regular.read(path), type=_Document).components
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -102,6 +102,19 @@ def read(derived_dir: Path) -> dict[str, Entry]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         fix = "restore it, or delete it to continue with arrays of unknown origin"
         raise ProvenanceError("cannot be read", path=path, fix=fix) from None
+    if left := [name for name, entry in entries.items() if entry.recompute]:
+        unused = any(entry.recompute == "updating" for entry in entries.values())
+        instead = f", or delete {derived_dir}, of which nothing is in use," * unused
+        raise left_before(f"a recompute or update of {' and '.join(left)}", path, instead)
+    return entries
+
+
+def left_before(what: str, path: Path, instead: str = "") -> UsageError:
+    """Make the error of what an earlier version has begun, and only that version can finish."""
+    fix = f"finish it with that version{instead} and run this again"
+    return UsageError(
+        f"{what}, by an earlier version of Shardwright, is not finished", path=path, fix=fix
+    )
 
 
 def readable(derived_dir: Path) -> dict[str, Entry]:
@@ -112,19 +125,12 @@ def readable(derived_dir: Path) -> dict[str, Entry]:
         return {}
 
 
-def under_way(derived_dir: Path) -> list[str]:
-    """Name the components whose arrays a run is replacing, or was when it was interrupted.
-
-    Until that is done, an array may not belong to its record.
-    """
-    return [name for name, entry in readable(derived_dir).items() if entry.recompute]
-
-
-def write(derived_dir: Path, entries: dict[str, Entry]) -> None:
-    """Write all entries."""
+def write(derived_dir: Path, entries: dict[str, Entry], steps: Steps | None = None) -> None:
+    """Write all entries: now, or as one of several steps."""
     files.make_folder(derived_dir / STATE_FOLDER)
     text = msgspec.json.format(msgspec.json.encode(_Document(entries), order="sorted"), indent=2)
-    files.write(derived_dir / STATE_FOLDER / NAME, text + b"\n")
+    write = steps.write if steps else files.write
+    write(derived_dir / STATE_FOLDER / NAME, text + b"\n")
 
 
 def plain(settings: Settings) -> Settings:

@@ -13,6 +13,7 @@ from shardwright.errors import SourceChangedError
 from shardwright.interrupts import check
 from shardwright.storage import files
 from shardwright.storage.files import GatheredFile
+from shardwright.storage.steps import Steps
 from shardwright.store import records
 from shardwright.store.records import Line
 
@@ -124,13 +125,16 @@ class Rewrite:
             self._open_end = False
         self._put(data + b"\n")
 
-    def publish(self) -> None:
-        """Replace the old version by the new one."""
+    def publish(self, steps: Steps | None = None) -> None:
+        """Replace the old version by the new one: now, or as one of several steps."""
         self._copy(self.size)
         assert self._file is not None
         if self._there and files.state(self._fd) != self._state:
             raise _changed(self.jsonl)
         self._file.seal(self._length)
+        if steps is not None:
+            steps.replace(self.jsonl, self._file.tmp)
+            return
         files.publish(self._file.tmp, self.jsonl)
         files.sync_folder(self.jsonl.parent)
 

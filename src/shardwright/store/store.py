@@ -13,7 +13,8 @@ from shardwright.errors import ProvenanceError
 from shardwright.layout import EMPTY_FOLDER, JSONL_NAME, STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
 from shardwright.recipes.compare import differences
-from shardwright.storage import files
+from shardwright.storage import files, steps
+from shardwright.storage.steps import Steps
 from shardwright.storage.urls import joined
 from shardwright.store import provenance
 from shardwright.store.journal import journal_path
@@ -34,6 +35,7 @@ class Store:
         """Find the store in a folder, with the recipe it was made with.
 
         Raise if another one is given. A store that no run of ours has written to has the given one.
+        Raise too if an interrupted run has changed only a part of it.
         """
         there = recorded(folder)
         asked = given.recipe if given is not None and given.origin is not None else None
@@ -45,12 +47,18 @@ class Store:
             )
             raise ProvenanceError(what, path=folder, fix=fix)
         recipe = there or (given.recipe if given else SPECIFICATION)
+        store = cls(folder, jsonl or folder / JSONL_NAME, recipe)
+        if interrupted := steps.under_way(folder):
+            from shardwright.store import commands  # which imports this
+
+            fix = f"to finish it, run {commands.derive(store)}"
+            raise ProvenanceError(f"the {interrupted} was interrupted", path=folder, fix=fix)
         for component in recipe.components:
             if not component.is_known:
                 assert given is not None
                 fix = "add it to the recipe, or run shardwright derive, which asks the model"
                 raise given.error(component.name, "shape", "is not known yet", fix)
-        return cls(folder, jsonl or folder / JSONL_NAME, recipe)
+        return store
 
     def of(self, jsonl: str) -> Store:
         """Give the store with another JSONL, whose path is relative to the folder."""
@@ -86,7 +94,7 @@ class Store:
     @property
     def next(self) -> Store:
         """Give the store of the next generation, with what is recomputed and not in use yet."""
-        folder = _next(self.folder)
+        folder = self.state / "next"
         return Store(folder, folder / JSONL_NAME, self.recipe)
 
     def make_folders(self) -> None:
@@ -102,17 +110,16 @@ class Store:
                 files.sync_folder(folder)
         files.sync_parent(self.folder)
 
-    def record(self, *, always: bool = False) -> None:
-        """Record the recipe; the specification needs no file, unless ``always``."""
+    def record(self, into: Steps | None = None, *, always: bool = False) -> None:
+        """Record the recipe: now, or as one of several steps.
+
+        The specification needs no file, unless ``always``.
+        """
         path = self.state / _RECIPE
         if self.recipe == SPECIFICATION and not always:
-            files.withdraw(path)
+            (into.remove if into else files.withdraw)(path)
         elif read_recipe(self.folder) != self.recipe:
-            files.write(path, msgspec.json.encode(self.recipe) + b"\n")
-
-
-def _next(folder: Path) -> Path:
-    return folder / STATE_FOLDER / "next"
+            (into.write if into else files.write)(path, msgspec.json.encode(self.recipe) + b"\n")
 
 
 def read_recipe(folder: Path) -> Recipe | None:
@@ -129,12 +136,10 @@ def recorded(folder: Path) -> Recipe | None:
 
     Earlier versions knew only the specification's, and recorded only the fit and the models.
     """
+    if (earlier := folder / STATE_FOLDER / "rearrange.json").exists():
+        raise provenance.left_before("renaming or removing images", earlier)
     entries = provenance.readable(folder)
-    if any(entry.recompute == "swapping" for entry in entries.values()):
-        found = read_recipe(_next(folder)) or read_recipe(folder)
-    else:
-        found = read_recipe(folder)
-    if found is not None:
+    if (found := read_recipe(folder)) is not None:
         return found
     made = (folder / component.folder for component in SPECIFICATION.components)
     if not entries and not ((folder / STATE_FOLDER).is_dir() and any(map(Path.is_dir, made))):

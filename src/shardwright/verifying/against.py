@@ -6,27 +6,38 @@ A difference is damage, unless the shard is as it was written and the store has 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from shardwright import regular
-from shardwright.errors import InputMissingError
+from shardwright.errors import InputMissingError, ShardwrightError
+from shardwright.interrupts import check
+from shardwright.packing import again
+from shardwright.packing.choice import wanted
 from shardwright.packing.outdated import newer
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, Component
+from shardwright.shards.format import consistency, index, keys
+from shardwright.shards.format.manifest import Manifest, ShardEntry
+from shardwright.shards.format.parts import top_folder
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.shards.format.tarread import Fault
 from shardwright.storage.files import absence
-from shardwright.storage.urls import Stat
-from shardwright.store import content, npy, records
-from shardwright.store.findings import NOT_COMPARED, OUTDATED
+from shardwright.storage.place import place_at
+from shardwright.storage.urls import Location, Stat, relative_name
+from shardwright.store import commands, content, identity, npy, provenance, records
+from shardwright.store.findings import NOT_COMPARED, OUTDATED, Finding
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 from shardwright.store.store import Store
 from shardwright.verifying.sample import MemberData
 
+PACK_AGAIN = "pack again with --overwrite"
+_ANOTHER = "the shards were packed from another store"
 _CHUNK = 1 << 20  # bytes compared at a time
 
 
@@ -131,3 +142,76 @@ def _equal(place: MemberData, path: Path) -> bool:
         )
     finally:
         os.close(source)
+
+
+def update(store: Store, folder: Location, packed: Manifest) -> str:
+    """Say how shards follow a store that has changed; --sync does so only for packed ones."""
+    if not place_at(folder).can_replace or any(run.is_build for run in packed.runs):
+        return PACK_AGAIN
+    top = top_folder(folder, packed.runs[-1].settings)
+    if _is_of_another(packed, store):
+        return f"{_ANOTHER}; to replace their samples, run {again.overwrite(store, top)}"
+    if consistency.other_kind(packed, store.recipe, provenance.readable(store.folder)):
+        return f"run {again.overwrite(store, top)}"
+    return f"run {commands.pack(store, top, '--sync')}"
+
+
+def _is_of_another(packed: Manifest, store: Store) -> bool:
+    """Whether the shards were packed from another store, which pack would not replace."""
+    known = consistency.store_ids(packed)
+    return bool(known) and identity.read(store) not in known
+
+
+def left_out(
+    source: Source,
+    found: set[str],
+    folder: Location,
+    packed: Manifest | None,
+    lost: Sequence[ShardEntry] = (),
+) -> Iterator[Finding]:
+    """Report the records of the store whose keys were not found; not those of lost shards."""
+    store, longest = source.store, source.store.recipe.longest_key
+    for entry in lost:
+        with suppress(ShardwrightError):  # then its samples are not known
+            ids = index.load_listed(folder, entry).head.ids
+            found = found.union(keys.key(image_id, longest) for image_id in ids)
+    settings = packed.runs[-1].settings if packed else None
+    top = top_folder(folder, settings) if settings else folder
+    asked = wanted(store, settings, top) if settings else None
+    absent = []
+    for image_id in source.lines:
+        check()
+        if (asked is None or image_id in asked) and keys.key(image_id, longest) not in found:
+            absent.append(image_id)
+    if not absent:
+        return
+    count = quantity(len(absent), "records")
+    what = f"has {count} without a sample in the shards, for example {absent[0]}"
+    names = packed.jsonls() if packed else []
+    if packed and _is_of_another(packed, store):
+        fix = _ANOTHER
+    elif packed and settings and relative_name(store.jsonl, store.folder) in names:
+        how, fix = "--append", "to pack those that are ready"
+        if listed := consistency.other_settings(packed, provenance.readable(store.folder)):
+            how = "--overwrite"
+            fix = f"the store was made with other settings ({listed}); to pack all again"
+        as_before = msgspec.structs.replace(settings, limit=None, buckets=[])
+        flags = as_before.flags(store.folder, top)
+        fix += f", run {commands.pack(store, top, how, *flags)}"
+        if lost and how == "--append":
+            fix += " once the missing shards are restored"
+            more = f", or run {again.overwrite(store, top)}"
+            fix += more if place_at(folder).can_replace else ""
+        if how == "--overwrite" and not place_at(folder).can_replace:
+            fix = f"the store was made with other settings ({listed}); {PACK_AGAIN}"
+    elif names:  # the rest may be held out of training
+        paths = " and ".join(str(store.of(name).jsonl) for name in names)
+        fix = f"the shards were packed from {paths}, a part of the store"
+    elif packed and packed.runs[-1].is_build:
+        fix = "the shards were made by shardwright build, not from this store"
+    else:
+        fix = (
+            "the packed JSONL is not recorded, so they may be held out on purpose; or --limit or "
+            "--bucket excluded them, or they are not ready"
+        )
+    yield Finding("left_out", str(store.jsonl), None, what, fix, damage=False)

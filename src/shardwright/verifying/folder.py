@@ -8,22 +8,18 @@ would read it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from shardwright.engine import Engine
 from shardwright.errors import DamageError, ShardwrightError
-from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing import again
-from shardwright.packing.choice import wanted
 from shardwright.progress import Milestones, Progress, quantity
 from shardwright.recipes import SPECIFICATION
-from shardwright.shards.format import consistency, index, keys, manifest, sums
+from shardwright.shards.format import consistency, manifest, sums
 from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.manifest import (
@@ -36,16 +32,15 @@ from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.format.parts import is_packed, top_folder
 from shardwright.storage.files import TMP_SUFFIX, read_existing
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location, relative_name
-from shardwright.store import commands, provenance
+from shardwright.storage.urls import Location
+from shardwright.store import commands
 from shardwright.store.findings import NOT_COMPARED, Finding, VerifyReport
 from shardwright.store.store import Store
-from shardwright.verifying.against import Source, read_source
+from shardwright.verifying.against import PACK_AGAIN, Source, left_out, read_source, update
 from shardwright.verifying.empty import check_empty
 from shardwright.verifying.shard import Checker, Outlines, Seen, ShardToCheck
 
 TAR = ".tar"
-_PACK_AGAIN = "pack again with --overwrite"
 _RESUME = "run the same pack with --resume"
 _BUILD_AGAIN = "build again with --overwrite"
 
@@ -80,7 +75,7 @@ def check_folder(
     tasks, misplaced = _compare(outlines, sizes, packed, unfinished)
     findings += misplaced
     if source is not None and packed is not None:
-        source = replace(source, update=_update(source.store, folder, packed))
+        source = replace(source, update=update(source.store, folder, packed))
     seen = _check(checker, tasks, sizes, source, engine, progress)
     for shard in seen:
         other = None if shard.fits else outlines.find(shard.path)
@@ -92,7 +87,7 @@ def check_folder(
         against_store = source.store if source else None
         if against_store and (changes := consistency.other_recipe(packed, against_store.recipe)):
             what = f"the store has another recipe than its shards ({changes})"
-            path, fix = str(against_store.folder), _PACK_AGAIN
+            path, fix = str(against_store.folder), PACK_AGAIN
             if shards.can_replace:
                 top = top_folder(folder, packed.runs[-1].settings)
                 fix = f"run {again.overwrite(against_store, top)}"
@@ -106,7 +101,9 @@ def check_folder(
         findings += _not_compared(source.store, seen)
         done = None if unfinished else packed
         lost = [e for e in (done.shards if done else ()) if sizes.get(e.path) != e.bytes]
-        findings += left_out(source, seen, folder, done, lost)
+        findings += left_out(
+            source, {key for shard in seen for key in shard.keys}, folder, done, lost
+        )
     report = VerifyReport(
         path=str(folder),
         read_data=read_data,
@@ -132,13 +129,13 @@ def _documents(
         packed = manifest.load_manifest(folder)
     except DamageError as error:
         findings.append(
-            _finding("manifest_damaged", MANIFEST_NAME, error.what, error.fix or _PACK_AGAIN)
+            _finding("manifest_damaged", MANIFEST_NAME, error.what, error.fix or PACK_AGAIN)
         )
     try:
         unfinished = manifest.load_unfinished(folder)
     except DamageError as error:
         findings.append(
-            _finding("manifest_damaged", UNFINISHED_NAME, error.what, error.fix or _PACK_AGAIN)
+            _finding("manifest_damaged", UNFINISHED_NAME, error.what, error.fix or PACK_AGAIN)
         )
     if unfinished is not None:
         # A build stages its shards; one that replaces others removes their manifest first.
@@ -190,7 +187,7 @@ def _contradictions(folder: Location, packed: Manifest) -> Iterator[Finding]:
 def _no_manifest(folder: Location) -> Finding:
     if (folder / STATE_FOLDER / INDEX_FOLDER).exists():
         what = "is missing, although shards have indexes"
-        return _finding("manifest_missing", MANIFEST_NAME, what, _PACK_AGAIN)
+        return _finding("manifest_missing", MANIFEST_NAME, what, PACK_AGAIN)
     above = folder.resolve().parent
     is_bucket = folder.resolve().name.removeprefix(bucket_folder("")) in existing_buckets(above)
     if is_bucket and (above / STATE_FOLDER / MANIFEST_NAME).is_file():
@@ -226,7 +223,7 @@ def _compare(
         """Say how a shard of the manifest is written again."""
         if entry.run in built:
             return _BUILD_AGAIN
-        return resume if entry.run == last else _PACK_AGAIN
+        return resume if entry.run == last else PACK_AGAIN
 
     tasks = []
     for path in sizes:
@@ -328,68 +325,4 @@ def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
             other = first.setdefault(key, shard.path)
             if other != shard.path:
                 what = f"has the same key as a sample of {other}"
-                yield Finding("repeated_key", shard.path, None, what, _PACK_AGAIN, sample=key)
-
-
-def _update(store: Store, folder: Location, packed: Manifest) -> str:
-    """Say how shards follow a store that has changed; --sync does so only for packed ones."""
-    if not place_at(folder).can_replace or any(run.is_build for run in packed.runs):
-        return _PACK_AGAIN
-    top = top_folder(folder, packed.runs[-1].settings)
-    if consistency.other_kind(packed, store.recipe, provenance.readable(store.folder)):
-        return f"run {again.overwrite(store, top)}"
-    return f"run {commands.pack(store, top, '--sync')}"
-
-
-def left_out(
-    source: Source,
-    seen: list[Seen],
-    folder: Location,
-    packed: Manifest | None,
-    lost: Sequence[ShardEntry] = (),
-) -> Iterator[Finding]:
-    """Report the records of the store that are in no shard; not those of shards that are lost."""
-    found = {key for shard in seen for key in shard.keys}
-    store, longest = source.store, source.store.recipe.longest_key
-    for entry in lost:
-        with suppress(ShardwrightError):  # then its samples are not known
-            ids = index.load_listed(folder, entry).head.ids
-            found.update(keys.key(image_id, longest) for image_id in ids)
-    settings = packed.runs[-1].settings if packed else None
-    top = top_folder(folder, settings) if settings else folder
-    asked = wanted(store, settings, top) if settings else None
-    absent = []
-    for image_id in source.lines:
-        check()
-        if (asked is None or image_id in asked) and keys.key(image_id, longest) not in found:
-            absent.append(image_id)
-    if not absent:
-        return
-    count = quantity(len(absent), "records")
-    what = f"has {count} without a sample in the shards, for example {absent[0]}"
-    names = packed.jsonls() if packed else []
-    if packed and settings and relative_name(store.jsonl, store.folder) in names:
-        how, fix = "--append", "to pack those that are ready"
-        if listed := consistency.other_settings(packed, provenance.readable(store.folder)):
-            how = "--overwrite"
-            fix = f"the store was made with other settings ({listed}); to pack all again"
-        as_before = msgspec.structs.replace(settings, limit=None, buckets=[])
-        flags = as_before.flags(store.folder, top)
-        fix += f", run {commands.pack(store, top, how, *flags)}"
-        if lost and how == "--append":
-            fix += " once the missing shards are restored"
-            more = f", or run {again.overwrite(store, top)}"
-            fix += more if place_at(folder).can_replace else ""
-        if how == "--overwrite" and not place_at(folder).can_replace:
-            fix = f"the store was made with other settings ({listed}); {_PACK_AGAIN}"
-    elif names:  # the rest may be held out of training
-        paths = " and ".join(str(store.of(name).jsonl) for name in names)
-        fix = f"the shards were packed from {paths}, a part of the store"
-    elif packed and packed.runs[-1].is_build:
-        fix = "the shards were made by shardwright build, not from this store"
-    else:
-        fix = (
-            "the packed JSONL is not recorded, so they may be held out on purpose; or --limit or "
-            "--bucket excluded them, or they are not ready"
-        )
-    yield Finding("left_out", str(store.jsonl), None, what, fix, damage=False)
+                yield Finding("repeated_key", shard.path, None, what, PACK_AGAIN, sample=key)

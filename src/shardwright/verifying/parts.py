@@ -20,8 +20,8 @@ from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.store.findings import ALIKE, IDENTICAL, NOT_COMPARED, Finding, VerifyReport
 from shardwright.store.store import Store
-from shardwright.verifying.against import Source, read_source
-from shardwright.verifying.folder import TAR, check_folder, left_out
+from shardwright.verifying.against import Source, left_out, read_source
+from shardwright.verifying.folder import TAR, check_folder
 from shardwright.verifying.shard import Seen
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _not_begun(
                 own = msgspec.structs.replace(last.settings, part=name)
                 runs = [*before, msgspec.structs.replace(last, settings=own)]
                 alike = msgspec.structs.replace(done, runs=runs)
-                yield from left_out(source, [], folder / name, alike)
+                yield from left_out(source, set(), folder / name, alike)
         return
 
 

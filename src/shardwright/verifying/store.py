@@ -25,8 +25,6 @@ from shardwright.store import (
     facts,
     folders,
     identity,
-    provenance,
-    rearrange,
     records,
     rules,
 )
@@ -50,14 +48,6 @@ def verify_store(
     components = store.recipe.components
     rows = [row for row, component in enumerate(components) if store.arrays(component).is_dir()]
     checked = _check_arrays(store, samples, rows, read_data, engine, progress)
-    for name in provenance.under_way(store.folder):
-        what = f"a recompute of {name} is not finished, so arrays may not match their records"
-        path, fix = store.state / provenance.NAME, f"to finish it, run {run.derive}"
-        findings.append(Finding("recompute_unfinished", str(path), None, what, fix))
-    if rearrange.is_under_way(store):
-        what = "renaming or pruning images is not finished, so arrays may not match their records"
-        path, fix = rearrange.note_of(store), f"to finish it, run {run.derive}"
-        findings.append(Finding("rearrange_unfinished", str(path), None, what, fix))
     try:
         identity.read(store)
     except DamageError as error:
