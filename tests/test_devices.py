@@ -16,7 +16,7 @@ import pytest
 
 from shardwright import ShardwrightError, StorageError, interrupts
 from shardwright.engine import DeviceLostError
-from shardwright.engine.devices import Death, Devices, _Crew
+from shardwright.engine.devices import Death, Devices, Processes
 from shardwright.engine.local import cores
 from shardwright.engine.pool import run_on
 from tests import device_tasks
@@ -378,7 +378,7 @@ def test_a_worker_may_die_when_nothing_is_left_for_it() -> None:
 # A crew that may grow, as on a cluster
 
 
-class Growing(_Crew):
+class Growing(Processes):
     grows = True
 
 

@@ -23,7 +23,7 @@ from shardwright import InputMissingError, ShardwrightError, StorageError, Usage
 from shardwright.engine import actors
 from shardwright.engine import ray as engine
 from shardwright.engine.actors import Actors, Host, Share
-from shardwright.engine.devices import _Crew
+from shardwright.engine.devices import Processes
 from shardwright.engine.nodes import Node, Shared
 from shardwright.engine.pool import Death, Ended, Seat
 from shardwright.engine.ray import Cluster, Ray, RayDevices
@@ -519,7 +519,7 @@ def test_a_task_whose_worker_died_is_run_once_more_and_its_messages_come_once(
     cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It dies with the worker, or in a process of it."""
-    monkeypatch.setattr(engine, "Actors", lambda *_: _Crew(("cpu", "cpu")))
+    monkeypatch.setattr(engine, "Actors", lambda *_: Processes(("cpu", "cpu")))
     monkeypatch.setenv("SHARDWRIGHT_CORES", str(cores))
     cluster: Any = Cluster(None, None, print)  # type: ignore[arg-type]
     found = list(cluster.tasks.run(Deadly(tmp_path, on=3, times=1), range(6)))

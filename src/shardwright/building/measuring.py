@@ -32,7 +32,8 @@ from shardwright.deriving.images import DECODER_DIED, BadImageError
 from shardwright.deriving.naming import spelt
 from shardwright.deriving.sources import Source, State
 from shardwright.engine import Engine
-from shardwright.engine.local import WorkerDiedError
+from shardwright.engine.local import ended_by
+from shardwright.engine.pool import Death
 from shardwright.interrupts import POLL, check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
@@ -118,15 +119,15 @@ class _Lost:
         self._rows[message.number] = self._rows.get(message.number, 0) + len(message.rows)
         self._began.add(message.number)
 
-    def instead(self, task: _Task, death: WorkerDiedError) -> _Task:
+    def instead(self, task: _Task, death: Death) -> _Task:
         """Give what is to be done in place of a task."""
         done, began = self._rows.get(task.number, 0), task.number in self._began
         self._began.discard(task.number)
         if not task.alone:
             return task._replace(alone=True, skip=done)
         if not began or done in task.died:  # it dies without looking at any image
-            raise death
-        how = f"the process that read it {death.how}, twice"
+            raise death.error
+        how = f"the process that read it {ended_by(death.exit_code)}, twice"
         return task._replace(skip=done, died={**task.died, done: how})
 
 

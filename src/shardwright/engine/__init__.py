@@ -13,7 +13,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from shardwright.engine.local import WorkerDiedError
     from shardwright.engine.pool import Death
 
 Task = TypeVar("Task")
@@ -40,7 +39,7 @@ class Engine(Protocol):
         self,
         function: Callable[[Task], Iterator[Message]],
         tasks: Iterable[Task],
-        instead: Callable[[Task, WorkerDiedError], Task] | None = None,
+        instead: Callable[[Task, Death], Task] | None = None,
     ) -> Generator[Message, None, None]:
         """Run the function on each task and yield what it yields, in the order it arrives.
 
@@ -51,7 +50,6 @@ class Engine(Protocol):
         If a worker of this machine dies, ``instead`` gives the task to run in place of its own, of
         which some messages may have come; without it that is an error.
         """
-        ...
 
 
 class DeviceEngine(Protocol):
@@ -62,12 +60,10 @@ class DeviceEngine(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """Name the device of each worker."""
-        ...
 
     @property
     def cores_each(self) -> int:
         """Count the cores that each worker may use beside its device."""
-        ...
 
     def run(
         self,
@@ -77,4 +73,3 @@ class DeviceEngine(Protocol):
         warn: Callable[[str], None] | None = None,
     ) -> Generator[Message, None, None]:
         """Run the function once on each device, and yield what it yields, as ``Devices`` says."""
-        ...

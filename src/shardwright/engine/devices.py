@@ -1,4 +1,4 @@
-"""Encoders on devices: a fresh process for each, which draws tasks when it has room for them."""
+"""Processes of this machine, which draw tasks when they have room; encoders on devices are such."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import chain, islice
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from threading import Lock
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from shardwright import interrupts
 from shardwright.engine import DONE, DeviceLostError, Done, Message, Task
@@ -20,14 +20,26 @@ from shardwright.engine.local import (
     KEPT_MEMORY,
     MESSAGE,
     cores,
+    fork,
     kill,
     nameless_file,
     receive,
     signals_blocked,
     spawn,
 )
-from shardwright.engine.pool import LEFT, READY, WANT, Death, Ended, Seat, gone, none_left, run_on
-from shardwright.engine.worker import failed
+from shardwright.engine.pool import (
+    LEFT,
+    MEMORY,
+    READY,
+    WANT,
+    Death,
+    Ended,
+    Seat,
+    gone,
+    none_left,
+    run_on,
+)
+from shardwright.engine.worker import failed, work
 from shardwright.errors import ShardwrightError
 
 __all__ = ["THREADS", "Death", "Devices", "Process", "alone", "serve"]
@@ -76,7 +88,7 @@ class Devices:
         waiting = iter(tasks)
         first = list(islice(waiting, 1)) if len(self.names) > 1 else []
         if first:
-            yield from run_on(_Crew(self.names), function, chain(first, waiting), instead, warn)
+            yield from run_on(Processes(self.names), function, chain(first, waiting), instead, warn)
         else:
             yield from _here(function, self.names[0], waiting)
 
@@ -116,7 +128,7 @@ class Process:
     errors: int  # the file that is its standard error while it starts
 
     @classmethod
-    def start(cls, environment: Mapping[str, str]) -> Self:
+    def start(cls, environment: Mapping[str, str], *, forks: bool = False) -> Self:
         """Start a process that runs ``serve``; call it with signals blocked."""
         with ExitStack() as undo:
             ours, theirs = Pipe()
@@ -126,7 +138,10 @@ class Process:
             # What a worker prints is not what this program prints for others to read.
             others = ((2, 1), (errors, 2))
             with theirs:
-                pid = spawn(__name__, theirs.fileno(), others, environment)
+                if forks:
+                    pid = _copy(theirs.fileno(), others)
+                else:
+                    pid = spawn(__name__, theirs.fileno(), others, environment)
             undo.pop_all()
         return cls(pid, ours, errors)
 
@@ -139,13 +154,27 @@ class Process:
         return Ended(code, errors.splitlines())
 
 
-class _Crew:
-    """Processes of this machine, by their places."""
+def _copy(connection: int, others: Iterable[tuple[int, int]]) -> int:
+    parent = os.getpid()
+
+    def begin() -> NoReturn:
+        for fd, there in others:
+            os.dup2(fd, there)
+        work(parent, connection, serve)
+
+    return fork(begin)
+
+
+class Processes:
+    """Processes of this machine, by their places; a ``Crew``."""
 
     grows = False
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.unopened = [Seat(name, name) for name in names]
+    def __init__(
+        self, names: tuple[str, ...], advice: str = MEMORY, *, forks: bool = False
+    ) -> None:
+        self.unopened = [Seat(name, name, advice) for name in names]
+        self.forks = forks  # whether they begin as copies of this process
         self.cpus = names.count("cpu")
         self.processes: dict[Seat, Process] = {}
         self.places: dict[int, Seat] = {}  # by the file descriptors of their connections
@@ -162,7 +191,7 @@ class _Crew:
             environment = dict.fromkeys(THREADS, threads) | environment
         try:
             with signals_blocked():  # until the worker is known here
-                process = self.processes[place] = Process.start(environment)
+                process = self.processes[place] = Process.start(environment, forks=self.forks)
                 self.places[process.connection.fileno()] = place
                 self.poll.register(process.connection, select.POLLIN)
         except OSError as error:

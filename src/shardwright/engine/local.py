@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import threading
@@ -12,17 +11,17 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
 from shardwright import interrupts
-from shardwright.engine import DONE, Message, Task
-from shardwright.errors import ShardwrightError
+from shardwright.engine import DONE, Done, Message, Task
 from shardwright.validate import integer
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+    from shardwright.engine.pool import Death
 
 MESSAGE, FAILED = "message", "failed"  # what a worker sends, each with its content
 DIED = "died"  # what is received of one that sends no more
@@ -36,7 +35,6 @@ KEPT_MEMORY = {
 }
 CORES = "SHARDWRIGHT_CORES"  # set for workers of a cluster: as many as were reserved for them
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_SERVER = "shardwright.engine.worker"
 _MEMORY = "free memory, and run the same command again"
 _FRESH = """\
 import sys
@@ -83,7 +81,7 @@ class Local:
         self,
         function: Callable[[Task], Iterator[Message]],
         tasks: Iterable[Task],
-        instead: Callable[[Task, WorkerDiedError], Task] | None = None,
+        instead: Callable[[Task, Death], Task] | None = None,
     ) -> Generator[Message, None, None]:
         """Run each task in one of the workers, or a single task here; see ``Engine``.
 
@@ -97,113 +95,31 @@ class Local:
                     interrupts.check()
                     yield message
             return
-        pool = _Pool(function, instead, self.advice)
-        try:
-            yield from pool.run(first, waiting)
-        finally:
-            pool.kill()
+        # Here, because one worker does not need it.
+        from shardwright.engine.devices import Processes
+        from shardwright.engine.pool import run_on
+
+        # A task may read from an object store, and the client of some does not work in a copy.
+        may = may_fork_to_read() and "obstore" not in sys.modules
+        forks = _may_fork() if instead is None else may
+        crew = Processes(("",) * self.workers, self.advice, forks=forks)
+        yield from run_on(crew, _Each(function), chain(first, waiting), instead, None)
 
 
-class WorkerDiedError(ShardwrightError):
-    """A process of this engine died; ``how`` says by what."""
+@dataclass(frozen=True)
+class _Each(Generic[Task, Message]):
+    """Runs a function on each task that a worker draws."""
 
-    how = "ended"
+    function: Callable[[Task], Iterator[Message]]
+
+    def __call__(self, device: str, tasks: Iterator[Task]) -> Iterator[Message | Done]:
+        for task in tasks:
+            yield from self.function(task)
+            yield DONE
 
 
 class InWorker(Exception):  # noqa: N818 - it is where an error was raised
     """The traceback of an error in a worker."""
-
-
-class _Worker(NamedTuple):
-    pid: int
-    connection: Connection
-
-
-class _Pool(Generic[Task, Message]):
-    """Some processes that run one function, by the file descriptors of their connections."""
-
-    def __init__(
-        self,
-        function: Callable[[Task], Iterator[Message]],
-        instead: Callable[[Task, WorkerDiedError], Task] | None,
-        advice: str,
-    ) -> None:
-        self.function, self.instead, self.advice = function, instead, advice
-        self.workers: dict[int, _Worker] = {}
-        self.tasks: dict[int, Task] = {}  # that they have, or had last
-        self.poll = select.poll()
-
-    def run(self, first: list[Task], waiting: Iterator[Task]) -> Iterator[Message]:
-        """Start a worker for each of the first tasks; one that is done gets a task that waits."""
-        for fd, task in zip(self._start(len(first)), first, strict=True):
-            self._send(fd, task)
-        busy = len(first)
-        while busy:
-            interrupts.check()
-            for fd, _ in self.poll.poll(interrupts.POLL * 1000):
-                kind, content = receive(self.workers[fd].connection)
-                if kind == FAILED:
-                    raise failure(*content)
-                if kind == DIED:
-                    self._replace(fd)
-                    continue
-                if content is not DONE:
-                    yield content
-                    continue
-                busy -= 1
-                for task in islice(waiting, 1):
-                    self._send(fd, task)
-                    busy += 1
-
-    def kill(self) -> None:
-        """End all workers, whatever they are doing."""
-        kill([pid for pid, _ in self.workers.values()])
-        for _, connection in self.workers.values():
-            connection.close()
-
-    def _start(self, count: int) -> list[int]:
-        from multiprocessing import Pipe  # here, because one worker does not need it
-
-        # A task may read from an object store, and the client of some does not work in a copy.
-        may = may_fork_to_read() and "obstore" not in sys.modules
-        forks = _may_fork() if self.instead is None else may
-        start = _fork if forks else partial(spawn, _SERVER)
-        started = []
-        with signals_blocked():  # until all workers are known here
-            for _ in range(count):
-                ours, theirs = Pipe()
-                self.workers[ours.fileno()] = _Worker(start(theirs.fileno()), ours)
-                theirs.close()
-                self.poll.register(ours, select.POLLIN)
-                started.append(ours.fileno())
-        return started
-
-    def _send(self, fd: int, task: Task) -> None:
-        self.tasks[fd] = task
-        try:
-            self.workers[fd].connection.send((self.function, task))
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._death(fd) from None
-
-    def _replace(self, fd: int) -> None:
-        """Start another worker in place of one that died, with what is to be done instead."""
-        death, task = self._death(fd), self.tasks.pop(fd)
-        if self.instead is None:
-            raise death
-        for new in self._start(1):
-            self._send(new, self.instead(task, death))
-
-    def _death(self, fd: int) -> WorkerDiedError:
-        pid, connection = self.workers.pop(fd)
-        self.poll.unregister(connection)
-        connection.close()
-        code = exit_code(pid)
-        error = WorkerDiedError(
-            f"a worker process died (exit code {code})",
-            fix=f"if the system killed it because memory ran out, {self.advice}",
-        )
-        error.how = ended_by(code)
-        return error
 
 
 def ended_by(code: int | None) -> str:
@@ -256,13 +172,6 @@ def signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _fork(connection: int) -> int:
-    from shardwright.engine.worker import serve, work
-
-    parent = os.getpid()
-    return fork(lambda: work(parent, connection, serve))
 
 
 def fork(then: Callable[[], NoReturn]) -> int:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from shardwright import interrupts
 from shardwright.errors import InputMissingError, ShardwrightError, StorageError
@@ -37,28 +37,25 @@ class Node:
     gpus: float
 
 
-class Check(Protocol):
+class Check:
     """What must be so on every node."""
 
     def here(self) -> AbstractContextManager[None]:
         """Prepare it in the driver, for as long as nodes are asked."""
-        ...
+        return nullcontext()
 
     def __call__(self, node: str) -> None:
         """Raise ShardwrightError if it is not so; on the node of this name."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Same:
+class Same(Check):
     """A function gives the same on each node as here."""
 
     what: str
     function: Callable[[], object]
     expected: object
-
-    def here(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def __call__(self, node: str) -> None:
         if (found := self.function()) != self.expected:
@@ -68,13 +65,10 @@ class Same:
 
 
 @dataclass(frozen=True)
-class Readable:
+class Readable(Check):
     """Files or folders are on each node."""
 
     paths: Sequence[Location]
-
-    def here(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def __call__(self, node: str) -> None:
         for path in self.paths:
@@ -86,7 +80,7 @@ class Readable:
 
 
 @dataclass(frozen=True)
-class Shared:
+class Shared(Check):
     """A folder is the same one on each node, and can be written to there.
 
     If it does not exist yet, the nearest above it is.

@@ -14,7 +14,7 @@ be able to finish them without an answer. One that has none waits on, because th
 may come back. When nothing is unfinished, all get END, and those that still start are killed.
 
 A ``Crew`` starts the workers and carries what is said: ``devices`` has processes of this machine,
-``ray`` has actors of a cluster.
+``actors`` has those of a cluster.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ READY, WANT, LEFT = "ready", "want", "left"  # what else a worker sends
 LOST = "lost"  # what is received of one whose place is gone with it, and why
 END = ()  # the answer to WANT if there is no task; else it is a tuple of one
 _STARTS = 3  # of a worker that dies before its first task
-_MEMORY = "use a smaller --batch-size or fewer devices"
+MEMORY = "use a smaller --batch-size or fewer devices"
 _CONTRACT = "a function must draw all tasks, and yield DONE once for each"
+
+
+class WorkerDiedError(ShardwrightError):
+    """A worker died, and what it had to do is not done."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,9 @@ class Death:
         return f"{self.what}; {self.fix}"
 
     @property
-    def error(self) -> ShardwrightError:
+    def error(self) -> WorkerDiedError:
         """Give the error to raise if nothing can be done."""
-        return ShardwrightError(self.what, fix=self.fix)
+        return WorkerDiedError(self.what, fix=self.fix)
 
 
 class Ended(NamedTuple):
@@ -69,10 +73,11 @@ class Ended(NamedTuple):
 
 @dataclass(eq=False)
 class Seat:
-    """Where a worker can be: the name of its device there, and what people call it."""
+    """Where a worker can be: the name of its device there, and what people call it, if they do."""
 
     device: str
     name: str
+    advice: str = MEMORY  # if memory runs out
     closed: bool = False
     deaths: int = 0  # in a row, of workers that had drawn no task
 
@@ -83,31 +88,24 @@ class Crew(Protocol):
     @property
     def grows(self) -> bool:
         """Whether other places may open when none is left."""
-        ...
 
     def opened(self) -> Iterable[Seat]:
         """Give the places that have opened since the last call."""
-        ...
 
     def start(self, place: Seat) -> None:
         """Start a worker, and do not wait for it."""
-        ...
 
     def send(self, place: Seat, content: object) -> None:
         """Send something to a worker; if it is dead, that is received next."""
-        ...
 
     def receive(self) -> Iterator[tuple[Seat, str, Any]]:
         """Give what workers say, each with its kind; wait at most ``interrupts.POLL`` for it."""
-        ...
 
     def stop(self, place: Seat) -> None:
         """End a worker that is of no more use."""
-        ...
 
     def close(self) -> None:
         """End all workers, whatever they are doing."""
-        ...
 
 
 def run_on(
@@ -241,6 +239,8 @@ class _Pool(Generic[Task, Message]):
     def _failed(self, worker: _Worker[Task], error: Exception) -> None:
         if not isinstance(error, DeviceLostError):
             where = f"on {worker.place.name}"
+            if not worker.place.name:
+                raise error
             if isinstance(error, ShardwrightError) and self.crew.grows:  # the node matters
                 what = f"{error.what} ({where})"
                 ShardwrightError.__init__(error, what, path=error.path, fix=error.fix)
@@ -293,9 +293,10 @@ class _Pool(Generic[Task, Message]):
 
 
 def _death(worker: _Worker[Any], code: int | None, errors: list[str]) -> Death:
-    how, fix = f"ended (exit code {code})", f"if memory ran out, {_MEMORY}"
+    name, advice = worker.place.name, worker.place.advice
+    how, fix = f"ended (exit code {code})", f"if memory ran out, {advice}"
     if code == -signal.SIGKILL:
-        how, fix = f"was killed (signal {-code})", _MEMORY
+        how, fix = f"was killed (signal {-code})", advice
     elif code is None:
         how = "ended"
     elif code < 0:
@@ -303,5 +304,5 @@ def _death(worker: _Worker[Any], code: int | None, errors: list[str]) -> Death:
     if not worker.drew:
         how += " before its first task"
     why = ["most often memory runs out"] if code == -signal.SIGKILL else []
-    what = f"the worker on {worker.place.name} {how}"
-    return Death(worker.place.name, code, ": ".join([what, *(errors[-1:] or why)]), fix)
+    what = f"the worker on {name} {how}" if name else f"a worker process {how}"
+    return Death(name, code, ": ".join([what, *(errors[-1:] or why)]), fix)

@@ -16,16 +16,15 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from enum import Enum, auto
 from math import inf
-from typing import Any, ClassVar, Generic
+from typing import ClassVar, Generic
 
 from shardwright import interrupts
 from shardwright.engine import DONE, Done, Engine, Message, Task
 from shardwright.engine.actors import Actors, Share
-from shardwright.engine.local import Local, WorkerDiedError, cores
+from shardwright.engine.local import Local, cores
 from shardwright.engine.nodes import Nodes, Readable, Same, Shared, living
-from shardwright.engine.pool import Death, run_on
+from shardwright.engine.pool import Death, WorkerDiedError, run_on
 from shardwright.errors import MissingExtraError, ShardwrightError, UsageError
 from shardwright.storage.urls import Location
 from shardwright.validate import as_text, require_known
@@ -228,40 +227,23 @@ class RayTasks:
         instead: object = None,  # not here: a task that may have caused a death is run once more
     ) -> Generator[Message, None, None]:
         """Run each task on a core of some node."""
-        begun: dict[int, list[Message]] = {}
         finished: set[int] = set()
-        messages: Generator[Any, None, None]
-        messages = self.devices.run(_OnCores(function), enumerate(tasks))
-        with closing(messages):
-            for number, message in messages:
-                if number in finished:  # its worker was lost right after
-                    continue
-                if message is _Mark.BEGIN:
-                    begun[number] = []
-                elif message is _Mark.END:
+        with closing(self.devices.run(_OnCores(function), enumerate(tasks))) as found:
+            for number, messages in found:
+                if number not in finished:  # else its worker was lost right after
                     finished.add(number)
-                    yield from begun.pop(number)
-                else:
-                    begun[number].append(message)
-
-
-class _Mark(Enum):
-    BEGIN = auto()
-    END = auto()
+                    yield from messages
 
 
 @dataclass(frozen=True)
 class _Numbered(Generic[Task, Message]):
-    """Gives what a function yields with the number of its task, between two marks."""
+    """Gives all that a function yields for a task together, with the number of the task."""
 
     function: Callable[[Task], Iterator[Message]]
 
-    def __call__(self, task: tuple[int, Task]) -> Iterator[tuple[int, Message | _Mark]]:
+    def __call__(self, task: tuple[int, Task]) -> Iterator[tuple[int, list[Message]]]:
         number, content = task
-        yield number, _Mark.BEGIN
-        for message in self.function(content):
-            yield number, message
-        yield number, _Mark.END
+        yield number, list(self.function(content))
 
 
 @dataclass(frozen=True)
@@ -272,7 +254,7 @@ class _OnCores(Generic[Task, Message]):
 
     def __call__(
         self, device: str, tasks: Iterator[tuple[int, Task]]
-    ) -> Iterator[tuple[int, Message | _Mark] | Done]:
+    ) -> Iterator[tuple[int, list[Message]] | Done]:
         drawn: deque[int] = deque()
         ended: set[int] = set()
 
@@ -282,13 +264,12 @@ class _OnCores(Generic[Task, Message]):
                 yield number, task
 
         try:
-            for number, message in Local(cores()).run(_Numbered(self.function), draw()):
-                yield number, message
-                if message is _Mark.END:
-                    ended.add(number)
-                    while drawn and drawn[0] in ended:
-                        ended.remove(drawn.popleft())
-                        yield DONE
+            for number, messages in Local(cores()).run(_Numbered(self.function), draw()):
+                yield number, messages
+                ended.add(number)
+                while drawn and drawn[0] in ended:
+                    ended.remove(drawn.popleft())
+                    yield DONE
         except WorkerDiedError:
             os._exit(1)  # so the driver learns of a death, and deals with it
 

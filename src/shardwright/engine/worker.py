@@ -1,4 +1,4 @@
-"""What a worker process does: one task after the other, for as long as its parent lives.
+"""A worker process: it serves its parent, for as long as that lives.
 
 On Linux the kernel kills it with its parent; elsewhere it ends when its connection closes. So no
 forgotten process writes into a folder that a later run has locked. Ctrl-C and similar signals are
@@ -15,12 +15,10 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from shardwright.engine import DONE
-from shardwright.engine.local import FAILED, MESSAGE
+from shardwright.engine.local import FAILED
 from shardwright.errors import ShardwrightError
 
 
@@ -38,17 +36,6 @@ def work(parent: int, connection: int, serve: Callable[[Connection], None]) -> N
         traceback.print_exc()
     finally:
         os._exit(code)  # nothing of what this process was before the fork may run
-
-
-def serve(connection: Connection) -> None:
-    """Run each task that comes, with its function."""
-    try:
-        while True:
-            function, task = connection.recv()
-            for message in chain(function(task), [DONE]):
-                connection.send((MESSAGE, message))
-    except Exception as error:  # of the task; or the parent is gone, and this goes nowhere
-        connection.send(failed(error))
 
 
 def failed(error: Exception) -> tuple[str, tuple[Exception, str]]:
