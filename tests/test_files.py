@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from shardwright import LockedError, NoSpaceError, StorageError, pack
+from shardwright import LockedError, NoSpaceError, StorageError
 from shardwright.storage import files, local, locks
 from shardwright.storage.disk import Disk
-from shardwright.storage.files import GatheredFile, NewFile, using
+from shardwright.storage.files import NewFile, using
 from shardwright.storage.local import require_writable
 from tests.faults import Call, WatchedDisk
-from tests.stores import Store
 from tests.tars import listing
 
-BUFFER = 1 << 22  # what a GatheredFile gathers before it writes
+BUFFER = 1 << 22  # what a NewFile gathers before it writes
 
 
 class Failing(WatchedDisk):
@@ -266,7 +265,7 @@ LENGTHS = sorted(
 
 
 def gather(path: Path, data: bytes, piece: int) -> None:
-    with GatheredFile(path) as file:
+    with NewFile(path) as file:
         for at in range(0, len(data), piece):
             file.put(data[at : at + piece])
         file.seal(len(data))
@@ -317,7 +316,7 @@ def test_bytes_of_other_files_are_gathered_between_pieces(tmp_path: Path) -> Non
     source.write_bytes(pattern(BUFFER + 77))
     fd = os.open(source, os.O_RDONLY)
     seen, whole = hashlib.sha256(), hashlib.sha256()
-    with GatheredFile(tmp_path / "a", [whole]) as file:
+    with NewFile(tmp_path / "a", [whole]) as file:
         file.put(b"head")
         assert file.put_from(fd, BUFFER + 77, seen) == BUFFER + 77
         file.put(b"tail")
@@ -333,7 +332,7 @@ def test_a_source_that_ends_early_is_told_by_its_count(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"short")
     fd = os.open(source, os.O_RDONLY)
-    with GatheredFile(tmp_path / "a") as file:
+    with NewFile(tmp_path / "a") as file:
         assert file.put_from(fd, 100, hashlib.sha256()) == 5
     os.close(fd)
     assert listing(tmp_path) == ["source"]
@@ -446,12 +445,6 @@ def test_contenders_are_never_inside_together(tmp_path: Path) -> None:
         won.append(int(out))
     assert sum(won) > 0
     assert not (tmp_path / "inside").exists()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
-def test_a_file_system_that_takes_no_files_is_not_called_full(store: Store) -> None:
-    with pytest.raises(StorageError, match=r"^/proc: cannot write to this folder; change its perm"):
-        pack(derived_dir=store.root, output_dir="/proc/shards")
 
 
 def test_a_folder_that_is_yet_to_be_made_is_writable_where_its_parent_is(tmp_path: Path) -> None:

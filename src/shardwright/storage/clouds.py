@@ -12,10 +12,12 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from threading import Condition
 from typing import Any
 
-from shardwright.errors import MissingExtraError
+import obstore
+from obstore import exceptions
+from obstore.store import AzureStore, GCSStore
+
 from shardwright.storage.objects import (
     NEW,
     TRIES,
@@ -43,14 +45,10 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 class Cloud:
     """One container or bucket."""
 
+    parts_at_once = 1  # obstore takes them one after the other, and sends some side by side
+
     def __init__(self, scheme: str, bucket: str) -> None:
         self._scheme, self._root = scheme, f"{scheme}://{bucket}"
-        try:
-            import obstore
-            from obstore.store import AzureStore, GCSStore
-        except ImportError:
-            fix = "run pip install '.[remote]' in the checkout of shardwright"
-            raise MissingExtraError("needs obstore", path=self._root, fix=fix) from None
         make = AzureStore if scheme == "az" else GCSStore
         options = {
             "allow_http": True,  # only an endpoint that the user sets has it
@@ -67,13 +65,11 @@ class Cloud:
                 self._patient: Any = make(
                     bucket, client_options=options, retry_config={"max_retries": TRIES - 1}
                 )
-            except obstore.exceptions.BaseError as error:
+            except exceptions.BaseError as error:
                 raise RefusedError(_message(error), _FIXES[scheme]) from error
-        self._writers: dict[str, _Writer] = {}
+        self._writers: dict[str, Any] = {}
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        import obstore
-
         if size == 0:
             return b""
         with self._explained():
@@ -82,7 +78,7 @@ class Cloud:
                 return bytes(obstore.get(self._store, key, options=options).bytes())
             try:
                 return bytes(obstore.get_range(self._store, key, start=start, length=size))
-            except obstore.exceptions.BaseError as error:
+            except exceptions.BaseError as error:
                 if _status(error) == 416 or _AFTER_END in str(error):
                     return b""
                 raise
@@ -105,8 +101,6 @@ class Cloud:
         return sorted(name[len(prefix) :] for name in names)
 
     def put(self, key: str, data: bytes, condition: str | None = None) -> str:
-        import obstore
-
         mode: Any = "overwrite"
         if condition == NEW:
             mode = "create"
@@ -133,19 +127,17 @@ class Cloud:
                 self.delete([key])
 
     def begin(self, key: str) -> str:
-        import obstore
-
         with self._explained():
             writer = obstore.open_writer(
                 self._patient, key, buffer_size=_BUFFER, max_concurrency=_AT_ONCE
             )
         name = f"{id(writer):x}"
-        self._writers[name] = _Writer(writer)
+        self._writers[name] = writer
         return name
 
     def part(self, key: str, upload: str, number: int, data: memoryview) -> Part:
         with self._explained(of_writer=True):
-            self._writer(upload).write(number, data)
+            self._writer(upload).write(data)
         return Part(number, "", hashlib.sha256(data).digest())
 
     def complete(
@@ -182,7 +174,7 @@ class Cloud:
         except FileNotFoundError:
             return None
 
-    def _writer(self, upload: str) -> _Writer:
+    def _writer(self, upload: str) -> Any:  # noqa: ANN401 - of obstore
         if upload not in self._writers:
             raise NoUploadError(upload)
         return self._writers[upload]
@@ -190,8 +182,6 @@ class Cloud:
     @contextmanager
     def _explained(self, of_writer: bool = False) -> Iterator[None]:
         """Turn errors of obstore into ours; those of a writer have been retried by it."""
-        from obstore import exceptions
-
         try:
             yield
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
@@ -212,34 +202,6 @@ class Cloud:
             if not isinstance(error, exceptions.GenericError) or 400 <= status < 500:
                 raise RefusedError(what) from error
             raise PassingError(what) from error
-
-
-class _Writer:
-    """An upload of obstore: it sends parts side by side, but takes them one after the other."""
-
-    def __init__(self, writer: Any) -> None:  # noqa: ANN401 - of obstore
-        self._writer, self._next = writer, 1
-        self._turn = Condition()
-        self._failed: Exception | None = None
-
-    def write(self, number: int, data: memoryview) -> None:
-        """Append a part, once those before it are there."""
-        with self._turn:
-            self._turn.wait_for(lambda: self._next == number or self._failed is not None)
-            if self._failed is not None:
-                raise self._failed
-            try:
-                self._writer.write(data)
-            except Exception as error:
-                self._failed = error
-                raise
-            finally:
-                self._next += 1
-                self._turn.notify_all()
-
-    def close(self) -> None:
-        """Complete the upload."""
-        self._writer.close()
 
 
 def _object(found: Any) -> Object:  # noqa: ANN401 - a TypedDict of obstore

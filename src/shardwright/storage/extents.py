@@ -206,15 +206,16 @@ def _get(path: str, offset: int = 0, size: int | None = None) -> bytes:
 
 def _opened(part: Part) -> _Window:
     if is_url(part.path):
-        return _FarWindow(part)
-    return _Window(part, regular.descriptor(part.path))
+        end = part.offset + part.size
+        return _Window(part, _FarFile(Url(part.path), end, part.offset, part.data, least=_LEAST))
+    return _Window(part, LocalFile(Path(part.path)))
 
 
 class _Window(io.RawIOBase):
     """A part of an open file, as a file."""
 
-    def __init__(self, part: Part, fd: int) -> None:
-        self._part, self._fd, self._at = part, fd, 0
+    def __init__(self, part: Part, file: TarFile) -> None:
+        self._part, self._file, self._at = part, file, 0
 
     def readable(self) -> bool:
         return True
@@ -231,41 +232,22 @@ class _Window(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         view = memoryview(buffer).cast("B")
-        size = min(len(view), max(self._part.size - self._at, 0), _AT_ONCE)
-        if self._fill(view[:size], self._part.offset + self._at) < size:
-            raise CutOffError(errno.EIO, "its tar ends before it does")
-        self._at += size
-        return size
+        data = self._next(len(view))
+        view[: len(data)] = data
+        return len(data)
 
     def readall(self) -> bytes:
-        pieces = []
-        while piece := self.read(max(min(self._part.size - self._at, _AT_ONCE), 0)):
-            pieces.append(piece)
-        return b"".join(pieces)
-
-    def _fill(self, view: memoryview, offset: int) -> int:
-        return os.preadv(self._fd, [view], offset)
+        return b"".join(iter(lambda: self._next(_AT_ONCE), b""))
 
     def close(self) -> None:
         if not self.closed:
             super().close()
-            if self._fd >= 0:
-                os.close(self._fd)
+            self._file.close()
 
-
-class _FarWindow(_Window):
-    """A part of a file at a URL."""
-
-    def __init__(self, part: Part) -> None:
-        super().__init__(part, -1)
-        end = part.offset + part.size
-        self._file = _FarFile(Url(part.path), end, part.offset, part.data, least=_LEAST)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-    def _fill(self, view: memoryview, offset: int) -> int:
-        data = self._file.pread(offset, len(view))
-        view[: len(data)] = data
-        return len(data)
+    def _next(self, count: int) -> bytes:
+        size = min(count, max(self._part.size - self._at, 0), _AT_ONCE)
+        data = self._file.pread(self._part.offset + self._at, size)
+        if len(data) < size:
+            raise CutOffError(errno.EIO, "its tar ends before it does")
+        self._at += size
+        return data

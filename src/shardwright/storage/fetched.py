@@ -1,4 +1,4 @@
-"""A folder of large files behind a URL, read in ranges.
+"""A folder of large files behind a URL, read in ranges: S3 by our client, others by fsspec.
 
 No cheap check works on all stores to see whether a remote object was replaced. But the reader
 compares the tar headers in each range with the index, so it misses only a shard with the same
@@ -8,19 +8,32 @@ samples at the same places and other contents.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, TypeAlias
 
-from shardwright.errors import DamageError, InputMissingError, StorageError, UsageError
+from shardwright.errors import (
+    DamageError,
+    InputMissingError,
+    MissingExtraError,
+    StorageError,
+    UsageError,
+)
 from shardwright.storage.cache import Cache
-from shardwright.storage.fetching import Ahead
-from shardwright.storage.objects import together, without_secrets
+from shardwright.storage.objects import LATER, NOW, pool, together, without_secrets
 from shardwright.storage.pieces import Folder, MappedFolder, Piece, Stamp, merge
-from shardwright.storage.sources import Source, source_at
+from shardwright.storage.urls import STORES, Url
 
+AHEAD_BYTES = 1 << 28  # that a folder holds at most before they are asked for
 _GAP = 1 << 16  # bytes that are faster to fetch than a second request
+_PACKAGES = {"az": "adlfs", "gs": "gcsfs"}  # that fsspec needs
 
+# Reads a range of a file, or all of it; None if there is no such file.
+Read: TypeAlias = Callable[..., bytes | None]
 _COPY = "copy it there again"
 
 
@@ -43,14 +56,14 @@ class FetchedFolder:
         self.name = without_secrets(self._url)
         self._options, self._forks = dict(options), forks
         self._cache = cache
-        self._opened: tuple[int, Source, Ahead | None] | None = None
+        self._opened: tuple[int, Read, Ahead | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": None}  # another process connects for itself
 
     def read_files(self, paths: Sequence[str]) -> Iterator[bytes | None]:
-        source, _ = self._open()
-        return together(source.get, paths) if source.together else map(source.get, paths)
+        read, ahead = self._open()
+        return together(read, paths) if ahead else map(read, paths)
 
     def stamp(self, path: str) -> Stamp | None:
         return None
@@ -88,9 +101,9 @@ class FetchedFolder:
         return self._cache.get(self._url, wanted, self._fetch)
 
     def _fetch(self, wanted: Piece) -> bytes:
-        source, _ = self._open()
+        read, _ = self._open()
         name, size = f"{self.name}/{wanted.whole.path}", wanted.size
-        data = source.get(wanted.whole.path, wanted.offset, size)
+        data = read(wanted.whole.path, wanted.offset, size)
         if data is None:
             raise InputMissingError("is missing", path=name, fix=_COPY)
         if len(data) > size:
@@ -100,11 +113,16 @@ class FetchedFolder:
             raise DamageError("is shorter than its index says", path=name, fix=_COPY)
         return data
 
-    def _open(self) -> tuple[Source, Ahead | None]:
+    def _open(self) -> tuple[Read, Ahead | None]:
+        """Connect; what reads belongs to this process, as a fork cannot use its connections."""
         if self._opened is None or self._opened[0] != os.getpid():
-            source = source_at(self._url, self._options, forks=self._forks)
-            ahead = Ahead(self._get) if source.together else None
-            self._opened = os.getpid(), source, ahead
+            # Our client of Azure and Google hangs in a forked process.
+            ours = ("s3",) if self._forks else STORES
+            if self._url.partition("://")[0] in ours and not self._options:
+                read, many = partial(_read_object, Url(self._url)), True
+            else:
+                read, many = _by_fsspec(self._url, self._options)
+            self._opened = os.getpid(), read, Ahead(self._get) if many else None
         return self._opened[1:]
 
 
@@ -131,3 +149,96 @@ def _holds(outer: Piece, piece: Piece) -> bool:
         and outer.offset <= piece.offset
         and piece.offset + piece.size <= outer.offset + outer.size
     )
+
+
+def _read_object(folder: Url, path: str, start: int = 0, size: int | None = None) -> bytes | None:
+    try:
+        return (folder / path).read_range(start, size)
+    except FileNotFoundError:
+        return None
+
+
+def _by_fsspec(url: str, options: Mapping[str, Any]) -> tuple[Read, bool]:
+    """Give what reads below a URL, and whether threads may read several ranges at once."""
+    name = without_secrets(url)
+    try:
+        import fsspec
+    except ImportError:
+        fix = "run pip install '.[remote]' in the checkout of shardwright"
+        raise MissingExtraError("needs fsspec", path=name, fix=fix) from None
+    try:
+        system, root = fsspec.core.url_to_fs(url, **{"skip_instance_cache": True, **options})
+    except (ImportError, ValueError, OSError) as error:
+        package = _PACKAGES.get(url.partition("://")[0])
+        if package and isinstance(error, ImportError):
+            fix = f"run pip install {package}"
+            raise MissingExtraError(f"needs {package}", path=name, fix=fix) from None
+        what = f"cannot be opened ({without_secrets(str(error))})"
+        raise UsageError(what, path=name) from None
+
+    def read(path: str, start: int = 0, size: int | None = None) -> bytes | None:
+        place = {} if size is None else {"start": start, "end": start + size}
+        try:
+            data: bytes = system.cat_file(f"{root}/{path}", **place)
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # each file system has its own
+            text = without_secrets(f"{type(error).__name__}: {error}")  # some have no message
+            raise StorageError(f"cannot be read ({text})", path=f"{name}/{path}") from None
+        return data
+
+    return read, bool(system.async_impl)  # others may have but one connection
+
+
+class Ahead:
+    """Pieces that were announced, as far as they fit into ``AHEAD_BYTES``, in this process."""
+
+    def __init__(self, get: Callable[[Piece], memoryview]) -> None:
+        self._get, self._lock = get, Lock()
+        self._waiting: deque[Piece] = deque()  # for room
+        self._started: dict[Piece, list[Future[memoryview]]] = {}  # as often as announced
+        self._held = 0
+
+    def announce(self, pieces: Iterable[Piece]) -> None:
+        """Begin to fetch pieces, each once for every time that it is announced."""
+        with self._lock:
+            self._waiting.extend(pieces)
+            self._start()
+
+    def forget(self, pieces: Iterable[Piece]) -> None:
+        """Drop pieces that were announced and are not asked for any more."""
+        with self._lock:
+            for future in filter(None, map(self._take, pieces)):
+                future.cancel()
+            self._start()
+
+    def fetch(self, pieces: Sequence[Piece]) -> list[memoryview]:
+        """Give pieces; raise what their fetching raised."""
+        with self._lock:
+            taken = [self._take(piece) or self._begin(piece, NOW) for piece in pieces]
+            self._start()
+        return [future.result() for future in taken]
+
+    def _start(self) -> None:
+        while self._waiting:
+            size = self._waiting[0].size
+            if self._held and self._held + size > AHEAD_BYTES:
+                return
+            piece = self._waiting.popleft()
+            self._held += size
+            self._started.setdefault(piece, []).append(self._begin(piece, LATER))
+
+    def _begin(self, piece: Piece, urgency: int) -> Future[memoryview]:
+        return pool().submit(lambda: self._get(piece), urgency)
+
+    def _take(self, piece: Piece) -> Future[memoryview] | None:
+        futures = self._started.get(piece)
+        if futures is None:
+            if piece in self._waiting:
+                self._waiting.remove(piece)
+            return None
+        future = futures.pop(0)
+        if not futures:
+            del self._started[piece]
+        self._held -= piece.size
+        return future

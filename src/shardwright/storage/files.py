@@ -14,18 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO
 
 from shardwright import regular
 from shardwright.errors import ShardwrightError, StorageError, refusal
 from shardwright.interrupts import check
 from shardwright.storage.disk import Disk
-from shardwright.storage.objects import NEW
-from shardwright.storage.sinks import Gathering, Hasher
+from shardwright.storage.sinks import Hasher, Sink
 from shardwright.storage.urls import Location, Url
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 TMP_SUFFIX = ".tmp"
 _ALIGNMENT = 4096  # of what bypasses the cache
@@ -47,18 +46,23 @@ def using(disk: Disk) -> Iterator[None]:
         _disk = previous
 
 
-class NewFile:
+class NewFile(Sink):
     """A file that gets its name only when it is complete; until then it is at ``tmp``.
 
-    Write to it, then ``seal`` it (length check and fsync), then ``publish`` it. Leaving the block
-    without sealing discards it.
+    Either ``write`` to it, or ``put`` bytes: these are gathered in one buffer while a thread writes
+    and hashes the other. Full buffers bypass the cache where the file system allows it: shards are
+    larger than memory and would push out what is read again, and the disk would idle until a final
+    fsync of gigabytes. Then ``seal`` it (length check and fsync), then ``publish`` it.
     """
 
-    def __init__(self, path: Path, tmp: Path | None = None) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, hashers: Sequence[Hasher] = (), *, tmp: Path | None = None
+    ) -> None:
+        self.path, self._hashers = path, hashers
         self.tmp = tmp or path.with_name(path.name + TMP_SUFFIX)
-        self.written = 0
-        self._sealed = False
+        self._direct: bool | None = None
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None  # the other buffer
         with explained(self.tmp):
             try:
                 self._fd = _disk.create(self.tmp)
@@ -66,18 +70,15 @@ class NewFile:
                 _disk.unlink(self.tmp)
                 self._fd = _disk.create(self.tmp)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        if not self._sealed:
-            with suppress(OSError):  # the error that brought us here is the one to report
-                self._close()
-            with suppress(OSError):
-                _disk.unlink(self.tmp)
+        try:
+            if self._writer is not None:
+                self._writer.shutdown()  # before the file is closed
+        finally:
+            super().__exit__()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes."""
+        """Append bytes at once."""
         view = memoryview(data)
         with explained(self.tmp):
             while view:
@@ -91,7 +92,9 @@ class NewFile:
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def seal(self, length: int) -> None:
-        """Check that the file has this length and wait until it is on the disk."""
+        if self._writer is not None:
+            self._flush()
+            self._wait()
         with explained(self.tmp):
             found = os.fstat(self._fd).st_size
             if found != length:
@@ -102,49 +105,32 @@ class NewFile:
             self._close()
         self._sealed = True
 
+    def discard(self) -> None:
+        with suppress(OSError):  # the error that brought us here is the one to report
+            self._close()
+        with suppress(OSError):
+            _disk.unlink(self.tmp)
+
     def _close(self) -> None:
         # Even if this fails the descriptor is closed, and its number may soon be another's.
         fd, self._fd = self._fd, -1
         os.close(fd)
 
-
-class GatheredFile(NewFile, Gathering):
-    """A large new file, gathered in one buffer while a thread writes and hashes the other.
-
-    Full buffers bypass the cache where the file system allows it: shards are larger than memory and
-    would push out what is read again, and the disk would idle until a final fsync of gigabytes.
-    """
-
-    def __init__(self, path: Path, hashers: Sequence[Hasher] = (), tmp: Path | None = None) -> None:
-        from concurrent.futures import ThreadPoolExecutor  # here, to keep the start light
-
-        super().__init__(path, tmp)
-        self._hashers = hashers
-        # Memory maps begin on a page boundary, as what bypasses the cache must.
-        self._buffer, self._other = (memoryview(mmap.mmap(-1, _GATHERED)) for _ in range(2))
-        self._direct: bool | None = None
-        self._writer = ThreadPoolExecutor(1)
-        self._writing: Future[None] | None = None  # the other buffer
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._writer.shutdown()  # before the file is closed
-        finally:
-            super().__exit__()
-
-    def seal(self, length: int) -> None:
-        self._flush()
-        self._wait()
-        super().seal(length)
-
     def _room(self) -> int:
-        if self._used == _GATHERED:
+        if self._writer is None:
+            from concurrent.futures import ThreadPoolExecutor  # here, to keep the start light
+
+            self._writer = ThreadPoolExecutor(1)
+            # Memory maps begin on a page boundary, as what bypasses the cache must.
+            self._buffer, self._other = (memoryview(mmap.mmap(-1, _GATHERED)) for _ in range(2))
+        elif self._used == _GATHERED:
             self._flush()
         return _GATHERED - self._used
 
     def _flush(self) -> None:
         """Hand the buffer to the writer, and continue with the other once that is written."""
         self._wait()
+        assert self._writer is not None
         self._writing = self._writer.submit(self._write_out, self._buffer[: self._used])
         self._buffer, self._other = self._other, self._buffer
         self._used = 0
@@ -239,7 +225,7 @@ def prepare(path: Location, data: bytes) -> None:
     """Write a file under a temporary name, with its folder; not at a URL, which has none."""
     if isinstance(path, Path):
         make_folder(path.parent)
-        with GatheredFile(path) as file:
+        with NewFile(path) as file:
             file.put(data)
             file.seal(len(data))
 
@@ -260,23 +246,6 @@ def claim(path: Location, data: bytes) -> bool:
     return True
 
 
-def version(path: Location) -> str:
-    """Tell what is there from what may be there later; blank for nothing, or under a lock."""
-    found = path.head() if isinstance(path, Url) else None
-    return found.etag if found else NEW
-
-
-def replace(path: Location, data: bytes, before: str) -> None:
-    """Write a file over the version that was there before.
-
-    Where no lock keeps others out, it is a ConditionError if that has changed.
-    """
-    if isinstance(path, Url):
-        path.write(data, before)
-    else:
-        write(path, data)
-
-
 def keep(path: Path, name: Path) -> None:
     """Give a file a second name, under which it stays when it is replaced.
 
@@ -288,7 +257,7 @@ def keep(path: Path, name: Path) -> None:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            with regular.opened(path) as source, GatheredFile(name) as file:
+            with regular.opened(path) as source, NewFile(name) as file:
                 while piece := source.read(1 << 20):
                     check()
                     file.put(piece)

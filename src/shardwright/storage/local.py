@@ -19,7 +19,7 @@ from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import size
 from shardwright.storage import files, locks
-from shardwright.storage.files import GatheredFile
+from shardwright.storage.files import NewFile
 from shardwright.storage.sinks import Hasher
 from shardwright.storage.urls import Location, Url
 
@@ -48,6 +48,10 @@ class LocalFile:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
         os.close(self._fd)
 
     def pread(self, offset: int, size: int) -> bytes:
@@ -102,9 +106,9 @@ class LocalPlace:
         """Open a file for reading; the caller handles OSErrors."""
         return LocalFile(self.folder / name)
 
-    def create(self, name: str, hashers: Sequence[Hasher] = ()) -> GatheredFile:
+    def create(self, name: str, hashers: Sequence[Hasher] = ()) -> NewFile:
         """Begin a file, in an existing folder; ``seal`` it, then ``publish`` its name."""
-        return GatheredFile(self.folder / name, hashers)
+        return NewFile(self.folder / name, hashers)
 
     def publish(self, name: str, condition: str | None = None) -> str:
         """Give a sealed file its name. Follow with ``files.sync_folder``, once a folder.
@@ -165,22 +169,9 @@ def require_writable(folder: Location) -> None:
     there = _existing(folder)
     if not there.is_dir():
         raise UsageError("is not a folder", path=there, fix="give another to write to")
-    if not os.access(there, os.W_OK | os.X_OK) or not _takes_files(there):
+    if not os.access(there, os.W_OK | os.X_OK):
         fix = "change its permissions, or give another folder"
         raise StorageError("cannot write to this folder", path=there, fix=fix)
-
-
-def _takes_files(folder: Path) -> bool:
-    """Whether files can be made there: /proc and the like allow it, and then fail."""
-    if os.statvfs(folder).f_blocks:
-        return True
-    import tempfile  # here, because it is rarely needed
-
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
 
 
 def require_space(folder: Location, what: str, needed: int, instead: str = "") -> None:

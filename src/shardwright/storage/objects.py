@@ -11,8 +11,11 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import count
+from queue import PriorityQueue
 from threading import Event, Thread, local
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from shardwright import interrupts
 from shardwright.errors import StorageError, UsageError
@@ -24,6 +27,9 @@ TRIES = 8  # of one request, which takes half a minute if each fails at once
 MOST_DELETED = 1000  # objects in one request
 _FIRST_PAUSE = 0.2  # seconds; each pause is twice the one before
 _SECRETS = re.compile(r"(?<=://)[^/\s]*@|\?[^\s\"'<>()]*")  # in a URL: a password, or a signature
+
+_THREADS = 16  # that fetch, beside those of ``together``
+NOW, LATER = 0, 1  # how urgent something is
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -76,6 +82,8 @@ NEW: Final = ""  # the condition that there is no such object yet; others are th
 class ObjectStore(Protocol):
     """One bucket (or container) of an object store. Missing objects are FileNotFoundErrors."""
 
+    parts_at_once: int  # of an upload; with one, they come in their order
+
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
         """Read some bytes of an object, or all; fewer only at its end."""
 
@@ -101,7 +109,7 @@ class ObjectStore(Protocol):
         """Begin an upload in parts, and give its name."""
 
     def part(self, key: str, upload: str, number: int, data: memoryview) -> Part:
-        """Send one part of an upload; several threads may do so at once."""
+        """Send one part of an upload."""
 
     def complete(
         self, key: str, upload: str, parts: Sequence[Part], condition: str | None = None
@@ -221,6 +229,49 @@ def together(
             yield awaited(running.popleft())
     finally:
         stop.set()
+
+
+class Pool:
+    """Some threads that do what is urgent first.
+
+    They belong to one process, for a fork has none of them. They are daemons, so that a server
+    which does not answer never keeps a process from ending.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: PriorityQueue[tuple[int, int, Future[Any], Callable[[], Any]]]
+        self._tasks = PriorityQueue()
+        self._numbers = count()
+        for _ in range(_THREADS):
+            Thread(target=self._work, daemon=True).start()
+
+    def submit(self, call: Callable[[], Result], urgency: int = NOW) -> Future[Result]:
+        """Have something done."""
+        from concurrent.futures import Future  # here, to keep the start light
+
+        future: Future[Result] = Future()
+        self._tasks.put((urgency, next(self._numbers), future, call))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            _, _, future, call = self._tasks.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:  # raised where the result is used
+                    future.set_exception(error)
+            del future, call  # or an idle thread would hold the bytes
+
+
+@cache
+def _pool(process: int) -> Pool:
+    return Pool()
+
+
+def pool() -> Pool:
+    """Give the threads of this process."""
+    return _pool(os.getpid())
 
 
 def without_secrets(message: str) -> str:

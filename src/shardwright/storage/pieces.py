@@ -13,12 +13,16 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from shardwright import regular
 from shardwright.errors import InputMissingError, SourceChangedError, StorageError
 
+if TYPE_CHECKING:
+    from shardwright.storage.fetched import FetchedFolder
+
 Stamp = tuple[int, int, int, int]
+Folder: TypeAlias = "MappedFolder | FetchedFolder"  # with the same methods
 COPY = "copy it here again, or pack again"  # the fix for a lost or damaged file
 
 
@@ -60,42 +64,16 @@ def merge(pieces: Iterable[Piece], gap: int) -> Iterator[Piece]:
         yield Piece(whole, start, end - start)
 
 
-class Folder(Protocol):
-    """Where the files are."""
-
-    name: str
-    path: Path | None  # None where files cannot be listed
-    can_replace: bool  # whether files are ever replaced there
-    groups_ahead: int  # groups of pieces to announce before they are read
-
-    def read_files(self, paths: Sequence[str]) -> Iterator[bytes | None]:
-        """Read small files; None for a missing one."""
-
-    def stamp(self, path: str) -> Stamp | None:
-        """Give a value that changes when a file is replaced or written to, if there is one."""
-
-    def views(self, pieces: Sequence[Piece]) -> list[memoryview]:
-        """Give pieces of files; raise if a file has changed since the folder was opened."""
-
-    def will_need(self, pieces: Sequence[Piece]) -> None:
-        """Announce pieces that will be read soon, in one call."""
-
-    def forget(self, pieces: Sequence[Piece]) -> None:
-        """Take an announcement back."""
-
-    def renewed(self) -> Folder:
-        """Give the folder without what it holds of its files."""
-
-
 class MappedFolder:
     """A folder on a local file system."""
 
-    can_replace, groups_ahead = True, 2
+    can_replace = True  # whether files are ever replaced there
+    groups_ahead = 2  # groups of pieces to announce before they are read
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)  # as it was given, for messages
         self._path = path.absolute()  # so that a process may change its working folder
-        self.path: Path | None = self._path
+        self.path: Path | None = self._path  # None where files cannot be listed
         self._maps: OrderedDict[str, mmap.mmap] = OrderedDict()
         # Each mapped file holds a file descriptor; half of the limit is left to others.
         self._most = max(16, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 15) // 2)
@@ -104,6 +82,7 @@ class MappedFolder:
         return self.__dict__ | {"_maps": OrderedDict()}  # another process, or copy, maps for itself
 
     def read_files(self, paths: Sequence[str]) -> Iterator[bytes | None]:
+        """Read small files; None for a missing one."""
         for path in paths:
             try:
                 yield regular.read(f"{self._path}/{path}")
@@ -113,6 +92,7 @@ class MappedFolder:
                 raise StorageError(str(error.strerror), path=f"{self.name}/{path}") from error
 
     def stamp(self, path: str) -> Stamp | None:
+        """Give a value that changes when a file is replaced or written to, if there is one."""
         try:
             found = os.stat(f"{self._path}/{path}")
         except OSError as error:
@@ -121,6 +101,7 @@ class MappedFolder:
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
     def views(self, pieces: Sequence[Piece]) -> list[memoryview]:
+        """Give pieces of files; raise if a file has changed since the folder was opened."""
         maps: dict[str, memoryview] = {}
         views = []
         for whole, offset, size in pieces:
@@ -132,14 +113,16 @@ class MappedFolder:
         return views
 
     def will_need(self, pieces: Sequence[Piece]) -> None:
+        """Announce pieces that will be read soon, in one call."""
         for whole, offset, size in merge(pieces, mmap.PAGESIZE):
             start = offset - offset % mmap.PAGESIZE
             self._map(whole).madvise(mmap.MADV_WILLNEED, start, offset + size - start)
 
     def forget(self, pieces: Sequence[Piece]) -> None:
-        """Do nothing: the system holds what was read ahead."""
+        """Take an announcement back; here the system holds what was read ahead."""
 
     def renewed(self) -> Folder:
+        """Give the folder without what it holds of its files."""
         return copy(self)
 
     def _map(self, whole: Whole) -> mmap.mmap:

@@ -20,19 +20,22 @@ from shardwright.errors import StorageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage.local import Item, Result
 from shardwright.storage.objects import (
+    LATER,
+    NOW,
     NoUploadError,
     Part,
     PassingError,
     RefusedError,
     awaited,
+    pool,
     together,
     tried,
 )
-from shardwright.storage.sinks import Gathering, Hasher
+from shardwright.storage.sinks import Hasher, Sink
 from shardwright.storage.urls import Url, names_below
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
 PART = 1 << 24  # bytes of a part; the same for all, so that equal files have equal etags
 _AT_ONCE = 4  # parts that are sent at a time
@@ -98,8 +101,6 @@ class RemoteFile:
         if self._ahead < _BLOCK or size > _AHEAD * _BLOCK:
             self._drop(self._blocks)
             return offset, self._get(offset, min(max(size, self._ahead), self.size - offset))
-        from shardwright.storage.fetching import LATER, NOW, pool  # here, to keep the start light
-
         if not self._blocks:
             self._base = offset
         first, last = ((at - self._base) // _BLOCK for at in (offset, offset + size - 1))
@@ -124,32 +125,21 @@ class RemoteFile:
         return self._url.read_range(offset, size, stop)
 
 
-class Upload(Gathering):
-    """A file on its way to an object store: ``put`` bytes, ``seal`` it, then ``publish`` it.
-
-    Leaving the block without sealing aborts it.
-    """
+class Upload(Sink):
+    """A file on its way to an object store: ``put`` bytes, ``seal`` it, then ``publish`` it."""
 
     def __init__(self, url: Url, hashers: Sequence[Hasher]) -> None:
-        self.url, self.written = url, 0
-        self._hashers = hashers
+        from concurrent.futures import ThreadPoolExecutor  # here, to keep the start light
+
+        self.url, self._hashers = url, hashers
         self._buffer = memoryview(bytearray(PART))
         self._name = ""  # of the upload; blank as long as all of it fits into one part
-        self._sealed = False
-        self._sender = _threads(_AT_ONCE)
+        self._sender = ThreadPoolExecutor(url.objects.parts_at_once)
         self._stop = Event()
         self._sending: deque[Future[Part]] = deque()
         self._parts: list[Part] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._sealed:
-            self.abort()
-
     def seal(self, length: int) -> None:
-        """Check that the file has this length, and wait until the store has all its parts."""
         if self._name and self._used:
             self._send()
         self._wait(0)
@@ -165,9 +155,12 @@ class Upload(Gathering):
     def publish(self, condition: str | None = None) -> str:
         """Make it visible, and give its etag; raise ConditionError if what is there forbids it."""
         try:
-            etag = self._complete(condition) if self._name else self._write(condition)
+            if self._name:
+                etag = self._complete(condition)
+            else:
+                etag = self.url.write(bytes(self._buffer[: self._used]), condition)
         except BaseException:
-            self.abort()
+            self.discard()
             raise
         found = self.url.head()
         if found is None:
@@ -178,17 +171,13 @@ class Upload(Gathering):
             raise StorageError(what, path=self.url, fix=_AGAIN)
         return etag
 
-    def abort(self) -> None:
-        """Forget what was sent."""
+    def discard(self) -> None:
         self._stop.set()
         self._sender.shutdown(cancel_futures=True)
         if self._name:
             # What remains is aborted by a later run, or by a lifecycle rule of the bucket.
             with suppress(PassingError, RefusedError, OSError):
                 self.url.objects.abort(self.url.key, self._name)
-
-    def _write(self, condition: str | None) -> str:
-        return self.url.write(bytes(self._buffer[: self._used]), condition)
 
     def _complete(self, condition: str | None) -> str:
         objects, key, parts = self.url.objects, self.url.key, sorted(self._parts)
@@ -236,12 +225,6 @@ class Upload(Gathering):
     def _hash(self, data: memoryview) -> None:
         for hasher in self._hashers:
             hasher.update(data)
-
-
-def _threads(count: int) -> ThreadPoolExecutor:
-    from concurrent.futures import ThreadPoolExecutor  # here, to keep the start light
-
-    return ThreadPoolExecutor(count)
 
 
 @dataclass(frozen=True)
@@ -302,7 +285,7 @@ class RemotePlace:
     def discard(self, name: str) -> None:
         """Forget a file that was begun and is not published."""
         if (upload := self._uploads.pop(name, None)) is not None:
-            upload.abort()
+            upload.discard()
 
     def settle(self, names: Sequence[str]) -> dict[str, str]:
         """Make sealed files visible, as only who has sent them can; give their etags."""

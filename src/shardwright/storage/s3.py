@@ -15,7 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from shardwright.errors import MissingExtraError
+import boto3
+from botocore import exceptions
+from botocore.config import Config
+
 from shardwright.storage.objects import (
     NEW,
     ConditionError,
@@ -66,16 +69,22 @@ _FIXES = {
 }
 
 
+_NO_CREDENTIALS = (
+    exceptions.CredentialRetrievalError,
+    exceptions.NoCredentialsError,
+    exceptions.PartialCredentialsError,
+    exceptions.ProfileNotFound,
+    exceptions.SSOError,
+    exceptions.TokenRetrievalError,
+)
+
+
 class S3:
     """One bucket."""
 
+    parts_at_once = 4
+
     def __init__(self, bucket: str) -> None:
-        try:
-            import boto3
-            from botocore.config import Config
-        except ImportError:
-            fix = "run pip install '.[remote]' in the checkout of shardwright"
-            raise MissingExtraError("needs boto3", path=f"s3://{bucket}", fix=fix) from None
         config = Config(
             connect_timeout=min(10, timeout()),
             read_timeout=timeout(),
@@ -311,8 +320,6 @@ def _code(error: Exception) -> str:
 @contextmanager
 def _explained() -> Iterator[None]:
     """Turn errors of boto3 into ours."""
-    from botocore import exceptions
-
     try:
         yield
     except exceptions.ClientError as error:
@@ -338,21 +345,8 @@ def _explained() -> Iterator[None]:
         exceptions.IncompleteReadError,
     ) as error:
         raise PassingError(without_secrets(str(error))) from error
-    except _credential_errors() as error:
+    except _NO_CREDENTIALS as error:
         fix = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         raise RefusedError(str(error), fix) from error
     except (exceptions.BotoCoreError, ValueError) as error:  # ValueError: a bad endpoint
         raise RefusedError(without_secrets(str(error))) from error
-
-
-def _credential_errors() -> tuple[type[Exception], ...]:
-    from botocore import exceptions as known
-
-    return (
-        known.CredentialRetrievalError,
-        known.NoCredentialsError,
-        known.PartialCredentialsError,
-        known.ProfileNotFound,
-        known.SSOError,
-        known.TokenRetrievalError,
-    )

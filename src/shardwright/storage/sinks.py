@@ -1,4 +1,4 @@
-"""Large files that are being written, on a disk or on their way to an object store."""
+"""A new file, while it is written: on a disk (``files``), or on its way to a store (``remote``)."""
 
 from __future__ import annotations
 
@@ -12,34 +12,23 @@ class Hasher(Protocol):
     def update(self, data: bytes | memoryview, /) -> None: ...  # take in some bytes
 
 
-class Sink(Protocol):
-    """A large new file that is being written; leaving the block before ``seal`` discards it."""
+class Sink:
+    """A new file that is being written; leaving the block before ``seal`` discards it.
 
-    written: int  # bytes that are on their way to the disk or the store
+    Bytes are gathered in a buffer, which is emptied when it is full.
+    """
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def put(self, data: bytes | memoryview) -> None:
-        """Append bytes."""
-
-    def put_from(self, fd: int, length: int, hasher: Hasher) -> int:
-        """Append bytes of an open file, and hash them; return how many it had."""
-
-    def seal(self, length: int) -> None:
-        """Check that it has this length, and that all of it is where it belongs."""
-
-
-class Gathering:
-    """Bytes are gathered in a buffer, which is emptied when it is full."""
-
+    written = 0  # bytes that are on their way to the disk or the store
     _buffer: memoryview
     _used = 0
+    _sealed = False
 
-    def _room(self) -> int:
-        """Make room in the buffer and count it."""
-        raise NotImplementedError
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._sealed:
+            self.discard()
 
     def put(self, data: bytes | memoryview) -> None:
         """Append bytes."""
@@ -63,3 +52,15 @@ class Gathering:
             self._used += count
             done += count
         return done
+
+    def seal(self, length: int) -> None:
+        """Check that it has this length, and that all of it is where it belongs."""
+        raise NotImplementedError
+
+    def discard(self) -> None:
+        """Forget what was written."""
+        raise NotImplementedError
+
+    def _room(self) -> int:
+        """Make room in the buffer and count it."""
+        raise NotImplementedError

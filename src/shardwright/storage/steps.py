@@ -21,7 +21,7 @@ from shardwright.errors import DamageError, StorageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage import files
-from shardwright.storage.files import GatheredFile
+from shardwright.storage.files import NewFile
 from shardwright.storage.urls import is_within
 from shardwright.storage.within import is_below, require_names
 
@@ -52,7 +52,7 @@ class Steps:
         self._replacements: list[Path] = []  # that are complete, and not in use
         self._length = 0
         files.make_folder(note_of(folder).parent)
-        self._file = GatheredFile(note_of(folder))
+        self._file = NewFile(note_of(folder))
         self._put(_Head(what))
 
     def __enter__(self) -> Self:

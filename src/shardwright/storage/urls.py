@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import NamedTuple, TypeAlias
 
-from shardwright.errors import StorageError, UsageError
+from shardwright.errors import MissingExtraError, StorageError, UsageError
 from shardwright.storage.objects import (
     MOST_DELETED,
     NEW,
@@ -325,5 +325,8 @@ def _store(root: str, process: int) -> ObjectStore:
         from shardwright.storage.clouds import Cloud
 
         return Cloud(scheme, bucket)
+    except ImportError as error:
+        fix = "run pip install '.[remote]' in the checkout of shardwright"
+        raise MissingExtraError(f"needs {error.name}", path=root, fix=fix) from None
     except RefusedError as error:
         raise StorageError(error.what, path=root, fix=error.fix) from error

@@ -222,7 +222,7 @@ def _write(share: Sequence[_Item]) -> None:
         written = []
         for path, tmp, held in share:
             parts = pieces(held)
-            file = unsealed.enter_context(files.NewFile(path, tmp))
+            file = unsealed.enter_context(files.NewFile(path, tmp=tmp))
             for part in parts:
                 file.write(part)
             file.hasten()

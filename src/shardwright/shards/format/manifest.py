@@ -23,9 +23,9 @@ from shardwright.shards.format.empty import empty_members
 from shardwright.shards.format.names import bucket_folder, is_shard_path
 from shardwright.shards.format.tar import BLOCK
 from shardwright.storage import files
-from shardwright.storage.objects import ConditionError
+from shardwright.storage.objects import NEW, ConditionError
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location, joined
+from shardwright.storage.urls import Location, joined, remote
 from shardwright.storage.within import require_names
 from shardwright.store.commands import split_flags
 
@@ -254,14 +254,14 @@ def save_manifest(output_dir: Location, manifest: Manifest, *, adds: bool = True
     if place_at(output_dir).can_replace:
         files.write(path, _encode(manifest))
         return
-    version = files.version(path)
-    before, after = _plans(load_manifest(output_dir) if version else None), _plans(manifest)
+    found = remote(path).head()
+    before, after = _plans(load_manifest(output_dir) if found else None), _plans(manifest)
     if adds and before == after:  # a run of the same plan was faster
         return
     try:
         if before != (after[:-1] if adds else after):
             raise ConditionError
-        files.replace(path, _encode(manifest), version)
+        remote(path).write(_encode(manifest), found.etag if found else NEW)
     except ConditionError:
         raise _written_to(path) from None
 
