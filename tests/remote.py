@@ -13,8 +13,7 @@ _PLAN = ["inputs.jsonl", "plan.json"]  # which a finished build leaves
 
 def held(folder: Url) -> dict[str, bytes]:
     """Give all that a folder at an object store holds, by path."""
-    start = len(folder.text) + 1
-    return {url.text[start:]: url.read_bytes() for url, _ in folder.walk()}
+    return {name: (folder / name).read_bytes() for name, _ in folder.walk()}
 
 
 def uploads(folder: Url) -> list[str]:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from shardwright import LockedError, NoSpaceError, StorageError
-from shardwright.storage import files, local, locks
+from shardwright.storage import files
 from shardwright.storage.disk import Disk
 from shardwright.storage.files import NewFile, using
-from shardwright.storage.local import require_writable
+from shardwright.storage.local import LocalPlace, require_writable
 from tests.faults import Call, WatchedDisk
 from tests.tars import listing
 
@@ -364,35 +364,35 @@ def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
 
 
 def test_free_bytes_are_known_of_a_place_that_is_not_there_yet(tmp_path: Path) -> None:
-    assert local.LocalPlace(tmp_path / "not" / "yet").free_bytes() > 0
+    assert LocalPlace(tmp_path / "not" / "yet").free_bytes() > 0
 
 
 # The lock
 
 
 def test_the_second_writer_fails_at_once_and_is_told_who_the_first_is(tmp_path: Path) -> None:
-    with locks.lock(tmp_path):
-        with pytest.raises(LockedError) as caught, locks.lock(tmp_path):
+    with LocalPlace(tmp_path).lease():
+        with pytest.raises(LockedError) as caught, LocalPlace(tmp_path).lease():
             pytest.fail("two writers")
         assert f"process {os.getpid()} on " in str(caught.value)
         assert str(tmp_path) in str(caught.value)
-    with locks.lock(tmp_path):
+    with LocalPlace(tmp_path).lease():
         pass
     assert listing(tmp_path) == [".shardwright", ".shardwright/lock"]
 
 
 def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), locks.lock(tmp_path):
+    with pytest.raises(ZeroDivisionError), LocalPlace(tmp_path).lease():
         raise ZeroDivisionError
-    with locks.lock(tmp_path):
+    with LocalPlace(tmp_path).lease():
         pass
 
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from shardwright.storage import locks
-with locks.lock(Path(sys.argv[1])):
+from shardwright.storage.local import LocalPlace
+with LocalPlace(Path(sys.argv[1])).lease():
     print("locked", flush=True)
     time.sleep(60)
 """
@@ -404,11 +404,12 @@ def test_a_killed_holders_lock_is_free(tmp_path: Path) -> None:
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
-        with pytest.raises(LockedError, match=f"process {holder.pid} on"), locks.lock(tmp_path):
+        place = LocalPlace(tmp_path)
+        with pytest.raises(LockedError, match=f"process {holder.pid} on"), place.lease():
             pytest.fail("two writers")
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-    with locks.lock(tmp_path):
+    with LocalPlace(tmp_path).lease():
         pass
 
 
@@ -416,12 +417,12 @@ CONTENDER = """
 import sys
 from pathlib import Path
 from shardwright import LockedError
-from shardwright.storage import locks
+from shardwright.storage.local import LocalPlace
 root = Path(sys.argv[1])
 won = 0
 for _ in range(300):
     try:
-        with locks.lock(root):
+        with LocalPlace(root).lease():
             (root / "inside").mkdir()  # fails if anybody else is inside
             (root / "inside").rmdir()
             won += 1

@@ -30,8 +30,9 @@ from shardwright.errors import (
 from shardwright.layout import JSONL_NAME
 from shardwright.migrating.run import _migrate_part
 from shardwright.recipes import SPECIFICATION
-from shardwright.storage import files, locks
+from shardwright.storage import files
 from shardwright.storage.disk import Disk
+from shardwright.storage.local import LocalPlace
 from shardwright.store.journal import Recovered, journal_path
 from shardwright.store.rewrite import Rewrite
 from tests import stage1
@@ -734,7 +735,7 @@ def test_migrate_refuses_a_shard_folder(tmp_path: Path) -> None:
 def test_a_second_writer_learns_who_holds_the_store(derived: Path) -> None:
     jsonl = stage1.write(derived, record("a"))
     before = jsonl.read_bytes()
-    with locks.lock(derived):
+    with LocalPlace(derived).lease():
         with pytest.raises(LockedError, match=f"process {os.getpid()} on .* is writing here"):
             migrate(derived)
         done = run(derived)

@@ -26,7 +26,7 @@ from shardwright.layout import JSONL_NAME
 from shardwright.packing import pack
 from shardwright.progress import Lines
 from shardwright.recipes import SPECIFICATION
-from shardwright.storage.locks import lock
+from shardwright.storage.local import LocalPlace
 from shardwright.store.provenance import Entry, require_same
 from tests.derive.fakes import Chokes, Fake, SmallDevice, Spoils, given
 from tests.derive.pictures import (
@@ -717,7 +717,7 @@ def test_arguments_that_make_no_sense_are_refused(
 
 def test_a_second_writer_sees_who_holds_the_store(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 1), tmp_path / "derived"
-    with lock(derived), pytest.raises(LockedError, match="is writing here"):
+    with LocalPlace(derived).lease(), pytest.raises(LockedError, match="is writing here"):
         sketch(images, derived)
     assert sketch(images, derived, dry_run=True).failed == 0
 

@@ -407,7 +407,7 @@ sys.path[:0] = {path!r}
 import concurrent.futures.thread
 import importlib
 import shardwright.packing.run
-import shardwright.engine.worker
+import shardwright.engine.devices
 from shardwright.cli.main import main
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

@@ -22,8 +22,9 @@ from PIL import Image
 import shardwright
 from shardwright.recipes import Recipe
 from shardwright.shards.loaders.indexes import LOADERS
-from shardwright.storage import files, locks
+from shardwright.storage import files
 from shardwright.storage.disk import Disk
+from shardwright.storage.local import LocalPlace
 from tests.faults import Killed, KillingDisk, WatchedDisk
 from tests.shards import peers, varied
 from tests.shards.packed import assert_same, assert_sample, expected, packed
@@ -449,7 +450,7 @@ def test_unknown_loaders_and_folders_without_a_manifest_are_refused(
 
 
 def test_a_folder_that_is_being_packed_is_left_alone(shards: Path) -> None:
-    with locks.lock(shards), pytest.raises(shardwright.LockedError):
+    with LocalPlace(shards).lease(), pytest.raises(shardwright.LockedError):
         shardwright.index(shards, for_=["hf"])
 
 

@@ -23,7 +23,7 @@ from shardwright.shards.format.manifest import PackSettings, Unfinished
 from shardwright.shards.loaders.indexes import LOADERS
 from shardwright.storage import urls
 from shardwright.storage.files import using
-from shardwright.storage.one_pass import OnePass
+from shardwright.storage.local import OnePass
 from shardwright.storage.remote import RemoteFile
 from shardwright.storage.urls import Url
 from tests import commands
@@ -80,7 +80,7 @@ def upload(folder: Path, bucket: Url) -> Url:
 
 def objects(url: Url) -> dict[str, bytes]:
     """Read all files at a URL."""
-    return {found.text.removeprefix(f"{url}/"): found.read_bytes() for found, _ in url.walk()}
+    return {name: (url / name).read_bytes() for name, _ in url.walk()}
 
 
 def files(folder: Path) -> dict[str, bytes]:

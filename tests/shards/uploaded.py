@@ -22,9 +22,9 @@ def upload(shards: Path, folder: Url) -> str:
 
 def remove_shards(folder: Url) -> None:
     """Leave only the manifest and the indexes."""
-    for url, _ in list(folder.walk()):
-        if url.suffix == ".tar":
-            url.remove()
+    for name, _ in list(folder.walk()):
+        if name.endswith(".tar"):
+            (folder / name).remove()
 
 
 def assert_same_batches(found: Any, wanted: Any) -> None:  # noqa: ANN401 - anything that gives them

@@ -17,7 +17,7 @@ from shardwright.errors import StorageError
 from shardwright.storage import objects, remote, s3, urls
 from shardwright.storage.objects import NEW
 from shardwright.storage.probe import require_conditions
-from shardwright.storage.remote import RemoteFile, RemotePlace, abort_uploads
+from shardwright.storage.remote import RemoteFile, RemotePlace
 from shardwright.storage.urls import Url, names_below
 from tests.durability.soak import SOAK, Tally, some
 from tests.flaky import Flaky, How, flaky
@@ -55,7 +55,7 @@ def job(folder: Url) -> None:
     with RemoteFile(folder / "0.tar") as file:
         step = 1 << 19
         assert b"".join(file.pread(at, step) for at in range(0, file.size, step)) == DATA
-    abort_uploads(folder, ["0.tar"])  # one whose name did not reach us
+    RemotePlace(folder).abandon(["0.tar"])  # one whose name did not reach us
 
 
 @pytest.mark.parametrize("half", [0, 1])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shardwright.errors import StorageError
 from shardwright.storage import remote, s3, urls
 from shardwright.storage.objects import NEW, ConditionError, Object
-from shardwright.storage.remote import RemoteFile, RemotePlace, abort_uploads
+from shardwright.storage.remote import RemoteFile, RemotePlace
 from shardwright.storage.urls import Url
 from tests.durability.soak import times
 from tests.flaky import Flaky
@@ -176,8 +176,8 @@ def other_bucket(ministack: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ur
 def test_an_upload_that_another_run_aborts_is_an_error_with_its_name(other_bucket: Url) -> None:
     storage = RemotePlace(other_bucket / "shards")
     sent(storage, "0.tar", some_bytes(PART + 1))
-    assert abort_uploads(other_bucket / "shards", ["1.tar"]) == 0
-    assert abort_uploads(other_bucket / "shards", ["0.tar"]) == 1
+    assert RemotePlace(other_bucket / "shards").abandon(["1.tar"]) == 0
+    assert RemotePlace(other_bucket / "shards").abandon(["0.tar"]) == 1
     with pytest.raises(StorageError) as caught:
         storage.publish("0.tar")
     assert str(caught.value) == (
@@ -190,11 +190,11 @@ def test_only_idle_uploads_of_the_folder_are_aborted(
 ) -> None:
     sent(RemotePlace(other_bucket / "shards"), "0.tar", some_bytes(PART + 1))
     sent(RemotePlace(other_bucket / "shards2"), "0.tar", some_bytes(PART + 1))
-    assert abort_uploads(other_bucket / "shards") == 0
+    assert RemotePlace(other_bucket / "shards").abandon() == 0
     monkeypatch.setattr(remote, "IDLE", -60)
-    assert abort_uploads(other_bucket / "shards") == 1
+    assert RemotePlace(other_bucket / "shards").abandon() == 1
     assert [key for key, _, _ in other_bucket.objects.uploads("")] == ["shards2/0.tar"]
-    assert abort_uploads(other_bucket) == 1
+    assert RemotePlace(other_bucket).abandon() == 1
 
 
 def test_no_more_than_a_few_parts_are_in_memory(bucket: Url) -> None:

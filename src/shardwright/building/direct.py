@@ -32,7 +32,7 @@ from shardwright.shards.format.writer import names_of
 from shardwright.storage import files
 from shardwright.storage.objects import NEW, ConditionError, together
 from shardwright.storage.place import Place
-from shardwright.storage.remote import RemotePlace, abort_uploads
+from shardwright.storage.remote import RemotePlace
 from shardwright.storage.urls import Location, Url, remote
 from shardwright.store.records import NOT_JSON
 
@@ -126,7 +126,7 @@ class DirectCommits(Commits):
         for part in {shard.part for shard in shards}:
             names = {n for s in shards if s.part == part for n in names_of(s.path)}
             with suppress(StorageError):  # the error that brought us here is the one to report
-                abort_uploads(self._target(part), names)
+                RemotePlace(self._target(part)).abandon(names)
 
     def _differing(self, shards: Sequence[Shard], commits: Mapping[int, Commit]) -> list[Shard]:
         if not commits:
@@ -222,5 +222,4 @@ def _token() -> bytes:
 
 def _listed(folder: Location) -> dict[str, str]:
     """List the files of a folder, with their etags."""
-    start = len(str(folder)) + 1
-    return {url.text[start:]: found.etag for url, found in remote(folder).walk()}
+    return {name: found.etag for name, found in remote(folder).walk()}

@@ -23,12 +23,13 @@ from shardwright.progress import Progress
 from shardwright.recipes import Recipe
 from shardwright.shards.format.tar import BLOCK
 from shardwright.shards.format.tarread import split
-from shardwright.storage import extents, tree
+from shardwright.storage import extents
 from shardwright.storage.extents import CHANGED as CHANGED
 from shardwright.storage.extents import GONE as GONE
 from shardwright.storage.extents import HEAD, Extent, Part, begins
 from shardwright.storage.extents import UNREADABLE as UNREADABLE
 from shardwright.storage.local import LocalFile, Readable
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.summary import Count
 
@@ -126,7 +127,7 @@ def _parents(place: Location) -> Iterator[Location]:
 
 
 def _find(path: Location, progress: Progress) -> Found:
-    if path.suffix.lower() == TAR and (tar := tree.file(path)) is not None:
+    if path.suffix.lower() == TAR and (tar := place_at(path).as_file()) is not None:
         return Found(tar.path, [], [tar.path], {tar.path: tar.state} if tar.state else {})
     images, tars = sources.find_all(path, progress)
     if not images and not tars:

@@ -14,14 +14,14 @@ from __future__ import annotations
 import os
 import pickle
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Lock
-from typing import Any, Generic, NoReturn, ParamSpec, Self, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 import numpy as np
 
@@ -36,10 +36,10 @@ from shardwright.engine.local import (
     kill,
     may_fork_to_read,
     nameless_file,
+    portable,
     signals_blocked,
     spawn,
 )
-from shardwright.engine.worker import portable, work
 from shardwright.errors import ShardwrightError
 from shardwright.storage.extents import Extent
 
@@ -176,7 +176,7 @@ class _Child:
                 others = ((2, 1), (self.arena, 2))
                 with theirs, signals_blocked():
                     if self.copied and may_fork_to_read():
-                        self.pid = _copy(theirs.fileno(), others)
+                        self.pid = fork(serve, theirs.fileno(), others)
                     else:
                         environment = os.environ | _ENVIRONMENT
                         self.pid = spawn(__name__, theirs.fileno(), others, environment)
@@ -232,18 +232,6 @@ class _Child:
             detail = f"the process that read it {how}, twice"
             return _DiedError(BadImageError(DECODER_DIED, detail))
         return _DiedError(ShardwrightError(": ".join([_START, f"it {how}", *said[-1:]]), fix=_FIX))
-
-
-def _copy(connection: int, others: Iterable[tuple[int, int]]) -> int:
-    """Start a copy of this process, which serves as a fresh one would."""
-    parent = os.getpid()
-
-    def begin() -> NoReturn:
-        for fd, there in others:
-            os.dup2(fd, there)
-        work(parent, connection, serve)
-
-    return fork(begin)
 
 
 def serve(connection: Connection) -> None:

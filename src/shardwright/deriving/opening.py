@@ -12,8 +12,9 @@ from shardwright.deriving.settings import Request
 from shardwright.errors import ProvenanceError, SourceChangedError, UsageError
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import SPECIFICATION
-from shardwright.storage import files, locks, steps
+from shardwright.storage import files, steps
 from shardwright.storage.local import require_writable
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import is_within
 from shardwright.store import facts, identity, rewrite
 from shardwright.store.folders import holds_shards
@@ -68,7 +69,7 @@ def finish(folder: Path, jsonl: Path | None, progress: Progress, *, dry_run: boo
         for component in (recipe.components if recipe else ())
     ]
     records = [] if jsonl is None else [rewrite.target(jsonl), rewrite.unfinished(jsonl)]
-    with locks.lock(folder):
+    with place_at(folder).lease():
         if steps.finish(folder, [*arrays, *records]):
             progress.say(f"finished the interrupted {what}")
 
@@ -82,7 +83,7 @@ def opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
             progress.warn(f"{store.journal}: left by a killed run; the next run merges it")
         yield None
         return
-    with locks.lock(store.folder):
+    with place_at(store.folder).lease():
         if steps.under_way(store.folder):  # since it was finished, when this run began
             what, fix = "another run was interrupted here", "run the same command again"
             raise SourceChangedError(what, path=store.folder, fix=fix)

@@ -41,7 +41,7 @@ from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
-from shardwright.storage import files, locks
+from shardwright.storage import files
 from shardwright.storage.local import LocalPlace, require_space
 from shardwright.storage.paths import absolute
 from shardwright.store import paths, renames
@@ -118,7 +118,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                 with alone(settings.device):
                     maker = Maker(making, request.devices[0], progress)
             if new and opening.is_begun(store):
-                locks.require_unlocked(store.folder)
+                LocalPlace(store.folder).require_unlocked()
                 raise SourceChangedError(
                     "another run has written here", path=store.folder, fix="run again"
                 )

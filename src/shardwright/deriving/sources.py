@@ -11,8 +11,9 @@ from pathlib import Path
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.recipes import Recipe
-from shardwright.storage import tree
 from shardwright.storage.extents import Extent, Part
+from shardwright.storage.local import Found
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.store.records import LONGEST_FILE_NAME, image_id_of, image_id_problem
 
@@ -96,8 +97,8 @@ def find_all(folder: Location, progress: Progress) -> tuple[list[Source], dict[s
     progress.phase("look for images", 0, "images")
     sources: list[Source] = []
     tars: dict[str, State | None] = {}
-    for files in tree.walk(folder, progress.warn):
-        images: list[tree.Found] = []
+    for files in place_at(folder).walk(progress.warn):
+        images: list[Found] = []
         texts: set[str] = set()
         for found in files:
             stem, suffix = os.path.splitext(found.path)
@@ -112,7 +113,7 @@ def find_all(folder: Location, progress: Progress) -> tuple[list[Source], dict[s
     return sorted(sources, key=lambda source: source.path), dict(sorted(tars.items()))
 
 
-def _source(found: tree.Found, texts: Set[str]) -> Source:
+def _source(found: Found, texts: Set[str]) -> Source:
     path, state, fault = found
     if fault is not None:
         return Source(os.path.basename(path), path, False, fault)

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from threading import Lock
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Self
 
 from shardwright import interrupts
 from shardwright.engine import DONE, DeviceLostError, Done, Message, Task
@@ -20,6 +20,7 @@ from shardwright.engine.local import (
     KEPT_MEMORY,
     MESSAGE,
     cores,
+    failed,
     fork,
     kill,
     nameless_file,
@@ -39,7 +40,6 @@ from shardwright.engine.pool import (
     none_left,
     run_on,
 )
-from shardwright.engine.worker import failed, work
 from shardwright.errors import ShardwrightError
 
 __all__ = ["THREADS", "Death", "Devices", "Process", "alone", "serve"]
@@ -139,7 +139,7 @@ class Process:
             others = ((2, 1), (errors, 2))
             with theirs:
                 if forks:
-                    pid = _copy(theirs.fileno(), others)
+                    pid = fork(serve, theirs.fileno(), others)
                 else:
                     pid = spawn(__name__, theirs.fileno(), others, environment)
             undo.pop_all()
@@ -152,17 +152,6 @@ class Process:
         self.connection.close()
         os.close(self.errors)
         return Ended(code, errors.splitlines())
-
-
-def _copy(connection: int, others: Iterable[tuple[int, int]]) -> int:
-    parent = os.getpid()
-
-    def begin() -> NoReturn:
-        for fd, there in others:
-            os.dup2(fd, there)
-        work(parent, connection, serve)
-
-    return fork(begin)
 
 
 class Processes:

@@ -1,12 +1,19 @@
-"""Tasks on the cores of this machine: in this process, or in several that it starts."""
+"""Tasks on the cores of this machine: in this process, or in several that it starts.
+
+On Linux the kernel kills a worker with its parent; elsewhere it ends when its connection closes. So
+no forgotten process writes into a folder that a later run has locked. Ctrl-C and similar signals
+are blocked in it from the start: the parent decides what they do.
+"""
 
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
 from shardwright import interrupts
 from shardwright.engine import DONE, Done, Message, Task
+from shardwright.errors import ShardwrightError
 from shardwright.validate import integer
 
 if TYPE_CHECKING:
@@ -40,7 +48,7 @@ _FRESH = """\
 import sys
 sys.path[:] = sys.argv[3:]
 from importlib import import_module
-from shardwright.engine.worker import work
+from shardwright.engine.local import work
 work(int(sys.argv[1]), 0, import_module(sys.argv[2]).serve)
 """
 
@@ -174,13 +182,18 @@ def signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def fork(then: Callable[[], NoReturn]) -> int:
-    """Start a copy of this process, which does something else."""
+def fork(
+    serve: Callable[[Connection], None], connection: int, others: Iterable[tuple[int, int]]
+) -> int:
+    """Start a copy of this process, in which ``serve`` is given a connection; see ``spawn``."""
+    parent = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of other threads: may_fork_to_read
         pid = os.fork()
     if pid == 0:
-        then()
+        for fd, there in others:
+            os.dup2(fd, there)
+        work(parent, connection, serve)
     return pid
 
 
@@ -227,3 +240,37 @@ def exit_code(pid: int) -> int | None:
     with suppress(ChildProcessError):  # where SIGCHLD is ignored
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return None
+
+
+def work(parent: int, connection: int, serve: Callable[[Connection], None]) -> NoReturn:
+    """Serve the parent on a file descriptor; then end this process."""
+    code = 1
+    try:
+        if sys.platform == "linux":
+            import ctypes  # here, to keep the start light
+
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() == parent:  # else it died before we asked
+            from multiprocessing.connection import Connection  # here, to keep the start light
+
+            with suppress(BrokenPipeError, ConnectionResetError, EOFError):
+                serve(Connection(connection))
+            code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # nothing of what this process was before the fork may run
+
+
+def failed(error: Exception) -> tuple[str, tuple[Exception, str]]:
+    """Give what to send of an error: it and its traceback."""
+    return FAILED, (portable(error), "".join(traceback.format_exception(error)))
+
+
+def portable(error: Exception) -> Exception:
+    """Give an error that can be sent; one that pickling would break is replaced by its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return ShardwrightError(f"{type(error).__name__}: {error}")
+    return error

@@ -254,7 +254,7 @@ def _question() -> Callable[..., Any]:
         except ImportError:
             return None, here, None
         if (found, here) == (version, python):
-            from shardwright.engine.worker import portable
+            from shardwright.engine.local import portable
 
             try:
                 for check in pickle.loads(checks):

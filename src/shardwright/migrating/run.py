@@ -21,7 +21,8 @@ from shardwright.interrupts import check
 from shardwright.migrating import MigrateSummary
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
-from shardwright.storage import files, locks
+from shardwright.storage import files
+from shardwright.storage.place import place_at
 from shardwright.store import identity
 from shardwright.store.arrays import Array, read_array, write_arrays
 from shardwright.store.folders import leftovers
@@ -48,7 +49,7 @@ def run(
             progress.warn(f"{store.journal}: not counted; a migration merges it first")
         _migrate(store, backup, summary, engine, progress)
         return summary
-    with locks.lock(store.folder):
+    with place_at(store.folder).lease():
         store.record()
         store.make_folders()
         store.sync()

@@ -27,7 +27,8 @@ from shardwright.shards.format import index
 from shardwright.shards.format.manifest import Run, ShardEntry
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.storage.files import explained
-from shardwright.storage.urls import Location, Stat
+from shardwright.storage.objects import Object
+from shardwright.storage.urls import Location
 from shardwright.store import npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, is_image_id
@@ -75,7 +76,7 @@ class Comparison:
         return self.changed.total + self.removed.total
 
 
-def newer(source: os.stat_result, shard: os.stat_result | Stat, moved: bool = True) -> bool:
+def newer(source: os.stat_result, shard: os.stat_result | Object, moved: bool = True) -> bool:
     """Whether a file may have been written, or moved there, after a shard.
 
     Times of one tick may be equal. An update that was begun before the shard was packed is moved

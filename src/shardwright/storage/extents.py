@@ -63,21 +63,12 @@ class CutOffError(OSError):
 
 
 class FarError(OSError):
-    """What is at a URL cannot be read."""
+    """What is at a URL cannot be read, is gone (ENOENT), or is not what was planned (ESTALE)."""
 
-    reason = UNREADABLE
-
-
-class GoneError(FarError):
-    """There is nothing at a URL any more."""
-
-    reason = GONE
-
-
-class ChangedError(FarError):
-    """What is at a URL is not what was planned."""
-
-    reason = CHANGED
+    @property
+    def reason(self) -> str:
+        """Say why, in one word."""
+        return {errno.ENOENT: GONE, errno.ESTALE: CHANGED}.get(self.errno or 0, UNREADABLE)
 
 
 def expected(path: str, mtime_ns: int, xxh3: str) -> tuple[int, str] | tuple[()]:
@@ -114,7 +105,7 @@ def fetched(place: Extent, count: int = _AT_ONCE) -> Extent:
     data = _get(place.path, place.offset, size + more)
     if len(data) != size or (place.xxh3 and begins(data) != place.xxh3):
         what = "its tar" if place.name else "its file"
-        raise ChangedError(errno.ESTALE, f"{what} has changed since it was planned")
+        raise FarError(errno.ESTALE, f"{what} has changed since it was planned")
     return place._replace(data=data)
 
 
@@ -193,7 +184,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise GoneError(errno.ENOENT, "it is no longer at the store") from None
+        raise FarError(errno.ENOENT, "it is no longer at the store") from None
     except StorageError as error:
         raise FarError(errno.EIO, error.what) from error
 

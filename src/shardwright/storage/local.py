@@ -5,23 +5,28 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from shardwright import regular
-from shardwright.errors import NoSpaceError, StorageError, UsageError
+from shardwright.errors import LockedError, NoSpaceError, StorageError, UsageError, refusal
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import size
-from shardwright.storage import files, locks
+from shardwright.storage import files
 from shardwright.storage.files import NewFile
 from shardwright.storage.sinks import Hasher
 from shardwright.storage.urls import Location, Url
+
+BUFFER = 1 << 18  # bytes read at a time: few enough to stay in the CPU cache while hashed
+_KEPT = 64  # buffers, 16 MiB: more than most samples have
+_LOCK = f"{STATE_FOLDER}/lock"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -33,6 +38,14 @@ class Readable(Protocol):
     size: int
 
     def pread(self, offset: int, size: int, /) -> bytes: ...  # fewer bytes only at its end
+
+
+class Found(NamedTuple):
+    """A file; or a folder that cannot be read."""
+
+    path: str
+    state: tuple[int, int] | None = None  # its size and time, where a listing has them
+    fault: str | None = None  # of a folder: why it cannot be read
 
 
 class LocalFile:
@@ -61,6 +74,46 @@ class LocalFile:
     def ahead_of_need(self, offset: int, size: int) -> bytes:
         """Read nothing: whoever needs it later reads it as fast."""
         return b""
+
+
+class OnePass:
+    """A file that is read once from its start to its end, whatever is asked of it, and hashed.
+
+    So a shard at a URL is fetched once, in ranges ahead, although its samples are looked at in
+    detail. What was read last is kept.
+    """
+
+    def __init__(self, file: Readable, hashers: Sequence[Hasher] = ()) -> None:
+        self.size, self.done = file.size, 0  # bytes in all, and those that were read
+        self._file, self._hashers = file, hashers
+        self._kept: dict[int, bytes] = {}  # by number
+
+    def pread(self, offset: int, size: int) -> bytes:
+        """Read some bytes; fewer only at the end."""
+        self.read_until(offset + size)
+        first, end = offset // BUFFER, min(offset + size, self.size)
+        if first not in self._kept:
+            return self._file.pread(offset, size)
+        data = b"".join(self._kept[number] for number in range(first, -(-end // BUFFER)))
+        return data[offset - first * BUFFER : end - first * BUFFER]
+
+    def read_until(self, offset: int) -> None:
+        """Read on to an offset, or to the end."""
+        while self.done < min(offset, self.size):
+            check()
+            number, data = self.done // BUFFER, self._file.pread(self.done, BUFFER)
+            for hasher in self._hashers:
+                hasher.update(data)
+            self.done += len(data)
+            self._kept[number] = data
+            self._kept.pop(number - _KEPT, None)
+            if len(data) < BUFFER:  # the file may have become shorter
+                self.size = self.done
+
+
+def in_one_pass(file: Readable) -> Readable:
+    """Give a file to look through: one at a URL in one pass, a local one as it is."""
+    return file if isinstance(file, LocalFile) else OnePass(file)
 
 
 @dataclass(frozen=True)
@@ -102,6 +155,42 @@ class LocalPlace:
                     size = path.stat().st_size if path.exists() else 0
                     yield str(path.relative_to(self.folder)), size
 
+    def walk(self, warn: Callable[[str], None]) -> Iterator[Iterable[Found]]:
+        """Give all files below, those of one folder together, but none that is hidden.
+
+        Links to files are followed. Those to folders are skipped with a warning, because they may
+        lead in circles.
+        """
+        pending = [str(self.folder)]
+        while pending:
+            current = pending.pop()
+            try:
+                with os.scandir(current) as listed:
+                    entries = list(listed)
+            except OSError as error:
+                if current == str(self.folder):
+                    if not self.folder.is_dir():
+                        return
+                    raise refusal(self.folder, error) from error
+                yield [Found(current, fault=error.strerror or str(error))]
+                continue
+            found: list[Found] = []
+            for entry in entries:
+                check()
+                if entry.name.startswith("."):
+                    continue
+                if not _is_folder(entry):
+                    found.append(Found(entry.path))
+                elif entry.is_symlink():
+                    warn(f"{entry.path}: skipped, because it is a link to a folder")
+                else:
+                    pending.append(entry.path)
+            yield found
+
+    def as_file(self) -> Found | None:
+        """Give the file that is there instead of a folder, if it is one."""
+        return Found(str(self.folder)) if self.folder.is_file() else None
+
     def open(self, name: str) -> LocalFile:
         """Open a file for reading; the caller handles OSErrors."""
         return LocalFile(self.folder / name)
@@ -142,13 +231,42 @@ class LocalPlace:
         """Give what a function that reads here makes of each item."""
         return map(function, items)
 
-    def lease(self) -> AbstractContextManager[None]:
-        """Lock the folder for one writer."""
-        return locks.lock(self.folder)
+    @contextmanager
+    def lease(self) -> Iterator[None]:
+        """Lock the folder for one writer; a second one fails at once, and names the first.
+
+        The kernel drops the lock when its holder dies, so no lock is ever stale. The file stays: if
+        it were removed, two runs could lock two different files of one name.
+        """
+        path = self.folder / _LOCK
+        files.make_folder(path.parent)
+        with files.explained(path):
+            fd = regular.descriptor(path, os.O_RDWR | os.O_CREAT)
+        try:
+            self._claim(fd)
+            with suppress(OSError):  # the holder's name is only a help; a full disk has no room
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+            yield
+            with suppress(OSError):
+                os.ftruncate(fd, 0)
+        finally:
+            os.close(fd)
 
     def require_unlocked(self) -> None:
         """Raise before any work if another run is writing here."""
-        locks.require_unlocked(self.folder)
+        path = self.folder / _LOCK
+        if path.is_file():
+            with files.explained(path), regular.opened(path) as file:
+                self._claim(file.fileno())
+
+    def _claim(self, fd: int) -> None:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another run"
+            fix = "wait until it has ended, or stop it"
+            raise LockedError(f"{holder} is writing here", path=self.folder, fix=fix) from None
 
     def require_conditions(self) -> None:
         """Do nothing: a lock keeps writers apart."""
@@ -180,6 +298,13 @@ def require_space(folder: Location, what: str, needed: int, instead: str = "") -
         what = f"{what} {size(needed)} and the disk has {size(free)} free"
         fix = f"make room, {instead}or continue with --ignore-space"
         raise NoSpaceError(what, path=folder, fix=fix)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a broken link; reading it gives the reason
+        return False
 
 
 def _existing(folder: Path) -> Path:

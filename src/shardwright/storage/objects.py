@@ -11,7 +11,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from queue import PriorityQueue
 from threading import Event, Thread, local
@@ -63,9 +63,14 @@ class Object(NamedTuple):
     """An object, as the store lists it."""
 
     key: str
-    size: int
-    mtime_ns: int
+    st_size: int  # named as ``os.stat`` names it
+    st_mtime_ns: int  # by the clock of the store
     etag: str  # changes with its content
+
+    @property
+    def st_ctime_ns(self) -> int:
+        """Give the time of the last change."""
+        return self.st_mtime_ns
 
 
 class Part(NamedTuple):
@@ -126,7 +131,7 @@ class ObjectStore(Protocol):
         """Give the unfinished uploads below a prefix: key, name, and when they began (ns)."""
 
     def last_sent(self, key: str, upload: str) -> int:
-        """Say when (ns) an upload got its last part, or zero if it has none."""
+        """Say when (ns) an upload got its last part, or zero if it has none, or is gone."""
 
 
 class _Stop(local):
@@ -152,7 +157,9 @@ def timeout() -> float:
 def tried(request: Callable[[], Result], where: str, stop: Event | None = None) -> Result:
     """Send a request, again if it fails in a way that may pass, unless it is to stop.
 
-    ``where`` is what it is about.
+    ``where`` is what it is about. The clients would try again too, but while they wait they see no
+    Ctrl-C, they report nothing, and they do not say whether the answer to an earlier try of a
+    conditional write was lost. Only obstore's writer of large files does it: no one else can.
     """
     stop, pause = stop or _stop.event, _FIRST_PAUSE
     for attempt in range(1, TRIES + 1):
@@ -202,27 +209,19 @@ def together(
     """
     from concurrent.futures import Future  # here, to keep the start light
 
-    stop = Event()
+    stop, running = Event(), deque[Future[Result]]()
 
-    def start(item: Item) -> Future[Result]:
-        future: Future[Result] = Future()
+    def run(item: Item) -> Result:
+        _stop.event = stop
+        return function(item)
 
-        def run() -> None:
-            _stop.event = stop
-            try:
-                future.set_result(function(item))
-            except BaseException as error:  # raised where the result is used
-                future.set_exception(error)
-
-        # A daemon: a server that does not answer must not keep a process from ending.
-        Thread(target=run, daemon=True).start()
-        return future
-
-    running: deque[Future[Result]] = deque()
     try:
         for item in items:
             interrupts.check()
-            running.append(start(item))
+            running.append(Future())
+            # A daemon: a server that does not answer must not keep a process from ending.
+            given = running[-1], partial(run, item)
+            Thread(target=_finish, args=given, daemon=True).start()
             if len(running) == at_once:
                 yield awaited(running.popleft())
         while running:
@@ -257,11 +256,15 @@ class Pool:
         while True:
             _, _, future, call = self._tasks.get()
             if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(call())
-                except BaseException as error:  # raised where the result is used
-                    future.set_exception(error)
+                _finish(future, call)
             del future, call  # or an idle thread would hold the bytes
+
+
+def _finish(future: Future[Result], call: Callable[[], Result]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:  # raised where the result is used
+        future.set_exception(error)
 
 
 @cache

@@ -1,14 +1,21 @@
-"""Paths and URLs as texts, as records and captions have them: the same questions to both."""
+"""Paths and URLs as texts, as records and captions have them: the same questions to both.
+
+Names that were read from a file are checked here before they become paths: a folder may come from
+anybody, and what its files name must not lead out of it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import DamageError, ShardwrightError
 from shardwright.storage.urls import Location, Url, is_url
 from shardwright.text import near, shown
 
+_LONGEST_SHOWN = 60  # characters of a name in an error
+_LONGEST = 255  # bytes of a name, as file systems limit it
+_NO_NAMES = frozenset({"", ".", ".."})
 _ASKED = 3  # paths, where each look is a request
 
 
@@ -110,3 +117,24 @@ class Presence:
 def exists(path: str) -> bool:
     """Whether there is a file."""
     return Url(path).is_file() if is_url(path) else os.path.exists(path)
+
+
+def is_below(name: str) -> bool:
+    """Whether a path, as it is written, leads to a place below the folder it is joined to."""
+    parts = name.split("/")
+    fits = all(len(part.encode(errors="replace")) <= _LONGEST for part in parts)
+    return fits and "\0" not in name and _NO_NAMES.isdisjoint(parts)
+
+
+def require_names(
+    names: Iterable[str],
+    allowed: Callable[[str], bool],
+    kind: str,
+    path: Location | str,
+    fix: str,
+) -> None:
+    """Raise if one of the names in a file is not allowed there; ``kind`` says what it must be."""
+    for name in names:
+        if not allowed(name):
+            brief = shown(name[:_LONGEST_SHOWN] + "..." * (len(name) > _LONGEST_SHOWN))
+            raise DamageError(f"names {brief!r}, which is not {kind}", path=path, fix=fix)

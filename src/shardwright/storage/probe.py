@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 from shardwright.errors import StorageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage.objects import NEW, ConditionError, UnsupportedError, tried
-from shardwright.storage.remote import IDLE, abort_uploads
+from shardwright.storage.remote import RemotePlace
 from shardwright.storage.urls import Url
-
-_PREFIX = "probe-"
 
 
 def require_conditions(folder: Url) -> None:
@@ -20,11 +17,10 @@ def require_conditions(folder: Url) -> None:
     A store that ignores conditions would let two writers replace each other's files, so it is
     refused.
     """
-    probe = folder / STATE_FOLDER / f"{_PREFIX}{os.urandom(8).hex()}"
+    probe = folder / STATE_FOLDER / f"probe-{os.urandom(8).hex()}"
     try:
         first = probe.write(b"first")
         try:
-            _remove_left(probe)
             knows = _knows_conditions(probe, first)
         finally:
             probe.remove()
@@ -35,20 +31,6 @@ def require_conditions(folder: Url) -> None:
         what = "this store ignores conditions, so two runs at once could replace each other's files"
         fix = "use another store, or write to a folder and copy it there"
         raise StorageError(what, path=folder, fix=fix)
-
-
-def _remove_left(probe: Url) -> None:
-    """Remove the files of tries that were killed: those an hour older than this one.
-
-    Younger ones may be of runs that are under way. Only the store's own clock counts.
-    """
-    folder = probe.parent
-    with suppress(StorageError):  # it may not be allowed, and nothing depends on it
-        for name in folder.names():
-            if name.startswith(_PREFIX) and name != probe.name:
-                other, own = (folder / name).head(), probe.head()
-                if other and own and other.mtime_ns < own.mtime_ns - IDLE * 1_000_000_000:
-                    (folder / name).remove()
 
 
 def _knows_conditions(probe: Url, first: str) -> bool:
@@ -83,5 +65,5 @@ def _uploaded(probe: Url) -> bool:
         return False
     finally:
         tried(lambda: objects.abort(key, upload), str(probe))
-        abort_uploads(probe.parent, [probe.name])  # one whose name did not reach us
+        RemotePlace(probe.parent).abandon([probe.name])  # one whose name did not reach us
     return True

@@ -17,8 +17,9 @@ from threading import Event
 from typing import TYPE_CHECKING, Self
 
 from shardwright.errors import StorageError
+from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
-from shardwright.storage.local import Item, Result
+from shardwright.storage.local import Found, Item, Result
 from shardwright.storage.objects import (
     LATER,
     NOW,
@@ -156,7 +157,8 @@ class Upload(Sink):
         """Make it visible, and give its etag; raise ConditionError if what is there forbids it."""
         try:
             if self._name:
-                etag = self._complete(condition)
+                complete, key = self.url.objects.complete, self.url.key
+                etag = self._tried(lambda: complete(key, self._name, self._parts, condition))
             else:
                 etag = self.url.write(bytes(self._buffer[: self._used]), condition)
         except BaseException:
@@ -166,8 +168,8 @@ class Upload(Sink):
         if found is None:
             raise StorageError("somebody else has removed it", path=self.url, fix=_AGAIN)
         # Another etag: another run of the same plan has replaced it, which its commit tells.
-        if found.etag == etag and found.size != self.written:
-            what = f"{self.written} bytes were sent, and the store has {found.size}"
+        if found.etag == etag and found.st_size != self.written:
+            what = f"{self.written} bytes were sent, and the store has {found.st_size}"
             raise StorageError(what, path=self.url, fix=_AGAIN)
         return etag
 
@@ -178,14 +180,6 @@ class Upload(Sink):
             # What remains is aborted by a later run, or by a lifecycle rule of the bucket.
             with suppress(PassingError, RefusedError, OSError):
                 self.url.objects.abort(self.url.key, self._name)
-
-    def _complete(self, condition: str | None) -> str:
-        objects, key, parts = self.url.objects, self.url.key, sorted(self._parts)
-        complete = lambda: objects.complete(key, self._name, parts, condition)  # noqa: E731
-        try:
-            return tried(complete, str(self.url))
-        except NoUploadError as error:
-            raise self._aborted() from error
 
     def _room(self) -> int:
         if self._used == PART:
@@ -206,15 +200,15 @@ class Upload(Sink):
         self._buffer, self._used = memoryview(bytearray(PART)), 0
 
     def _part(self, number: int, data: memoryview) -> Part:
-        objects, key = self.url.objects, self.url.key
-        try:
-            send = lambda: objects.part(key, self._name, number, data)  # noqa: E731
-            return tried(send, str(self.url), self._stop)
-        except NoUploadError as error:
-            raise self._aborted() from error
+        send, key = self.url.objects.part, self.url.key
+        return self._tried(lambda: send(key, self._name, number, data), self._stop)
 
-    def _aborted(self) -> AbortedUploadError:
-        return AbortedUploadError("its upload was aborted", path=self.url, fix=_AGAIN)
+    def _tried(self, request: Callable[[], Result], stop: Event | None = None) -> Result:
+        try:
+            return tried(request, str(self.url), stop)
+        except NoUploadError as error:
+            what = "its upload was aborted"
+            raise AbortedUploadError(what, path=self.url, fix=_AGAIN) from error
 
     def _wait(self, most: int) -> None:
         """Wait until at most so many parts are being sent."""
@@ -258,8 +252,7 @@ class RemotePlace:
         Folders with their own state, which were packed on their own, are left out unless
         ``nested``; so is what to ``skip`` directly below.
         """
-        start = len(self.folder.text) + 1
-        found = [(url.text[start:], each.size) for url, each in self.folder.walk()]
+        found = [(name, each.st_size) for name, each in self.folder.walk()]
         left = {f"{name}/" for name in skip}
         if not nested:
             own = f"/{STATE_FOLDER}/"
@@ -268,6 +261,22 @@ class RemotePlace:
             hidden = any(part.startswith(".") for part in name.split("/"))
             if name.endswith(suffix) and not hidden and not name.startswith(tuple(left)):
                 yield name, size
+
+    def walk(self, warn: Callable[[str], None]) -> Iterator[Iterable[Found]]:
+        """Give all files below, but none that is hidden."""
+        yield self._listed()
+
+    def _listed(self) -> Iterator[Found]:
+        for name, there in self.folder.walk():
+            check()
+            # A key that ends with a slash stands for a folder.
+            if not there.key.endswith("/") and "/." not in f"/{name}":
+                yield Found(f"{self.folder}/{name}", (there.st_size, there.st_mtime_ns))
+
+    def as_file(self) -> Found | None:
+        """Give the file that is there instead of a folder, if it is one."""
+        there = self.folder.head()
+        return Found(self.folder.text, (there.st_size, there.st_mtime_ns)) if there else None
 
     def open(self, name: str) -> RemoteFile:
         """Open a file for reading; the caller handles OSErrors."""
@@ -291,16 +300,36 @@ class RemotePlace:
         """Make sealed files visible, as only who has sent them can; give their etags."""
         return {name: self.publish(name) for name in names}
 
-    def abandon(self, names: Collection[str] | None = None) -> None:
-        """Abort uploads of workers that have ended, or those that nobody has worked on for long."""
-        abort_uploads(self.folder, names)
+    def abandon(self, names: Collection[str] | None = None) -> int:
+        """Abort unfinished uploads below the folder, and count them.
+
+        Without names, as a run does at its start, these are the uploads that got no part for an
+        hour: another run may be at work there, and it can not be seen which uploads are whose. With
+        names, these are all uploads of such files: of tasks whose workers this run has ended. If
+        another run sends the same file at that moment, that is an AbortedUploadError there.
+        """
+        where, objects, since = str(self.folder), self.folder.objects, time.time_ns() - IDLE * 10**9
+        prefix = f"{self.folder.key}/" if self.folder.key else ""
+
+        def abort(found: tuple[str, str, int]) -> bool:
+            key, upload, began = found
+            if names is not None:
+                ours = key[len(prefix) :] in names
+            else:  # one without parts costs nothing, and may have just begun
+                ours = began < since and 0 < objects.last_sent(key, upload) < since
+            if ours:
+                objects.abort(key, upload)
+            return ours
+
+        try:
+            uploads = tried(lambda: list(objects.uploads(prefix)), where)
+        except NoUploadError:  # so says rclone
+            return 0
+        return sum(together(lambda each: tried(lambda: abort(each), where), uploads))
 
     def replaced(self, etags: Mapping[str, str]) -> frozenset[str]:
         """Name the files that others have replaced since they were sent."""
-        if not etags:
-            return frozenset()
-        start = len(self.folder.text) + 1
-        there = {url.text[start:]: found.etag for url, found in self.folder.walk()}
+        there = {name: found.etag for name, found in self.folder.walk()} if etags else {}
         return frozenset(name for name, etag in etags.items() if there.get(name) != etag)
 
     def sizes(self, names: Sequence[str]) -> dict[str, int]:
@@ -331,35 +360,3 @@ class RemotePlace:
 
     def free_bytes(self) -> None:
         """Say that there is no limit."""
-
-
-def abort_uploads(folder: Url, names: Collection[str] | None = None) -> int:
-    """Abort unfinished uploads below a folder, and count them.
-
-    Without names, as a run does at its start, these are the uploads that got no part for an hour:
-    another run may be at work there, and it can not be seen which uploads are whose. With names,
-    these are all uploads of such files: of tasks whose workers this run has ended. If another run
-    sends the same file at that moment, that is an AbortedUploadError there.
-    """
-    prefix = f"{folder.key}/" if folder.key else ""
-    objects, since = folder.objects, time.time_ns() - IDLE * 1_000_000_000
-
-    def abandoned(key: str, upload: str, began: int) -> bool:
-        if names is not None:
-            return key[len(prefix) :] in names
-        # One without parts costs nothing, and may have just begun.
-        return began < since and 0 < objects.last_sent(key, upload) < since
-
-    def abort(each: tuple[str, str, int]) -> bool:
-        try:
-            if found := abandoned(*each):
-                objects.abort(*each[:2])
-            return found
-        except NoUploadError:  # somebody else was faster
-            return False
-
-    try:
-        uploads = tried(lambda: list(objects.uploads(prefix)), str(folder))
-    except NoUploadError:  # so says rclone
-        return 0
-    return sum(together(lambda each: tried(lambda: abort(each), str(folder)), uploads))

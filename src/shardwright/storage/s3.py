@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import boto3
@@ -125,14 +125,17 @@ class S3:
         return data
 
     def head(self, key: str) -> Object | None:
-        with _explained():
-            try:
-                found = self._client.head_object(Bucket=self._bucket, Key=key)
-            except Exception as error:
-                if _code(error) in _MISSING:
-                    return None
-                raise
+        found = self._head(key)
+        if found is None:
+            return None
         return Object(key, found["ContentLength"], _ns(found["LastModified"]), _etag(found))
+
+    def _head(self, key: str, **options: str) -> Any:  # noqa: ANN401 - a dictionary of boto3
+        try:
+            with _explained():
+                return self._client.head_object(Bucket=self._bucket, Key=key, **options)
+        except FileNotFoundError:
+            return None
 
     def list(self, prefix: str, after: str = "") -> Iterator[Object]:
         for page in self._pages("list_objects_v2", prefix, StartAfter=after):
@@ -235,15 +238,9 @@ class S3:
 
     def _equal(self, key: str, parts: Sequence[Part]) -> str | None:
         """Give the etag of an object, if it consists of these parts."""
-        with _explained():
-            try:
-                found = self._client.head_object(
-                    Bucket=self._bucket, Key=key, ChecksumMode="ENABLED"
-                )
-            except Exception as error:
-                if _code(error) in _MISSING:
-                    return None
-                raise
+        found = self._head(key, ChecksumMode="ENABLED")
+        if found is None:
+            return None
         etag, reported = _etag(found), found.get("ChecksumSHA256", "")
         if "-" in reported:  # of the parts; some stores report that of all bytes
             return etag if reported == _joined(parts) else None
@@ -254,11 +251,8 @@ class S3:
         return etag if etag == f"{joined}-{len(parts)}" else None  # as S3 makes etags, if not KMS
 
     def abort(self, key: str, upload: str) -> None:
-        try:
-            with _explained():
-                self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
-        except NoUploadError:
-            return
+        with suppress(NoUploadError), _explained():
+            self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
 
     def uploads(self, prefix: str) -> Iterator[tuple[str, str, int]]:
         for page in self._pages("list_multipart_uploads", prefix):
@@ -269,9 +263,11 @@ class S3:
         pages = self._client.get_paginator("list_parts").paginate(
             Bucket=self._bucket, Key=key, UploadId=upload
         )
-        with _explained():
-            times = [_ns(part["LastModified"]) for page in pages for part in page.get("Parts", ())]
-        return max(times, default=0)
+        with suppress(NoUploadError), _explained():
+            return max(
+                (_ns(p["LastModified"]) for page in pages for p in page.get("Parts", ())), default=0
+            )
+        return 0
 
     def _pages(self, call: str, prefix: str, **options: str) -> Iterator[Any]:
         pages = self._client.get_paginator(call).paginate(

@@ -22,8 +22,8 @@ from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage import files
 from shardwright.storage.files import NewFile
+from shardwright.storage.paths import is_below, require_names
 from shardwright.storage.urls import is_within
-from shardwright.storage.within import is_below, require_names
 
 NAME = "steps.jsonl"
 _LONGEST = 1 << 20  # bytes of a line

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Event, Lock
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from shardwright.errors import MissingExtraError, StorageError, UsageError
 from shardwright.storage.objects import (
@@ -32,19 +32,6 @@ from shardwright.validate import as_text
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://(.*)", re.ASCII | re.DOTALL)
 _LIKE_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/", re.ASCII)
 STORES = ("s3", "gs", "az")  # schemes of object stores that can be written to
-
-
-class Stat(NamedTuple):
-    """What a store says of a file, named as ``os.stat`` names it."""
-
-    st_size: int
-    st_mtime_ns: int
-    etag: str
-
-    @property
-    def st_ctime_ns(self) -> int:
-        """Give the time of the last change, by the clock of the store."""
-        return self.st_mtime_ns
 
 
 @dataclass(frozen=True, order=True)
@@ -122,12 +109,12 @@ class Url:
         """Look at the file, if there is one."""
         return tried(lambda: self.objects.head(self.key), self.text)
 
-    def stat(self) -> Stat:
+    def stat(self) -> Object:
         """Look at the file; raise FileNotFoundError."""
         found = self.head()
         if found is None:
             raise self._missing()
-        return Stat(found.size, found.mtime_ns, found.etag)
+        return found
 
     def exists(self) -> bool:
         """Whether there is a file or a folder."""
@@ -151,8 +138,8 @@ class Url:
         found = tried(lambda: self.objects.children(prefix), self.text)
         return sorted({name.rstrip("/") for name in found})
 
-    def walk(self) -> Iterator[tuple[Url, Object]]:
-        """Give all files below, sorted by name."""
+    def walk(self) -> Iterator[tuple[str, Object]]:
+        """Give the name below this folder of each file, and what the store lists of it; sorted."""
         prefix, after = f"{self.key}/" if self.key else "", ""
         listing: Iterator[Object] | None = None
 
@@ -166,7 +153,7 @@ class Url:
                 raise
 
         while (found := tried(following, self.text)) is not None:
-            yield Url(f"{self._root}/{found.key}"), found
+            yield found.key[len(prefix) :].rstrip("/"), found
             after = found.key
 
     def write(self, data: bytes, condition: str | None = None) -> str:
@@ -198,7 +185,7 @@ class Url:
 
     def remove_below(self, keep: Collection[str]) -> None:
         """Remove all files below, except some by their names."""
-        keys = [found.key for url, found in self.walk() if url.name not in keep]
+        keys = [found.key for name, found in self.walk() if os.path.basename(name) not in keep]
         for start in range(0, len(keys), MOST_DELETED):
             self._delete(keys[start : start + MOST_DELETED])
 
@@ -304,7 +291,7 @@ def names(folder: Location) -> list[str]:
 def names_below(folder: Location) -> list[str]:
     """List the paths of all files below a folder, sorted; none if it is not there."""
     if isinstance(folder, Url):
-        return [url.text[len(folder.text) + 1 :] for url, _ in folder.walk()]
+        return [name for name, _ in folder.walk()]
     found = (path for path in folder.rglob("*") if path.is_file())
     return sorted(path.relative_to(folder).as_posix() for path in found)
 

@@ -27,8 +27,9 @@ from shardwright.shards.format.parts import top_folder
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.shards.format.tarread import Fault
 from shardwright.storage.files import absence
+from shardwright.storage.objects import Object
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location, Stat, relative_name
+from shardwright.storage.urls import Location, relative_name
 from shardwright.store import commands, content, identity, npy, provenance, records
 from shardwright.store.findings import NOT_COMPARED, OUTDATED, Finding
 from shardwright.store.npy import BadArrayError
@@ -50,7 +51,10 @@ class Source:
     update: str = ""  # how to bring the shards up to date
 
     def faults(
-        self, image_id: str, places: Mapping[str, MemberData], written: os.stat_result | Stat | None
+        self,
+        image_id: str,
+        places: Mapping[str, MemberData],
+        written: os.stat_result | Object | None,
     ) -> Iterator[Fault]:
         """Find differences between a sample and the store.
 
@@ -111,7 +115,7 @@ def read_source(store: Store, progress: Progress) -> Source:
     return Source(store, lines)
 
 
-def _rewritten(path: Path, component: Component, shard: os.stat_result | Stat) -> bool:
+def _rewritten(path: Path, component: Component, shard: os.stat_result | Object) -> bool:
     """Whether a valid array was put there after the shard; otherwise the file is damaged."""
     try:
         source = npy.open_array(path)

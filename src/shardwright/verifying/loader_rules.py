@@ -21,8 +21,7 @@ from shardwright.shards.loaders import indexes as loader_indexes
 from shardwright.shards.loaders.indexes import CARD_NAME, LOADERS, Packed
 from shardwright.storage import files
 from shardwright.storage.files import explained
-from shardwright.storage.local import Readable
-from shardwright.storage.one_pass import in_one_pass
+from shardwright.storage.local import Readable, in_one_pass
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, names_below
 from shardwright.store.commands import command

@@ -25,10 +25,9 @@ from shardwright.shards.format.index import Head, ShardIndex
 from shardwright.shards.format.keys import key, keys
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.tarread import Fault
-from shardwright.storage.local import Readable
-from shardwright.storage.one_pass import BUFFER, OnePass, in_one_pass
+from shardwright.storage.local import BUFFER, OnePass, Readable, in_one_pass
+from shardwright.storage.objects import Object
 from shardwright.storage.place import Place
-from shardwright.storage.urls import Stat
 from shardwright.store.findings import NOT_COMPARED, OUTDATED, Finding
 from shardwright.text import brief
 from shardwright.verifying.against import Source
@@ -177,7 +176,7 @@ class Checker:
         task: ShardToCheck,
         shard: ShardIndex | None,
         seen: Seen,
-        written: os.stat_result | Stat | None = None,
+        written: os.stat_result | Object | None = None,
     ) -> Iterator[list[Fault]]:
         """Find the faults of each sample, and of what is between them.
 

@@ -24,9 +24,9 @@ from shardwright.shards.format.names import bucket_folder, is_shard_path
 from shardwright.shards.format.tar import BLOCK
 from shardwright.storage import files
 from shardwright.storage.objects import NEW, ConditionError
+from shardwright.storage.paths import require_names
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, joined, remote
-from shardwright.storage.within import require_names
 from shardwright.store.commands import split_flags
 
 MANIFEST_NAME = "manifest.json"

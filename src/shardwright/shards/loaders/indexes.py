@@ -28,9 +28,9 @@ from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.shards.format.tar import BLOCK, member_bytes
 from shardwright.shards.loaders import IndexSummary, card
 from shardwright.storage import files
+from shardwright.storage.paths import is_below, require_names
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
-from shardwright.storage.within import is_below, require_names
 from shardwright.text import shown
 
 ENERGON_FOLDER = ".nv-meta"
