@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from shardwright import interrupts
 from shardwright.errors import InputMissingError, ShardwrightError, StorageError
@@ -37,50 +37,29 @@ class Node:
     gpus: float
 
 
-class Check:
-    """What must be so on every node."""
-
-    def here(self) -> AbstractContextManager[None]:
-        """Prepare it in the driver, for as long as nodes are asked."""
-        return nullcontext()
-
-    def __call__(self, node: str) -> None:
-        """Raise ShardwrightError if it is not so; on the node of this name."""
-        raise NotImplementedError
+Check: TypeAlias = Callable[[str], None]  # raises ShardwrightError; on the node of this name
 
 
-@dataclass(frozen=True)
-class Same(Check):
-    """A function gives the same on each node as here."""
+def require_same(what: str, function: Callable[[], object], expected: object, node: str) -> None:
+    """Raise if a function does not give on a node what it gives here."""
+    if (found := function()) != expected:
+        what = f"node {node} has another {what} ({found}) than the driver ({expected})"
+        fix = "install the same versions of all packages on all nodes"
+        raise ShardwrightError(what, fix=fix)
 
-    what: str
-    function: Callable[[], object]
-    expected: object
 
-    def __call__(self, node: str) -> None:
-        if (found := self.function()) != self.expected:
-            what = f"node {node} has another {self.what} ({found}) than the driver"
-            fix = "install the same versions of all packages on all nodes"
-            raise ShardwrightError(f"{what} ({self.expected})", fix=fix)
+def require_readable(paths: Sequence[Location], node: str) -> None:
+    """Raise if files or folders are not on a node."""
+    for path in paths:
+        with files.explained(path):  # it may not be allowed to look
+            found = path.exists()
+        if not found:
+            what, fix = f"is not on node {node}", place_at(path).fix_if_unseen
+            raise InputMissingError(what, path=path, fix=fix)
 
 
 @dataclass(frozen=True)
-class Readable(Check):
-    """Files or folders are on each node."""
-
-    paths: Sequence[Location]
-
-    def __call__(self, node: str) -> None:
-        for path in self.paths:
-            with files.explained(path):  # it may not be allowed to look
-                found = path.exists()
-            if not found:
-                what, fix = f"is not on node {node}", place_at(path).fix_if_unseen
-                raise InputMissingError(what, path=path, fix=fix)
-
-
-@dataclass(frozen=True)
-class Shared(Check):
+class Shared:
     """A folder is the same one on each node, and can be written to there.
 
     If it does not exist yet, the nearest above it is.
@@ -97,6 +76,7 @@ class Shared(Check):
 
     @contextmanager
     def here(self) -> Iterator[None]:
+        """Prepare it in the driver, for as long as nodes are asked."""
         try:
             files.write(self.file, b"")
             yield
@@ -141,7 +121,7 @@ class Nodes:
     def require(self, check: Check) -> None:
         """Check all nodes now, and later those that join."""
         self._checks.append(check)
-        with check.here():
+        with _prepared(check):
             for node in self.admitted.values():
                 self._ask(node, [check])
             self._wait()
@@ -153,7 +133,7 @@ class Nodes:
         known = {*self.admitted, *self._refused, *(node.id for node in self.asked.values())}
         if joined := [node for node in alive.values() if node.id not in known]:
             for check in self._checks:
-                self._prepared.enter_context(check.here())
+                self._prepared.enter_context(_prepared(check))
             for node in joined:
                 self._ask(node, self._checks)
 
@@ -217,6 +197,10 @@ class Nodes:
         if error is not None:
             raise error
         self.admitted[node.id] = node
+
+
+def _prepared(check: Check) -> AbstractContextManager[None]:
+    return check.here() if isinstance(check, Shared) else nullcontext()
 
 
 def living() -> list[Node]:

@@ -16,14 +16,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import ClassVar, Generic
+from unittest.mock import patch  # Ray has no settings for what is changed of it here
 
 from shardwright import interrupts
 from shardwright.engine import DONE, Done, Engine, Message, Task
 from shardwright.engine.actors import Actors, Share
 from shardwright.engine.local import Local, cores
-from shardwright.engine.nodes import Nodes, Readable, Same, Shared, living
+from shardwright.engine.nodes import Nodes, Shared, living, require_readable, require_same
 from shardwright.engine.pool import Death, WorkerDiedError, run_on
 from shardwright.errors import MissingExtraError, ShardwrightError, UsageError
 from shardwright.storage.urls import Location
@@ -32,7 +34,6 @@ from shardwright.validate import as_text, require_known
 __all__ = ["Cluster", "Ray", "RayDevices", "RayTasks"]
 
 _DEVICE = re.compile(r"auto|cuda|cpu(?::([1-9]\d*))?")
-_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _ANSWER = 10  # seconds for a cluster to answer
 _STORE = 100 << 20  # bytes that a cluster of our own may hold of objects; we send few
 
@@ -145,7 +146,7 @@ class Cluster:
 
     def require_same(self, what: str, function: Callable[[], object]) -> None:
         """Check that a function gives the same on all nodes as here: a digest of the recipe."""
-        self.nodes.require(Same(what, function, function()))
+        self.nodes.require(partial(require_same, what, function, function()))
 
     def require_shared(self, folder: Location) -> None:
         """Check that all nodes see a folder, or what will be one, and can write there."""
@@ -153,7 +154,7 @@ class Cluster:
 
     def require_readable(self, paths: Sequence[Location]) -> None:
         """Check that all nodes have some files or folders."""
-        self.nodes.require(Readable([path.absolute() for path in paths]))
+        self.nodes.require(partial(require_readable, [path.absolute() for path in paths]))
 
 
 @dataclass(frozen=True)
@@ -288,24 +289,25 @@ def _connected(address: str | None) -> Iterator[None]:
     if ray.is_initialized():  # by the caller
         yield
         return
-    # Or it prints to standard output what happens on other nodes; log_to_driver is not for that.
-    printing._worker_logs_enabled = False
-    # Or it replaces our handler of SIGTERM by one that raises, also where that is ignored.
-    before, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda _: None
-    try:
-        with interrupts.kept(), interrupts.at_once(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of Ray, about its next versions
-            _init(address or os.environ.get("RAY_ADDRESS"))
-        yield
-    finally:
-        with interrupts.kept():
-            ray.shutdown()
-        utils.set_sigterm_handler = before
-        printing._worker_logs_enabled = True
+    with (
+        # Or it prints to standard output what happens on other nodes; log_to_driver does not help.
+        patch.object(printing, "_worker_logs_enabled", False),
+        # Or it replaces our handler of SIGTERM by one that raises, also where that is ignored.
+        patch.object(utils, "set_sigterm_handler", lambda _: None),
+    ):
+        try:
+            with interrupts.kept(), interrupts.at_once(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of Ray, about its next versions
+                _init(address or os.environ.get("RAY_ADDRESS"))
+            yield
+        finally:
+            with interrupts.kept():
+                ray.shutdown()
 
 
 def _init(address: str | None) -> None:
     import ray
+    from ray._private import ray_constants
 
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
@@ -318,7 +320,12 @@ def _init(address: str | None) -> None:
                     raise
                 address = "local"
         if address == "local":
-            with _on_loopback():
+            # To listen on this machine only: Ray replaces a loopback address that it is given by
+            # another one of the machine, but not with this setting, against questions of firewalls.
+            with (
+                patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False),
+                patch.dict(os.environ, {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}),
+            ):
                 ray.init("local", object_store_memory=_STORE, include_dashboard=False, **quiet)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         text = " ".join(str(error).split())
@@ -342,24 +349,3 @@ def _require_answer(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER).close()
     except (OSError, ValueError) as error:
         raise ConnectionError(f"nobody answers at {found} ({error})") from None
-
-
-@contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Let a cluster that is started listen on this machine only.
-
-    Ray has a setting for that, against the questions of firewalls; it replaces a loopback address
-    that it is given by another one of the machine.
-    """
-    from ray._private import ray_constants
-
-    before = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(_CLUSTERS)
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    os.environ[_CLUSTERS] = "0"
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before[0]
-        del os.environ[_CLUSTERS]
-        if before[1] is not None:
-            os.environ[_CLUSTERS] = before[1]

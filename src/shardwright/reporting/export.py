@@ -47,7 +47,7 @@ class Table:
         count = 0
         # Nobody holds a lock here: another run may be writing a table of this name.
         tmp = self.path.with_name(f"{self.path.name}.{os.getpid()}{files.TMP_SUFFIX}")
-        with NewFile(self.path, tmp) as file:
+        with NewFile(self.path, tmp=tmp) as file:
             with _FORMATS[self.path.suffix.lower()](file, columns) as write:
                 for batch in _batches(rows, progress):
                     write(batch)

@@ -11,7 +11,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
@@ -119,7 +118,7 @@ class FetchedFolder:
             # Our client of Azure and Google hangs in a forked process.
             ours = ("s3",) if self._forks else STORES
             if self._url.partition("://")[0] in ours and not self._options:
-                read, many = partial(_read_object, Url(self._url)), True
+                read, many = _by_our_client(Url(self._url)), True
             else:
                 read, many = _by_fsspec(self._url, self._options)
             self._opened = os.getpid(), read, Ahead(self._get) if many else None
@@ -151,11 +150,14 @@ def _holds(outer: Piece, piece: Piece) -> bool:
     )
 
 
-def _read_object(folder: Url, path: str, start: int = 0, size: int | None = None) -> bytes | None:
-    try:
-        return (folder / path).read_range(start, size)
-    except FileNotFoundError:
-        return None
+def _by_our_client(folder: Url) -> Read:
+    def read(path: str, start: int = 0, size: int | None = None) -> bytes | None:
+        try:
+            return (folder / path).read_range(start, size)
+        except FileNotFoundError:
+            return None
+
+    return read
 
 
 def _by_fsspec(url: str, options: Mapping[str, Any]) -> tuple[Read, bool]:

@@ -37,7 +37,8 @@ class Readable(Protocol):
 
     size: int
 
-    def pread(self, offset: int, size: int, /) -> bytes: ...  # fewer bytes only at its end
+    def pread(self, offset: int, size: int, /) -> bytes:
+        """Read some bytes; fewer only at the end."""
 
 
 class Found(NamedTuple):
@@ -161,31 +162,26 @@ class LocalPlace:
         Links to files are followed. Those to folders are skipped with a warning, because they may
         lead in circles.
         """
-        pending = [str(self.folder)]
-        while pending:
-            current = pending.pop()
-            try:
-                with os.scandir(current) as listed:
-                    entries = list(listed)
-            except OSError as error:
-                if current == str(self.folder):
-                    if not self.folder.is_dir():
-                        return
-                    raise refusal(self.folder, error) from error
-                yield [Found(current, fault=error.strerror or str(error))]
-                continue
+        faults: list[Found] = []
+
+        def note(error: OSError) -> None:
+            if error.filename != str(self.folder):
+                faults.append(Found(error.filename, fault=error.strerror or str(error)))
+            elif self.folder.is_dir():
+                raise refusal(self.folder, error) from error
+
+        for root, folders, names in os.walk(self.folder, onerror=note):
             found: list[Found] = []
-            for entry in entries:
+            for name in names:
                 check()
-                if entry.name.startswith("."):
-                    continue
-                if not _is_folder(entry):
-                    found.append(Found(entry.path))
-                elif entry.is_symlink():
-                    warn(f"{entry.path}: skipped, because it is a link to a folder")
-                else:
-                    pending.append(entry.path)
+                if not name.startswith("."):
+                    found.append(Found(os.path.join(root, name)))
             yield found
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for path in (os.path.join(root, name) for name in folders):
+                if os.path.islink(path):
+                    warn(f"{path}: skipped, because it is a link to a folder")
+        yield faults
 
     def as_file(self) -> Found | None:
         """Give the file that is there instead of a folder, if it is one."""
@@ -298,13 +294,6 @@ def require_space(folder: Location, what: str, needed: int, instead: str = "") -
         what = f"{what} {size(needed)} and the disk has {size(free)} free"
         fix = f"make room, {instead}or continue with --ignore-space"
         raise NoSpaceError(what, path=folder, fix=fix)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a broken link; reading it gives the reason
-        return False
 
 
 def _existing(folder: Path) -> Path:

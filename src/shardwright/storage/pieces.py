@@ -30,16 +30,20 @@ class Whole(Protocol):
     """A large file when the folder was opened."""
 
     @property
-    def path(self) -> str: ...  # below the folder
+    def path(self) -> str:
+        """Its path below the folder."""
 
     @property
-    def bytes(self) -> int: ...  # in all
+    def bytes(self) -> int:
+        """How many it has."""
 
     @property
-    def stamp(self) -> Stamp | None: ...  # of the folder, then
+    def stamp(self) -> Stamp | None:
+        """What ``stamp`` of the folder gave."""
 
     @property
-    def checksum(self) -> str | None: ...  # of its content, if one is known
+    def checksum(self) -> str | None:
+        """That of its content, if one is known."""
 
 
 class Piece(NamedTuple):

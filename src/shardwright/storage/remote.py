@@ -321,10 +321,7 @@ class RemotePlace:
                 objects.abort(key, upload)
             return ours
 
-        try:
-            uploads = tried(lambda: list(objects.uploads(prefix)), where)
-        except NoUploadError:  # so says rclone
-            return 0
+        uploads = tried(lambda: list(objects.uploads(prefix)), where)
         return sum(together(lambda each: tried(lambda: abort(each), where), uploads))
 
     def replaced(self, etags: Mapping[str, str]) -> frozenset[str]:

@@ -9,7 +9,8 @@ from typing import Protocol, Self
 class Hasher(Protocol):
     """What hashlib and xxhash have in common."""
 
-    def update(self, data: bytes | memoryview, /) -> None: ...  # take in some bytes
+    def update(self, data: bytes | memoryview, /) -> None:
+        """Take in some bytes."""
 
 
 class Sink:
