@@ -407,6 +407,7 @@ sys.path[:0] = {path!r}
 import concurrent.futures.thread
 import importlib
 import shardwright.packing.run
+import ctypes
 import shardwright.engine.devices
 from shardwright.cli.main import main
 if os.geteuid() == 0:

@@ -191,9 +191,7 @@ def fork(
         warnings.simplefilter("ignore", DeprecationWarning)  # of other threads: may_fork_to_read
         pid = os.fork()
     if pid == 0:
-        for fd, there in others:
-            os.dup2(fd, there)
-        work(parent, connection, serve)
+        work(parent, connection, serve, others)
     return pid
 
 
@@ -242,10 +240,17 @@ def exit_code(pid: int) -> int | None:
     return None
 
 
-def work(parent: int, connection: int, serve: Callable[[Connection], None]) -> NoReturn:
+def work(
+    parent: int,
+    connection: int,
+    serve: Callable[[Connection], None],
+    others: Iterable[tuple[int, int]] = (),
+) -> NoReturn:
     """Serve the parent on a file descriptor; then end this process."""
     code = 1
     try:
+        for fd, there in others:
+            os.dup2(fd, there)
         if sys.platform == "linux":
             import ctypes  # here, to keep the start light
 

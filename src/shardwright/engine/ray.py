@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import ClassVar, Generic
-from unittest.mock import patch  # Ray has no settings for what is changed of it here
 
 from shardwright import interrupts
 from shardwright.engine import DONE, Done, Engine, Message, Task
@@ -278,6 +277,8 @@ class _OnCores(Generic[Task, Message]):
 @contextmanager
 def _connected(address: str | None) -> Iterator[None]:
     """Connect to a cluster, or start one; end what was begun here."""
+    from unittest.mock import patch  # for what Ray has no settings; here, to keep the start light
+
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -306,6 +307,8 @@ def _connected(address: str | None) -> Iterator[None]:
 
 
 def _init(address: str | None) -> None:
+    from unittest.mock import patch
+
     import ray
     from ray._private import ray_constants
 

@@ -140,8 +140,7 @@ class NewFile(Sink):
             self._writing.result()
 
     def _write_out(self, gathered: memoryview) -> None:
-        for hasher in self._hashers:
-            hasher.update(gathered)
+        self._hash(gathered)
         if self._direct is None and len(gathered) == _GATHERED:
             self._direct = _disk.bypass_cache(self._fd, True)
         elif self._direct and len(gathered) % _ALIGNMENT:

@@ -216,10 +216,6 @@ class Upload(Sink):
             self._parts.append(awaited(self._sending[0]))
             self._sending.popleft()
 
-    def _hash(self, data: memoryview) -> None:
-        for hasher in self._hashers:
-            hasher.update(data)
-
 
 @dataclass(frozen=True)
 class RemotePlace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Protocol, Self
 
 
@@ -20,6 +21,7 @@ class Sink:
     """
 
     written = 0  # bytes that are on their way to the disk or the store
+    _hashers: Sequence[Hasher]
     _buffer: memoryview
     _used = 0
     _sealed = False
@@ -61,6 +63,10 @@ class Sink:
     def discard(self) -> None:
         """Forget what was written."""
         raise NotImplementedError
+
+    def _hash(self, data: memoryview) -> None:
+        for hasher in self._hashers:
+            hasher.update(data)
 
     def _room(self) -> int:
         """Make room in the buffer and count it."""
