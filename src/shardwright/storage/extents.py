@@ -13,7 +13,6 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Event
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -176,7 +175,7 @@ def tar_file(path: str, size: int) -> TarFile:
     """Open a tar, of which all headers are read."""
     if is_url(path):
         return _FarFile(Url(path), size, least=_LEAST)
-    return LocalFile(Path(path))
+    return LocalFile(path)
 
 
 @contextmanager
@@ -199,7 +198,7 @@ def _opened(part: Part) -> _Window:
     if is_url(part.path):
         end = part.offset + part.size
         return _Window(part, _FarFile(Url(part.path), end, part.offset, part.data, least=_LEAST))
-    return _Window(part, LocalFile(Path(part.path)))
+    return _Window(part, LocalFile(part.path))
 
 
 class _Window(io.RawIOBase):

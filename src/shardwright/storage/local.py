@@ -52,7 +52,7 @@ class Found(NamedTuple):
 class LocalFile:
     """An open local file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self._fd = regular.descriptor(path)
         self.size = os.fstat(self._fd).st_size
         if hasattr(os, "posix_fadvise"):  # to read further ahead; macOS has none
