@@ -94,7 +94,7 @@ def test_a_folder_that_cannot_be_read_is_counted(
 
     def refusing(path: str) -> object:
         if str(path).endswith("closed"):
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(13, "Permission denied", path)
         return real(path)
 
     monkeypatch.setattr(os, "scandir", refusing)

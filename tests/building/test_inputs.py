@@ -278,7 +278,7 @@ def test_a_folder_that_cannot_be_read_is_a_problem(
 
     def refusing(path: str) -> Iterator[os.DirEntry[str]]:
         if path.endswith("closed"):
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(13, "Permission denied", path)
         return real(path)
 
     monkeypatch.setattr(os, "scandir", refusing)

@@ -418,7 +418,7 @@ def test_renamed_images_are_not_gone_and_a_folder_that_cannot_be_read_has_no_out
 
     def refused(path: Any) -> Any:  # noqa: ANN401 - of the os
         if str(path) == str(images):
-            raise PermissionError(errno.EACCES, "Permission denied")
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refused)
