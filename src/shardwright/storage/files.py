@@ -1,4 +1,4 @@
-"""Every durable file operation, and the one seam through which faults are injected.
+"""Every durable file operation; ``disk`` is the seam through which faults are injected.
 
 A file is published completely or not at all: written under a temporary name, its length checked,
 synced, renamed, and the folder synced. ``Disk`` holds the primitive calls; a test replaces it with
