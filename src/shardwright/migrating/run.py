@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from shardwright.engine import Engine
@@ -125,9 +125,7 @@ class _Fate:
     end: int
     reason: str | None = None
     become: bytes | None = None
-    written: list[str] = field(default_factory=list)  # names of components
-    found: list[str] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)
+    arrays: dict[str, str] = field(default_factory=dict)  # written, found or differing, by name
 
 
 def _count(fate: _Fate, summary: MigrateSummary) -> None:
@@ -141,14 +139,12 @@ def _count(fate: _Fate, summary: MigrateSummary) -> None:
     else:
         summary.migrated_records += 1
         summary.jsonl_bytes_after += len(fate.become) - (fate.end - fate.start)
-    for counts, names in (
-        (summary.arrays_written, fate.written),
-        (summary.arrays_found, fate.found),
-    ):
-        for name in names:
+    for name, state in fate.arrays.items():
+        if state == "differing":
+            summary.arrays_differing.setdefault(name, []).append(fate.number)
+        else:
+            counts = summary.arrays_written if state == "written" else summary.arrays_found
             counts[name] = counts.get(name, 0) + 1
-    for name in fate.differing:
-        summary.arrays_differing.setdefault(name, []).append(fate.number)
 
 
 def _migrate_part(
@@ -175,18 +171,17 @@ def _migrate_part(
 
 def _missing(store: Store, become: Stage2, fate: _Fate) -> list[tuple[Path, Array]]:
     """Find the arrays to write; one that exists is compared and never replaced."""
-    paths = {component: store.array(component, become.image_id) for component in become.arrays}
-    there = {component: _existing(path, component) for component, path in paths.items()}
-    missing = []
+    missing, states = [], {}
     for component, array in become.arrays.items():
-        existing = there[component]
+        path = store.array(component, become.image_id)
+        existing = _existing(path, component)
         if existing is None:
-            missing.append((paths[component], array))
-            fate.written.append(component.name)
-        elif existing.shape == array.shape and (existing == array).all():
-            fate.found.append(component.name)
+            missing.append((path, array))
+            states[component.name] = "written"
         else:
-            fate.differing.append(component.name)
+            same = existing.shape == array.shape and (existing == array).all()
+            states[component.name] = "found" if same else "differing"
+    fate.arrays = states  # only now: if one of them is broken, none of them counts
     return missing
 
 
@@ -202,14 +197,13 @@ def _existing(path: Path, component: Component) -> Array | None:
 def _keep_original(jsonl: Path) -> Path:
     """Keep the present file under another name, without replacing one that was kept before."""
     jsonl = target(jsonl)
-    number = 1
-    while True:
-        backup = jsonl.with_name(jsonl.name + _BACKUP_SUFFIX + (f".{number}" if number > 1 else ""))
+    for end in chain([""], (f".{number}" for number in count(2))):
+        backup = jsonl.with_name(jsonl.name + _BACKUP_SUFFIX + end)
         if not backup.exists():
             files.keep(jsonl, backup)
             files.sync_folder(backup.parent)
-            return backup
+            break
         # A run that was killed here has kept it: as a link, or as a copy where there are no links.
         if backup.samefile(jsonl) or filecmp.cmp(backup, jsonl, shallow=False):
-            return backup
-        number += 1
+            break
+    return backup

@@ -16,7 +16,7 @@ from pathlib import Path
 from shardwright import regular
 from shardwright.errors import InputMissingError, UsageError, refusal
 from shardwright.recipes import keys, rules
-from shardwright.recipes.build import Invalid, Table, Tables, build, place
+from shardwright.recipes.build import Table, Tables, build, place
 from shardwright.recipes.keys import Key
 from shardwright.recipes.rules import Fault
 from shardwright.recipes.split import BY, TABLE, Split, read_split
@@ -208,10 +208,10 @@ def _built(tables: Tables, origins: Mapping[str, str], origin: str | None) -> Re
     """Make the recipe of merged tables, and check it."""
     try:
         recipe = build(tables)
-    except Invalid as invalid:
-        raise _error(invalid.fault, origins, origin) from None
-    for fault in rules.faults(recipe):
-        raise _error(fault, origins, origin)
+        for found in rules.faults(recipe):
+            raise found
+    except Fault as fault:
+        raise _error(fault, origins, origin) from None
     paths = {**keys.DEFAULT_PATHS, **tables["paths"]}
     shares = {name: share for name, share in tables["split"].items() if name != BY}
     try:
@@ -223,8 +223,7 @@ def _built(tables: Tables, origins: Mapping[str, str], origin: str | None) -> Re
 
 
 def _error(fault: Fault, origins: Mapping[str, str], origin: str | None) -> UsageError:
-    where = f"[{fault.table}] " if fault.table else ""
     path = origins.get(place(fault.table, fault.key), origin)
     if path in shipped():  # right by itself: the mistake is in what extends it
         path = origin
-    return UsageError(f"{where}{fault.key}: {fault.what}", path=path, fix=fault.fix)
+    return UsageError(str(fault), path=path, fix=fault.fix)

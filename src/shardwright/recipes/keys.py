@@ -52,10 +52,6 @@ class Key(NamedTuple):
     example: str  # as TOML
 
 
-def _is_switch(value: object) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip()) and "\0" not in value
 
@@ -68,35 +64,27 @@ def _is_number(value: Any, least: float) -> bool:  # noqa: ANN401 - anything TOM
     return type(value) in (int, float) and least <= value < _LARGEST
 
 
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _is_fields(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_field, value))
+def _is_list(value: object, of: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(of, value))
 
 
 def _is_buckets(value: object) -> bool:
     """Whether these are buckets, or a list of them for each resolution."""
-    if not isinstance(value, list) or not value:
-        return False
-    if all(isinstance(each, list) for each in value):
-        return all(
-            each and all(isinstance(b, str) and is_bucket(b) for b in each) for each in value
-        )
-    return all(isinstance(each, str) and is_bucket(each) for each in value)
+    levels = value if value and _is_list(value, lambda v: isinstance(v, list)) else [value]
+    return all(bool(level) and _is_list(level, _is_bucket) for level in levels)
+
+
+def _is_bucket(value: object) -> bool:
+    return isinstance(value, str) and is_bucket(value)
 
 
 def _is_mask(value: object) -> bool:
     if not isinstance(value, dict):
         return isinstance(value, bool)
-    suffix = value.get("suffix", "npy")
-    return (
-        value.keys() <= {"field", "suffix"}
-        and _is_field(value.get("field", "mask"))
-        and _is_suffix(suffix)
-        and suffix.endswith("npy")
-    )
+    named = {"field": "mask", "suffix": "npy", **value}
+    suffix = named["suffix"]
+    is_npy = _is_suffix(suffix) and suffix.endswith("npy")
+    return len(named) == 2 and _is_field(named["field"]) and is_npy
 
 
 def axis(value: Any, tokens: int = 1) -> int | Side | Literal["any"]:  # noqa: ANN401
@@ -166,7 +154,7 @@ TOP = {
         *("the recipe to start from: a shipped one, or a file", '"prx"'),
     ),
     "components": Key(
-        *("a list of names", lambda v: bool(v) and _is_texts(v)),
+        *("a list of names", lambda v: bool(v) and _is_list(v, _is_text)),
         *("which components, and in which order; all of them if left out", '["vae", "t5"]'),
     ),
 }
@@ -265,14 +253,18 @@ COMPONENT = {
         *("what the model reads, with the caption in it", '"Describe: {caption}"'),
     ),
     "attention_mask": Key(
-        "true or false", _is_switch, "whether the model sees only the tokens of the caption", "true"
+        *("true or false", lambda v: isinstance(v, bool)),
+        *("whether the model sees only the tokens of the caption", "true"),
     ),
     "mask": Key(
         *('true, false or { field = "...", suffix = "..." }', _is_mask),
         "whether a mask of the tokens goes into the record and the shards",
         '{ field = "t5_attention_mask", suffix = "t5m.npy" }',
     ),
-    "trim": Key("true or false", _is_switch, "store only the tokens that the mask keeps", "true"),
+    "trim": Key(
+        *("true or false", lambda v: isinstance(v, bool)),
+        *("store only the tokens that the mask keeps", "true"),
+    ),
     "fit": Key(
         *(_one_of(FITS), lambda v: v in FITS),
         *('"original": it sees the complete picture; "bucket": what latents show', '"original"'),
@@ -317,7 +309,7 @@ COMPONENT = {
         *("the end of its name in a shard", '"t5h.npy"'),
     ),
     "inline": Key(
-        *("a list of record fields", _is_fields),
+        *("a list of record fields", lambda v: _is_list(v, _is_field)),
         *("where the records of a Stage 1 file may hold it", '["t5_hidden"]'),
     ),
 }

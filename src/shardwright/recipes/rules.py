@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from shardwright.buckets import is_bucket
 from shardwright.errors import DamageError
@@ -21,13 +20,17 @@ _MOST_AXES = 32  # of an array, in every NumPy
 _MOST_BYTES = (1 << 33) - (1 << 20)  # of a tar member, with room for its header
 
 
-class Fault(NamedTuple):
+@dataclasses.dataclass(eq=False)
+class Fault(Exception):  # noqa: N818 - turned into an error where the file is known
     """What is wrong in a recipe, and how to fix it."""
 
     table: str  # "images" or "component.NAME"; empty for a key above all tables
     key: str
     what: str
     fix: str
+
+    def __str__(self) -> str:
+        return f"[{self.table}] {self.key}: {self.what}".removeprefix("[] ")
 
 
 def decode(data: bytes, path: object) -> Recipe:
@@ -45,9 +48,7 @@ def decode(data: bytes, path: object) -> Recipe:
 def require_valid(recipe: Recipe, path: object) -> None:
     """Raise if a recipe from a store or a manifest breaks a rule or is incomplete."""
     for fault in faults(recipe):
-        table = f"[{fault.table}] " if fault.table else ""
-        what = f"is not a recipe ({table}{fault.key}: {fault.what})"
-        raise DamageError(what, path=path, fix="restore it")
+        raise DamageError(f"is not a recipe ({fault})", path=path, fix="restore it")
     for component in recipe.components:
         if not component.is_known:
             what = f"is not a recipe ([component.{component.name}] has no dtype or no shape)"
@@ -143,16 +144,17 @@ def _in_common(recipe: Recipe) -> Iterator[Fault]:
                 what = f"{keys.brief(value)} is that of [component.{owners[place]}] too"
                 yield Fault(table, key, what, "give each its own")
             elif kind == "field" and place[1] in _RESERVED:
-                yield Fault(table, key, *_reserved(value))
+                yield _reserved(table, key, value)
             owners[place] = component.name
     for component in recipe.components:
         name = component.field.lower()
         if ("field", name) in owners or name in _RESERVED - {"caption"}:
-            yield Fault(f"component.{component.name}", "field", *_reserved(component.field))
+            yield _reserved(f"component.{component.name}", "field", component.field)
 
 
-def _reserved(field: str) -> tuple[str, str]:
-    return f"{keys.brief(field)} has another meaning in a record", "choose another name"
+def _reserved(table: str, key: str, field: str) -> Fault:
+    what = f"{keys.brief(field)} has another meaning in a record"
+    return Fault(table, key, what, "choose another name")
 
 
 def _in_images(recipe: Recipe) -> Iterator[Fault]:

@@ -170,6 +170,8 @@ def status(
     if path is not None and not (is_store(derived) or store.state.is_dir()):
         fix = "give the folder that derive or migrate wrote"
         raise UsageError("is not a store", path=derived, fix=fix)
-    table = None if export is None else require_table(place("--export", export), store)
+    table = place_or_none("--export", export)
+    if table is not None:
+        require_table(table, store)
     captions = place_or_none("[paths] captions", named)
     return look(store, shards, engine, progress or Progress(), table, captions)

@@ -5,7 +5,6 @@ Rows come from the disk one at a time; of each image only the place of its facts
 
 from __future__ import annotations
 
-import os
 import posixpath
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
@@ -15,7 +14,7 @@ from typing import Any, BinaryIO
 from shardwright import regular
 from shardwright.deriving.outcomes import Failure, read_failures
 from shardwright.packing.known import read_one
-from shardwright.packing.scan import Scan, changed
+from shardwright.packing.scan import Scan, changed, missing_array
 from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.facts import LOST, TOKENS, Facts
@@ -136,18 +135,14 @@ class Rows:
 
     def _find_last(self, others: Collection[str]) -> None:
         """Find the line that counts of each image that is not ready: the last one."""
-        images: dict[str, list[object]] = {}  # of the ids with more than one record
+        images: dict[str, int] = {}  # a hash of each path
         for line, names in records.walk(self.store.jsonl, records.names):
             if is_image_id(names.image_id) and names.image_id in others:
-                if names.image_id in self._last:
-                    images[names.image_id] = []
+                path = names.image_path
+                image = hash(posixpath.normpath(path) if isinstance(path, str) else repr([path]))
+                if images.setdefault(names.image_id, image) != image:
+                    self._shared.add(names.image_id)
                 self._last[names.image_id] = line.offset
-        for _, names in records.walk(self.store.jsonl, records.names) if images else ():
-            if isinstance(names.image_id, str) and names.image_id in images:
-                image, seen = names.image_path, images[names.image_id]
-                image = posixpath.normpath(image) if isinstance(image, str) else image
-                seen += [image] if image not in seen else []
-        self._shared = {image_id for image_id, seen in images.items() if len(seen) > 1}
 
     def _state(self, line: Line, record: Record) -> str | None:
         """Say whether a record is ready, or why not; None if a later one of the image counts."""
@@ -159,13 +154,10 @@ class Rows:
                 return "duplicate_id"
             if self._last.get(image_id) != line.offset:
                 return None
-        return self.rules.problem(record) or self._missing(record["image_id"])
-
-    def _missing(self, image_id: str) -> str:
-        for component in self.store.recipe.components:
-            if not os.path.lexists(self.store.array(component, image_id)):
-                return f"{component.name}_missing"
-        raise changed(self.store.folder, "arrays were added")
+        reason = self.rules.problem(record) or missing_array(self.store, record["image_id"])
+        if reason is None:
+            raise changed(self.store.folder, "arrays were added")
+        return reason
 
     def _known(self, file: BinaryIO | None, image_id: object) -> Facts | None:
         if file is None or not isinstance(image_id, str) or image_id not in self._facts:
@@ -177,18 +169,15 @@ class Rows:
         row: Row = {}
         for name, value in record.items():
             if name in self._masks:
-                row[f"{TOKENS}{self._masks[name]}"] = value.count(1) if _is_list(value) else None
+                tokens = value.count(1) if isinstance(value, list) else None
+                row[f"{TOKENS}{self._masks[name]}"] = tokens
             elif name == CROP:
-                if _is_list(value) and len(value) == len(_SIDES):
+                if isinstance(value, list) and len(value) == len(_SIDES):
                     row |= {f"{CROP}_{s}": side for s, side in zip(_SIDES, value, strict=True)}
             elif name not in self.store.recipe.inline:
                 ours = name in self.usual and name not in self.store.recipe.record_fields
                 row[f"record_{name}" if ours else name] = value
         return row
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)
 
 
 def _failure(failure: Failure) -> Row:

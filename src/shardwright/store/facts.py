@@ -7,6 +7,7 @@ only what follows from content, because modification times differ between machin
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -32,7 +33,6 @@ from shardwright.store.store import Store
 NAME = "facts.jsonl"
 TOKENS, LOST = "tokens_", "tokens_lost_"  # before the name of a component, in a table
 _SHOWN = ("enlarged", "cropped", "tokens", "tokens_lost")
-_CHUNK = 1 << 20
 
 
 class ImageFile(msgspec.Struct, frozen=True):
@@ -217,8 +217,5 @@ def image_file(path: Extent) -> ImageFile:
 
 
 def _xxh3(path: str) -> str:
-    hasher = xxhash.xxh3_64()
     with regular.unbuffered(path) as file:
-        while data := file.read(_CHUNK):
-            hasher.update(data)
-    return hasher.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ records, and not in a copy. So it is the same however often that run was interru
 
 from __future__ import annotations
 
-from contextlib import suppress
+import hashlib
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,12 +14,10 @@ import xxhash
 
 from shardwright import regular
 from shardwright.errors import DamageError
-from shardwright.interrupts import check
 from shardwright.storage import files
 from shardwright.store.store import Store
 
 NAME = "identity.json"
-_CHUNK = 1 << 20
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,12 +28,12 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
 
 def read(store: Store) -> str | None:
     """Give the identity of a store; None if no run has made one yet."""
-    path, data = store.state / NAME, None
-    with files.explained(path), suppress(FileNotFoundError, NotADirectoryError):
-        data = regular.read(path)
-    if data is None:
+    path = store.state / NAME
+    if not path.exists():
         return None
     try:
+        with files.explained(path):
+            data = regular.read(path)
         return msgspec.json.decode(data, type=_Document, strict=True).id
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         fix = "restore it from a copy of the store, or delete it and pack with --overwrite"
@@ -47,10 +45,7 @@ def ensure(store: Store) -> None:
     path = store.state / NAME
     if path.exists() or not store.jsonl.is_file() or not store.jsonl.stat().st_size:
         return
-    hasher = xxhash.xxh3_128()
-    with files.explained(store.jsonl), regular.opened(store.jsonl) as file:
-        while piece := file.read(_CHUNK):
-            check()
-            hasher.update(piece)
-    document = msgspec.json.encode(_Document(id=hasher.hexdigest()))
+    with files.explained(store.jsonl), regular.unbuffered(store.jsonl) as file:
+        digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()  # type: ignore[arg-type]
+    document = msgspec.json.encode(_Document(id=digest))
     files.write(path, msgspec.json.format(document, indent=2) + b"\n")

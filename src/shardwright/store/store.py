@@ -132,18 +132,10 @@ def read_recipe(folder: Path) -> Recipe | None:
 
 
 def recorded(folder: Path) -> Recipe | None:
-    """Give the recipe of a store; None if no run of ours has written to it.
-
-    Earlier versions knew only the specification's, and recorded only the fit and the models.
-    """
+    """Give the recipe of a store; None if no run of ours has written to it."""
     if (earlier := folder / STATE_FOLDER / "rearrange.json").exists():
         raise provenance.left_before("renaming or removing images", earlier)
     entries = provenance.readable(folder)
-    if (found := read_recipe(folder)) is not None:
-        return found
     made = (folder / component.folder for component in SPECIFICATION.components)
-    if not entries and not ((folder / STATE_FOLDER).is_dir() and any(map(Path.is_dir, made))):
-        return None
-    fits = {entry.settings["fit"] for entry in entries.values() if "fit" in entry.settings}
-    models = {name: entry.model for name, entry in entries.items() if entry.model is not None}
-    return SPECIFICATION.override(fit=fits.pop() if len(fits) == 1 else None, models=models)
+    begun = entries or ((folder / STATE_FOLDER).is_dir() and any(map(Path.is_dir, made)))
+    return read_recipe(folder) or (SPECIFICATION if begun else None)
