@@ -22,15 +22,13 @@ from shardwright.migrating import MigrateSummary
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files, locks
-from shardwright.store import identity
 from shardwright.store.arrays import Array, read_array, write_arrays
 from shardwright.store.folders import leftovers
-from shardwright.store.journal import recover
+from shardwright.store.journal import Part, Rewrite, recover, target
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Line
-from shardwright.store.rewrite import Part, Rewrite, target
 from shardwright.store.stage1 import Repeated, Stage2, repeated_ids, to_stage2
-from shardwright.store.store import Store
+from shardwright.store.store import Store, make_identity
 from shardwright.summary import require_sum
 
 _BACKUP_SUFFIX = ".stage1.bak"
@@ -63,7 +61,7 @@ def run(
             if isinstance(error, KeyboardInterrupt):
                 error.add_note("run the same command to continue")
             raise
-        identity.ensure(store)
+        make_identity(store)
     return summary
 
 

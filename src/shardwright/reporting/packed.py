@@ -24,9 +24,9 @@ from shardwright.shards.format import consistency, index, manifest
 from shardwright.shards.format.manifest import Manifest, PackSettings, Run, Unfinished
 from shardwright.shards.format.parts import is_packed, packed_below, top_folder
 from shardwright.storage.urls import Location, relative_name
-from shardwright.store import commands, identity, provenance
+from shardwright.store import commands, provenance
 from shardwright.store.folders import holds_shards
-from shardwright.store.store import Store
+from shardwright.store.store import Store, read_identity
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Packings:
         self.output_dir = output_dir
         self._compared = partial(compare, found=scan, engine=engine, progress=progress, moved=False)
         self._jsonl = relative_name(store.jsonl, store.folder)
-        self._entries, self._store_id = provenance.readable(store.folder), identity.read(store)
+        self._entries, self._store_id = provenance.readable(store.folder), read_identity(store)
         self._store, self._scan, self._ready = store, scan, ready
         self._left = set(ready)  # ready samples that are in no folder
         # Finished or not.

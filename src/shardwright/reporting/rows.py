@@ -17,8 +17,7 @@ from shardwright.packing.known import read_one
 from shardwright.packing.scan import Scan, changed, missing_array
 from shardwright.storage import files
 from shardwright.store import facts, records
-from shardwright.store.facts import LOST, TOKENS, Facts
-from shardwright.store.quality import TOO_LONG
+from shardwright.store.facts import LOST, TOKENS, TOO_LONG, Facts
 from shardwright.store.records import CROP, Line, Record, is_image_id
 from shardwright.store.rules import Rules
 
