@@ -9,7 +9,6 @@ from typing import Any, Literal
 from shardwright.buckets import Bucket, generate
 from shardwright.recipes import keys
 from shardwright.recipes.compare import dtype_text, shape_text
-from shardwright.recipes.keys import ENCODERS
 from shardwright.recipes.rules import Fault
 from shardwright.recipes.values import (
     PIXELS,
@@ -93,7 +92,7 @@ def _levels(images: Table) -> list[list[Bucket]]:
 def filled(name: str, table: Table) -> Table:
     """Give a component's table with its defaults, in the order to write it."""
     encoder = table.get("encoder")
-    kind = ENCODERS.get(encoder or "")
+    kind = keys.ENCODERS.get(encoder or "")
     full = {**_DEFAULTS, "folder": name, **(kind.defaults if kind else {}), **table}
     full.setdefault("suffix", f"{name}.{full.get('format', 'npy')}")
     if kind and kind.source == "caption" and full.get("output", "hidden") != "hidden":
@@ -106,7 +105,7 @@ def _component(name: str, table: Table) -> Component:
     """Make a component of its table."""
     here = f"component.{name}"
     encoder = table.get("encoder")
-    kind = ENCODERS.get(encoder or "")
+    kind = keys.ENCODERS.get(encoder or "")
     allowed = keys.keys_of(encoder)
     for key in table:
         if key not in allowed:
@@ -120,7 +119,7 @@ def _component(name: str, table: Table) -> Component:
             what, fix = "is missing", f"give {keys.COMPONENT[key].words}"
             if encoder and kind is None and ":" not in encoder:  # probably a typing mistake
                 what += f", and {keys.brief(encoder)} is not a shipped encoder"
-                fix += f", or {keys.nearest(encoder, ENCODERS)}"
+                fix += f", or {keys.nearest(encoder, keys.ENCODERS)}"
             raise Fault(here, key, what, fix)
     if kind and kind.outputs and full["output"] not in kind.outputs:
         what = f"{keys.brief(full['output'])} is not an output of this encoder"

@@ -17,7 +17,6 @@ from shardwright import regular
 from shardwright.errors import InputMissingError, UsageError, refusal
 from shardwright.recipes import keys, rules
 from shardwright.recipes.build import Table, Tables, build, place
-from shardwright.recipes.keys import Key
 from shardwright.recipes.rules import Fault
 from shardwright.recipes.split import BY, TABLE, Split, read_split
 from shardwright.recipes.values import Recipe
@@ -27,7 +26,7 @@ DEFAULT = "prx"
 _SHIPPED = Path(__file__).parent / "shipped"
 _MOST_BYTES = 1 << 18  # of a file
 _MOST_DOTS = 1000  # in a line: the time that tomllib needs for a key grows with their square
-_A_TABLE = Key("a table", lambda v: isinstance(v, dict), "", "")
+_A_TABLE = keys.Key("a table", lambda v: isinstance(v, dict), "", "")
 # With another value of one of these, the model may give another shape.
 _DECIDE_SHAPE = ("model", "subfolder", "output")
 
@@ -164,7 +163,7 @@ def _tables(document: Table, label: str) -> Tables:
     return tables
 
 
-def _check(table: Table, known: Mapping[str, Key], where: str, label: str) -> None:
+def _check(table: Table, known: Mapping[str, keys.Key], where: str, label: str) -> None:
     for key, value in table.items():
         if key not in known:
             what, fix = f"{where}{keys.spelt(key)}: no such key", keys.nearest(key, known)

@@ -23,7 +23,6 @@ from shardwright.progress import Progress
 from shardwright.reporting import Exported
 from shardwright.reporting.rows import Row, Rows
 from shardwright.storage import files
-from shardwright.storage.files import NewFile
 from shardwright.store.store import Store
 
 _BATCH = 10_000  # rows in memory
@@ -41,7 +40,7 @@ def write_table(path: Path, rows: Rows, progress: Progress) -> Exported:
     count = 0
     # Nobody holds a lock here: another run may be writing a table of this name.
     tmp = path.with_name(f"{path.name}.{os.getpid()}{files.TMP_SUFFIX}")
-    with NewFile(path, tmp) as file:
+    with files.NewFile(path, tmp) as file:
         with _FORMATS[path.suffix.lower()](file, columns) as write:
             for batch in _batches(rows, progress):
                 write(batch)
@@ -109,7 +108,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - anything JSON can hold, or a tim
 
 
 @contextmanager
-def _jsonl(file: NewFile, columns: Columns) -> Iterator[Write]:
+def _jsonl(file: files.NewFile, columns: Columns) -> Iterator[Write]:
     encode = msgspec.json.Encoder().encode
 
     def write(rows: list[Row]) -> None:
@@ -120,7 +119,7 @@ def _jsonl(file: NewFile, columns: Columns) -> Iterator[Write]:
 
 
 @contextmanager
-def _csv(file: NewFile, columns: Columns) -> Iterator[Write]:
+def _csv(file: files.NewFile, columns: Columns) -> Iterator[Write]:
     def write(rows: list[Row]) -> None:
         values = ([row.get(name) for name in columns] for row in rows)
         table.writerows(["" if value is None else _text(value) for value in row] for row in values)
@@ -134,7 +133,7 @@ def _csv(file: NewFile, columns: Columns) -> Iterator[Write]:
 class _Sink(io.RawIOBase):
     """A new file, as pyarrow and csv take it."""
 
-    def __init__(self, file: NewFile) -> None:
+    def __init__(self, file: files.NewFile) -> None:
         self._file = file
 
     def writable(self) -> bool:
@@ -150,7 +149,7 @@ class _Sink(io.RawIOBase):
 
 
 @contextmanager
-def _parquet(file: NewFile, columns: Columns) -> Iterator[Write]:
+def _parquet(file: files.NewFile, columns: Columns) -> Iterator[Write]:
     pa, parquet = _pyarrow()
     kinds = {
         bool: pa.bool_(),
@@ -176,7 +175,7 @@ def _parquet(file: NewFile, columns: Columns) -> Iterator[Write]:
         yield write
 
 
-_FORMATS: dict[str, Callable[[NewFile, Columns], AbstractContextManager[Write]]] = {
+_FORMATS: dict[str, Callable[[files.NewFile, Columns], AbstractContextManager[Write]]] = {
     ".parquet": _parquet,
     ".csv": _csv,
     ".jsonl": _jsonl,

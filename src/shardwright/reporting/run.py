@@ -36,7 +36,6 @@ from shardwright.store import (
 )
 from shardwright.store.array_faults import ANYTHING, check_all
 from shardwright.store.attention import Attention
-from shardwright.store.facts import Survey
 from shardwright.store.provenance import Entry
 from shardwright.store.rules import is_stage1
 from shardwright.store.store import Store
@@ -179,14 +178,15 @@ def _component(
     return state
 
 
-def _attention(known: Survey) -> Iterator[Attention]:
+def _attention(known: facts.Survey) -> Iterator[Attention]:
     """List what needs attention, besides what is not ready."""
     quality = known.quality
     for name, cut in known.truncated.items():
         yield from attention.truncated(name, cut.captions, cut.example)
     large, cut = quality.enlarged, quality.cropped
-    yield from attention.enlarged(quality.much_enlarged, large.most, large.example)
-    yield from attention.cropped(quality.much_cropped, cut.most, cut.example)
+    enlarged, cropped = attention.ENLARGED, attention.CROPPED
+    yield from attention.much(enlarged, quality.much_enlarged, large.most, large.example)
+    yield from attention.much(cropped, quality.much_cropped, cut.most, cut.example)
 
 
 def _next(

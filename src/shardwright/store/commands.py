@@ -16,7 +16,6 @@ from shardwright.layout import JSONL_NAME
 from shardwright.recipes.split import Split
 from shardwright.storage.urls import Location, is_within, joined
 from shardwright.store import paths, provenance, records
-from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 
 _STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the defaults
@@ -51,7 +50,7 @@ def _spelt(path: Location) -> str:
 def derive(
     store: Store,
     *,
-    begun: Mapping[str, Entry] = MappingProxyType({}),
+    begun: Mapping[str, provenance.Entry] = MappingProxyType({}),
     update: bool = False,
     fit_buckets: bool = False,
     forget_captions: bool = False,

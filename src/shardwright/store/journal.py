@@ -18,7 +18,6 @@ from shardwright import regular
 from shardwright.errors import SourceChangedError
 from shardwright.interrupts import check, undisturbed
 from shardwright.storage import files
-from shardwright.storage.files import GatheredFile
 from shardwright.storage.steps import Steps
 from shardwright.store import records
 from shardwright.store.records import BadRecordError, Line, Record
@@ -232,7 +231,7 @@ class Rewrite:
         self._open_end = self.size and os.pread(self._fd, 1, self.size - 1) != b"\n"
         self._position = 0  # up to here the old version is copied or replaced
         self._length = 0  # of the new one
-        self._file: GatheredFile | None = None
+        self._file: files.GatheredFile | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -293,7 +292,7 @@ class Rewrite:
     def _copy(self, end: int) -> None:
         """Copy the old version up to here."""
         if self._file is None:
-            self._file = GatheredFile(self.jsonl, tmp=unfinished(self.jsonl))
+            self._file = files.GatheredFile(self.jsonl, tmp=unfinished(self.jsonl))
         while self._position < end:
             check()
             with files.explained(self.jsonl):

@@ -103,18 +103,14 @@ def read(derived_dir: Path) -> dict[str, Entry]:
         fix = "restore it, or delete it to continue with arrays of unknown origin"
         raise ProvenanceError("cannot be read", path=path, fix=fix) from None
     if left := [name for name, entry in entries.items() if entry.recompute]:
-        unused = any(entry.recompute == "updating" for entry in entries.values())
-        instead = f", or delete {derived_dir}, of which nothing is in use," * unused
-        raise left_before(f"a recompute or update of {' and '.join(left)}", path, instead)
+        raise left_before(f"a recompute or update of {' and '.join(left)}", path)
     return entries
 
 
-def left_before(what: str, path: Path, instead: str = "") -> UsageError:
+def left_before(what: str, path: Path) -> UsageError:
     """Make the error of what an earlier version has begun, and only that version can finish."""
-    fix = f"finish it with that version{instead} and run this again"
-    return UsageError(
-        f"{what}, by an earlier version of Shardwright, is not finished", path=path, fix=fix
-    )
+    what += ", by an earlier version of Shardwright, is not finished"
+    return UsageError(what, path=path, fix="finish it with that version and run this again")
 
 
 def readable(derived_dir: Path) -> dict[str, Entry]:
@@ -129,14 +125,12 @@ def write(derived_dir: Path, entries: dict[str, Entry], steps: Steps | None = No
     """Write all entries: now, or as one of several steps."""
     files.make_folder(derived_dir / STATE_FOLDER)
     text = msgspec.json.format(msgspec.json.encode(_Document(entries), order="sorted"), indent=2)
-    write = steps.write if steps else files.write
-    write(derived_dir / STATE_FOLDER / NAME, text + b"\n")
+    (steps.write if steps else files.write)(derived_dir / STATE_FOLDER / NAME, text + b"\n")
 
 
 def plain(settings: Settings) -> Settings:
     """Give settings as JSON gives them back, so that they compare equal."""
-    read_back: Settings = msgspec.json.decode(msgspec.json.encode(settings))
-    return read_back
+    return msgspec.json.decode(msgspec.json.encode(settings), type=Settings)
 
 
 def complete(settings: Settings) -> Settings:
@@ -210,7 +204,7 @@ def require_same(
 def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]) -> str:
     """Give the flags that restore the old values of changed settings."""
     words: list[str] = []
-    for key in ("encoders", "fit", "decode"):
+    for key in _CHOSEN:
         were = [entries[name].settings for name, keys in changed.items() if key in keys]
         old = {(complete(was) if key == "decode" else was).get(key) for was in were}
         if len(old) == 1 and not old & {None, _GIVEN}:

@@ -21,7 +21,6 @@ from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
 from shardwright.recipes.compare import differences
 from shardwright.recipes.split import Split
 from shardwright.storage import files, steps, urls
-from shardwright.storage.steps import Steps
 from shardwright.storage.urls import Location, joined
 from shardwright.store import provenance
 from shardwright.store.journal import journal_path
@@ -119,7 +118,7 @@ class Store:
                 files.sync_folder(folder)
         files.sync_parent(self.folder)
 
-    def record(self, into: Steps | None = None, *, always: bool = False) -> None:
+    def record(self, into: steps.Steps | None = None, *, always: bool = False) -> None:
         """Record the recipe: now, or as one of several steps.
 
         The specification needs no file, unless ``always``.
