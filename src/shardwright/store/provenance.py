@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -39,6 +39,7 @@ _ABSENT = {"colour": "as_stored", "fit": "original", "crop": "pixels", "decode":
 _CHOSEN = ("encoders", "fit", "decode")  # settings that flags give
 
 Settings = dict[str, Any]
+T = TypeVar("T")
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,18 +94,30 @@ class _Document(msgspec.Struct):
 def read(derived_dir: Path) -> dict[str, Entry]:
     """Read the entries of a store, by component."""
     path = derived_dir / STATE_FOLDER / NAME
-    try:
-        entries = msgspec.json.decode(regular.read(path), type=_Document).components
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise ProvenanceError(str(error.strerror), path=path) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        fix = "restore it, or delete it to continue with arrays of unknown origin"
-        raise ProvenanceError("cannot be read", path=path, fix=fix) from None
+    fix = "restore it, or delete it to continue with arrays of unknown origin"
+    found = read_document(path, _Document, fix)
+    entries = found.components if found else {}
     if left := [name for name, entry in entries.items() if entry.recompute]:
         raise left_before(f"a recompute or update of {' and '.join(left)}", path)
     return entries
+
+
+def read_document(path: Path, kind: type[T], fix: str) -> T | None:
+    """Read a file of JSON that is beside the records; None if there is none."""
+    try:
+        return msgspec.json.decode(regular.read(path), type=kind)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ProvenanceError(str(error.strerror), path=path) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise ProvenanceError("cannot be read", path=path, fix=fix) from None
+
+
+def write_document(path: Path, data: bytes, steps: Steps | None = None) -> None:
+    """Write such a file: now, or as one of several steps."""
+    files.make_folder(path.parent)
+    (steps.write if steps else files.write)(path, msgspec.json.format(data, indent=2) + b"\n")
 
 
 def left_before(what: str, path: Path) -> UsageError:
@@ -123,9 +136,8 @@ def readable(derived_dir: Path) -> dict[str, Entry]:
 
 def write(derived_dir: Path, entries: dict[str, Entry], steps: Steps | None = None) -> None:
     """Write all entries: now, or as one of several steps."""
-    files.make_folder(derived_dir / STATE_FOLDER)
-    text = msgspec.json.format(msgspec.json.encode(_Document(entries), order="sorted"), indent=2)
-    (steps.write if steps else files.write)(derived_dir / STATE_FOLDER / NAME, text + b"\n")
+    data = msgspec.json.encode(_Document(entries), order="sorted")
+    write_document(derived_dir / STATE_FOLDER / NAME, data, steps)
 
 
 def plain(settings: Settings) -> Settings:

@@ -176,8 +176,7 @@ def make_identity(store: Store) -> None:
         return
     with files.explained(store.jsonl), regular.unbuffered(store.jsonl) as file:
         digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()  # type: ignore[arg-type]
-    document = msgspec.json.encode(_Identity(id=digest))
-    files.write(path, msgspec.json.format(document, indent=2) + b"\n")
+    provenance.write_document(path, msgspec.json.encode(_Identity(id=digest)))
 
 
 class Places(NamedTuple):
