@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,22 +78,9 @@ def find(given: str | os.PathLike[str] | None = None) -> RecipeFile:
 
 def _read(given: str, origin: str | None) -> RecipeFile:
     """Read a file and those that it extends, then lay each over the one it extends."""
-    chain: list[Path] = []
-    found: list[tuple[str, Tables]] = []
-    folder = Path()
-    next_: str | None = given
-    while next_ is not None:
-        path, label = _place(next_, folder, chain)
-        if any(path.samefile(above) for above in chain):
-            circle = " extends ".join(map(str, (*chain, path)))
-            raise UsageError("extends itself", path=label, fix=f"break the circle: {circle}")
-        tables = _parse(path, label)
-        found.append((label, tables))
-        chain.append(path)
-        folder, next_ = path.parent, tables[""].pop("extends", None)
     merged: Tables = {}
     origins: dict[str, str] = {}
-    for label, tables in reversed(found):
+    for label, tables in _layers(given, ()):
         merged = _merge(merged, tables, label, origins)
     if not merged["images"].keys() & {"buckets", "resolution"}:
         merged["images"]["buckets"] = _parse(shipped_path(DEFAULT), DEFAULT)["images"]["buckets"]
@@ -101,11 +88,23 @@ def _read(given: str, origin: str | None) -> RecipeFile:
     return _built(merged, origins, origin)
 
 
-def _place(given: str, folder: Path, above: list[Path]) -> tuple[Path, str]:
-    """Find a recipe, and what to call it; a relative path begins at ``folder``."""
+def _layers(given: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Tables]]:
+    """Read a file after the one that it extends, each with what to call it."""
+    path, label = _place(given, above)
+    if any(path.samefile(each) for each in above):
+        circle = " extends ".join(map(str, (*above, path)))
+        raise UsageError("extends itself", path=label, fix=f"break the circle: {circle}")
+    tables = _parse(path, label)
+    if (base := tables[""].pop("extends", None)) is not None:
+        yield from _layers(base, (*above, path))
+    yield label, tables
+
+
+def _place(given: str, above: tuple[Path, ...]) -> tuple[Path, str]:
+    """Find a recipe, and what to call it; a relative path begins at the file that extends it."""
     if given in shipped():
         return shipped_path(given), given
-    path = folder / os.path.expanduser(given)
+    path = (above[-1].parent if above else Path()) / os.path.expanduser(given)
     label = keys.brief(given)[1:-1]
     try:
         if path.is_file():
