@@ -68,7 +68,7 @@ def _is_list(value: object, of: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and all(map(of, value))
 
 
-def _is_buckets(value: object) -> bool:
+def _is_buckets(value: Any) -> bool:  # noqa: ANN401 - anything TOML can hold
     """Whether these are buckets, or a list of them for each resolution."""
     levels = value if value and _is_list(value, lambda v: isinstance(v, list)) else [value]
     return all(bool(level) and _is_list(level, _is_bucket) for level in levels)

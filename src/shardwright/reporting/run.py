@@ -183,10 +183,11 @@ def _attention(known: facts.Survey) -> Iterator[Attention]:
     quality = known.quality
     for name, cut in known.truncated.items():
         yield from attention.truncated(name, cut.captions, cut.example)
-    large, cut = quality.enlarged, quality.cropped
-    enlarged, cropped = attention.ENLARGED, attention.CROPPED
-    yield from attention.much(enlarged, quality.much_enlarged, large.most, large.example)
-    yield from attention.much(cropped, quality.much_cropped, cut.most, cut.example)
+    for flag, count, found in (
+        (attention.ENLARGED, quality.much_enlarged, quality.enlarged),
+        (attention.CROPPED, quality.much_cropped, quality.cropped),
+    ):
+        yield from attention.much(flag, count, found.most, found.example)
 
 
 def _next(

@@ -286,4 +286,4 @@ def image_file(path: Extent) -> ImageFile:
 
 def _xxh3(path: str) -> str:
     with regular.unbuffered(path) as file:
-        return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()  # type: ignore[arg-type]
+        return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()

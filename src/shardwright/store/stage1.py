@@ -193,7 +193,7 @@ def _nested(axes: int) -> msgspec.json.Decoder[Any]:
 
 def _size(own: Record) -> tuple[int, int]:
     """Give height and width, from the image if the record has none."""
-    sides = [own.get("height"), own.get("width")]
+    sides: list[Any] = [own.get("height"), own.get("width")]
     if None in sides:
         found = _image_size(own["image_path"])
         sides = [side if given is None else given for given, side in zip(sides, found, strict=True)]

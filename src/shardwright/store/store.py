@@ -175,7 +175,7 @@ def make_identity(store: Store) -> None:
     if path.exists() or not store.jsonl.is_file() or not store.jsonl.stat().st_size:
         return
     with files.explained(store.jsonl), regular.unbuffered(store.jsonl) as file:
-        digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()  # type: ignore[arg-type]
+        digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
     provenance.write_document(path, msgspec.json.encode(_Identity(id=digest)))
 
 
