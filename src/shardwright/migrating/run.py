@@ -71,9 +71,7 @@ def _migrate(
     with Rewrite(store.jsonl) as rewrite:
         summary.jsonl_bytes_before = summary.jsonl_bytes_after = rewrite.size
         starts = [(0, 0)]
-        lines = count()
-        read = (line for line, _ in zip(_read(rewrite, starts, progress), lines, strict=False))
-        repeated = repeated_ids(read)
+        repeated = repeated_ids(_read(rewrite, starts, progress))
         ends = [start for _, start in starts[1:]] + [rewrite.size]
         parts = [rewrite.part(*start, end) for start, end in zip(starts, ends, strict=True)]
         progress.phase("migrate", rewrite.size, "B")
@@ -94,7 +92,7 @@ def _migrate(
                     noted = summary.total_records
                     progress.note(f"{noted:,} lines")
         progress.note(f"all {quantity(summary.total_records, 'lines')}")
-        require_sum("lines", next(lines), summary.total_records)
+        require_sum("lines", repeated.lines, summary.total_records)
         if rewrite.changed:
             if backup:
                 summary.backup = str(_keep_original(store.jsonl))

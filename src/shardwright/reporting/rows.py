@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
@@ -68,30 +68,24 @@ class Rows:
     def with_lines(self) -> Iterator[tuple[int | None, Row]]:
         """Give each row with the place of its record in the metadata, if it has one."""
         failures = {failure.image_path: failure for failure in read_failures(self.store)}
-        known: Facts | None
-        with ExitStack() as stack:
-            path = facts.path_of(self.store)
-            file = stack.enter_context(regular.opened(path)) if self._facts else None
+        path = facts.path_of(self.store)
+        with regular.opened(path) if self._facts else nullcontext() as file:
             for line, record in records.walk(self.store.jsonl, records.parse):
                 state = self._state(line, record)
                 if state is None:
                     continue
-                known = self._known(file, record.get("image_id"))
-                failure = failures.pop(known.image.path, None) if known and known.image else None
-                row = {
-                    **self._fields(record),
-                    "state": state,
-                    **(_failure(failure) if failure else {}),
-                    **(_flat(known) if known else {}),
-                }
+                row = {**self._fields(record), "state": state}
+                if known := self._known(file, record.get("image_id")):
+                    if known.image and (failure := failures.pop(known.image.path, None)):
+                        row |= _failure(failure)
+                    row |= _flat(known)
                 yield line.offset, row
         for failure in failures.values():
             names: Row = {"image_id": failure.image_id, "image_path": failure.image_path}
             yield None, {**names, "state": FAILED, **_failure(failure)}
         for known in self._left_out:
             names = {"image_id": known.image_id}
-            if known.image is not None:
-                names["image_path"] = known.image.path
+            names |= {"image_path": known.image.path} if known.image else {}
             yield None, {**names, "state": TOO_LONG, **_flat(known)}
 
     def facts_of(self, image_id: str) -> Facts | None:
@@ -103,12 +97,10 @@ class Rows:
     def require_unchanged(self) -> None:
         """Raise if the metadata has changed since it was scanned."""
         jsonl = self.store.jsonl
-        with (
-            files.explained(jsonl),
-            regular.opened(jsonl) if jsonl.exists() else nullcontext() as file,
-        ):
-            if file and files.state(file.fileno()) != self.found.jsonl_state:
-                raise changed(jsonl, "written to")
+        if jsonl.exists():
+            with files.explained(jsonl), regular.opened(jsonl) as file:
+                if files.state(file.fileno()) != self.found.jsonl_state:
+                    raise changed(jsonl, "written to")
 
     def _usual(self) -> dict[str, type]:
         recipe, numbers = self.store.recipe, ("height", "width", "format_version")

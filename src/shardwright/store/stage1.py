@@ -40,12 +40,13 @@ class Stage2:
     arrays: dict[Component, Array]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Repeated:
-    """The ids that occur more than once."""
+    """The ids that occur more than once, in so many lines."""
 
     shared: set[str]  # by more than one image
     last: dict[str, int]  # the number of the last line of each, which counts
+    lines: int = 0
 
 
 def repeated_ids(lines: Iterable[Line]) -> Repeated:
@@ -53,6 +54,7 @@ def repeated_ids(lines: Iterable[Line]) -> Repeated:
     images: dict[str, int] = {}
     repeated = Repeated(set(), {})
     for line in lines:
+        repeated.lines += 1
         try:
             names = records.names(line.data)
             image_id = _image_id(names.image_id, names.image_path)
