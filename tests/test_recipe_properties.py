@@ -269,6 +269,14 @@ def test_recipes_of_earlier_versions_have_fewer_fields() -> None:
     assert (recipe.levels, recipe.fit) == ((), "original")
 
 
+def test_settings_of_an_encoder_do_not_hide_the_values_of_a_component() -> None:
+    stored = msgspec.to_builtins(SPECIFICATION)
+    hidden = {"folder": "../out", "settings": {"model": "m", "folder": "in"}}
+    stored["components"][1].update(hidden)
+    with pytest.raises(DamageError, match=r"\[component.vae\] folder: '../out' is not valid"):
+        recipes.decode(msgspec.json.encode(stored), "store")
+
+
 def test_a_stored_recipe_is_complete() -> None:
     stored = msgspec.to_builtins(SPECIFICATION)
     stored["components"][1]["shape"] = []

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from shardwright.buckets import Bucket, generate
 from shardwright.recipes import keys
 from shardwright.recipes.compare import dtype_text, shape_text
-from shardwright.recipes.rules import Fault
+from shardwright.recipes.keys import Fault
 from shardwright.recipes.values import (
     PIXELS,
     Component,

@@ -17,7 +17,7 @@ from shardwright import regular
 from shardwright.errors import InputMissingError, UsageError, refusal
 from shardwright.recipes import keys, rules
 from shardwright.recipes.build import Table, Tables, build, place
-from shardwright.recipes.rules import Fault
+from shardwright.recipes.keys import Fault
 from shardwright.recipes.split import BY, TABLE, Split, read_split
 from shardwright.recipes.values import Recipe
 
@@ -148,7 +148,7 @@ def _tables(document: Table, label: str) -> Tables:
             if document.get(name) == {}:
                 raise UsageError(f"{TABLE} is empty", path=label, fix="add a part, or remove it")
             known = {**dict.fromkeys(tables[name], keys.SHARE), BY: keys.SPLIT[BY]}
-        _check(tables[name], known, f"[{name}] ", label)
+        _check(tables[name], known, name, label)
     for name, table in document.get("component", {}).items():
         if not isinstance(table, dict) or not keys.is_name(name):
             what = f"[component.{keys.spelt(name)}]: is not a component"
@@ -157,19 +157,14 @@ def _tables(document: Table, label: str) -> Tables:
         if name not in document.get("components", [name]):
             what = f"[component.{name}]: is not listed in components"
             raise UsageError(what, path=label, fix="add it there, or remove the table")
-        _check(table, keys.COMPONENT, f"[component.{name}] ", label)
+        _check(table, keys.COMPONENT, f"component.{name}", label)
         tables[f"component.{name}"] = table
     return tables
 
 
-def _check(table: Table, known: Mapping[str, keys.Key], where: str, label: str) -> None:
-    for key, value in table.items():
-        if key not in known:
-            what, fix = f"{where}{keys.spelt(key)}: no such key", keys.nearest(key, known)
-            raise UsageError(what, path=label, fix=fix)
-        if not known[key].allows(value):
-            what = f"{where}{key}: {keys.brief(value)} is not valid"
-            raise UsageError(what, path=label, fix=f"give {known[key].words}")
+def _check(table: Table, known: Mapping[str, keys.Key], name: str, label: str) -> None:
+    for fault in keys.faults(name, table, known):
+        raise UsageError(str(fault), path=label, fix=fault.fix)
 
 
 def _merge(base: Tables, over: Tables, label: str, origins: dict[str, str]) -> Tables:
