@@ -33,8 +33,7 @@ from shardwright.recipes import SPECIFICATION
 from shardwright.storage import files
 from shardwright.storage.disk import Disk
 from shardwright.storage.local import LocalPlace
-from shardwright.store.journal import Recovered, journal_path
-from shardwright.store.rewrite import Rewrite
+from shardwright.store.journal import Recovered, Rewrite, journal_path
 from tests import stage1
 from tests.commands import wait_until
 from tests.faults import contents

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from shardwright import recipes
 from shardwright.errors import DamageError, ShardwrightError
-from shardwright.recipes import SPECIFICATION, Component, Recipe, build, find, toml
+from shardwright.recipes import SPECIFICATION, Component, Recipe, build, find
 from shardwright.recipes.keys import COMPONENT, DTYPES, ENCODERS, IMAGES, TOP, keys_of
 from shardwright.shards.format.keys import key as key_of
+from shardwright.showing import run as showing
 
 # How webdataset splits the name of a member into the key and the suffix of a sample.
 SPLIT = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
@@ -80,7 +81,7 @@ def texts(draw: st.DrawFn) -> str:
     lines = ['extends = "prx"'] if draw(st.booleans()) else []
     for header in draw(st.lists(HEADERS, unique=True, max_size=4)):
         table = draw(st.dictionaries(KEYS, VALUES, max_size=4))
-        lines += [header, *(f"{key} = {toml.text(value)}" for key, value in table.items())]
+        lines += [header, *(f"{key} = {showing.text(value)}" for key, value in table.items())]
     return "\n".join(lines)
 
 
@@ -176,18 +177,20 @@ def test_a_recipe_is_the_same_from_each_form_it_is_written_in(
     file: Path, tables: build.Tables
 ) -> None:
     try:
-        recipe = read(file, toml.with_origins(tables, {}))
+        recipe = read(file, showing.with_origins(tables, {}))
     except ShardwrightError as error:  # two resolutions with one bucket, a name with one of ours
         assert re.search("listed|too; give each|is that of", str(error)), error  # noqa: PT017
         return
     require_safe(recipe)
     assert msgspec.json.decode(msgspec.json.encode(recipe), type=Recipe) == recipe
-    full = toml.complete(tables)
-    assert read(file, toml.with_origins(full, {"images.fit": "a\nb"})) == recipe
-    assert read(file, toml.starting(full, "a\nb")) == recipe
+    full = showing.complete(tables)
+    assert read(file, showing.with_origins(full, {"images.fit": "a\nb"})) == recipe
+    assert read(file, showing.starting(full, "a\nb")) == recipe
     if all(component.is_known for component in recipe.components):
         assert recipes.decode(msgspec.json.encode(recipe), "x") == recipe
-        assert read(file, toml.starting(toml.complete(build.tables_of(recipe)), "x")) == recipe
+        assert (
+            read(file, showing.starting(showing.complete(build.tables_of(recipe)), "x")) == recipe
+        )
 
 
 # Recipes from a store or a manifest
@@ -264,6 +267,14 @@ def test_recipes_of_earlier_versions_have_fewer_fields() -> None:
     assert [component.encoder for component in recipe.components] == [None, None]
     assert recipe.by_name["one"].tokens == 5
     assert (recipe.levels, recipe.fit) == ((), "original")
+
+
+def test_settings_of_an_encoder_do_not_hide_the_values_of_a_component() -> None:
+    stored = msgspec.to_builtins(SPECIFICATION)
+    hidden = {"folder": "../out", "settings": {"model": "m", "folder": "in"}}
+    stored["components"][1].update(hidden)
+    with pytest.raises(DamageError, match=r"\[component.vae\] folder: '../out' is not valid"):
+        recipes.decode(msgspec.json.encode(stored), "store")
 
 
 def test_a_stored_recipe_is_complete() -> None:

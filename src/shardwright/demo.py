@@ -25,8 +25,7 @@ from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.storage.local import require_writable
 from shardwright.store.arrays import values
-from shardwright.store.places import find_recipe
-from shardwright.store.store import Store
+from shardwright.store.store import Store, find_recipe
 from shardwright.summary import Summary
 from shardwright.validate import integer
 from shardwright.verifying import VerifyReport, verify

@@ -18,7 +18,7 @@ from shardwright.cli.derive import describe as derived_text
 from shardwright.cli.status import describe
 from shardwright.errors import UsageError
 from shardwright.recipes import Selection
-from shardwright.store.quality import Most
+from shardwright.store.facts import Most
 from tests.commands import run
 from tests.derive.pictures import array_path, gradient, store_records
 from tests.derive.profiles import ADOBE, ADOBE_GAMMA, rgb_profile

@@ -94,7 +94,7 @@ def build(
     from shardwright.packing.flags import NONE, read_settings
     from shardwright.recipes.keys import DECODES, FITS, IDS
     from shardwright.storage.place import place_at
-    from shardwright.store.places import find_recipe
+    from shardwright.store.store import find_recipe
 
     switches = {"sha256": sha256, "ignore_space": ignore_space, "compile": compile}
     ways = {"append": append, "overwrite": overwrite}

@@ -26,8 +26,7 @@ from shardwright.storage import files
 from shardwright.storage.extents import may_pass
 from shardwright.storage.place import Place, place_at
 from shardwright.storage.urls import Location, local
-from shardwright.store.facts import Truncated
-from shardwright.store.quality import Quality
+from shardwright.store.facts import Quality, Truncated
 from shardwright.store.records import NOT_JSON
 from shardwright.summary import Count
 

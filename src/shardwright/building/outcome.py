@@ -30,8 +30,7 @@ from shardwright.shards.loaders.indexes import read_record
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.store import commands
-from shardwright.store.facts import Truncated
-from shardwright.store.quality import Quality
+from shardwright.store.facts import Quality, Truncated
 from shardwright.summary import Count, require_sum
 
 _MEASURED = 256  # samples that the room of all is estimated from

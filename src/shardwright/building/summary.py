@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.deriving.summary import fit_text
 from shardwright.packing.summary import BucketSummary, PartSummary
-from shardwright.store.quality import Quality
+from shardwright.store.facts import Quality
 from shardwright.summary import Count, Summary
 
 if TYPE_CHECKING:

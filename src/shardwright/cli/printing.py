@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardwright.deriving import DeriveSummary
     from shardwright.deriving.captions import CaptionRows
     from shardwright.reporting import StoreStatus
-    from shardwright.store.quality import Most, Quality
+    from shardwright.store.facts import Most, Quality
 
 _SPACES_LISTED = 5
 

@@ -76,7 +76,7 @@ def derive(
     from shardwright.engine.local import cores_used
     from shardwright.recipes.keys import DECODES, FITS, IDS
     from shardwright.store import paths
-    from shardwright.store.places import find_recipe
+    from shardwright.store.store import find_recipe
 
     validate.require_switches(
         ignore_space=ignore_space,

@@ -16,10 +16,10 @@ from shardwright.storage import files, steps
 from shardwright.storage.local import require_writable
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import is_within
-from shardwright.store import facts, identity, rewrite
+from shardwright.store import facts, journal
 from shardwright.store.folders import holds_shards
 from shardwright.store.journal import Journal
-from shardwright.store.store import Store, read_recipe
+from shardwright.store.store import Store, make_identity, read_recipe
 from shardwright.text import shown
 
 
@@ -68,7 +68,7 @@ def finish(folder: Path, jsonl: Path | None, progress: Progress, *, dry_run: boo
         )
         for component in (recipe.components if recipe else ())
     ]
-    records = [] if jsonl is None else [rewrite.target(jsonl), rewrite.unfinished(jsonl)]
+    records = [] if jsonl is None else [journal.target(jsonl), journal.unfinished(jsonl)]
     with place_at(folder).lease():
         if steps.finish(folder, [*arrays, *records]):
             progress.say(f"finished the interrupted {what}")
@@ -95,4 +95,4 @@ def opened(request: Request, progress: Progress) -> Iterator[Journals | None]:
                 progress.say(f"merged {count} of a killed run")
             generations.recover(store)
             yield Journals(journal, known)
-        identity.ensure(store)  # of the merged records, and not of a run that did not end
+        make_identity(store)  # of the merged records, and not of a run that did not end

@@ -27,8 +27,8 @@ from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Selection
+from shardwright.store.facts import TOO_LONG
 from shardwright.store.npy import HEADER_BYTES
-from shardwright.store.quality import TOO_LONG
 from shardwright.store.records import Record
 from shardwright.summary import Count
 

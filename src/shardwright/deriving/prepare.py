@@ -20,8 +20,7 @@ from shardwright.progress import quantity
 from shardwright.recipes import Component
 from shardwright.storage import extents
 from shardwright.storage.extents import Extent
-from shardwright.store.facts import Decoded, Facts, ImageFile, image_file
-from shardwright.store.quality import TOO_LONG
+from shardwright.store.facts import TOO_LONG, Decoded, Facts, ImageFile, image_file
 from shardwright.store.records import Record
 
 Looking = Callable[[Extent, Sequence[View]], Look]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shardwright.store.quality import Quality
+from shardwright.store.facts import Quality
 from shardwright.summary import Count, Summary, require_sum
 
 if TYPE_CHECKING:

@@ -114,10 +114,10 @@ def attention_of(source: Source) -> Iterator[Attention]:
     for name, column in table.numbers.items():
         if name.startswith(LOST):
             yield from attention.truncated(name.removeprefix(LOST), int((column > 0).sum()))
-    for flag, lines in ((ENLARGED, attention.enlarged), (CROPPED, attention.cropped)):
+    for flag in (ENLARGED, CROPPED):
         if flag in table.flags:
             count = int(table.flags[flag].sum())
-            yield from lines(count, float(np.nanmax(table.numbers[flag])))
+            yield from attention.much(flag, count, float(np.nanmax(table.numbers[flag])))
     if IDENTICAL in table.flags:
         count = int(table.flags[IDENTICAL].sum())
         yield Attention(f"{count:,} samples are identical files", count, IDENTICAL)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from shardwright.engine import Engine
@@ -23,15 +23,13 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.storage.place import place_at
-from shardwright.store import identity
 from shardwright.store.arrays import Array, read_array, write_arrays
 from shardwright.store.folders import leftovers
-from shardwright.store.journal import recover
+from shardwright.store.journal import Part, Rewrite, recover, target
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Line
-from shardwright.store.rewrite import Part, Rewrite, target
 from shardwright.store.stage1 import Repeated, Stage2, repeated_ids, to_stage2
-from shardwright.store.store import Store
+from shardwright.store.store import Store, make_identity
 from shardwright.summary import require_sum
 
 _BACKUP_SUFFIX = ".stage1.bak"
@@ -64,7 +62,7 @@ def run(
             if isinstance(error, KeyboardInterrupt):
                 error.add_note("run the same command to continue")
             raise
-        identity.ensure(store)
+        make_identity(store)
     return summary
 
 
@@ -74,9 +72,7 @@ def _migrate(
     with Rewrite(store.jsonl) as rewrite:
         summary.jsonl_bytes_before = summary.jsonl_bytes_after = rewrite.size
         starts = [(0, 0)]
-        lines = count()
-        read = (line for line, _ in zip(_read(rewrite, starts, progress), lines, strict=False))
-        repeated = repeated_ids(read)
+        repeated = repeated_ids(_read(rewrite, starts, progress))
         ends = [start for _, start in starts[1:]] + [rewrite.size]
         parts = [rewrite.part(*start, end) for start, end in zip(starts, ends, strict=True)]
         progress.phase("migrate", rewrite.size, "B")
@@ -97,7 +93,7 @@ def _migrate(
                     noted = summary.total_records
                     progress.note(f"{noted:,} lines")
         progress.note(f"all {quantity(summary.total_records, 'lines')}")
-        require_sum("lines", next(lines), summary.total_records)
+        require_sum("lines", repeated.lines, summary.total_records)
         if rewrite.changed:
             if backup:
                 summary.backup = str(_keep_original(store.jsonl))
@@ -126,9 +122,7 @@ class _Fate:
     end: int
     reason: str | None = None
     become: bytes | None = None
-    written: list[str] = field(default_factory=list)  # names of components
-    found: list[str] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)
+    arrays: dict[str, str] = field(default_factory=dict)  # written, found or differing, by name
 
 
 def _count(fate: _Fate, summary: MigrateSummary) -> None:
@@ -142,14 +136,12 @@ def _count(fate: _Fate, summary: MigrateSummary) -> None:
     else:
         summary.migrated_records += 1
         summary.jsonl_bytes_after += len(fate.become) - (fate.end - fate.start)
-    for counts, names in (
-        (summary.arrays_written, fate.written),
-        (summary.arrays_found, fate.found),
-    ):
-        for name in names:
+    for name, state in fate.arrays.items():
+        if state == "differing":
+            summary.arrays_differing.setdefault(name, []).append(fate.number)
+        else:
+            counts = summary.arrays_written if state == "written" else summary.arrays_found
             counts[name] = counts.get(name, 0) + 1
-    for name in fate.differing:
-        summary.arrays_differing.setdefault(name, []).append(fate.number)
 
 
 def _migrate_part(
@@ -176,18 +168,17 @@ def _migrate_part(
 
 def _missing(store: Store, become: Stage2, fate: _Fate) -> list[tuple[Path, Array]]:
     """Find the arrays to write; one that exists is compared and never replaced."""
-    paths = {component: store.array(component, become.image_id) for component in become.arrays}
-    there = {component: _existing(path, component) for component, path in paths.items()}
-    missing = []
+    missing, states = [], {}
     for component, array in become.arrays.items():
-        existing = there[component]
+        path = store.array(component, become.image_id)
+        existing = _existing(path, component)
         if existing is None:
-            missing.append((paths[component], array))
-            fate.written.append(component.name)
-        elif existing.shape == array.shape and (existing == array).all():
-            fate.found.append(component.name)
+            missing.append((path, array))
+            states[component.name] = "written"
         else:
-            fate.differing.append(component.name)
+            same = existing.shape == array.shape and (existing == array).all()
+            states[component.name] = "found" if same else "differing"
+    fate.arrays = states  # only now: if one of them is broken, none of them counts
     return missing
 
 
@@ -203,14 +194,13 @@ def _existing(path: Path, component: Component) -> Array | None:
 def _keep_original(jsonl: Path) -> Path:
     """Keep the present file under another name, without replacing one that was kept before."""
     jsonl = target(jsonl)
-    number = 1
-    while True:
-        backup = jsonl.with_name(jsonl.name + _BACKUP_SUFFIX + (f".{number}" if number > 1 else ""))
+    for end in chain([""], (f".{number}" for number in count(2))):
+        backup = jsonl.with_name(jsonl.name + _BACKUP_SUFFIX + end)
         if not backup.exists():
             files.keep(jsonl, backup)
             files.sync_folder(backup.parent)
-            return backup
+            break
         # A run that was killed here has kept it: as a link, or as a copy where there are no links.
         if backup.samefile(jsonl) or filecmp.cmp(backup, jsonl, shallow=False):
-            return backup
-        number += 1
+            break
+    return backup

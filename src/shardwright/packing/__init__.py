@@ -65,7 +65,7 @@ def pack(
     from shardwright.packing.run import run
     from shardwright.storage.place import place_at
     from shardwright.store.folders import holds_shards
-    from shardwright.store.places import find_places
+    from shardwright.store.store import find_places
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append, "sync": sync}
     switches = {"other_jsonl": other_jsonl, "sha256": sha256, "ignore_space": ignore_space}

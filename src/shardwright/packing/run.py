@@ -47,9 +47,9 @@ from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.storage.local import require_space, require_writable
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, is_within, relative_name
-from shardwright.store import identity, provenance
+from shardwright.store import provenance
 from shardwright.store.provenance import Entry
-from shardwright.store.store import Store
+from shardwright.store.store import Store, read_identity
 from shardwright.summary import require_sum
 
 
@@ -77,7 +77,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     starts = _starts(request, targets)
     last = again.last_run(request, targets)
     top = targets[0].folder.absolute().parent if again.alone(targets) else request.output_dir
-    store_id = identity.read(store)
+    store_id = read_identity(store)
     for target, begin in zip(targets, starts, strict=True):
         require_same_store(store, store_id, begin.store_ids, target.folder, top)
     choice = read_choice(again.settings_of(request, split, targets, starts, last), store, top)

@@ -9,8 +9,7 @@ from typing import Any, Literal
 from shardwright.buckets import Bucket, generate
 from shardwright.recipes import keys
 from shardwright.recipes.compare import dtype_text, shape_text
-from shardwright.recipes.keys import ENCODERS
-from shardwright.recipes.rules import Fault
+from shardwright.recipes.keys import Fault
 from shardwright.recipes.values import (
     PIXELS,
     Component,
@@ -35,14 +34,6 @@ _NOT_SETTINGS = {
 def place(table: str, key: str) -> str:
     """Spell the place of a value, for a mapping of all of them."""
     return f"{table}.{key}" if table else key
-
-
-class Invalid(Exception):  # noqa: N818 - turned into an error where the file is known
-    """Tables from which no recipe can be made."""
-
-    def __init__(self, table: str, key: str, what: str, fix: str) -> None:
-        super().__init__(what)
-        self.fault = Fault(table, key, what, fix)
 
 
 def build(tables: Tables) -> Recipe:
@@ -70,7 +61,7 @@ def chosen(tables: Tables) -> list[str]:
         if name not in known:
             what = f"there is no table [component.{keys.spelt(name)}]"
             fix = keys.nearest(name, known) if known else "write it"
-            raise Invalid("", "components", what, fix)
+            raise Fault("", "components", what, fix)
     return names
 
 
@@ -80,28 +71,28 @@ def _levels(images: Table) -> list[list[Bucket]]:
     if resolution is None:
         for key in keys.OF_RESOLUTION:
             if key in images:
-                raise Invalid("images", key, "has no meaning without resolution", "add resolution")
+                raise Fault("images", key, "has no meaning without resolution", "add resolution")
         if listed is None:
-            raise Invalid("images", "buckets", "is missing", "add buckets or resolution")
+            raise Fault("images", "buckets", "is missing", "add buckets or resolution")
         levels = listed if isinstance(listed[0], list) else [listed]
         found = [[Bucket.parse(name) for name in level] for level in levels]
         return sorted(
             found, key=lambda level: max(bucket.width * bucket.height for bucket in level)
         )
     if listed is not None:
-        raise Invalid("images", "buckets", "there is a resolution too", "leave out one of them")
+        raise Fault("images", "buckets", "there is a resolution too", "leave out one of them")
     step, aspect = (images.get(key, default) for key, default in keys.OF_RESOLUTION.items())
     sides = resolution if isinstance(resolution, list) else [resolution]
     try:
         return [generate(side, step, aspect) for side in sorted(sides)]
     except ValueError as error:
-        raise Invalid("images", "step", str(error), "give another step or resolution") from None
+        raise Fault("images", "step", str(error), "give another step or resolution") from None
 
 
 def filled(name: str, table: Table) -> Table:
     """Give a component's table with its defaults, in the order to write it."""
     encoder = table.get("encoder")
-    kind = ENCODERS.get(encoder or "")
+    kind = keys.ENCODERS.get(encoder or "")
     full = {**_DEFAULTS, "folder": name, **(kind.defaults if kind else {}), **table}
     full.setdefault("suffix", f"{name}.{full.get('format', 'npy')}")
     if kind and kind.source == "caption" and full.get("output", "hidden") != "hidden":
@@ -114,13 +105,13 @@ def _component(name: str, table: Table) -> Component:
     """Make a component of its table."""
     here = f"component.{name}"
     encoder = table.get("encoder")
-    kind = ENCODERS.get(encoder or "")
+    kind = keys.ENCODERS.get(encoder or "")
     allowed = keys.keys_of(encoder)
     for key in table:
         if key not in allowed:
             of = f'encoder "{encoder}"' if encoder else "a component without encoder"
             fix = keys.nearest(key, allowed) if encoder else "add encoder, or leave it out"
-            raise Invalid(here, key, f"{of} has no such key", fix)
+            raise Fault(here, key, f"{of} has no such key", fix)
     full = filled(name, table)
     # A shipped encoder knows its dtype and shape, but not its model; of others nothing is known.
     for key in ("dtype", "shape") if kind is None else ("model",):
@@ -128,11 +119,11 @@ def _component(name: str, table: Table) -> Component:
             what, fix = "is missing", f"give {keys.COMPONENT[key].words}"
             if encoder and kind is None and ":" not in encoder:  # probably a typing mistake
                 what += f", and {keys.brief(encoder)} is not a shipped encoder"
-                fix += f", or {keys.nearest(encoder, ENCODERS)}"
-            raise Invalid(here, key, what, fix)
+                fix += f", or {keys.nearest(encoder, keys.ENCODERS)}"
+            raise Fault(here, key, what, fix)
     if kind and kind.outputs and full["output"] not in kind.outputs:
         what = f"{keys.brief(full['output'])} is not an output of this encoder"
-        raise Invalid(here, "output", what, keys.nearest(full["output"], kind.outputs))
+        raise Fault(here, "output", what, keys.nearest(full["output"], kind.outputs))
     shape = _shape(here, full)
     dtype = keys.DTYPES[full["dtype"]] if "dtype" in full else usual_dtype(shape)
     if encoder == "picture":
@@ -152,7 +143,7 @@ def _component(name: str, table: Table) -> Component:
 def _mask(name: str, full: Table) -> Mask:
     """Make the mask of a component, whose length is the key ``tokens``."""
     if "tokens" not in full:
-        raise Invalid(f"component.{name}", "tokens", "is missing", "give the length of the mask")
+        raise Fault(f"component.{name}", "tokens", "is missing", "give the length of the mask")
     said = full["mask"] if isinstance(full["mask"], dict) else {}
     field, suffix = said.get("field", f"{name}_mask"), said.get("suffix", f"{name}_mask.npy")
     return Mask(field, suffix, full["tokens"])
@@ -162,7 +153,7 @@ def _shape(here: str, full: Table) -> tuple[int | Side | Literal["any"], ...]:
     """Read the axes, of which ``"tokens"`` is as long as the key of that name says."""
     given = full.get("shape", [])
     if keys.TOKENS in given and keys.TOKENS not in full:
-        raise Invalid(here, "shape", 'there is no key "tokens" here', "give a number instead")
+        raise Fault(here, "shape", 'there is no key "tokens" here', "give a number instead")
     return tuple(keys.axis(axis, full.get("tokens", 1)) for axis in given)
 
 

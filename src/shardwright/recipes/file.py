@@ -9,16 +9,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright import regular
 from shardwright.errors import InputMissingError, UsageError, refusal
 from shardwright.recipes import keys, rules
-from shardwright.recipes.build import Invalid, Table, Tables, build, place
-from shardwright.recipes.keys import Key
-from shardwright.recipes.rules import Fault
+from shardwright.recipes.build import Table, Tables, build, place
+from shardwright.recipes.keys import Fault
 from shardwright.recipes.split import BY, TABLE, Split, read_split
 from shardwright.recipes.values import Recipe
 
@@ -27,7 +26,7 @@ DEFAULT = "prx"
 _SHIPPED = Path(__file__).parent / "shipped"
 _MOST_BYTES = 1 << 18  # of a file
 _MOST_DOTS = 1000  # in a line: the time that tomllib needs for a key grows with their square
-_A_TABLE = Key("a table", lambda v: isinstance(v, dict), "", "")
+_A_TABLE = keys.Key("a table", lambda v: isinstance(v, dict), "", "")
 # With another value of one of these, the model may give another shape.
 _DECIDE_SHAPE = ("model", "subfolder", "output")
 
@@ -79,22 +78,9 @@ def find(given: str | os.PathLike[str] | None = None) -> RecipeFile:
 
 def _read(given: str, origin: str | None) -> RecipeFile:
     """Read a file and those that it extends, then lay each over the one it extends."""
-    chain: list[Path] = []
-    found: list[tuple[str, Tables]] = []
-    folder = Path()
-    next_: str | None = given
-    while next_ is not None:
-        path, label = _place(next_, folder, chain)
-        if any(path.samefile(above) for above in chain):
-            circle = " extends ".join(map(str, (*chain, path)))
-            raise UsageError("extends itself", path=label, fix=f"break the circle: {circle}")
-        tables = _parse(path, label)
-        found.append((label, tables))
-        chain.append(path)
-        folder, next_ = path.parent, tables[""].pop("extends", None)
     merged: Tables = {}
     origins: dict[str, str] = {}
-    for label, tables in reversed(found):
+    for label, tables in _layers(given, ()):
         merged = _merge(merged, tables, label, origins)
     if not merged["images"].keys() & {"buckets", "resolution"}:
         merged["images"]["buckets"] = _parse(shipped_path(DEFAULT), DEFAULT)["images"]["buckets"]
@@ -102,11 +88,23 @@ def _read(given: str, origin: str | None) -> RecipeFile:
     return _built(merged, origins, origin)
 
 
-def _place(given: str, folder: Path, above: list[Path]) -> tuple[Path, str]:
-    """Find a recipe, and what to call it; a relative path begins at ``folder``."""
+def _layers(given: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Tables]]:
+    """Read a file after the one that it extends, each with what to call it."""
+    path, label = _place(given, above)
+    if any(path.samefile(each) for each in above):
+        circle = " extends ".join(map(str, (*above, path)))
+        raise UsageError("extends itself", path=label, fix=f"break the circle: {circle}")
+    tables = _parse(path, label)
+    if (base := tables[""].pop("extends", None)) is not None:
+        yield from _layers(base, (*above, path))
+    yield label, tables
+
+
+def _place(given: str, above: tuple[Path, ...]) -> tuple[Path, str]:
+    """Find a recipe, and what to call it; a relative path begins at the file that extends it."""
     if given in shipped():
         return shipped_path(given), given
-    path = folder / os.path.expanduser(given)
+    path = (above[-1].parent if above else Path()) / os.path.expanduser(given)
     label = keys.brief(given)[1:-1]
     try:
         if path.is_file():
@@ -150,7 +148,7 @@ def _tables(document: Table, label: str) -> Tables:
             if document.get(name) == {}:
                 raise UsageError(f"{TABLE} is empty", path=label, fix="add a part, or remove it")
             known = {**dict.fromkeys(tables[name], keys.SHARE), BY: keys.SPLIT[BY]}
-        _check(tables[name], known, f"[{name}] ", label)
+        _check(tables[name], known, name, label)
     for name, table in document.get("component", {}).items():
         if not isinstance(table, dict) or not keys.is_name(name):
             what = f"[component.{keys.spelt(name)}]: is not a component"
@@ -159,19 +157,14 @@ def _tables(document: Table, label: str) -> Tables:
         if name not in document.get("components", [name]):
             what = f"[component.{name}]: is not listed in components"
             raise UsageError(what, path=label, fix="add it there, or remove the table")
-        _check(table, keys.COMPONENT, f"[component.{name}] ", label)
+        _check(table, keys.COMPONENT, f"component.{name}", label)
         tables[f"component.{name}"] = table
     return tables
 
 
-def _check(table: Table, known: Mapping[str, Key], where: str, label: str) -> None:
-    for key, value in table.items():
-        if key not in known:
-            what, fix = f"{where}{keys.spelt(key)}: no such key", keys.nearest(key, known)
-            raise UsageError(what, path=label, fix=fix)
-        if not known[key].allows(value):
-            what = f"{where}{key}: {keys.brief(value)} is not valid"
-            raise UsageError(what, path=label, fix=f"give {known[key].words}")
+def _check(table: Table, known: Mapping[str, keys.Key], name: str, label: str) -> None:
+    for fault in keys.faults(name, table, known):
+        raise UsageError(str(fault), path=label, fix=fault.fix)
 
 
 def _merge(base: Tables, over: Tables, label: str, origins: dict[str, str]) -> Tables:
@@ -208,10 +201,10 @@ def _built(tables: Tables, origins: Mapping[str, str], origin: str | None) -> Re
     """Make the recipe of merged tables, and check it."""
     try:
         recipe = build(tables)
-    except Invalid as invalid:
-        raise _error(invalid.fault, origins, origin) from None
-    for fault in rules.faults(recipe):
-        raise _error(fault, origins, origin)
+        for found in rules.faults(recipe):
+            raise found
+    except Fault as fault:
+        raise _error(fault, origins, origin) from None
     paths = {**keys.DEFAULT_PATHS, **tables["paths"]}
     shares = {name: share for name, share in tables["split"].items() if name != BY}
     try:
@@ -223,8 +216,7 @@ def _built(tables: Tables, origins: Mapping[str, str], origin: str | None) -> Re
 
 
 def _error(fault: Fault, origins: Mapping[str, str], origin: str | None) -> UsageError:
-    where = f"[{fault.table}] " if fault.table else ""
     path = origins.get(place(fault.table, fault.key), origin)
     if path in shipped():  # right by itself: the mistake is in what extends it
         path = origin
-    return UsageError(f"{where}{fault.key}: {fault.what}", path=path, fix=fault.fix)
+    return UsageError(str(fault), path=path, fix=fault.fix)

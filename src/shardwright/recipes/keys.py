@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from shardwright.buckets import is_bucket
@@ -52,8 +53,17 @@ class Key(NamedTuple):
     example: str  # as TOML
 
 
-def _is_switch(value: object) -> bool:
-    return isinstance(value, bool)
+@dataclass(eq=False)
+class Fault(Exception):  # noqa: N818 - turned into an error where the file is known
+    """What is wrong in a recipe, and how to fix it."""
+
+    table: str  # "images" or "component.NAME"; empty for a key above all tables
+    key: str
+    what: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"[{self.table}] {self.key}: {self.what}".removeprefix("[] ")
 
 
 def _is_text(value: object) -> bool:
@@ -68,35 +78,27 @@ def _is_number(value: Any, least: float) -> bool:  # noqa: ANN401 - anything TOM
     return type(value) in (int, float) and least <= value < _LARGEST
 
 
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
+def _is_list(value: object, of: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(of, value))
 
 
-def _is_fields(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_field, value))
-
-
-def _is_buckets(value: object) -> bool:
+def _is_buckets(value: Any) -> bool:  # noqa: ANN401 - anything TOML can hold
     """Whether these are buckets, or a list of them for each resolution."""
-    if not isinstance(value, list) or not value:
-        return False
-    if all(isinstance(each, list) for each in value):
-        return all(
-            each and all(isinstance(b, str) and is_bucket(b) for b in each) for each in value
-        )
-    return all(isinstance(each, str) and is_bucket(each) for each in value)
+    levels = value if value and _is_list(value, lambda v: isinstance(v, list)) else [value]
+    return all(bool(level) and _is_list(level, _is_bucket) for level in levels)
+
+
+def _is_bucket(value: object) -> bool:
+    return isinstance(value, str) and is_bucket(value)
 
 
 def _is_mask(value: object) -> bool:
     if not isinstance(value, dict):
         return isinstance(value, bool)
-    suffix = value.get("suffix", "npy")
-    return (
-        value.keys() <= {"field", "suffix"}
-        and _is_field(value.get("field", "mask"))
-        and _is_suffix(suffix)
-        and suffix.endswith("npy")
-    )
+    named = {"field": "mask", "suffix": "npy", **value}
+    suffix = named["suffix"]
+    is_npy = _is_suffix(suffix) and suffix.endswith("npy")
+    return len(named) == 2 and _is_field(named["field"]) and is_npy
 
 
 def axis(value: Any, tokens: int = 1) -> int | Side | Literal["any"]:  # noqa: ANN401
@@ -166,7 +168,7 @@ TOP = {
         *("the recipe to start from: a shipped one, or a file", '"prx"'),
     ),
     "components": Key(
-        *("a list of names", lambda v: bool(v) and _is_texts(v)),
+        *("a list of names", lambda v: bool(v) and _is_list(v, _is_text)),
         *("which components, and in which order; all of them if left out", '["vae", "t5"]'),
     ),
 }
@@ -265,14 +267,18 @@ COMPONENT = {
         *("what the model reads, with the caption in it", '"Describe: {caption}"'),
     ),
     "attention_mask": Key(
-        "true or false", _is_switch, "whether the model sees only the tokens of the caption", "true"
+        *("true or false", lambda v: isinstance(v, bool)),
+        *("whether the model sees only the tokens of the caption", "true"),
     ),
     "mask": Key(
         *('true, false or { field = "...", suffix = "..." }', _is_mask),
         "whether a mask of the tokens goes into the record and the shards",
         '{ field = "t5_attention_mask", suffix = "t5m.npy" }',
     ),
-    "trim": Key("true or false", _is_switch, "store only the tokens that the mask keeps", "true"),
+    "trim": Key(
+        *("true or false", lambda v: isinstance(v, bool)),
+        *("store only the tokens that the mask keeps", "true"),
+    ),
     "fit": Key(
         *(_one_of(FITS), lambda v: v in FITS),
         *('"original": it sees the complete picture; "bucket": what latents show', '"original"'),
@@ -317,7 +323,7 @@ COMPONENT = {
         *("the end of its name in a shard", '"t5h.npy"'),
     ),
     "inline": Key(
-        *("a list of record fields", _is_fields),
+        *("a list of record fields", lambda v: _is_list(v, _is_field)),
         *("where the records of a Stage 1 file may hold it", '["t5_hidden"]'),
     ),
 }
@@ -365,6 +371,15 @@ def keys_of(encoder: str | None) -> tuple[str, ...]:
     if encoder == "picture":
         return ("encoder", *ENCODERS[encoder].keys, "folder", "suffix")
     return ("encoder", *(ENCODERS[encoder].keys if encoder in ENCODERS else _OWN), *_EVERY)
+
+
+def faults(table: str, values: Mapping[str, Any], known: Mapping[str, Key]) -> Iterator[Fault]:
+    """Check each key and value of a table by itself."""
+    for key, value in values.items():
+        if key not in known:
+            yield Fault(table, spelt(key), "no such key", nearest(key, known))
+        elif not known[key].allows(value):
+            yield Fault(table, key, f"{brief(value)} is not valid", f"give {known[key].words}")
 
 
 def nearest(given: str, known: Collection[str]) -> str:

@@ -9,25 +9,17 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from shardwright.buckets import is_bucket
 from shardwright.errors import DamageError
 from shardwright.recipes import keys
-from shardwright.recipes.values import ANY, MEMBER_FIELDS, PIXELS, Component, Recipe, Side
+from shardwright.recipes.compare import dtype_text, shape_text
+from shardwright.recipes.keys import Fault
+from shardwright.recipes.values import MEMBER_FIELDS, PIXELS, Component, Recipe
 
 _RESERVED = {*MEMBER_FIELDS, "format_version", "crop"}  # fields of a record
 _MOST_AXES = 32  # of an array, in every NumPy
 _MOST_BYTES = (1 << 33) - (1 << 20)  # of a tar member, with room for its header
-
-
-class Fault(NamedTuple):
-    """What is wrong in a recipe, and how to fix it."""
-
-    table: str  # "images" or "component.NAME"; empty for a key above all tables
-    key: str
-    what: str
-    fix: str
 
 
 def decode(data: bytes, path: object) -> Recipe:
@@ -45,9 +37,7 @@ def decode(data: bytes, path: object) -> Recipe:
 def require_valid(recipe: Recipe, path: object) -> None:
     """Raise if a recipe from a store or a manifest breaks a rule or is incomplete."""
     for fault in faults(recipe):
-        table = f"[{fault.table}] " if fault.table else ""
-        what = f"is not a recipe ({table}{fault.key}: {fault.what})"
-        raise DamageError(what, path=path, fix="restore it")
+        raise DamageError(f"is not a recipe ({fault})", path=path, fix="restore it")
     for component in recipe.components:
         if not component.is_known:
             what = f"is not a recipe ([component.{component.name}] has no dtype or no shape)"
@@ -63,35 +53,39 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
             what = f"{keys.brief(name)} is listed {count:,} times"
             yield Fault("", "components", what, "list it once")
     for component in recipe.components:
+        table = f"component.{component.name}"
         if not keys.is_name(component.name):
             what = f"{keys.brief(component.name)} is not a name"
             yield Fault("", "component", what, f"give {keys.NAME_WORDS}")
-        for key, what, fix in (*_in_values(component), *_in_shape(component)):
-            yield Fault(f"component.{component.name}", key, what, fix)
+        yield from keys.faults(table, _values(component), keys.COMPONENT)
+        for key, what, fix in _in_component(component):
+            yield Fault(table, key, what, fix)
     yield from _in_common(recipe)
     yield from _in_images(recipe)
 
 
-def _in_values(component: Component) -> Iterator[tuple[str, str, str]]:
-    """Check each value of a component by itself."""
+def _values(component: Component) -> dict[str, object]:
+    """Give the values of a component by their keys, as far as they are known."""
     mask = component.mask
+    known = {"dtype": dtype_text(component), "shape": list(shape_text(component))}
     values = {
+        **{key: value for key, value in component.settings.items() if key in keys.COMPONENT},
+        **{key: value for key, value in known.items() if value},
         "folder": component.folder,
         "suffix": component.suffix,
         "field": component.field,
         "inline": list(component.inline),
-        **{key: value for key, value in component.settings.items() if key in keys.COMPONENT},
     }
     if component.encoder is not None:
         values["encoder"] = component.encoder
     if mask is not None:
         values |= {"mask": {"field": mask.field, "suffix": mask.suffix}, "tokens": mask.length}
-    for key, value in values.items():
-        if not keys.COMPONENT[key].allows(value):
-            yield key, f"{keys.brief(value)} is not valid", f"give {keys.COMPONENT[key].words}"
-    if component.dtype not in ("", *keys.DTYPES.values()):
-        words = keys.COMPONENT["dtype"].words
-        yield "dtype", f"{keys.brief(component.dtype)} is not valid", f"give {words}"
+    return values
+
+
+def _in_component(component: Component) -> Iterator[tuple[str, str, str]]:
+    """Check what the values of a component are to each other."""
+    shape, mask = component.shape, component.mask
     if mask is not None and mask.dtype != "|u1":
         yield "mask", f"{keys.brief(mask.dtype)} is not its dtype", "give |u1"
     end = component.settings.get("format") if component.encoder == "picture" else "npy"
@@ -99,20 +93,9 @@ def _in_values(component: Component) -> Iterator[tuple[str, str, str]]:
         yield "suffix", f"{keys.brief(component.suffix)} is not valid", f"end it with .{end}"
     if component.trim and mask is None:
         yield "trim", "needs a mask", "add mask = true, or leave trim out"
-
-
-def _in_shape(component: Component) -> Iterator[tuple[str, str, str]]:
-    """Check a shape, if it is known."""
-    shape, mask = component.shape, component.mask
-    for axis in shape:
-        number = axis.divisor if isinstance(axis, Side) else axis
-        if number != ANY and not keys.COMPONENT["tokens"].allows(number):
-            words = keys.COMPONENT["shape"].words
-            yield "shape", f"{keys.brief(number)} is not valid", f"give {words}"
-            return
     if len(shape) > _MOST_AXES:
         yield "shape", f"has {len(shape):,} axes", f"give at most {_MOST_AXES}"
-    elif component.dtype in keys.DTYPES.values():
+    elif component.is_known:
         least = tuple(axis if isinstance(axis, int) else 1 for axis in shape)
         if component.nbytes(least) > _MOST_BYTES:
             yield "shape", "an array is larger than a tar member can be", "give less than 8 GiB"
@@ -143,16 +126,17 @@ def _in_common(recipe: Recipe) -> Iterator[Fault]:
                 what = f"{keys.brief(value)} is that of [component.{owners[place]}] too"
                 yield Fault(table, key, what, "give each its own")
             elif kind == "field" and place[1] in _RESERVED:
-                yield Fault(table, key, *_reserved(value))
+                yield _reserved(table, key, value)
             owners[place] = component.name
     for component in recipe.components:
         name = component.field.lower()
         if ("field", name) in owners or name in _RESERVED - {"caption"}:
-            yield Fault(f"component.{component.name}", "field", *_reserved(component.field))
+            yield _reserved(f"component.{component.name}", "field", component.field)
 
 
-def _reserved(field: str) -> tuple[str, str]:
-    return f"{keys.brief(field)} has another meaning in a record", "choose another name"
+def _reserved(table: str, key: str, field: str) -> Fault:
+    what = f"{keys.brief(field)} has another meaning in a record"
+    return Fault(table, key, what, "choose another name")
 
 
 def _in_images(recipe: Recipe) -> Iterator[Fault]:
@@ -167,7 +151,6 @@ def _in_images(recipe: Recipe) -> Iterator[Fault]:
     if recipe.levels and (min(recipe.levels) < 1 or sum(recipe.levels) != len(recipe.buckets)):
         yield Fault("images", "buckets", "the levels do not add up", "give each its buckets")
     chosen = {"fit": recipe.fit, "decode": recipe.decode, "ids": recipe.ids}
-    for key, value in (chosen | dataclasses.asdict(recipe.selection)).items():
-        if value is not None and not keys.IMAGES[key].allows(value):
-            what = f"{keys.brief(value)} is not valid"
-            yield Fault("images", key, what, f"give {keys.IMAGES[key].words}")
+    limits = dataclasses.asdict(recipe.selection).items()
+    chosen |= {key: value for key, value in limits if value is not None}
+    yield from keys.faults("images", chosen, keys.IMAGES)

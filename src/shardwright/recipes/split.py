@@ -24,7 +24,7 @@ from shardwright.validate import as_text
 TRAIN = "train"  # the rest
 BY = "by"  # the key of a recipe that names the group column
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
-_SHARE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?|\.\d{1,20})\s*(%?)", re.ASCII)
+_SHARE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?(?:e-\d{1,2})?|\.\d{1,20})\s*(%?)", re.ASCII)
 _RESERVED = (TRAIN, BY)
 _GROUPS = ".jsonl"  # the end of the name of a file with groups
 FLAG, TABLE = "--split", "[split]"  # where a split is written
@@ -116,18 +116,12 @@ def _name(name: object, place: str) -> str:
 
 
 def _share(name: object, given: object, place: str) -> float:
-    match = None if isinstance(given, bool) else _SHARE.fullmatch(_spelt(given))
+    match = None if isinstance(given, bool) else _SHARE.fullmatch(str(given).strip())
     share = float(_exact(match[1]) / (100 if match[2] else 1)) if match else 0.0
     if not 0 < share <= 1:
         what = f"{place} {name}: {given!r} is not a share above 0% and up to 100%"
         raise UsageError(what, fix=_EXAMPLES[place])
     return share
-
-
-def _spelt(given: object) -> str:
-    if isinstance(given, (int, float)) and math.isfinite(given):
-        return f"{Decimal(repr(float(given))):f}"
-    return given.strip() if isinstance(given, str) else ""
 
 
 def _exact(share: float | str) -> Fraction:

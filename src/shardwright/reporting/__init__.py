@@ -15,8 +15,7 @@ from shardwright.validate import place, place_or_none
 
 if TYPE_CHECKING:
     from shardwright.store.attention import Attention
-    from shardwright.store.facts import Truncated
-    from shardwright.store.quality import Quality
+    from shardwright.store.facts import Quality, Truncated
 
 __all__ = [
     "BucketStatus",
@@ -149,7 +148,7 @@ def status(
     from shardwright.reporting.run import look
     from shardwright.store import commands
     from shardwright.store.folders import holds_shards, is_store
-    from shardwright.store.places import find_places
+    from shardwright.store.store import find_places
 
     if path is not None and derived_dir is not None:
         raise UsageError("PATH with --derived-dir", fix="give one of them")
@@ -170,6 +169,8 @@ def status(
     if path is not None and not (is_store(derived) or store.state.is_dir()):
         fix = "give the folder that derive or migrate wrote"
         raise UsageError("is not a store", path=derived, fix=fix)
-    table = None if export is None else require_table(place("--export", export), store)
+    table = place_or_none("--export", export)
+    if table is not None:
+        require_table(table, store)
     captions = place_or_none("[paths] captions", named)
     return look(store, shards, engine, progress or Progress(), table, captions)

@@ -10,7 +10,6 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -21,9 +20,9 @@ import msgspec
 from shardwright.errors import InputMissingError, MissingExtraError, UsageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress
+from shardwright.reporting import Exported
 from shardwright.reporting.rows import Row, Rows
 from shardwright.storage import files
-from shardwright.storage.files import NewFile
 from shardwright.store.store import Store
 
 _BATCH = 10_000  # rows in memory
@@ -33,33 +32,27 @@ Columns = dict[str, type]  # str, or what else all values are
 Write = Callable[[list[Row]], object]
 
 
-@dataclass(frozen=True)
-class Table:
-    """A file that a table will be written to."""
-
-    path: Path
-
-    def write(self, rows: Rows, progress: Progress) -> int:
-        """Write all rows, or nothing; give their number."""
-        progress.phase("columns", len(rows), "rows")
-        columns = _columns(rows, progress)
-        progress.phase("export", len(rows), "rows")
-        count = 0
-        # Nobody holds a lock here: another run may be writing a table of this name.
-        tmp = self.path.with_name(f"{self.path.name}.{os.getpid()}{files.TMP_SUFFIX}")
-        with NewFile(self.path, tmp=tmp) as file:
-            with _FORMATS[self.path.suffix.lower()](file, columns) as write:
-                for batch in _batches(rows, progress):
-                    write(batch)
-                    count += len(batch)
-            rows.require_unchanged()
-            file.seal(file.written)
-        files.publish(tmp, self.path)
-        files.sync_folder(self.path.parent)
-        return count
+def write_table(path: Path, rows: Rows, progress: Progress) -> Exported:
+    """Write all rows, or nothing."""
+    progress.phase("columns", len(rows), "rows")
+    columns = _columns(rows, progress)
+    progress.phase("export", len(rows), "rows")
+    count = 0
+    # Nobody holds a lock here: another run may be writing a table of this name.
+    tmp = path.with_name(f"{path.name}.{os.getpid()}{files.TMP_SUFFIX}")
+    with files.NewFile(path, tmp=tmp) as file:
+        with _FORMATS[path.suffix.lower()](file, columns) as write:
+            for batch in _batches(rows, progress):
+                write(batch)
+                count += len(batch)
+        rows.require_unchanged()
+        file.seal(file.written)
+    files.publish(tmp, path)
+    files.sync_folder(path.parent)
+    return Exported(str(path), count)
 
 
-def require_table(path: Path, store: Store) -> Table:
+def require_table(path: Path, store: Store) -> None:
     """Raise before any work if a table cannot be written there."""
     if path.suffix.lower() not in _FORMATS:
         what = f"--export {path}: unknown extension"
@@ -73,7 +66,6 @@ def require_table(path: Path, store: Store) -> Table:
         raise UsageError("belongs to the store", path=path, fix="give --export another file")
     if path.suffix.lower() == ".parquet":
         _pyarrow()
-    return Table(path)
 
 
 def _columns(rows: Rows, progress: Progress) -> Columns:
@@ -116,7 +108,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - anything JSON can hold, or a tim
 
 
 @contextmanager
-def _jsonl(file: NewFile, columns: Columns) -> Iterator[Write]:
+def _jsonl(file: files.NewFile, columns: Columns) -> Iterator[Write]:
     encode = msgspec.json.Encoder().encode
 
     def write(rows: list[Row]) -> None:
@@ -127,24 +119,21 @@ def _jsonl(file: NewFile, columns: Columns) -> Iterator[Write]:
 
 
 @contextmanager
-def _csv(file: NewFile, columns: Columns) -> Iterator[Write]:
-    def put(rows: list[list[str]]) -> None:
-        text = io.StringIO(newline="")
-        csv.writer(text).writerows(rows)
-        file.write(text.getvalue().encode())
-
+def _csv(file: files.NewFile, columns: Columns) -> Iterator[Write]:
     def write(rows: list[Row]) -> None:
         values = ([row.get(name) for name in columns] for row in rows)
-        put([["" if value is None else _text(value) for value in row] for row in values])
+        table.writerows(["" if value is None else _text(value) for value in row] for row in values)
 
-    put([list(columns)])
-    yield write
+    with io.TextIOWrapper(io.BufferedWriter(_Sink(file)), "utf-8", newline="") as text:
+        table = csv.writer(text)
+        table.writerow(columns)
+        yield write
 
 
 class _Sink(io.RawIOBase):
-    """A new file, as pyarrow takes it."""
+    """A new file, as pyarrow and csv take it."""
 
-    def __init__(self, file: NewFile) -> None:
+    def __init__(self, file: files.NewFile) -> None:
         self._file = file
 
     def writable(self) -> bool:
@@ -160,7 +149,7 @@ class _Sink(io.RawIOBase):
 
 
 @contextmanager
-def _parquet(file: NewFile, columns: Columns) -> Iterator[Write]:
+def _parquet(file: files.NewFile, columns: Columns) -> Iterator[Write]:
     pa, parquet = _pyarrow()
     kinds = {
         bool: pa.bool_(),
@@ -186,7 +175,7 @@ def _parquet(file: NewFile, columns: Columns) -> Iterator[Write]:
         yield write
 
 
-_FORMATS: dict[str, Callable[[NewFile, Columns], AbstractContextManager[Write]]] = {
+_FORMATS: dict[str, Callable[[files.NewFile, Columns], AbstractContextManager[Write]]] = {
     ".parquet": _parquet,
     ".csv": _csv,
     ".jsonl": _jsonl,

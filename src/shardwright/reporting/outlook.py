@@ -18,7 +18,6 @@ from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Earlier
 from shardwright.deriving.prepare import Measuring
 from shardwright.deriving.settings import digest
-from shardwright.deriving.sources import Source
 from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError, ShardwrightError, StorageError
 from shardwright.progress import Progress
@@ -151,7 +150,7 @@ class _Left:
         entries = provenance.readable(store.folder)
         self.encoders = {str(entries[n].settings.get("encoders")) for n in texts & entries.keys()}
 
-    def stays(self, source: Source, known: Facts | None, reads_beside: bool) -> bool:
+    def stays(self, source: sources.Source, known: Facts | None, reads_beside: bool) -> bool:
         """Whether an image has failed and not changed since, or is left out by the recipe."""
         if self.failed.stays(source, reads_beside=reads_beside):
             return True
@@ -162,7 +161,7 @@ class _Left:
             return selects and bool(left_out(self.measure(source.path), self.recipe))
         return False
 
-    def _is_same(self, source: Source, known: Facts) -> bool:
+    def _is_same(self, source: sources.Source, known: Facts) -> bool:
         """Whether the caption is the one for which an image was left out."""
         if known.caption_given is not False or self.recipe.texts != (CAPTION,):
             return True  # it is in a captions file

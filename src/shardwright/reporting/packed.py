@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
@@ -24,9 +24,9 @@ from shardwright.shards.format import consistency, index, manifest
 from shardwright.shards.format.manifest import Manifest, PackSettings, Run, Unfinished
 from shardwright.shards.format.parts import is_packed, packed_below, top_folder
 from shardwright.storage.urls import Location, relative_name
-from shardwright.store import commands, identity, provenance
+from shardwright.store import commands, provenance
 from shardwright.store.folders import holds_shards
-from shardwright.store.store import Store
+from shardwright.store.store import Store, read_identity
 
 
 @dataclass
@@ -34,7 +34,7 @@ class _Packing:
     """A shard folder, as its manifest and indexes describe it."""
 
     folder: Location
-    runs: list[Run]
+    runs: list[Run] = field(default_factory=list)
     unfinished: Unfinished | None = None
     samples: int = 0
     ready: int = 0  # of them, those whose id is ready in the store
@@ -43,6 +43,20 @@ class _Packing:
     moved: int = 0  # of them, those that belong to another part of the split
     damaged: bool = False
 
+
+class _Group:
+    """The shard folders that one pack command writes: one, or the parts of a split."""
+
+    def __init__(self, top: Location, packings: list[_Packing]) -> None:
+        self.top = top  # its --output-dir
+        self.packings = packings
+        last = current_run(one.folder for one in packings)
+        self.settings = last.settings if last else None
+        self.runs = [run for one in packings for run in one.runs]
+        self.ready = sum(one.ready for one in packings)  # samples whose id is ready in the store
+        # What it holds, if the store is another one or was recomputed since.
+        self.other = next((one.other for one in packings if one.other), "")
+
     def holds_all_of(self, jsonl: str) -> bool:
         """Whether its runs packed all that was ready, and not only a chosen part."""
         return all(
@@ -50,40 +64,12 @@ class _Packing:
             for run in self.runs
         )
 
-
-@dataclass
-class _Group:
-    """The shard folders that one pack command writes: one, or the parts of a split."""
-
-    top: Location  # its --output-dir
-    packings: list[_Packing]
-    settings: PackSettings | None = None  # of its last run
-
-    @property
-    def other(self) -> str:
-        """Say what it holds, if the store is another one or was recomputed since."""
-        return next((one.other for one in self.packings if one.other), "")
-
-    @property
-    def ready(self) -> int:
-        """Count its samples whose id is ready in the store."""
-        return sum(one.ready for one in self.packings)
-
-    def holds_all_of(self, jsonl: str) -> bool:
-        """Whether its runs packed all that was asked for, and not only a share of it."""
-        return all(one.holds_all_of(jsonl) for one in self.packings)
-
-    def lists_problem(self, store: Store) -> ShardwrightError | None:
-        """Say why the lists of its last run cannot be read, if they cannot."""
-        runs = [run for one in self.packings for run in one.runs]
-        if self.settings is None or any(run.is_build for run in runs):  # which names them otherwise
-            return None
-        try:
+    def require_lists(self, store: Store) -> None:
+        """Raise if the lists of its last run cannot be read."""
+        # A build names them otherwise.
+        if self.settings is not None and not any(run.is_build for run in self.runs):
             require_lists(self.settings, store.folder)
             read_groups(self.settings.split, self.top)
-        except ShardwrightError as error:
-            return error
-        return None
 
     def outdated(self) -> str | None:
         """Say which of its samples a sync would update or remove, if there are any."""
@@ -94,11 +80,6 @@ class _Group:
         what += [f"belong{'s' * (count == 1)} to another part of the split"] if moved else []
         return f"{quantity(count, 'packed samples')} in {self.top} {', or '.join(what)}"
 
-    def pack(self, store: Store, way: str) -> str:
-        """Write the command that packs into it again, as its last run did."""
-        flags = self.settings.flags(store.folder, self.top) if self.settings else []
-        return commands.pack(store, self.top, way, *flags)
-
 
 class Packings:
     """The shard folders in a folder and directly below it, compared with a store."""
@@ -108,19 +89,14 @@ class Packings:
     ) -> None:
         store = scan.store
         self.output_dir = output_dir
-        self._compared = partial(
-            compare,
-            found=scan,
-            engine=engine,
-            progress=progress,
-            moved=False,
-        )
+        self._compared = partial(compare, found=scan, engine=engine, progress=progress, moved=False)
         self._jsonl = relative_name(store.jsonl, store.folder)
-        self._entries, self._recipe = provenance.readable(store.folder), store.recipe
+        self._entries, self._store_id = provenance.readable(store.folder), read_identity(store)
         self._store, self._scan, self._ready = store, scan, ready
-        self._store_id = identity.read(store)
         self._left = set(ready)  # ready samples that are in no folder
-        self._packings = [self._read(folder, ready) for folder in _folders(output_dir)]
+        # Finished or not.
+        folders = [*([output_dir] if is_packed(output_dir) else []), *packed_below(output_dir)]
+        self._packings = [self._read(folder) for folder in folders]
 
     def summary(self) -> dict[str, PackedStatus]:
         """Give what each folder holds."""
@@ -135,53 +111,42 @@ class Packings:
             for one in self._packings
         }
 
-    def next(self, store: Store) -> tuple[str | None, str]:
+    def next(self) -> tuple[str | None, str]:
         """Choose the next command if every record is ready, and give the reason."""
         for one in self._packings:
-            where, note = str(one.folder), one.unfinished
             if one.damaged:
-                return commands.command("verify", where), f"{where} is damaged"
-            if note and note.is_build:  # into which this store is not packed
-                why = f"a build into {where} was interrupted, or is still running"
-                return None, f"{why}; to finish it, run the same shardwright build again"
-            if note and note.store in (None, relative_name(store.folder, one.folder)):
-                before = note.base.jsonls() if note.base else []
-                other = ["--other-jsonl"] if before and note.jsonl not in (None, *before) else []
-                packed_from = store if note.jsonl is None else store.of(note.jsonl)
-                top = top_folder(one.folder, note.settings)
-                flags = ["--resume", *note.settings.flags(store.folder, top), *other]
-                why = f"a run that packs into {where} was interrupted, or is still running"
-                return commands.pack(packed_from, top, *flags), why
+                return commands.command("verify", str(one.folder)), f"{one.folder} is damaged"
+            if one.unfinished and (found := self._finish(one.folder, one.unfinished)):
+                return found
         groups = self._groups()
         alike = [group for group in groups if group.ready]
         mine = [group for group in alike if not group.other]
-        name = self._jsonl
+        store, name = self._store, self._jsonl
+        try:
+            for group in mine:
+                group.require_lists(store)
+        except ShardwrightError as error:
+            return None, f"pack would stop: {error}"
         for group in mine:
-            if (problem := group.lists_problem(store)) is not None:
-                return None, f"pack would stop: {problem}"
-        for group in mine:
-            follows = all(run.jsonl == name for one in group.packings for run in one.runs)
+            follows = all(run.jsonl == name for run in group.runs)
             if follows and (outdated := group.outdated()):
                 return commands.pack(store, group.top, "--sync"), outdated
-        asked = [self._asked(group, store) for group in mine]
-        left = {str(g.top): self._left_of(g, ids) for g, ids in zip(mine, asked, strict=True)}
-        excluded = {str(group.top): self._excluded(group) for group in mine}
-        for where in left:
-            if not left[where]:
-                own = store.jsonl == store.folder / JSONL_NAME
-                flags = ["--against", str(store.folder)] if own else ["--read-data"]
-                why = f"every sample is packed in {where}{excluded[where]}"
-                return commands.command("verify", where, *flags), why
+        asked = [self._asked(group) for group in mine]
+        left = [self._left_of(group, ids) for group, ids in zip(mine, asked, strict=True)]
+        if 0 in left:
+            return self._verify(mine[left.index(0)])
         if alike and not mine:
-            group = alike[0]
-            why = f"{group.top} holds {group.other}"
-            return None, f"{why}; to replace them, run {again.overwrite(store, group.top)}"
+            top, other = alike[0].top, alike[0].other
+            command = again.overwrite(store, top)
+            return None, f"{top} holds {other}; to replace them, run {command}"
         split = any(group.settings and group.settings.split for group in groups)
         if not mine and not split and not holds_shards(self.output_dir):
             return commands.pack(store, self.output_dir), "every record is ready"
         if len(groups) == 1 and mine and mine[0].holds_all_of(name):
-            count = quantity(left[str(mine[0].top)], "ready samples")
-            return mine[0].pack(store, "--append"), f"{count} not packed yet"
+            (group,) = mine
+            flags = group.settings.flags(store.folder, group.top) if group.settings else []
+            why = f"{quantity(left[0], 'ready samples')} not packed yet"
+            return commands.pack(store, group.top, "--append", *flags), why
         absent = self._left
         if mine and (some := [ids for ids in asked if ids is not None]) == asked:
             absent = absent & set[str]().union(*some)
@@ -191,26 +156,49 @@ class Packings:
             why = f"every record is ready, but {self.output_dir} holds other shards"
             return None, f"{why}; pack into another --output-dir"
         count = quantity(len(absent), "ready samples")
-        why = f"{count} not packed yet; whether to add to {mine[0].top} is your decision"
-        return None, why
+        return None, f"{count} not packed yet; whether to add to {mine[0].top} is your decision"
+
+    def _finish(self, folder: Location, note: Unfinished) -> tuple[str | None, str] | None:
+        """Give the command that finishes a run, if it is of this store."""
+        store = self._store
+        if note.is_build:  # into which this store is not packed
+            why = f"a build into {folder} was interrupted, or is still running"
+            return None, f"{why}; to finish it, run the same shardwright build again"
+        if note.store not in (None, relative_name(store.folder, folder)):
+            return None
+        before = note.base.jsonls() if note.base else []
+        other = ["--other-jsonl"] if before and note.jsonl not in (None, *before) else []
+        packed_from = store if note.jsonl is None else store.of(note.jsonl)
+        top = top_folder(folder, note.settings)
+        flags = ["--resume", *note.settings.flags(store.folder, top), *other]
+        why = f"a run that packs into {folder} was interrupted, or is still running"
+        return commands.pack(packed_from, top, *flags), why
+
+    def _verify(self, group: _Group) -> tuple[str, str]:
+        """Give the command that verifies shards that have all samples."""
+        own = self._store.jsonl == self._store.folder / JSONL_NAME
+        flags = ["--against", str(self._store.folder)] if own else ["--read-data"]
+        out = len(self._ready) - group.ready
+        are = "is" if out == 1 else "are"
+        excluded = f", except {out:,} that {are} left out" * bool(out)
+        why = f"every sample is packed in {group.top}{excluded}"
+        return commands.command("verify", str(group.top), *flags), why
 
     def _groups(self) -> list[_Group]:
         """Group the parts of a split."""
-        groups: dict[Location, _Group] = {}
+        groups: dict[Location, list[_Packing]] = {}
         for one in self._packings:
             top = top_folder(one.folder, one.runs[-1].settings) if one.runs else one.folder
-            groups.setdefault(top, _Group(top, [])).packings.append(one)
-        for group in groups.values():
-            last = current_run(one.folder for one in group.packings)
-            group.settings = last.settings if last else None
-        return list(groups.values())
+            groups.setdefault(top, []).append(one)
+        return [_Group(top, packings) for top, packings in groups.items()]
 
-    def _asked(self, group: _Group, store: Store) -> set[str] | None:
+    def _asked(self, group: _Group) -> set[str] | None:
         """Give the ready samples that a group should have; None for all of them."""
-        settings = group.settings
-        if settings is not None and group.top == self.output_dir:  # all parts are here
+        if (settings := group.settings) is None:
+            return None
+        if group.top == self.output_dir:  # all parts are here
             settings = msgspec.structs.replace(settings, part=None)
-        asked = wanted(store, settings, group.top) if settings else None
+        asked = wanted(self._store, settings, group.top)
         return None if asked is None else asked.keys() & self._ready
 
     def _left_of(self, group: _Group, asked: set[str] | None) -> int:
@@ -218,12 +206,6 @@ class Packings:
         if asked is None:
             return len(self._ready) - group.ready
         return len(asked.difference(*(packed_ids(one.folder) for one in group.packings)))
-
-    def _excluded(self, group: _Group) -> str:
-        """Say how many ready samples a group does not have, because they are not asked for."""
-        out = len(self._ready) - group.ready
-        are = "is" if out == 1 else "are"
-        return f", except {out:,} that {are} left out" if out else ""
 
     def _compare(
         self, folder: Location, packed: list[Packed], settings: PackSettings
@@ -246,24 +228,23 @@ class Packings:
         known = consistency.store_ids(listed)
         if known and self._store_id not in known:
             return "samples of another store"
-        kind = consistency.other_kind(listed, self._recipe, self._entries)
+        kind = consistency.other_kind(listed, self._store.recipe, self._entries)
         return kind and f"arrays made with other settings ({kind})"
 
-    def _read(self, folder: Location, ready: Set[str]) -> _Packing:
-        found = _Packing(folder, [])
+    def _read(self, folder: Location) -> _Packing:
+        found = _Packing(folder)
         try:
             found.unfinished = manifest.load_unfinished(folder)
             listed = manifest.load_manifest(folder)
             if listed is not None:
-                found.runs = listed.runs
-                found.other = self._other(listed)
+                found.runs, found.other = listed.runs, self._other(listed)
                 packed = []
                 for shard in listed.shards:
                     check()
                     ids = index.load(folder, shard.path).head.ids
                     packed.append(Packed(shard, ids))
                     found.samples += len(ids)
-                    found.ready += sum(image_id in ready for image_id in ids)
+                    found.ready += sum(image_id in self._ready for image_id in ids)
                     self._left.difference_update(() if found.other else ids)
                 if not found.other:
                     packed = of_jsonl(self._jsonl, packed, listed.runs)
@@ -273,8 +254,3 @@ class Packings:
         except ShardwrightError:  # verify reports it
             found.damaged = True
         return found
-
-
-def _folders(output_dir: Location) -> list[Location]:
-    """Find the shard folders, finished or not."""
-    return [*([output_dir] if is_packed(output_dir) else []), *packed_below(output_dir)]

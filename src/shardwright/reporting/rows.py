@@ -5,21 +5,19 @@ Rows come from the disk one at a time; of each image only the place of its facts
 
 from __future__ import annotations
 
-import os
 import posixpath
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
 from shardwright import regular
 from shardwright.deriving.outcomes import Failure, read_failures
 from shardwright.packing.known import read_one
-from shardwright.packing.scan import Scan, changed
+from shardwright.packing.scan import Scan, changed, missing_array
 from shardwright.storage import files
 from shardwright.store import facts, records
-from shardwright.store.facts import LOST, TOKENS, Facts
-from shardwright.store.quality import TOO_LONG
+from shardwright.store.facts import LOST, TOKENS, TOO_LONG, Facts
 from shardwright.store.records import CROP, Line, Record, is_image_id
 from shardwright.store.rules import Rules
 
@@ -70,30 +68,24 @@ class Rows:
     def with_lines(self) -> Iterator[tuple[int | None, Row]]:
         """Give each row with the place of its record in the metadata, if it has one."""
         failures = {failure.image_path: failure for failure in read_failures(self.store)}
-        known: Facts | None
-        with ExitStack() as stack:
-            path = facts.path_of(self.store)
-            file = stack.enter_context(regular.opened(path)) if self._facts else None
+        path = facts.path_of(self.store)
+        with regular.opened(path) if self._facts else nullcontext() as file:
             for line, record in records.walk(self.store.jsonl, records.parse):
                 state = self._state(line, record)
                 if state is None:
                     continue
-                known = self._known(file, record.get("image_id"))
-                failure = failures.pop(known.image.path, None) if known and known.image else None
-                row = {
-                    **self._fields(record),
-                    "state": state,
-                    **(_failure(failure) if failure else {}),
-                    **(_flat(known) if known else {}),
-                }
+                row = {**self._fields(record), "state": state}
+                if known := self._known(file, record.get("image_id")):
+                    if known.image and (failure := failures.pop(known.image.path, None)):
+                        row |= _failure(failure)
+                    row |= _flat(known)
                 yield line.offset, row
         for failure in failures.values():
             names: Row = {"image_id": failure.image_id, "image_path": failure.image_path}
             yield None, {**names, "state": FAILED, **_failure(failure)}
         for known in self._left_out:
             names = {"image_id": known.image_id}
-            if known.image is not None:
-                names["image_path"] = known.image.path
+            names |= {"image_path": known.image.path} if known.image else {}
             yield None, {**names, "state": TOO_LONG, **_flat(known)}
 
     def facts_of(self, image_id: str) -> Facts | None:
@@ -105,12 +97,10 @@ class Rows:
     def require_unchanged(self) -> None:
         """Raise if the metadata has changed since it was scanned."""
         jsonl = self.store.jsonl
-        with (
-            files.explained(jsonl),
-            regular.opened(jsonl) if jsonl.exists() else nullcontext() as file,
-        ):
-            if file and files.state(file.fileno()) != self.found.jsonl_state:
-                raise changed(jsonl, "written to")
+        if jsonl.exists():
+            with files.explained(jsonl), regular.opened(jsonl) as file:
+                if files.state(file.fileno()) != self.found.jsonl_state:
+                    raise changed(jsonl, "written to")
 
     def _usual(self) -> dict[str, type]:
         recipe, numbers = self.store.recipe, ("height", "width", "format_version")
@@ -136,18 +126,14 @@ class Rows:
 
     def _find_last(self, others: Collection[str]) -> None:
         """Find the line that counts of each image that is not ready: the last one."""
-        images: dict[str, list[object]] = {}  # of the ids with more than one record
+        images: dict[str, int] = {}  # a hash of each path
         for line, names in records.walk(self.store.jsonl, records.names):
             if is_image_id(names.image_id) and names.image_id in others:
-                if names.image_id in self._last:
-                    images[names.image_id] = []
+                path = names.image_path
+                image = hash(posixpath.normpath(path) if isinstance(path, str) else repr([path]))
+                if images.setdefault(names.image_id, image) != image:
+                    self._shared.add(names.image_id)
                 self._last[names.image_id] = line.offset
-        for _, names in records.walk(self.store.jsonl, records.names) if images else ():
-            if isinstance(names.image_id, str) and names.image_id in images:
-                image, seen = names.image_path, images[names.image_id]
-                image = posixpath.normpath(image) if isinstance(image, str) else image
-                seen += [image] if image not in seen else []
-        self._shared = {image_id for image_id, seen in images.items() if len(seen) > 1}
 
     def _state(self, line: Line, record: Record) -> str | None:
         """Say whether a record is ready, or why not; None if a later one of the image counts."""
@@ -159,13 +145,10 @@ class Rows:
                 return "duplicate_id"
             if self._last.get(image_id) != line.offset:
                 return None
-        return self.rules.problem(record) or self._missing(record["image_id"])
-
-    def _missing(self, image_id: str) -> str:
-        for component in self.store.recipe.components:
-            if not os.path.lexists(self.store.array(component, image_id)):
-                return f"{component.name}_missing"
-        raise changed(self.store.folder, "arrays were added")
+        reason = self.rules.problem(record) or missing_array(self.store, record["image_id"])
+        if reason is None:
+            raise changed(self.store.folder, "arrays were added")
+        return reason
 
     def _known(self, file: BinaryIO | None, image_id: object) -> Facts | None:
         if file is None or not isinstance(image_id, str) or image_id not in self._facts:
@@ -177,18 +160,15 @@ class Rows:
         row: Row = {}
         for name, value in record.items():
             if name in self._masks:
-                row[f"{TOKENS}{self._masks[name]}"] = value.count(1) if _is_list(value) else None
+                tokens = value.count(1) if isinstance(value, list) else None
+                row[f"{TOKENS}{self._masks[name]}"] = tokens
             elif name == CROP:
-                if _is_list(value) and len(value) == len(_SIDES):
+                if isinstance(value, list) and len(value) == len(_SIDES):
                     row |= {f"{CROP}_{s}": side for s, side in zip(_SIDES, value, strict=True)}
             elif name not in self.store.recipe.inline:
                 ours = name in self.usual and name not in self.store.recipe.record_fields
                 row[f"record_{name}" if ours else name] = value
         return row
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)
 
 
 def _failure(failure: Failure) -> Row:

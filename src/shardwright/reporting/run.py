@@ -21,8 +21,8 @@ from shardwright.packing.check import check
 from shardwright.packing.plan import Plan, plan
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
-from shardwright.reporting import BucketStatus, ComponentStatus, Exported, Outlook, StoreStatus
-from shardwright.reporting.export import Table
+from shardwright.reporting import BucketStatus, ComponentStatus, Outlook, StoreStatus
+from shardwright.reporting.export import write_table
 from shardwright.reporting.packed import Packings
 from shardwright.reporting.rows import Rows
 from shardwright.shards.format.manifest import PackSettings
@@ -36,7 +36,6 @@ from shardwright.store import (
 )
 from shardwright.store.array_faults import ANYTHING, check_all
 from shardwright.store.attention import Attention
-from shardwright.store.facts import Survey
 from shardwright.store.provenance import Entry
 from shardwright.store.rules import is_stage1
 from shardwright.store.store import Store
@@ -50,7 +49,7 @@ def look(
     output_dir: Location,
     engine: Engine,
     progress: Progress,
-    table: Table | None = None,
+    table: Path | None = None,
     captions: Path | None = None,
 ) -> StoreStatus:
     """Scan and check as packing does, then count what it leaves out; and fill a table."""
@@ -111,15 +110,15 @@ def look(
         attention=list(_attention(known)),
         update=updates[0] if updates else None,
         further_updates=[each for each in updates[1:] if _needs(each)],
-        seconds=round(time.monotonic() - started, 3),
+        seconds=0.0,
     )
-    status.next_command, status.next_reason = _next(store, status, begun) or packed.next(store)
+    status.next_command, status.next_reason = _next(store, status, begun) or packed.next()
     if table is not None:
-        rows = table.write(Rows(found, checked.invalid, ready, others.keys()), progress)
-        status.exported = Exported(str(table.path), rows)
-        status.seconds = round(time.monotonic() - started, 3)
+        rows = Rows(found, checked.invalid, ready, others.keys())
+        status.exported = write_table(table, rows, progress)
     if failures:
         status.next_reason += f"; but {quantity(failures, 'images')} could not be derived"
+    status.seconds = round(time.monotonic() - started, 3)
     return status
 
 
@@ -179,15 +178,16 @@ def _component(
     return state
 
 
-def _attention(known: Survey) -> Iterator[Attention]:
+def _attention(known: facts.Survey) -> Iterator[Attention]:
     """List what needs attention, besides what is not ready."""
     quality = known.quality
     for name, cut in known.truncated.items():
         yield from attention.truncated(name, cut.captions, cut.example)
-    much, found = quality.much_enlarged, quality.enlarged
-    yield from attention.enlarged(much, found.most, found.example)
-    much, found = quality.much_cropped, quality.cropped
-    yield from attention.cropped(much, found.most, found.example)
+    for flag, count, found in (
+        (attention.ENLARGED, quality.much_enlarged, quality.enlarged),
+        (attention.CROPPED, quality.much_cropped, quality.cropped),
+    ):
+        yield from attention.much(flag, count, found.most, found.example)
 
 
 def _next(

@@ -16,7 +16,6 @@ from shardwright.recipes import Component, Shape
 from shardwright.storage.files import explained
 from shardwright.store import content, npy
 from shardwright.store.commands import Commands
-from shardwright.store.npy import BadArrayError
 from shardwright.store.store import Store
 
 _BATCH = 256  # samples a worker checks at a time
@@ -84,16 +83,16 @@ def look(
             size, shape = content.check(fd, component)
             time = os.fstat(fd).st_ctime_ns
             if not _fits(component, shape, expected.sizes):
-                raise BadArrayError("wrong_size")
+                raise npy.BadArrayError("wrong_size")
             if component.trim and dict(expected.rows).get(component.name, shape[0]) != shape[0]:
-                raise BadArrayError("other_mask")
+                raise npy.BadArrayError("other_mask")
             if read_data:
                 from shardwright.store import arrays  # here, because only this needs NumPy
 
                 arrays.check_values(fd, size, shape, component)
         finally:
             os.close(fd)
-    except BadArrayError as error:
+    except npy.BadArrayError as error:
         return Look(error.reason, size, shape, time)
     return Look(None, size, shape, time)
 

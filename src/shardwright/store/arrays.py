@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from shardwright.store.npy import BadArrayError
 
 Array = npt.NDArray[Any]
 
-_CHUNK = 1 << 20  # bytes: stays in the processor's cache, and bounds our memory
 _THREADS = 16  # a disk commits in one go what waits together
 _SHARE = 8  # files a thread has open at most: macOS allows a process 256
 _BFLOAT16_INFINITY = 0x7F80  # its bits
@@ -86,12 +86,17 @@ def read_array(path: Path, component: Component) -> Array:
     """Read one array as it is stored, or raise BadArrayError."""
     with open(npy.open_array(path), "rb", buffering=0) as file:
         size, shape = content.check(file.fileno(), component)
-        data_bytes = component.nbytes(shape)
-        try:
-            file.seek(size - data_bytes)
-            array: Array = np.fromfile(file, component.header_dtype)
-        except OSError:
-            raise BadArrayError("unreadable") from None
+        return _numbers(file, size, shape, component)
+
+
+def _numbers(file: FileIO, size: int, shape: Shape, component: Component) -> Array:
+    """Read the numbers at the end of a checked file."""
+    data_bytes = component.nbytes(shape)
+    try:
+        file.seek(size - data_bytes)
+        array: Array = np.fromfile(file, component.header_dtype)
+    except OSError:
+        raise BadArrayError("unreadable") from None
     if array.nbytes != data_bytes:  # it changed since it was checked
         raise BadArrayError("truncated" if array.nbytes < data_bytes else "trailing_bytes")
     return array.reshape(shape)
@@ -110,28 +115,24 @@ def stored(array: Array, component: Component) -> Array:
 
 
 def is_finite(array: Array, component: Component) -> bool:
-    """Whether a stored array has no NaN and no infinity; integers never have.
+    """Whether a stored array has no NaN and no infinity; integers never have."""
+    return _fault(array, component) is None
 
-    Floats are compared by their bits, which is several times faster: without the sign, the bits of
-    a number are below those of infinity, and those of NaN above.
+
+def _fault(array: Array, component: Component) -> str | None:
+    """Name what is wrong with floats.
+
+    They are compared by their bits, which is several times faster: without the sign, the bits of a
+    number are below those of infinity, and those of NaN above.
     """
     if not component.is_float or not array.size:
-        return True
+        return None
     bits = array.view(f"<u{array.itemsize}")
-    return int((bits & _unsigned(bits.dtype)).max()) < _infinity(component)
-
-
-def _unsigned(bits: np.dtype[Any]) -> Any:  # noqa: ANN401 - a number of this type
-    """Give the mask that leaves out the sign."""
-    return bits.type((1 << 8 * bits.itemsize - 1) - 1)
-
-
-def _infinity(component: Component) -> int:
-    """Give the bits of infinity."""
-    if component.dtype == BFLOAT16:
-        return _BFLOAT16_INFINITY
-    kind = np.dtype(component.header_dtype)
-    return int(np.array(np.inf, kind).view(f"<u{kind.itemsize}"))
+    infinity = _BFLOAT16_INFINITY
+    if component.dtype != BFLOAT16:
+        infinity = int(np.array(np.inf, array.dtype).view(bits.dtype))
+    highest = int((bits & bits.dtype.type((1 << 8 * bits.itemsize - 1) - 1)).max())
+    return None if highest < infinity else "nan" if highest > infinity else "infinite"
 
 
 def values(array: Array, component: Component) -> Array:
@@ -147,40 +148,15 @@ def widened(bits: Array) -> Array:
 
 def check_values(fd: int, size: int, shape: Shape, component: Component) -> None:
     """Read all values of a checked file, or raise BadArrayError."""
-    if component.is_array:
-        _check_numbers(fd, size, component.nbytes(shape), component)
-    else:
+    if not component.is_array:
         _decode(fd, size, shape)
-
-
-def _check_numbers(fd: int, end: int, nbytes: int, component: Component) -> None:
-    """Read the numbers of an array, and compare them by their bits, as ``is_finite`` does."""
-    kind = np.dtype(component.header_dtype)
-    bits = np.dtype(f"<u{kind.itemsize}")
-    unsigned = _unsigned(bits)
-    highest = 0
-    first = None
-    constant = nbytes > kind.itemsize
-    offset = end - nbytes
-    while offset < end:
-        try:
-            data = os.pread(fd, min(_CHUNK, end - offset), offset)
-        except OSError:
-            raise BadArrayError("unreadable") from None
-        count = len(data) // kind.itemsize
-        if not count:
-            raise BadArrayError("truncated")
-        offset += count * kind.itemsize
-        numbers = np.frombuffer(data, bits, count)
-        first = numbers[0] if first is None else first
-        constant = constant and bool((numbers == first).all())
-        if component.is_float:
-            highest = max(highest, int((numbers & unsigned).max()))
-    if component.is_float:
-        infinity = _infinity(component)
-        if highest >= infinity:
-            raise BadArrayError("nan" if highest > infinity else "infinite")
-    if constant and component.is_never_constant:
+        return
+    with open(os.dup(fd), "rb", buffering=0) as file:
+        array = _numbers(file, size, shape, component)
+    if fault := _fault(array, component):
+        raise BadArrayError(fault)
+    bits = array.reshape(-1).view(f"<u{array.itemsize}")
+    if component.is_never_constant and len(bits) > 1 and (bits == bits[0]).all():
         raise BadArrayError("constant")
 
 

@@ -45,17 +45,11 @@ def truncated(component: str, count: int, example: str = "") -> Iterator[Attenti
         yield Attention(text, count, TRUNCATED, example=example)
 
 
-def enlarged(count: int, most: float, example: str = "") -> Iterator[Attention]:
-    """List pictures that are enlarged a lot."""
+def much(flag: str, count: int, most: float, example: str = "") -> Iterator[Attention]:
+    """List pictures that are enlarged a lot, or of which a lot is cut away."""
+    how = {
+        ENLARGED: f"enlarged more than {MUCH_ENLARGED} times, up to {most:.2f}",
+        CROPPED: f"cropped by more than {MUCH_CROPPED:.0%}, up to {most:.0%}",
+    }
     if count:
-        images = quantity(count, "images")
-        text = f"{images} enlarged more than {MUCH_ENLARGED} times, up to {most:.2f}"
-        yield Attention(text, count, ENLARGED, example=example)
-
-
-def cropped(count: int, most: float, example: str = "") -> Iterator[Attention]:
-    """List pictures of which a lot is cut away."""
-    if count:
-        images = quantity(count, "images")
-        text = f"{images} cropped by more than {MUCH_CROPPED:.0%}, up to {most:.0%}"
-        yield Attention(text, count, CROPPED, example=example)
+        yield Attention(f"{quantity(count, 'images')} {how[flag]}", count, flag, example=example)

@@ -15,8 +15,7 @@ from shardwright.errors import ProvenanceError
 from shardwright.layout import JSONL_NAME
 from shardwright.recipes.split import Split
 from shardwright.storage.urls import Location, is_within, joined
-from shardwright.store import facts, paths, provenance, records
-from shardwright.store.provenance import Entry
+from shardwright.store import paths, provenance, records
 from shardwright.store.store import Store
 
 _STORE, _IMAGES, _SHARDS = "data/derived", "data/approved", "data/shards"  # the defaults
@@ -51,7 +50,7 @@ def _spelt(path: Location) -> str:
 def derive(
     store: Store,
     *,
-    begun: Mapping[str, Entry] = MappingProxyType({}),
+    begun: Mapping[str, provenance.Entry] = MappingProxyType({}),
     update: bool = False,
     fit_buckets: bool = False,
     forget_captions: bool = False,
@@ -133,43 +132,23 @@ class Commands:
 def images_folders(store: Store) -> list[str]:
     """Find the folders of images that a store was made from.
 
-    A store of an earlier version does not say; then it is the one that holds all images, if there
-    is one.
+    A store of another tool does not say; then it is the one that holds all images of its records,
+    if there is one.
     """
     if recorded := paths.folders(store):
         return list(map(_from_here, recorded))
-    common = _common_folder(store)
-    return [] if common is None else [common]
+    named = (names.image_path for _, names in records.walk(store.jsonl, records.names))
+    folders = {os.path.dirname(path) for path in named if isinstance(path, str)}
+    if not folders and os.path.isdir(_IMAGES):
+        return [_IMAGES]
+    with suppress(ValueError):  # there are none, or some are relative and some are not
+        common = os.path.commonpath(folders)
+        if os.path.isdir(common) and not is_within(store.folder, Path(common)):
+            return [common]
+    return []
 
 
 def _from_here(folder: Path) -> str:
     """Write a folder as it is from here, if it is below, as in the records of most stores."""
     relative = os.path.relpath(folder)
     return os.path.abspath(folder) if relative.startswith(os.pardir) else relative
-
-
-def _common_folder(store: Store) -> str | None:
-    """Find the folder that holds all images of the records, if there is one."""
-    folders: set[str] = set()
-    for path in (store.jsonl, store.journal):
-        for _, names in records.walk(path, records.names):
-            if isinstance(names.image_path, str):
-                folders.add(_folder(names.image_path, names.image_id, store))
-    if not folders and os.path.isdir(_IMAGES):
-        return _IMAGES
-    known = {_folder(e.image.path, e.image_id, store) for _, e in facts.read(store) if e.image}
-    for found in (folders, known):  # records may be relative to another working folder
-        with suppress(ValueError):  # there are none, or some are relative and some are not
-            common = os.path.commonpath(found)
-            if os.path.isdir(common) and not is_within(store.folder, Path(common)):
-                return common
-    return None
-
-
-def _folder(path: str, image_id: object, store: Store) -> str:
-    """Give the folder of an image, or that to which its id is relative."""
-    folder = os.path.dirname(path)
-    if store.recipe.ids == "path" and isinstance(image_id, str):
-        for _ in range(image_id.count("%2F")):
-            folder = os.path.dirname(folder)
-    return folder

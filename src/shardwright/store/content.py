@@ -9,18 +9,17 @@ from shardwright import pictures
 from shardwright.pictures import BadPictureError, Read
 from shardwright.recipes import Component, Shape
 from shardwright.store import npy
-from shardwright.store.npy import BadArrayError
 
 
 def check(fd: int, component: Component) -> tuple[int, Shape]:
-    """Give the size and shape of an open file, or raise BadArrayError."""
+    """Give the size and shape of an open file, or raise npy.BadArrayError."""
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise BadArrayError("not_a_file")  # a folder, a pipe, a device
+            raise npy.BadArrayError("not_a_file")  # a folder, a pipe, a device
         return check_part(lambda count, at: os.pread(fd, count, at), found.st_size, component)
     except OSError:
-        raise BadArrayError("unreadable") from None
+        raise npy.BadArrayError("unreadable") from None
 
 
 def check_part(read: Read, size: int, component: Component) -> tuple[int, Shape]:
@@ -32,13 +31,13 @@ def _check_picture(read: Read, size: int, component: Component) -> tuple[int, Sh
     try:
         head = pictures.examine(read)
         if head.format != component.extension[1:] or head.animated:
-            raise BadArrayError("not_a_picture")
+            raise npy.BadArrayError("not_a_picture")
         pictures.require_end(read, size, head)
     except BadPictureError as error:
-        raise BadArrayError(*error.args) from None
+        raise npy.BadArrayError(*error.args) from None
     shape = (head.height, head.width, head.channels)
     if head.bits != 8:
-        raise BadArrayError("wrong_dtype")
+        raise npy.BadArrayError("wrong_dtype")
     if not component.accepts(shape):
-        raise BadArrayError("wrong_shape")
+        raise npy.BadArrayError("wrong_shape")
     return size, shape

@@ -29,20 +29,6 @@ def is_store(folder: Location) -> bool:
     return exists(jsonl) or exists(jsonl + files.TMP_SUFFIX)
 
 
-class _Settings(msgspec.Struct):
-    part: str | None = None
-
-
-class _Run(msgspec.Struct):
-    settings: _Settings = msgspec.field(default_factory=_Settings)
-
-
-class _Packed(msgspec.Struct):
-    """The part of a split that a shard folder says it is, in its manifest."""
-
-    runs: list[_Run] = []
-
-
 def holds_shards(folder: Location) -> bool:
     """Whether shards were packed into a folder, or its parts, so that no store may use it."""
     manifest = folder / STATE_FOLDER / _MANIFEST
@@ -57,15 +43,17 @@ def holds_shards(folder: Location) -> bool:
 
 
 def _is_split(folder: Location, listed: list[str]) -> bool:
+    """Whether the manifest of a folder below says that it is the part of that name."""
+
     def is_part(name: str) -> bool:
         try:
             data = files.read(folder / name / STATE_FOLDER / _MANIFEST)
-            runs = msgspec.json.decode(data, type=_Packed).runs
+            runs = msgspec.json.decode(data)["runs"]
+            return any(run["settings"].get("part") == name for run in runs)
         except StorageError:  # of an object store, which is out of reach
             raise
-        except (OSError, *NOT_JSON):
+        except (OSError, KeyError, TypeError, AttributeError, *NOT_JSON):
             return False
-        return any(run.settings.part == name for run in runs)
 
     return any(place_at(folder).each(is_part, listed))
 

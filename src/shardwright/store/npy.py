@@ -14,7 +14,6 @@ from pathlib import Path
 from shardwright import regular
 from shardwright.pictures import Read
 from shardwright.recipes import Component, Shape
-from shardwright.regular import NotRegularError
 
 MAGIC = b"\x93NUMPY"
 HEADER_BYTES = 128  # what NumPy writes for every array of ours
@@ -84,7 +83,7 @@ def open_array(path: Path | str, folder_fd: int | None = None) -> int:
         return regular.descriptor(path, folder_fd=folder_fd)
     except FileNotFoundError:
         raise BadArrayError("missing") from None
-    except (IsADirectoryError, NotRegularError):
+    except (IsADirectoryError, regular.NotRegularError):
         raise BadArrayError("not_a_file") from None
     except OSError:
         raise BadArrayError("unreadable") from None

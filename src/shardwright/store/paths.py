@@ -12,11 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from shardwright import regular
-from shardwright.errors import InputMissingError, ProvenanceError, UsageError
+from shardwright.errors import InputMissingError, UsageError
 from shardwright.layout import JSONL_NAME
-from shardwright.storage import files
 from shardwright.storage.urls import joined
+from shardwright.store import provenance
 from shardwright.store.store import Store
 from shardwright.text import near
 
@@ -177,8 +176,7 @@ def _write(images: Path, captions: _Place | None, store: Store, *, replace: bool
     except UnicodeEncodeError:  # JSON cannot hold a path that is not Unicode
         return
     if entries != _all(store):
-        files.make_folder(store.state)
-        files.write(store.state / NAME, msgspec.json.format(data, indent=2) + b"\n")
+        provenance.write_document(store.state / NAME, data)
 
 
 def _file(entry: _Entry, images: Path, store: Store) -> Path:
@@ -220,13 +218,6 @@ def _read(store: Store) -> list[_Entry]:
 
 
 def _all(store: Store) -> list[_Entry]:
-    path = store.state / NAME
-    try:
-        return msgspec.json.decode(regular.read(path), type=_Document).images
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise ProvenanceError(str(error.strerror), path=path) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        fix = "delete it, and give derive --captions again"
-        raise ProvenanceError("cannot be read", path=path, fix=fix) from None
+    fix = "delete it, and give derive --captions again"
+    found = provenance.read_document(store.state / NAME, _Document, fix)
+    return found.images if found else []

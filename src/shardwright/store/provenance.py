@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -39,6 +39,7 @@ _ABSENT = {"colour": "as_stored", "fit": "original", "crop": "pixels", "decode":
 _CHOSEN = ("encoders", "fit", "decode")  # settings that flags give
 
 Settings = dict[str, Any]
+T = TypeVar("T")
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,28 +94,36 @@ class _Document(msgspec.Struct):
 def read(derived_dir: Path) -> dict[str, Entry]:
     """Read the entries of a store, by component."""
     path = derived_dir / STATE_FOLDER / NAME
-    try:
-        entries = msgspec.json.decode(regular.read(path), type=_Document).components
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise ProvenanceError(str(error.strerror), path=path) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        fix = "restore it, or delete it to continue with arrays of unknown origin"
-        raise ProvenanceError("cannot be read", path=path, fix=fix) from None
+    fix = "restore it, or delete it to continue with arrays of unknown origin"
+    found = read_document(path, _Document, fix)
+    entries = found.components if found else {}
     if left := [name for name, entry in entries.items() if entry.recompute]:
-        unused = any(entry.recompute == "updating" for entry in entries.values())
-        instead = f", or delete {derived_dir}, of which nothing is in use," * unused
-        raise left_before(f"a recompute or update of {' and '.join(left)}", path, instead)
+        raise left_before(f"a recompute or update of {' and '.join(left)}", path)
     return entries
 
 
-def left_before(what: str, path: Path, instead: str = "") -> UsageError:
+def read_document(path: Path, kind: type[T], fix: str) -> T | None:
+    """Read a file of JSON that is beside the records; None if there is none."""
+    try:
+        return msgspec.json.decode(regular.read(path), type=kind)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ProvenanceError(str(error.strerror), path=path) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise ProvenanceError("cannot be read", path=path, fix=fix) from None
+
+
+def write_document(path: Path, data: bytes, steps: Steps | None = None) -> None:
+    """Write such a file: now, or as one of several steps."""
+    files.make_folder(path.parent)
+    (steps.write if steps else files.write)(path, msgspec.json.format(data, indent=2) + b"\n")
+
+
+def left_before(what: str, path: Path) -> UsageError:
     """Make the error of what an earlier version has begun, and only that version can finish."""
-    fix = f"finish it with that version{instead} and run this again"
-    return UsageError(
-        f"{what}, by an earlier version of Shardwright, is not finished", path=path, fix=fix
-    )
+    what += ", by an earlier version of Shardwright, is not finished"
+    return UsageError(what, path=path, fix="finish it with that version and run this again")
 
 
 def readable(derived_dir: Path) -> dict[str, Entry]:
@@ -127,16 +136,13 @@ def readable(derived_dir: Path) -> dict[str, Entry]:
 
 def write(derived_dir: Path, entries: dict[str, Entry], steps: Steps | None = None) -> None:
     """Write all entries: now, or as one of several steps."""
-    files.make_folder(derived_dir / STATE_FOLDER)
-    text = msgspec.json.format(msgspec.json.encode(_Document(entries), order="sorted"), indent=2)
-    write = steps.write if steps else files.write
-    write(derived_dir / STATE_FOLDER / NAME, text + b"\n")
+    data = msgspec.json.encode(_Document(entries), order="sorted")
+    write_document(derived_dir / STATE_FOLDER / NAME, data, steps)
 
 
 def plain(settings: Settings) -> Settings:
     """Give settings as JSON gives them back, so that they compare equal."""
-    read_back: Settings = msgspec.json.decode(msgspec.json.encode(settings))
-    return read_back
+    return msgspec.json.decode(msgspec.json.encode(settings), type=Settings)
 
 
 def complete(settings: Settings) -> Settings:
@@ -210,7 +216,7 @@ def require_same(
 def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]) -> str:
     """Give the flags that restore the old values of changed settings."""
     words: list[str] = []
-    for key in ("encoders", "fit", "decode"):
+    for key in _CHOSEN:
         were = [entries[name].settings for name, keys in changed.items() if key in keys]
         old = {(complete(was) if key == "decode" else was).get(key) for was in were}
         if len(old) == 1 and not old & {None, _GIVEN}:

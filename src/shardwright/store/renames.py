@@ -24,8 +24,8 @@ from shardwright.storage.paths import absolute
 from shardwright.storage.steps import Steps
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts
+from shardwright.store.journal import Rewrite
 from shardwright.store.records import BadRecordError, Record
-from shardwright.store.rewrite import Rewrite
 from shardwright.store.store import Store, read_recipe, recorded
 
 

@@ -40,12 +40,13 @@ class Stage2:
     arrays: dict[Component, Array]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Repeated:
-    """The ids that occur more than once."""
+    """The ids that occur more than once, in so many lines."""
 
     shared: set[str]  # by more than one image
     last: dict[str, int]  # the number of the last line of each, which counts
+    lines: int = 0
 
 
 def repeated_ids(lines: Iterable[Line]) -> Repeated:
@@ -53,6 +54,7 @@ def repeated_ids(lines: Iterable[Line]) -> Repeated:
     images: dict[str, int] = {}
     repeated = Repeated(set(), {})
     for line in lines:
+        repeated.lines += 1
         try:
             names = records.names(line.data)
             image_id = _image_id(names.image_id, names.image_path)
@@ -153,12 +155,10 @@ def _array(raw: bytes, component: Component, name: str) -> Array:
     from shardwright.store.arrays import values as from_stored
 
     try:
-        values = _nested(len(component.shape)).decode(raw)
+        given = np.array(_nested(len(component.shape)).decode(raw), np.float64)
+        array = stored(given, component)
     except msgspec.MsgspecError:
         raise BadRecordError(f"{name}_invalid") from None
-    try:
-        given = np.array(values, np.float64)
-        array = stored(given, component)
     except ValueError:  # lists of different lengths
         raise BadRecordError(f"{name}_wrong_shape") from None
     if not component.accepts(array.shape):
@@ -195,14 +195,13 @@ def _nested(axes: int) -> msgspec.json.Decoder[Any]:
 
 def _size(own: Record) -> tuple[int, int]:
     """Give height and width, from the image if the record has none."""
-    height, width = own.get("height"), own.get("width")
-    if height is None or width is None:
+    sides: list[Any] = [own.get("height"), own.get("width")]
+    if None in sides:
         found = _image_size(own["image_path"])
-        height = found[0] if height is None else height
-        width = found[1] if width is None else width
-    if any(type(side) is not int or side < 1 for side in (height, width)):
+        sides = [side if given is None else given for given, side in zip(sides, found, strict=True)]
+    if any(type(side) is not int or side < 1 for side in sides):
         raise BadRecordError("size_invalid")
-    return height, width
+    return sides[0], sides[1]
 
 
 def _image_size(path: str) -> tuple[int, int]:

@@ -1,24 +1,32 @@
-"""A store as one value: its paths and its recipe."""
+"""A store as one value: its paths, its recipe, and the identity by which shards know it again.
+
+The identity is made once, of the records that the first complete run leaves, and never changes: not
+with the records, and not in a copy. So it is the same however often that run was interrupted.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import msgspec
+import xxhash
 
 from shardwright import recipes, regular
-from shardwright.errors import ProvenanceError
+from shardwright.errors import DamageError, ProvenanceError
 from shardwright.layout import EMPTY_FOLDER, JSONL_NAME, STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
 from shardwright.recipes.compare import differences
-from shardwright.storage import files, steps
-from shardwright.storage.steps import Steps
-from shardwright.storage.urls import joined
+from shardwright.recipes.split import Split
+from shardwright.storage import files, steps, urls
+from shardwright.storage.urls import Location, joined
 from shardwright.store import provenance
 from shardwright.store.journal import journal_path
+from shardwright.validate import as_text, place, place_or_none
 
+IDENTITY = "identity.json"
 _RECIPE = "recipe.json"
 
 
@@ -110,7 +118,7 @@ class Store:
                 files.sync_folder(folder)
         files.sync_parent(self.folder)
 
-    def record(self, into: Steps | None = None, *, always: bool = False) -> None:
+    def record(self, into: steps.Steps | None = None, *, always: bool = False) -> None:
         """Record the recipe: now, or as one of several steps.
 
         The specification needs no file, unless ``always``.
@@ -132,18 +140,63 @@ def read_recipe(folder: Path) -> Recipe | None:
 
 
 def recorded(folder: Path) -> Recipe | None:
-    """Give the recipe of a store; None if no run of ours has written to it.
-
-    Earlier versions knew only the specification's, and recorded only the fit and the models.
-    """
+    """Give the recipe of a store; None if no run of ours has written to it."""
     if (earlier := folder / STATE_FOLDER / "rearrange.json").exists():
         raise provenance.left_before("renaming or removing images", earlier)
     entries = provenance.readable(folder)
-    if (found := read_recipe(folder)) is not None:
-        return found
     made = (folder / component.folder for component in SPECIFICATION.components)
-    if not entries and not ((folder / STATE_FOLDER).is_dir() and any(map(Path.is_dir, made))):
+    begun = entries or ((folder / STATE_FOLDER).is_dir() and any(map(Path.is_dir, made)))
+    return read_recipe(folder) or (SPECIFICATION if begun else None)
+
+
+class _Identity(msgspec.Struct, frozen=True, kw_only=True):
+    format: Literal["shardwright-identity"] = "shardwright-identity"
+    version: Literal[1] = 1
+    id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+
+
+def read_identity(store: Store) -> str | None:
+    """Give the identity of a store; None if no run has made one yet."""
+    path = store.state / IDENTITY
+    if not path.exists():
         return None
-    fits = {entry.settings["fit"] for entry in entries.values() if "fit" in entry.settings}
-    models = {name: entry.model for name, entry in entries.items() if entry.model is not None}
-    return SPECIFICATION.override(fit=fits.pop() if len(fits) == 1 else None, models=models)
+    try:
+        with files.explained(path):
+            data = regular.read(path)
+        return msgspec.json.decode(data, type=_Identity, strict=True).id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        fix = "restore it from a copy of the store, or delete it and pack with --overwrite"
+        raise DamageError("is damaged", path=path, fix=fix) from None
+
+
+def make_identity(store: Store) -> None:
+    """Give a store its identity, if it has records and none yet; the caller holds the lock."""
+    path = store.state / IDENTITY
+    if path.exists() or not store.jsonl.is_file() or not store.jsonl.stat().st_size:
+        return
+    with files.explained(store.jsonl), regular.unbuffered(store.jsonl) as file:
+        digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+    provenance.write_document(path, msgspec.json.encode(_Identity(id=digest)))
+
+
+class Places(NamedTuple):
+    """A store, the folder of its shards, how the recipe splits them, and its captions."""
+
+    store: Store
+    shards: Location
+    split: Split | None
+    captions: str | None  # the file of captions that the recipe names
+
+
+def find_recipe(given: object) -> RecipeFile:
+    """Read the recipe that ``--recipe`` names, else the one in force."""
+    return recipes.find(None if given is None else as_text("--recipe", given, "a file or a name"))
+
+
+def find_places(recipe: object, derived_dir: object, jsonl: object, shards: object) -> Places:
+    """Find the store and the shard folder of a command; raise if the store has another recipe."""
+    file = find_recipe(recipe)
+    folder = place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir)
+    store = Store.at(folder, place_or_none("--jsonl", jsonl), file)
+    output = urls.place("--output-dir", file.paths["shards"] if shards is None else shards)
+    return Places(store, output, file.split, file.paths.get("captions"))

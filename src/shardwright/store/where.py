@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardwright.errors import UsageError
 from shardwright.store.records import Record
@@ -156,38 +156,46 @@ def fields(condition: Condition) -> Iterator[str]:
             yield from fields(term)
 
 
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    at: int  # where it begins
-    next: int  # where the next one begins
-
-
 class _Parser:
     """Reads one token after the other, each rule by a method."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._depth = text, 0
-        self._token = self._read(0)
+        self._text, self._depth, self._end = text, 0, 0
+        self._advance()
+
+    def _advance(self) -> None:
+        """Read the next token: its kind, its word and where it begins."""
+        match = _TOKEN.match(self._text, self._end)
+        if match is None:
+            rest = self._text[self._end :].lstrip()
+            self._at = len(self._text) - len(rest)
+            if rest[0] in "\"'`":
+                fix = "end it with the quote that it begins with"
+                raise self._error("the quote is not closed", fix)
+            raise self._error("expected text in quotes", "put odd names of columns into backticks")
+        self._kind = str(match.lastgroup)
+        self._word, self._at, self._end = match[self._kind], match.start(self._kind), match.end()
 
     def parse(self) -> Condition:
         """Read all of the text."""
         found = self._some()
-        if self._token.kind != "end":
+        if self._kind != "end":
             raise self._error("expected and/or", "join conditions with and/or")
         return found
 
     def _some(self) -> Condition:
-        terms = [self._all()]
-        while self._take("or"):
-            terms.append(self._all())
-        return terms[0] if len(terms) == 1 else Some(tuple(terms))
+        return self._joined("or", self._all, Some)
 
     def _all(self) -> Condition:
-        terms = [self._one()]
-        while self._take("and"):
-            terms.append(self._one())
-        return terms[0] if len(terms) == 1 else All(tuple(terms))
+        return self._joined("and", self._one, All)
+
+    def _joined(
+        self, word: str, read: Callable[[], Condition], kind: type[All] | type[Some]
+    ) -> Condition:
+        terms = [read()]
+        while self._take(word):
+            terms.append(read())
+        return terms[0] if len(terms) == 1 else kind(tuple(terms))
 
     def _one(self) -> Condition:
         self._depth += 1
@@ -212,69 +220,55 @@ class _Parser:
                 values.append(self._value())
             self._need(")")
             return In(field, tuple(values))
-        sign = self._token.text
-        if self._token.kind != "sign" or sign not in _SIGNS:
+        sign = self._word
+        if self._kind != "sign" or sign not in _SIGNS:
             raise self._error("expected a comparison", f"write one of {' '.join(_SIGNS)} in")
-        self._token = self._read(self._token.next)
-        there = self._token
+        self._advance()
+        word, at = self._word, self._at
         value = self._value()
         if sign.endswith("~") and (fault := _pattern_fault(value)):
-            fix = 'give a regular expression, for example "cat|dog"'
-            raise self._error(fault, fix, there)
+            raise self._error(fault, 'give a regular expression, for example "cat|dog"', at)
         if sign in _ORDERS and (value is None or isinstance(value, bool)):
-            raise self._error(f"{there.text} has no order", "use = or !=", there)
+            raise self._error(f"{word} has no order", "use = or !=", at)
         return Compare(field, "=" if sign == "==" else sign, value)
 
     def _field(self) -> str:
-        kind, text, *_ = self._token
-        if kind == "column":
-            name = text[1:-1].replace("``", "`")
-        elif kind == "word" and text.lower() not in _KEYWORDS:
-            name = ALIASES.get(text, text)
+        if self._kind == "column":
+            name = self._word[1:-1].replace("``", "`")
+        elif self._kind == "word" and self._word.lower() not in _KEYWORDS:
+            name = ALIASES.get(self._word, self._word)
         else:
             raise self._error("expected the name of a field", "write for example width >= 512")
-        self._token = self._read(self._token.next)
+        self._advance()
         return name
 
     def _value(self) -> Value:
-        kind, text, *_ = self._token
-        if kind == "word" and text.lower() in _CONSTANTS:
-            value = _CONSTANTS[text.lower()]
-        elif kind == "number" and math.isfinite(float(text)):
-            value = _number(text)
+        kind, word = self._kind, self._word
+        if kind == "word" and word.lower() in _CONSTANTS:
+            value = _CONSTANTS[word.lower()]
+        elif kind == "number" and math.isfinite(float(word)):
+            value = _number(word)
         elif kind == "text":
-            value = re.sub(rf"\\([\\{text[0]}])", r"\1", text[1:-1])
+            value = re.sub(rf"\\([\\{word[0]}])", r"\1", word[1:-1])
         else:
             fix = 'write a number, "text", true, false or null'
             raise self._error("expected a value", fix)
-        self._token = self._read(self._token.next)
+        self._advance()
         return value
 
-    def _take(self, text: str) -> bool:
+    def _take(self, word: str) -> bool:
         """Go on if this word or sign is next."""
-        found = self._token.kind in ("word", "sign") and self._token.text.lower() == text
+        found = self._kind in ("word", "sign") and self._word.lower() == word
         if found:
-            self._token = self._read(self._token.next)
+            self._advance()
         return found
 
-    def _need(self, text: str) -> None:
-        if not self._take(text):
-            raise self._error(f"expected {text}", f"write {text} here")
+    def _need(self, word: str) -> None:
+        if not self._take(word):
+            raise self._error(f"expected {word}", f"write {word} here")
 
-    def _read(self, at: int) -> _Token:
-        match = _TOKEN.match(self._text, at)
-        if match is None:
-            at += len(self._text[at:]) - len(self._text[at:].lstrip())
-            odd = self._text[at]
-            what, fix = "expected text in quotes", "put odd names of columns into backticks"
-            if odd in "\"'`":
-                what, fix = "the quote is not closed", "end it with the quote that it begins with"
-            raise self._error(what, fix, _Token("", odd, at, at))
-        kind = str(match.lastgroup)
-        return _Token(kind, match[kind], match.start(kind), match.end())
-
-    def _error(self, what: str, fix: str, token: _Token | None = None) -> UsageError:
-        at = (token or self._token).at
+    def _error(self, what: str, fix: str, at: int | None = None) -> UsageError:
+        at = self._at if at is None else at
         rest = self._text[at : at + _SHOWN]
         place = f"at character {at + 1}, {rest!r}" if rest else "at its end"
         return UsageError(f"--where: {what} {place}", fix=fix)
@@ -294,16 +288,14 @@ def _pattern_fault(value: Value) -> str | None:
 
 def _alike(have: object, value: Value) -> tuple[Any, Any] | None:
     """Give what a record has and a value as one type, or None: a CSV has only texts."""
-    pair = _as(have, value), _as(value, have)
-    kinds = set(map(_kind, pair))
-    return pair if len(kinds) == 1 and None not in kinds else None
+    one, other = _as(have, value), _as(value, have)
+    return (one, other) if (kind := _kind(one)) is not None and kind is _kind(other) else None
 
 
 def _kind(one: object) -> type | None:
     """Give the type that a value is compared as; a bool is no number."""
-    kinds = (bool, float, str)
-    number = isinstance(one, int) and not isinstance(one, bool)
-    return float if number else next((kind for kind in kinds if isinstance(one, kind)), None)
+    kind = type(one)
+    return float if kind is int else kind if kind in (bool, float, str) else None
 
 
 def _as(one: object, other: object) -> object:
@@ -330,9 +322,7 @@ def _value(value: Value) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
-    if value is None or isinstance(value, bool):
-        return next(name for name, one in _CONSTANTS.items() if one is value)
-    return repr(value)
+    return next((name for name, one in _CONSTANTS.items() if one is value), repr(value))
 
 
 def _inner(term: Condition, lower: tuple[type, ...]) -> str:

@@ -64,7 +64,7 @@ def verify(
     from shardwright.engine.ray import ray_of, tasks_on
     from shardwright.storage.place import place_at
     from shardwright.store.folders import is_store
-    from shardwright.store.places import find_recipe
+    from shardwright.store.store import find_recipe
 
     require_switches(read_data=read_data, loaders=loaders)
     file = find_recipe(recipe)

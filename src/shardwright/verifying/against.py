@@ -30,11 +30,11 @@ from shardwright.storage.files import absence
 from shardwright.storage.objects import Object
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, relative_name
-from shardwright.store import commands, content, identity, npy, provenance, records
+from shardwright.store import commands, content, npy, provenance, records
 from shardwright.store.findings import NOT_COMPARED, OUTDATED, Finding
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
-from shardwright.store.store import Store
+from shardwright.store.store import Store, read_identity
 from shardwright.verifying.sample import MemberData
 
 PACK_AGAIN = "pack again with --overwrite"
@@ -163,7 +163,7 @@ def update(store: Store, folder: Location, packed: Manifest) -> str:
 def _is_of_another(packed: Manifest, store: Store) -> bool:
     """Whether the shards were packed from another store, which pack would not replace."""
     known = consistency.store_ids(packed)
-    return bool(known) and identity.read(store) not in known
+    return bool(known) and read_identity(store) not in known
 
 
 def left_out(

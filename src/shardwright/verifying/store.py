@@ -24,7 +24,6 @@ from shardwright.store import (
     array_faults,
     facts,
     folders,
-    identity,
     records,
     rules,
 )
@@ -32,7 +31,7 @@ from shardwright.store.array_faults import ArrayCounts, Expected
 from shardwright.store.commands import Commands
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.records import Line, Record
-from shardwright.store.store import Store
+from shardwright.store.store import IDENTITY, Store, read_identity
 
 _NOTE_EVERY = 100  # batches between two lines of a log
 
@@ -49,9 +48,9 @@ def verify_store(
     rows = [row for row, component in enumerate(components) if store.arrays(component).is_dir()]
     checked = _check_arrays(store, samples, rows, read_data, engine, progress)
     try:
-        identity.read(store)
+        read_identity(store)
     except DamageError as error:
-        path, fix = store.state / identity.NAME, error.fix or ""
+        path, fix = store.state / IDENTITY, error.fix or ""
         findings.append(Finding("identity_damaged", str(path), None, error.what, fix))
     for row, component in enumerate(components):
         if samples.ids and row not in rows:  # one finding, not one per record

@@ -37,7 +37,7 @@ def index(
     """
     # Here, so that the package and --help are imported quickly.
     from shardwright.shards.loaders.indexes import write_indexes
-    from shardwright.store.places import find_recipe
+    from shardwright.store.store import find_recipe
 
     require_switches(remove=remove)
     folder = place("shards", find_recipe(recipe).paths["shards"] if shards is None else shards)
