@@ -6,8 +6,9 @@ The images may have moved since: what counts is how a path ends, and then the na
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -38,9 +39,8 @@ def path_of(record: Record) -> str:
 def recorded_hash(folder: Location, entry: ShardEntry, number: int) -> str | None:
     """Read the hash of the image that a sample was made from; None if it is not on record."""
     with suppress(DamageError, InputMissingError):  # which the check of the shard reports
-        if entry.records_xxh3:
-            lines = records.load(folder, entry.path, entry.records_xxh3)
-            return next((facts.image_xxh3 for _, facts in islice(lines, number, None)), None)
+        lines = records.load(folder, entry.path, entry.records_xxh3)
+        return next((facts.image_xxh3 for _, facts in islice(lines, number, None)), None)
     return None
 
 
@@ -74,28 +74,23 @@ def find(root: Path, wanted: Collection[Wanted], progress: Progress) -> dict[str
     found: dict[str, Extent] = {}
     members: dict[str, dict[str, str]] = {}  # by tar, and by member: the recorded path
 
-    def choose(image: Wanted, files: Iterable[str], holders: Iterable[str]) -> bool:
-        """Choose the first of the files that may be an image, or of the tars that may hold it."""
-        _, member = _split(image.path)
-        if file := next(filter(image.is_at, files), None):
+    def choose(image: Wanted, files_of: Callable[[str], Iterable[str]]) -> bool:
+        """Choose the first file that may be an image, or the first tar that may hold it."""
+        tar, member = _split(image.path)
+        if file := next(filter(image.is_at, files_of(image.path)), None):
             found[image.path] = file
             return True
-        for tar in holders:
-            if image.is_at(f"{tar}/{member}"):
-                members.setdefault(tar, {})[member] = image.path
+        for holder in files_of(tar):
+            if image.is_at(f"{holder}/{member}"):
+                members.setdefault(holder, {})[member] = image.path
                 return True
         return False
 
-    elsewhere = [
-        image
-        for image in dict.fromkeys(wanted)
-        if not choose(image, _below(root, image.path), _below(root, _split(image.path)[0]))
-    ]
-    names = _by_name(root, elsewhere, progress) if elsewhere else {}
-    for image in elsewhere:
-        paths = (image.path, _split(image.path)[0])
-        files, tars_ = (names.get(os.path.basename(path), []) for path in paths)
-        choose(image, files if len(files) == 1 else [], tars_ if len(tars_) == 1 else [])
+    missing = [image for image in dict.fromkeys(wanted) if not choose(image, partial(_below, root))]
+    if missing:
+        names = _by_name(_listed(root, progress))
+        for image in missing:
+            choose(image, lambda path: names.get(os.path.basename(path), []))
     for tar, paths_of in members.items():
         for sample in tars.samples(tar):
             if isinstance(sample, TarSample) and sample.image.name in paths_of:
@@ -125,27 +120,22 @@ def _candidates(root: Path, path: str) -> Iterator[str]:
         yield os.path.join(root, *parts[start:])
 
 
-def _by_name(root: Path, images: Iterable[Wanted], progress: Progress) -> dict[str, list[str]]:
-    """List the images and tars below the root that have the names of these."""
-    paths = (path for image in images for path in (image.path, _split(image.path)[0]))
-    wanted = {os.path.basename(path) for path in paths}
+def _by_name(files: Iterable[str]) -> dict[str, list[str]]:
+    """Group files by name; those of one name are in several folders, so it tells nothing."""
     names: dict[str, list[str]] = {}
-    for file in _listed(root, progress):
-        if (name := os.path.basename(file)) in wanted:
-            names.setdefault(name, []).append(file)
-    return names
+    for file in files:
+        names.setdefault(os.path.basename(file), []).append(file)
+    return {name: found for name, found in names.items() if len(found) == 1}
 
 
 def _listed(root: Path, progress: Progress) -> list[str]:
     """List the images and tars below the root; raise if there are none, or only shards."""
-    found: list[str] = []
     with suppress(InputMissingError):
         (listed,) = inputs.find([root], progress)
-        folders = {os.path.dirname(os.path.dirname(tar)) for tar in listed.tars}
-        ours = {folder for folder in folders if is_packed(Path(folder))}
-        found += (source.path for source in listed.images if not source.fault)
-        found += (t for t in listed.tars if os.path.dirname(os.path.dirname(t)) not in ours)
-    if not found:
-        what = "is no store, and has no images and no tars of images"
-        raise InputMissingError(what, path=root, fix=_GIVE)
-    return found
+        above = {tar: Path(tar).parent.parent for tar in listed.tars}
+        ours = {folder for folder in set(above.values()) if is_packed(folder)}
+        found = [source.path for source in listed.images if not source.fault]
+        if found := [*found, *(tar for tar, folder in above.items() if folder not in ours)]:
+            return found
+    what = "is no store, and has no images and no tars of images"
+    raise InputMissingError(what, path=root, fix=_GIVE)

@@ -31,15 +31,21 @@ def with_layout(way: str, settings: PackSettings | None) -> str:
     return " ".join([way, *map(quoted, flags)])
 
 
-def elsewhere(settings: PackSettings, folder: Location | None) -> str:
-    """Spell all flags, for another folder, which keeps nothing.
+def with_flags(
+    way: str, settings: PackSettings | None, lists: Location | None, *, can_replace: bool
+) -> str:
+    """Spell a way of writing all of a folder again, with the flags that lose nothing.
 
-    ``folder`` is the one that lists of ids are named from; None if it is not known. The groups of a
-    split at a URL have an absolute path.
+    Where nothing can be replaced, it is written to another folder, which keeps nothing. ``lists``
+    is the folder that lists of ids are named from; None if it is not known. The groups of a split
+    at a URL have an absolute path.
     """
-    flags = settings.flags(folder or Path(), Path())
-    if folder is None:
-        lists = {n: None for n in CONDITIONS if isinstance(getattr(settings, n), IdsFile)}
-        files = [word for name in lists for word in (CONDITIONS[name], "FILE")]
-        flags = [*msgspec.structs.replace(settings, **lists).flags(Path(), Path()), *files]
-    return " ".join(map(quoted, flags))
+    if can_replace:
+        return with_layout(way, settings)
+    flags = settings.flags(lists or Path(), Path()) if settings else []
+    if settings and lists is None:
+        named = [n for n in CONDITIONS if isinstance(getattr(settings, n), IdsFile)]
+        others = msgspec.structs.replace(settings, **dict.fromkeys(named))
+        files = [word for name in named for word in (CONDITIONS[name], "FILE")]
+        flags = [*others.flags(Path(), Path()), *files]
+    return " ".join(["to another URL with" if flags else "to another URL", *map(quoted, flags)])

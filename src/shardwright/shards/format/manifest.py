@@ -55,7 +55,7 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     xxh3: str
     sha256: str | None = None
     index_xxh3: str
-    records_xxh3: str | UnsetType = UNSET  # of its records in one file; earlier versions had none
+    records_xxh3: str  # of its records in one file
 
 
 class IdsFile(msgspec.Struct, frozen=True):
@@ -138,14 +138,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its shards were built, without a store."""
         return self.build is not UNSET
 
-    @property
-    def inputs(self) -> tuple[str, ...] | None:
-        """Name what a build was made from, as far as it says; None of a pack."""
-        if isinstance(self.build, UnsetType):
-            return None
-        given = self.build.get("inputs")
-        return tuple(map(str, given)) if isinstance(given, list) else ()
-
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All shards of a folder and the runs that made them."""
@@ -162,7 +154,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return SPECIFICATION if isinstance(self.recipe, UnsetType) else self.recipe
 
     def empties(self) -> dict[str, str]:
-        """Give the xxh3 of each member for the empty caption; none in earlier manifests."""
+        """Give the xxh3 of each member for the empty caption; none if the store had none."""
         return {} if isinstance(self.empty, UnsetType) else self.empty
 
     def jsonls(self) -> list[str]:

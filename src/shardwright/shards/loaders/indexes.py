@@ -163,29 +163,23 @@ def write_indexes(folder: Location, chosen: list[str], remove: bool) -> IndexSum
     if not remove and not (listed and listed.shards):
         fix = "pack or build it, or finish that: pack with --resume, or the same build again"
         raise InputMissingError("has no manifest", path=folder, fix=fix)
-    written, removed = [], list[str]()
+    written, removed = list[str](), list[str]()
     with place_at(folder).lease():
-        there = _content(folder / CARD_NAME) if "hf" in chosen and not remove else None
-        if there is not None and not card.is_ours(there):
-            raise _not_ours(folder / CARD_NAME)
         record = _read_record(folder)
+        _remove_half_written(folder, chosen)
+        sealed = {} if listed is None else _seal(Packed(folder, listed), chosen, record)
         try:
             for name in chosen:
-                _remove_half_written(folder, name)
-                known = record.setdefault(name, {})
-                old = set(known)
+                known, new = record.setdefault(name, {}), sealed.get(name, {})
+                old = sorted(known.keys() - new.keys())
+                for path, checksum in new.items():
+                    known[path] = f"{known.get(path, '')} {checksum}".strip()
+                _save_record(folder, record)
                 if listed is not None:
-                    packed = Packed(folder, listed)
-                    sealed = _seal(packed, name, known)
-                    for path, checksum in sealed.items():
-                        known[path] = f"{known.get(path, '')} {checksum}".strip()
-                    _save_record(folder, record)
-                    for path in _publish(packed, name, sealed):
-                        known[path] = sealed[path]
-                    _sync_folders(folder, sealed)
-                    written += sealed
-                    old.difference_update(sealed)
-                removed += _remove(folder, sorted(old), known)
+                    _publish(Packed(folder, listed), name, new)
+                known |= new
+                written += new
+                removed += _remove(folder, old, known)
         finally:
             _save_record(folder, record)
     return IndexSummary(str(folder), chosen, written, sorted(removed))
@@ -228,6 +222,8 @@ def renewed(path: Location, data: bytes) -> bytes:
     """Give the new contents of a file; in a card only our parts change."""
     if path.name != CARD_NAME or (there := _content(path)) is None:
         return data
+    if not card.is_ours(there):
+        raise _not_ours(path)
     return card.renewed(there, data)
 
 
@@ -256,35 +252,36 @@ def _not_ours(path: Location) -> UsageError:
     return UsageError(what, path=path, fix="move it away first")
 
 
-def _seal(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
-    """Write the files of a loader under temporary names; give their checksums."""
-    folder, sealed = packed.folder, dict[str, str]()
+def _seal(packed: Packed, chosen: list[str], record: Record) -> dict[str, dict[str, str]]:
+    """Write the files of loaders under temporary names; give their checksums, by loader."""
+    folder, sealed = packed.folder, dict[str, dict[str, str]]()
     try:
-        for name, new in LOADERS[loader].write(packed):
-            path = folder / name
-            data = renewed(path, new)
-            there = _content(path)
-            ours = there in (None, data) or _is_ours(there, known.get(name, ""))
-            if name != CARD_NAME and not ours:
-                raise _not_ours(path)
-            files.prepare(path, data)
-            sealed[name] = xxhash.xxh3_64_hexdigest(data)
+        for loader in chosen:
+            known, sealed[loader] = record.get(loader, {}), {}
+            for name, new in LOADERS[loader].write(packed):
+                path = folder / name
+                data, there = renewed(path, new), _content(path)
+                if there not in (None, data) and not _is_ours(name, there, known):
+                    raise _not_ours(path)
+                files.prepare(path, data)
+                sealed[loader][name] = xxhash.xxh3_64_hexdigest(data)
     except BaseException:
         with suppress(StorageError):  # the error that brought us here is the one to report
-            _remove_half_written(folder, loader)
+            _remove_half_written(folder, chosen)
         raise
     return sealed
 
 
-def _publish(packed: Packed, loader: str, sealed: Iterable[str]) -> Iterator[str]:
+def _publish(packed: Packed, loader: str, sealed: Iterable[str]) -> None:
     """Give the sealed files their names."""
     made = LOADERS[loader].write(packed)  # again, where nothing could be prepared
     for name in sealed:
-        files.release(packed.folder / name, partial(_made, packed.folder / name, name, made))
-        yield name
+        path = packed.folder / name
+        files.release(path, partial(_made, path, name, made))
+    _sync_folders(packed.folder, sealed)
 
 
-def _made(path: Location, name: str, made: Iterator[tuple[str, bytes]]) -> bytes:
+def _made(path: Location, name: str, made: Iterator[File]) -> bytes:
     return renewed(path, next(data for each, data in made if each == name))
 
 
@@ -293,11 +290,11 @@ def _sync_folders(folder: Location, names: Iterable[str]) -> None:
         files.sync_folder(parent)
 
 
-def _remove_half_written(folder: Location, loader: str) -> None:
+def _remove_half_written(folder: Location, chosen: Iterable[str]) -> None:
     """Remove the temporary files of a killed run, where there are any."""
-    place, patterns = place_at(folder), (_RECORD, *LOADERS[loader].owns)
+    place, owned = place_at(folder), [_RECORD, *(p for name in chosen for p in LOADERS[name].owns)]
     if place.can_replace:
-        for name in place.matching([pattern + files.TMP_SUFFIX for pattern in patterns]):
+        for name in place.matching([pattern + files.TMP_SUFFIX for pattern in owned]):
             files.remove(folder / name)
 
 
@@ -308,8 +305,11 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     )
 
 
-def _is_ours(there: bytes, checksums: str) -> bool:
-    return xxhash.xxh3_64_hexdigest(there) in checksums.split()
+def _is_ours(name: str, there: bytes, known: dict[str, str]) -> bool:
+    """Whether a file is as we wrote it; of a card, whether our parts are."""
+    if name == CARD_NAME:
+        return card.is_ours(there)
+    return xxhash.xxh3_64_hexdigest(there) in known.get(name, "").split()
 
 
 def _remove(folder: Location, names: Iterable[str], known: dict[str, str]) -> list[str]:
@@ -317,8 +317,7 @@ def _remove(folder: Location, names: Iterable[str], known: dict[str, str]) -> li
     for name in names:
         path = folder / name
         if (there := _content(path)) is not None:
-            ours = _is_ours(there, known[name])
-            if not (card.is_untouched(there) if name == CARD_NAME else ours):
+            if not _is_ours(name, there, known) or (name == CARD_NAME and card.is_edited(there)):
                 raise _not_ours(path)
             files.remove(path)
             removed.append(name)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import xxhash
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from shardwright.errors import DamageError, InputMissingError
@@ -21,10 +22,10 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format import index, manifest, tarread
-from shardwright.shards.format.again import complete, elsewhere, with_layout
+from shardwright.shards.format.again import complete, with_flags
 from shardwright.shards.format.index import Member, ShardIndex
 from shardwright.shards.format.keys import keys
-from shardwright.shards.format.manifest import PackSettings
+from shardwright.shards.format.manifest import PackSettings, ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets, existing_shards
 from shardwright.shards.format.parts import require_no_parts
 from shardwright.shards.format.tarread import Fault
@@ -42,22 +43,15 @@ Places = NDArray[np.int64]
 Marks = NDArray[np.uint64]
 
 
-@dataclass(frozen=True)
-class Shard:
-    """A shard when the folder was opened."""
+class Shard(ShardEntry, frozen=True, kw_only=True):
+    """A shard when the folder was opened; without a manifest its checksums are blank."""
 
-    path: str  # below the folder
-    bucket: str
-    samples: int
-    bytes: int
-    index_xxh3: str | None = None  # None where it has no index
     stamp: Stamp | None = None  # changes when it is replaced or written to; None if unknown
-    records_xxh3: str | None = None  # None where its records are in no file of their own
 
     @property
     def checksum(self) -> str | None:
         """Tell it from another of the same name: by its index."""
-        return self.index_xxh3
+        return self.index_xxh3 or None
 
 
 Contents = tuple[Shard, tuple[str, ...], Places, Sequence[str]]  # with its members and keys
@@ -76,16 +70,14 @@ class Catalog:
     recipe: Recipe | None = None  # unknown if scanned, and so is what follows
     components: Mapping[str, ComponentInfo] = field(default_factory=dict)
     empty: Mapping[str, str] = field(default_factory=dict)  # the xxh3 of each file
-    built_from: tuple[str, ...] | None = None  # the inputs of a build; None of a pack
+    is_build: bool = False  # whether it was built, without a store
     settings: PackSettings | None = None  # that write all of it again
 
     def again(self, folder: Folder) -> str:
         """Say how to write its folder, or URL, again; nothing that was excluded comes back."""
-        how = "pack again" if self.built_from is None else "build again"
-        if folder.can_replace:
-            return f"{how} with {with_layout('--overwrite', self.settings)}"
-        flags = elsewhere(self.settings, None) if self.settings else ""
-        return f"{how} to another URL" + (f" with {flags}" if flags else "")
+        way, replaced = "with --overwrite", folder.can_replace
+        how = with_flags(way, self.settings, None, can_replace=replaced)
+        return f"{'build' if self.is_build else 'pack'} again {how}"
 
     def shard_of(self, number: int) -> Shard:
         """Find the shard of a sample."""
@@ -131,17 +123,7 @@ def open_catalog(folder: Folder) -> Catalog:
         if stamp is not None and stamp[2] != entry.bytes:
             what = f"has {stamp[2]:,} bytes, but the manifest says {entry.bytes:,}"
             raise DamageError(what, path=f"{folder.name}/{entry.path}", fix=COPY)
-        shards.append(
-            Shard(
-                entry.path,
-                entry.bucket,
-                entry.samples,
-                entry.bytes,
-                entry.index_xxh3,
-                stamp,
-                entry.records_xxh3 or None,
-            )
-        )
+        shards.append(Shard(**asdict(entry), stamp=stamp))
     catalog = _catalog(folder, (_contents(*one) for one in _indexes(folder, shards)))
     recipe = found.samples_of()
     if catalog.members != recipe.suffixes:
@@ -152,14 +134,14 @@ def open_catalog(folder: Folder) -> Catalog:
         recipe=recipe,
         components=components_of(found),
         empty=found.empties(),
-        built_from=found.runs[-1].inputs,
+        is_build=found.runs[-1].is_build,
         settings=complete(found.runs[-1].settings, [found]),
     )
 
 
 def read_ids(folder: Folder, catalog: Catalog) -> list[str] | None:
     """Read the image ids of all samples from the indexes; None if there are no indexes."""
-    if any(shard.index_xxh3 is None for shard in catalog.shards):
+    if catalog.recipe is None:
         return None
     return [i for _, found in _indexes(folder, catalog.shards) for i in found.head.ids]
 
@@ -181,8 +163,7 @@ def _contents(shard: Shard, found: ShardIndex) -> Contents:
 
 
 def _catalog(folder: Folder, found: Iterable[Contents]) -> Catalog:
-    shards: list[Shard] = []
-    firsts, samples = [], 0
+    shards, firsts, samples = list[Shard](), list[int](), 0
     tables, marks = [], []
     members: tuple[str, ...] = ()
     for shard, names, places, known_as in found:
@@ -247,5 +228,8 @@ def _scan_shard(folder: Folder, place: Path, bucket: str, path: str) -> Contents
                 what = f"{which}: {fault.what}" if which else fault.what
                 fix = "pack it again, or remove it"
                 raise DamageError(what, path=f"{folder.name}/{path}", fix=fix)
-        shard = Shard(path, bucket, len(found), file.size, None, stamp)
+        size = file.size
+    checksums = dict.fromkeys(("xxh3", "index_xxh3", "records_xxh3"), "")
+    samples = len(found)
+    shard = Shard(path=path, bucket=bucket, samples=samples, bytes=size, stamp=stamp, **checksums)
     return shard, members, np.array(places, np.int64), found
