@@ -85,7 +85,7 @@ class Source:
                 expected[mask.suffix] = mask_member(record, mask) if valid else None
             for suffix, data in expected.items():
                 place = places.get(suffix)
-                if place and data != place.first(place.size):
+                if place and data != place.read(place.size, 0):
                     what = f"differs from the record in {self.store.jsonl}"
                     yield Fault("record_differs", what, suffix), None
         for component in recipe.components:

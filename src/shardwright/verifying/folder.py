@@ -19,7 +19,7 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.packing.outdated import newer
 from shardwright.progress import Milestones, Progress, quantity
 from shardwright.recipes import SPECIFICATION
-from shardwright.shards.format import consistency, manifest, sums
+from shardwright.shards.format import consistency, manifest
 from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.empty import empty_faults, empty_folder, empty_members, empty_name
 from shardwright.shards.format.index import INDEX_FOLDER
@@ -31,7 +31,6 @@ from shardwright.shards.format.manifest import (
     ShardEntry,
     Unfinished,
 )
-from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.format.parts import is_packed
 from shardwright.storage.files import TMP_SUFFIX, read_existing
 from shardwright.storage.place import place_at
@@ -146,23 +145,18 @@ def _contradictions(folder: Location, packed: Manifest) -> Iterator[Finding]:
         yield _finding("manifest_wrong", MANIFEST_NAME, what, f"restore it from a copy, or {how}")
     for what in consistency.mixed_runs(packed):
         yield _finding("mixed_components", MANIFEST_NAME, what, how)
-    path = folder / STATE_FOLDER / sums.SHA256_NAME
-    found = read_existing({sums.SHA256_NAME: path}).get(sums.SHA256_NAME)
-    if found != sums.sha256_sums(packed):
+    path = folder / STATE_FOLDER / manifest.SHA256_NAME
+    found = read_existing({manifest.SHA256_NAME: path}).get(manifest.SHA256_NAME)
+    if found != manifest.sha256_sums(packed):
         what = "is missing" if found is None else "differs from the manifest"
         fix = _BUILD_AGAIN if is_build else f"{_RESUME} --sha256"
-        yield _finding("sha256_differs", sums.SHA256_NAME, what, fix)
+        yield _finding("sha256_differs", manifest.SHA256_NAME, what, fix)
 
 
 def _no_manifest(folder: Location) -> Finding:
     if (folder / STATE_FOLDER / INDEX_FOLDER).exists():
         what = "is missing, although shards have indexes"
         return _finding("manifest_missing", MANIFEST_NAME, what, PACK_AGAIN)
-    above, bucket = folder.resolve().parent, folder.resolve().name.removeprefix(bucket_folder(""))
-    if bucket in existing_buckets(above) and (above / STATE_FOLDER / MANIFEST_NAME).is_file():
-        what = "is part of a shard folder, whose manifest is not checked"
-        fix = f"verify {above}, which also finds missing and changed shards"
-        return Finding("part", str(folder), None, what, fix, damage=False)
     what = "has no manifest, so missing shards and changed bytes cannot be detected"
     fix = f"copy {STATE_FOLDER} along with the shards, or pack again"
     return Finding("no_manifest", str(folder), None, what, fix, damage=False)
@@ -278,8 +272,7 @@ def _check_empty(
     for suffix, checksum in listed.items():
         name = empty_name(suffix)
         if suffix not in there:
-            what = "is missing, but the manifest lists it"
-            yield Finding("empty_missing", name, None, what, fix)
+            yield Finding("empty_missing", name, None, "is missing, but the manifest lists it", fix)
         elif xxhash.xxh3_64_hexdigest(there[suffix]) != checksum:
             what = "its bytes are not those that were written"
             yield Finding("empty_differs", name, None, what, fix)

@@ -42,8 +42,7 @@ from shardwright.store.records import CROP, BadRecordError, Record
 from shardwright.text import shown
 from shardwright.verifying import originals
 from shardwright.verifying.originals import Wanted, path_of
-from shardwright.verifying.remaking import Made, Remaker, made_by
-from shardwright.verifying.rounding import difference
+from shardwright.verifying.remaking import Made, Remaker, difference, made_by
 
 _MOST = 100  # findings per shard
 _DAMAGED = "its data is damaged"

@@ -19,10 +19,12 @@ from shardwright.engine import Engine
 from shardwright.errors import DamageError
 from shardwright.packing.targets import recorded
 from shardwright.progress import Progress, quantity
-from shardwright.shards.format import again, manifest
+from shardwright.shards.format import manifest
+from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.manifest import Manifest
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
+from shardwright.store.commands import quoted
 from shardwright.store.findings import (
     ALIKE,
     FAIL,
@@ -104,18 +106,24 @@ def with_loaders(
 
 
 def complete_fixes(found: VerifyReport, target: Location, store: Path | None) -> VerifyReport:
-    """Complete the fixes that write all again, with the flags of the last run that none keeps.
+    """Complete the fixes that write all again, with the flags of the last run that lose nothing.
 
-    ``store`` is the one that the shards were compared with, if any.
+    At a URL nothing is replaced: all goes to another one, which keeps nothing. ``store`` is the one
+    that the shards were compared with, if any.
     """
     if not any(_WAY.search(one.fix) for one in found.findings):
         return found
     run, settings = recorded(target) or (None, None)
-    folder = target if run and run.is_build else store  # that its lists are named from
-    can_replace = place_at(target).can_replace
+    elsewhere = "to another URL"
+    if settings is not None:
+        # The folder that lists of ids are named from, if it is known.
+        folder = target if run and run.is_build else store or Path("DERIVED_DIR")
+        flags = " ".join(map(quoted, settings.flags(folder, Path())))
+        elsewhere += f" with {flags}" if flags else ""
 
     def complete(way: re.Match[str]) -> str:
-        return again.with_flags(way[0], settings, folder, can_replace=can_replace)
+        can_replace = place_at(target).can_replace
+        return with_layout(way[0], settings) if can_replace else elsewhere
 
     fixed = [replace(one, fix=_WAY.sub(complete, one.fix)) for one in found.findings]
     return replace(found, findings=fixed)

@@ -112,8 +112,7 @@ class Checker:
         except StorageError:
             raise
         except ShardwrightError as error:
-            what = f"its index cannot be used ({error.path}: {error.what})"
-            yield Fault("index_damaged", what)
+            yield Fault("index_damaged", f"its index cannot be used ({error.path}: {error.what})")
         stated = shard.head if shard else entry
         if stated is not None:
             yield from self._records(task.path, stated.records_xxh3)

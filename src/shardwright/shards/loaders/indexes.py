@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
@@ -17,7 +16,7 @@ from pathlib import PurePosixPath
 import msgspec
 import xxhash
 
-from shardwright.errors import DamageError, InputMissingError, StorageError, UsageError
+from shardwright.errors import DamageError, InputMissingError, UsageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.shards.format import manifest
@@ -164,21 +163,23 @@ def write_indexes(folder: Location, chosen: list[str], remove: bool) -> IndexSum
         fix = "pack or build it, or finish that: pack with --resume, or the same build again"
         raise InputMissingError("has no manifest", path=folder, fix=fix)
     written, removed = list[str](), list[str]()
+    packed = Packed(folder, listed) if listed else None
     with place_at(folder).lease():
+        place_at(folder).discard(_RECORD)  # left half written by a killed run
         record = _read_record(folder)
-        _remove_half_written(folder, chosen)
-        sealed = {} if listed is None else _seal(Packed(folder, listed), chosen, record)
+        sums = {name: _checked(packed, name, record.get(name, {})) for name in chosen}
         try:
             for name in chosen:
-                known, new = record.setdefault(name, {}), sealed.get(name, {})
-                old = sorted(known.keys() - new.keys())
-                for path, checksum in new.items():
+                known = record.setdefault(name, {})
+                old = sorted(known.keys() - sums[name].keys())
+                for path, checksum in sums[name].items():
                     known[path] = f"{known.get(path, '')} {checksum}".strip()
                 _save_record(folder, record)
-                if listed is not None:
-                    _publish(Packed(folder, listed), name, new)
-                known |= new
-                written += new
+                for path, data in LOADERS[name].write(packed) if packed else ():
+                    files.make_folder((folder / path).parent)
+                    files.write(folder / path, renewed(folder / path, data))
+                    known[path] = sums[name][path]
+                written += sums[name]
                 removed += _remove(folder, old, known)
         finally:
             _save_record(folder, record)
@@ -215,7 +216,10 @@ def _read_record(folder: Location) -> Record:
 
 def _is_file_of(loader: str, name: str) -> bool:
     """Whether a path is one of those that we write for a loader."""
-    return is_below(name) and _matches(name, LOADERS[loader].owns)
+    return is_below(name) and any(
+        PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/")
+        for pattern in LOADERS[loader].owns
+    )
 
 
 def renewed(path: Location, data: bytes) -> bytes:
@@ -252,57 +256,16 @@ def _not_ours(path: Location) -> UsageError:
     return UsageError(what, path=path, fix="move it away first")
 
 
-def _seal(packed: Packed, chosen: list[str], record: Record) -> dict[str, dict[str, str]]:
-    """Write the files of loaders under temporary names; give their checksums, by loader."""
-    folder, sealed = packed.folder, dict[str, dict[str, str]]()
-    try:
-        for loader in chosen:
-            known, sealed[loader] = record.get(loader, {}), {}
-            for name, new in LOADERS[loader].write(packed):
-                path = folder / name
-                data, there = renewed(path, new), _content(path)
-                if there not in (None, data) and not _is_ours(name, there, known):
-                    raise _not_ours(path)
-                files.prepare(path, data)
-                sealed[loader][name] = xxhash.xxh3_64_hexdigest(data)
-    except BaseException:
-        with suppress(StorageError):  # the error that brought us here is the one to report
-            _remove_half_written(folder, chosen)
-        raise
-    return sealed
-
-
-def _publish(packed: Packed, loader: str, sealed: Iterable[str]) -> None:
-    """Give the sealed files their names."""
-    made = LOADERS[loader].write(packed)  # again, where nothing could be prepared
-    for name in sealed:
+def _checked(packed: Packed | None, loader: str, known: dict[str, str]) -> dict[str, str]:
+    """Give the checksums of the files of a loader; raise if they would replace somebody else's."""
+    sums: dict[str, str] = {}
+    for name, new in LOADERS[loader].write(packed) if packed else ():
         path = packed.folder / name
-        files.release(path, partial(_made, path, name, made))
-    _sync_folders(packed.folder, sealed)
-
-
-def _made(path: Location, name: str, made: Iterator[File]) -> bytes:
-    return renewed(path, next(data for each, data in made if each == name))
-
-
-def _sync_folders(folder: Location, names: Iterable[str]) -> None:
-    for parent in {(folder / name).parent for name in names}:
-        files.sync_folder(parent)
-
-
-def _remove_half_written(folder: Location, chosen: Iterable[str]) -> None:
-    """Remove the temporary files of a killed run, where there are any."""
-    place, owned = place_at(folder), [_RECORD, *(p for name in chosen for p in LOADERS[name].owns)]
-    if place.can_replace:
-        for name in place.matching([pattern + files.TMP_SUFFIX for pattern in owned]):
-            files.remove(folder / name)
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(
-        PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/")
-        for pattern in patterns
-    )
+        data, there = renewed(path, new), _content(path)
+        if there is not None and there != data and not _is_ours(name, there, known):
+            raise _not_ours(path)
+        sums[name] = xxhash.xxh3_64_hexdigest(data)
+    return sums
 
 
 def _is_ours(name: str, there: bytes, known: dict[str, str]) -> bool:
@@ -316,13 +279,15 @@ def _remove(folder: Location, names: Iterable[str], known: dict[str, str]) -> li
     removed = []
     for name in names:
         path = folder / name
+        place_at(folder).discard(name)
         if (there := _content(path)) is not None:
             if not _is_ours(name, there, known) or (name == CARD_NAME and card.is_edited(there)):
                 raise _not_ours(path)
             files.remove(path)
             removed.append(name)
         del known[name]
-    _sync_folders(folder, removed)
+    for parent in {(folder / name).parent for name in removed}:
+        files.sync_folder(parent)
     for top in (ENERGON_FOLDER, DALI_FOLDER):
         files.remove_empty_folders(folder / top)
     return removed

@@ -272,8 +272,6 @@ def _settle_small(
 
 
 def _require_sense(settings: BatchSettings, rank: int) -> None:
-    if settings.batch_size < 1:
-        raise UsageError(f"batch_size is {settings.batch_size}", fix="give 1 or more")
     if not 0 <= rank < settings.world_size:
         what = f"rank {rank} of world_size {settings.world_size}"
         raise UsageError(what, fix="ranks count from 0")

@@ -1,7 +1,8 @@
 """The place of every member of every sample, from the indexes or from the tar headers.
 
 Memory holds two numbers per member and one per sample, 88 bytes per sample, so a million samples
-open in about a second. Image ids are read only when somebody asks for one.
+open in about a second. Image ids are read only when somebody asks for one. A catalog also has what
+is known besides the samples: how they were made, and the empty caption.
 """
 
 from __future__ import annotations
@@ -11,28 +12,32 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
 from msgspec.structs import asdict
 from numpy.typing import NDArray
 
-from shardwright.errors import DamageError, InputMissingError
+from shardwright.errors import DamageError, InputMissingError, UsageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity
-from shardwright.recipes import Recipe
-from shardwright.shards.format import index, manifest, tarread
-from shardwright.shards.format.again import complete, with_flags
+from shardwright.recipes import BFLOAT16, Recipe
+from shardwright.recipes.compare import dtype_text, shape_text
+from shardwright.shards.format import decode, index, manifest, tarread
+from shardwright.shards.format.decode import BadMemberError
+from shardwright.shards.format.empty import empty_members, empty_name
 from shardwright.shards.format.index import Member, ShardIndex
 from shardwright.shards.format.keys import keys
-from shardwright.shards.format.manifest import PackSettings, ShardEntry
+from shardwright.shards.format.manifest import Manifest, ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets, existing_shards
 from shardwright.shards.format.parts import require_no_parts
 from shardwright.shards.format.tarread import Fault
-from shardwright.shards.reader.components import ComponentInfo, components_of
 from shardwright.storage.files import explained
 from shardwright.storage.local import LocalPlace
 from shardwright.storage.pieces import COPY, Folder, Stamp
+from shardwright.store import provenance
+from shardwright.store.arrays import widened
 
 _MANIFEST = f"{STATE_FOLDER}/{manifest.MANIFEST_NAME}"
 _UNFINISHED = f"{STATE_FOLDER}/{manifest.UNFINISHED_NAME}"
@@ -58,6 +63,22 @@ Contents = tuple[Shard, tuple[str, ...], Places, Sequence[str]]  # with its memb
 
 
 @dataclass(frozen=True)
+class ComponentInfo:
+    """What a component is, and how it was made as far as that is recorded."""
+
+    name: str
+    suffix: str  # of its member, which is its field in a sample
+    source: str  # what it is made from: "image", "caption" or "elsewhere"
+    mask: str | None  # the field with ones where its rows are tokens of the caption
+    dtype: str  # of its values, for example "float16"
+    shape: tuple[int | str, ...]  # as in a recipe file, for example (16, "height/8", "width/8")
+    model: str | None
+    scaling_factor: float | None  # of an autoencoder; not applied to the latents
+    shift_factor: float | None
+    settings: Mapping[str, Any]  # all that its encoder recorded
+
+
+@dataclass(frozen=True)
 class Catalog:
     """All samples of a shard folder, numbered in file order."""
 
@@ -70,14 +91,6 @@ class Catalog:
     recipe: Recipe | None = None  # unknown if scanned, and so is what follows
     components: Mapping[str, ComponentInfo] = field(default_factory=dict)
     empty: Mapping[str, str] = field(default_factory=dict)  # the xxh3 of each file
-    is_build: bool = False  # whether it was built, without a store
-    settings: PackSettings | None = None  # that write all of it again
-
-    def again(self, folder: Folder) -> str:
-        """Say how to write its folder, or URL, again; nothing that was excluded comes back."""
-        way, replaced = "with --overwrite", folder.can_replace
-        how = with_flags(way, self.settings, None, can_replace=replaced)
-        return f"{'build' if self.is_build else 'pack'} again {how}"
 
     def shard_of(self, number: int) -> Shard:
         """Find the shard of a sample."""
@@ -91,12 +104,12 @@ class Catalog:
         split = {name: numbers[found == code] for code, name in enumerate(names)}
         return {name: part for name, part in split.items() if len(part)}
 
-    def digest(self) -> str:
-        """Hash which samples there are, in which order."""
+    def digest(self, numbers: Numbers) -> str:
+        """Hash which samples there are, and which of them are meant, in which order."""
         named = [f"{shard.path} {shard.samples} {shard.bytes}\n" for shard in self.shards]
         hasher = xxhash.xxh3_64("".join(named).encode())
         hasher.update(self.marks.tobytes())
-        return hasher.hexdigest()
+        return xxhash.xxh3_64_hexdigest(hasher.hexdigest().encode() + numbers.tobytes())
 
 
 def mark(key: bytes) -> int:
@@ -134,8 +147,6 @@ def open_catalog(folder: Folder) -> Catalog:
         recipe=recipe,
         components=components_of(found),
         empty=found.empties(),
-        is_build=found.runs[-1].is_build,
-        settings=complete(found.runs[-1].settings, [found]),
     )
 
 
@@ -233,3 +244,63 @@ def _scan_shard(folder: Folder, place: Path, bucket: str, path: str) -> Contents
     samples = len(found)
     shard = Shard(path=path, bucket=bucket, samples=samples, bytes=size, stamp=stamp, **checksums)
     return shard, members, np.array(places, np.int64), found
+
+
+def components_of(found: Manifest) -> dict[str, ComponentInfo]:
+    """Describe the components of a manifest, by name."""
+    made: dict[str, provenance.Settings] = {}
+    for number in found.by_run():  # in which equal components have equal settings
+        made |= provenance.settings_in(found.runs[number].provenance)
+    described = {}
+    for component in found.samples_of().components:
+        settings = made.get(component.name, {})
+        described[component.name] = ComponentInfo(
+            name=component.name,
+            suffix=component.suffix,
+            source=component.source,
+            mask=component.mask.suffix if component.mask else None,
+            dtype=dtype_text(component),
+            shape=shape_text(component),
+            model=settings.get("model"),
+            scaling_factor=settings.get("scaling_factor"),
+            shift_factor=settings.get("shift_factor"),
+            settings=settings,
+        )
+    return described
+
+
+class EmptyCaption(dict[str, NDArray[Any]]):
+    """The arrays and masks of the empty caption, by the suffixes of their members.
+
+    Values are as in a sample.
+    """
+
+    def __init__(self, folder: Folder, recipe: Recipe | None, checksums: Mapping[str, str]) -> None:
+        self._folder, self._recipe = folder.name, recipe
+        read = folder.read_files([empty_name(suffix) for suffix in checksums])
+        for (suffix, checksum), data in zip(checksums.items(), read, strict=True):
+            path = f"{folder.name}/{empty_name(suffix)}"
+            if data is None:
+                what = "no such file, but the manifest lists it"
+                raise InputMissingError(what, path=path, fix=COPY)
+            if xxhash.xxh3_64_hexdigest(data) != checksum:
+                raise DamageError("is damaged, or not the one in the manifest", path=path, fix=COPY)
+            try:
+                array = decode.array(memoryview(data))
+            except BadMemberError as error:
+                raise DamageError(f"is damaged ({error})", path=path, fix=COPY) from None
+            half = recipe is not None and recipe.arrays[suffix].dtype == BFLOAT16
+            self[suffix] = widened(array) if half else array.copy()
+
+    def __missing__(self, suffix: str) -> NDArray[Any]:
+        if self._recipe is None:
+            what = "has no manifest, so nothing is known of the empty caption"
+            copy = f"copy {STATE_FOLDER} along with the shards"
+            raise InputMissingError(what, path=self._folder, fix=copy)
+        if suffix not in (texts := empty_members(self._recipe)):
+            there = f"there are {', '.join(texts)}" if texts else None
+            what = f"empty: {suffix} is not made from a caption"
+            raise UsageError(what, path=self._folder, fix=there)
+        what = f"has no {suffix} of the empty caption, because its store had none"
+        fix = "run shardwright derive once more, then pack with --append"
+        raise InputMissingError(what, path=self._folder, fix=fix)

@@ -12,6 +12,7 @@ from shardwright.errors import DamageError, UsageError
 from shardwright.progress import quantity
 from shardwright.recipes import ANY, Shape
 from shardwright.shards.format import decode
+from shardwright.shards.format.manifest import AGAIN
 from shardwright.shards.reader.view import Sample, View
 from shardwright.storage.pieces import COPY
 from shardwright.store.arrays import widened
@@ -176,8 +177,5 @@ def _one_shape(view: View, field: str) -> str:
     component = recipe.arrays.get(field) if recipe else None
     if component is None or not component.follows_picture or component.source == "elsewhere":
         return what
-    again = view.catalog.again(view.folder)
-    if view.catalog.is_build:
-        return f"{what}: with --fit bucket and all flags of that build, {again}"
-    derive = f"run shardwright derive --fit bucket --recompute {component.name}"
-    return f"{what}: with the flags of your store, {derive}, then {again}"
+    derive = f"derive with --recompute {component.name} before you pack"
+    return f"{what}: give --fit bucket to build, or to {derive}, and {AGAIN}"

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from shardwright.errors import DamageError
@@ -15,6 +14,7 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import BFLOAT16, LONGEST_NAME
 from shardwright.shards.format import decode
 from shardwright.shards.format.decode import BadMemberError
+from shardwright.shards.format.manifest import AGAIN
 from shardwright.shards.format.tar import BLOCK
 from shardwright.shards.reader.catalog import Catalog, Numbers, mark
 from shardwright.storage.pieces import COPY, Folder, Piece
@@ -62,12 +62,6 @@ class View:
             for field, column in zip(self.fields, self._columns, strict=True)
             if decode.is_array(field)
         }
-
-    def digest(self) -> str:
-        """Hash which samples these are, in which order."""
-        hasher = xxhash.xxh3_64(self.catalog.digest().encode())
-        hasher.update(self.numbers.tobytes())
-        return hasher.hexdigest()
 
     def ahead(self, groups: Iterable[Numbers]) -> Iterator[Numbers]:
         """Pass groups of samples on, after telling the folder to read a few ahead."""
@@ -123,8 +117,7 @@ class View:
                 f"differs from its index at byte {place.offset}: damaged, or of another packing",
                 path=f"{self.folder.name}/{place.whole.path}",
                 fix=f"copy the shards and their {STATE_FOLDER} here again together, or "
-                f"{self.catalog.again(self.folder)} (shardwright verify lists all damaged "
-                "shards)",
+                f"{AGAIN} (shardwright verify lists all damaged shards)",
             )
         return key.decode(errors="backslashreplace")
 
