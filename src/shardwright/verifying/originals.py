@@ -1,23 +1,21 @@
 """Finds the images of samples below a path, by the paths that their records have.
 
-The images may have moved since: what counts is how a path ends, and then the name alone.
+The images may have moved since: what counts is how a path ends.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from shardwright.building import inputs, tars
+from shardwright.building import tars
 from shardwright.building.tars import TarSample
 from shardwright.deriving.sources import TAR
 from shardwright.errors import DamageError, InputMissingError, UsageError
-from shardwright.progress import Progress
 from shardwright.shards.format import records
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.parts import is_packed, parts_of
@@ -66,35 +64,23 @@ class Wanted(NamedTuple):
         return next(ends) == next(ends)
 
 
-def find(root: Path, wanted: Collection[Wanted], progress: Progress) -> dict[str, Extent]:
-    """Find images by their recorded paths; those that are not there are left out.
-
-    All files are listed only if an image is not where its path says.
-    """
+def find(root: Path, wanted: Collection[Wanted]) -> dict[str, Extent]:
+    """Find images by their recorded paths; raise if none of them is there."""
     found: dict[str, Extent] = {}
     members: dict[str, dict[str, str]] = {}  # by tar, and by member: the recorded path
-
-    def choose(image: Wanted, files_of: Callable[[str], Iterable[str]]) -> bool:
-        """Choose the first file that may be an image, or the first tar that may hold it."""
+    for image in dict.fromkeys(wanted):
         tar, member = _split(image.path)
-        if file := next(filter(image.is_at, files_of(image.path)), None):
+        holders = (holder for holder in _below(root, tar) if image.is_at(f"{holder}/{member}"))
+        if file := next(filter(image.is_at, _below(root, image.path)), None):
             found[image.path] = file
-            return True
-        for holder in files_of(tar):
-            if image.is_at(f"{holder}/{member}"):
-                members.setdefault(holder, {})[member] = image.path
-                return True
-        return False
-
-    missing = [image for image in dict.fromkeys(wanted) if not choose(image, partial(_below, root))]
-    if missing:
-        names = _by_name(_listed(root, progress))
-        for image in missing:
-            choose(image, lambda path: names.get(os.path.basename(path), []))
+        elif holder := next(holders, None):
+            members.setdefault(holder, {})[member] = image.path
     for tar, paths_of in members.items():
         for sample in tars.samples(tar):
             if isinstance(sample, TarSample) and sample.image.name in paths_of:
                 found[paths_of[sample.image.name]] = sample.image
+    if wanted and not found:
+        raise InputMissingError("is no store, and has none of the images", path=root, fix=_GIVE)
     return found
 
 
@@ -118,24 +104,3 @@ def _candidates(root: Path, path: str) -> Iterator[str]:
     last = max((number for number, part in enumerate(parts) if part == ".."), default=-1)
     for start in range(last + 1, len(parts)):
         yield os.path.join(root, *parts[start:])
-
-
-def _by_name(files: Iterable[str]) -> dict[str, list[str]]:
-    """Group files by name; those of one name are in several folders, so it tells nothing."""
-    names: dict[str, list[str]] = {}
-    for file in files:
-        names.setdefault(os.path.basename(file), []).append(file)
-    return {name: found for name, found in names.items() if len(found) == 1}
-
-
-def _listed(root: Path, progress: Progress) -> list[str]:
-    """List the images and tars below the root; raise if there are none, or only shards."""
-    with suppress(InputMissingError):
-        (listed,) = inputs.find([root], progress)
-        above = {tar: Path(tar).parent.parent for tar in listed.tars}
-        ours = {folder for folder in set(above.values()) if is_packed(folder)}
-        found = [source.path for source in listed.images if not source.fault]
-        if found := [*found, *(tar for tar, folder in above.items() if folder not in ours)]:
-            return found
-    what = "is no store, and has no images and no tars of images"
-    raise InputMissingError(what, path=root, fix=_GIVE)
