@@ -167,7 +167,7 @@ def write_indexes(folder: Location, chosen: list[str], remove: bool) -> IndexSum
     with place_at(folder).lease():
         place_at(folder).discard(_RECORD)  # left half written by a killed run
         record = _read_record(folder)
-        sums = {name: _checked(packed, name, record.get(name, {})) for name in chosen}
+        sums = {n: _checked(packed, n, record.get(n, {})) if packed else {} for n in chosen}
         try:
             for name in chosen:
                 known = record.setdefault(name, {})
@@ -256,10 +256,10 @@ def _not_ours(path: Location) -> UsageError:
     return UsageError(what, path=path, fix="move it away first")
 
 
-def _checked(packed: Packed | None, loader: str, known: dict[str, str]) -> dict[str, str]:
+def _checked(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
     """Give the checksums of the files of a loader; raise if they would replace somebody else's."""
     sums: dict[str, str] = {}
-    for name, new in LOADERS[loader].write(packed) if packed else ():
+    for name, new in LOADERS[loader].write(packed):
         path = packed.folder / name
         data, there = renewed(path, new), _content(path)
         if there is not None and there != data and not _is_ours(name, there, known):

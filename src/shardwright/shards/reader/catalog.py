@@ -240,9 +240,16 @@ def _scan_shard(folder: Folder, place: Path, bucket: str, path: str) -> Contents
                 fix = "pack it again, or remove it"
                 raise DamageError(what, path=f"{folder.name}/{path}", fix=fix)
         size = file.size
-    checksums = dict.fromkeys(("xxh3", "index_xxh3", "records_xxh3"), "")
-    samples = len(found)
-    shard = Shard(path=path, bucket=bucket, samples=samples, bytes=size, stamp=stamp, **checksums)
+    shard = Shard(
+        path=path,
+        bucket=bucket,
+        samples=len(found),
+        bytes=size,
+        xxh3="",
+        index_xxh3="",
+        records_xxh3="",
+        stamp=stamp,
+    )
     return shard, members, np.array(places, np.int64), found
 
 
