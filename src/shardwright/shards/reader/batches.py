@@ -131,7 +131,7 @@ class Epochs:
         self._settings = settings
         self._rank = rank
         self._planned: tuple[int, list[Numbers]] | None = None  # an epoch and its batches
-        buckets = view.by_bucket()
+        buckets = view.catalog.by_bucket(view.numbers)
         self._stacking = Stacking(view, tokens)
         for bucket, numbers in buckets.items():
             self._stacking.require_stackable(bucket, view.sizes(numbers))

@@ -112,11 +112,6 @@ class Catalog:
         return xxhash.xxh3_64_hexdigest(hasher.hexdigest().encode() + numbers.tobytes())
 
 
-def mark(key: bytes) -> int:
-    """Hash a key."""
-    return xxhash.xxh3_64_intdigest(key)
-
-
 def open_catalog(folder: Folder) -> Catalog:
     """Read the indexes of a shard folder; without a manifest, scan the shards and warn."""
     listed, unfinished = folder.read_files([_MANIFEST, _UNFINISHED])
@@ -186,7 +181,9 @@ def _catalog(folder: Folder, found: Iterable[Contents]) -> Catalog:
         shards.append(shard)
         firsts.append(samples)
         tables.append(places)
-        marks.append(np.fromiter(map(mark, map(str.encode, known_as)), np.uint64))
+        marks.append(
+            np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, known_as)), np.uint64)
+        )
         samples += shard.samples
     if not samples:
         what = "has no shards (bucket_WIDTHxHEIGHT/shard-NNNNNN.tar or *.tar)"

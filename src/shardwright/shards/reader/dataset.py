@@ -89,11 +89,14 @@ class Dataset:
     @property
     def buckets(self) -> dict[str, int]:
         """The number of samples in each bucket."""
-        return {bucket: len(numbers) for bucket, numbers in self._view.by_bucket().items()}
+        return {
+            bucket: len(numbers)
+            for bucket, numbers in self._view.catalog.by_bucket(self._view.numbers).items()
+        }
 
     def bucket(self, name: str) -> Dataset:
         """View the samples of one bucket."""
-        view, found = self._view, self._view.by_bucket()
+        view, found = self._view, self._view.catalog.by_bucket(self._view.numbers)
         if name not in found:
             raise UsageError(f"bucket {name}: not here", fix=f"there are {', '.join(found)}")
         return Dataset(View(view.folder, view.catalog, found[name], view.fields))

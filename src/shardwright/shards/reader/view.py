@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from shardwright.errors import DamageError
@@ -16,7 +17,7 @@ from shardwright.shards.format import decode
 from shardwright.shards.format.decode import BadMemberError
 from shardwright.shards.format.manifest import AGAIN
 from shardwright.shards.format.tar import BLOCK
-from shardwright.shards.reader.catalog import Catalog, Numbers, mark
+from shardwright.shards.reader.catalog import Catalog, Numbers
 from shardwright.storage.pieces import COPY, Folder, Piece
 
 Sample = dict[str, Any]
@@ -50,10 +51,6 @@ class View:
     def narrowed(self, *fields: str) -> View:
         """View some members of the same samples."""
         return View(self.folder, self.catalog, self.numbers, fields)
-
-    def by_bucket(self) -> dict[str, Numbers]:
-        """Group the numbers of the samples by bucket."""
-        return self.catalog.by_bucket(self.numbers)
 
     def sizes(self, numbers: Numbers) -> dict[str, Numbers]:
         """Look up the array sizes of some samples, by field."""
@@ -112,7 +109,7 @@ class View:
         names = [bytes(member[:LONGEST_NAME]).rstrip(b"\0").lower() for member in members]
         key = bytes(members[0][: len(names[0]) - len(self._suffixes[0])])
         expected = [key.lower() + suffix for suffix in self._suffixes]
-        if names != expected or mark(key) != self.catalog.marks.item(number):
+        if names != expected or xxhash.xxh3_64_intdigest(key) != self.catalog.marks.item(number):
             raise DamageError(
                 f"differs from its index at byte {place.offset}: damaged, or of another packing",
                 path=f"{self.folder.name}/{place.whole.path}",
