@@ -171,16 +171,16 @@ def write_indexes(folder: Location, chosen: list[str], remove: bool) -> IndexSum
         try:
             for name in chosen:
                 known = record.setdefault(name, {})
-                old = sorted(known.keys() - sums[name].keys())
                 for path, checksum in sums[name].items():
                     known[path] = f"{known.get(path, '')} {checksum}".strip()
                 _save_record(folder, record)
                 for path, data in LOADERS[name].write(packed) if packed else ():
-                    files.make_folder((folder / path).parent)
                     files.write(folder / path, renewed(folder / path, data))
                     known[path] = sums[name][path]
                 written += sums[name]
-                removed += _remove(folder, old, known)
+            for name in chosen:
+                known = record[name]
+                removed += _remove(folder, sorted(known.keys() - sums[name].keys()), known)
         finally:
             _save_record(folder, record)
     return IndexSummary(str(folder), chosen, written, sorted(removed))
@@ -257,13 +257,17 @@ def _not_ours(path: Location) -> UsageError:
 
 
 def _checked(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
-    """Give the checksums of the files of a loader; raise if they would replace somebody else's."""
+    """Make the folders for the files of a loader, and give their checksums.
+
+    Raise if one of them would replace somebody else's.
+    """
     sums: dict[str, str] = {}
     for name, new in LOADERS[loader].write(packed):
         path = packed.folder / name
         data, there = renewed(path, new), _content(path)
         if there is not None and there != data and not _is_ours(name, there, known):
             raise _not_ours(path)
+        files.make_folder(path.parent)
         sums[name] = xxhash.xxh3_64_hexdigest(data)
     return sums
 
