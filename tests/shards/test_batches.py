@@ -178,7 +178,7 @@ def test_senseless_arguments_are_refused(shards: Path) -> None:
         ({"batch_size": 2, "seed": -1}, "seed is -1; give 0 or more"),
         ({"batch_size": "2"}, "batch_size is '2'; give an integer"),
         ({"batch_size": 2, "epoch": 1.5}, "epoch is 1.5; give an integer"),
-        ({"batch_size": 2, "small_buckets": "lose"}, "give drop, keep or refuse"),
+        ({"batch_size": 2, "small_buckets": "lose"}, "choose from drop, keep, refuse"),
         ({"batch_size": 8, "world_size": 4}, "too few samples for a batch of 8 on 4 ranks"),
     ):
         with pytest.raises(shardwright.UsageError, match=message):

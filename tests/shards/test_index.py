@@ -30,6 +30,7 @@ def encode(ids: list[str], table: list[int], members: tuple[str, ...] = ("json",
         shard="bucket_24x16/shard-000000.tar",
         bytes=SIZE,
         xxh3="0" * 32,
+        records_xxh3="0" * 16,
         members=members,
         ids=ids,
     )

@@ -410,7 +410,15 @@ def test_importing_shardwright_does_not_import_numpy() -> None:
 def test_merged_pieces_cover_what_was_asked_and_no_wide_gap(
     sizes: list[tuple[int, int]], gap: int
 ) -> None:
-    shard = Shard("a", "64x64", 1, 10**9)
+    shard = Shard(
+        path="a",
+        bucket="64x64",
+        samples=1,
+        bytes=10**9,
+        xxh3="",
+        index_xxh3="",
+        records_xxh3="",
+    )
     pieces, position = [], 0
     for space, size in sizes:
         pieces.append(Piece(shard, position + space, size))

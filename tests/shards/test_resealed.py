@@ -14,7 +14,7 @@ import xxhash
 
 import shardwright
 from shardwright import pack
-from shardwright.shards.format import index, manifest, sums
+from shardwright.shards.format import index, manifest
 from tests.fuzz.targets import signed_index, signed_manifest
 from tests.stores import Record, Store, make_store, record
 
@@ -51,7 +51,7 @@ def reseal(folder: Path, change: Callable[[Document], object]) -> None:
     path.write_bytes(signed_manifest(body))
     # Not as read by us: what cannot be right is refused there.
     complete = msgspec.convert(document, manifest.Manifest)
-    sums.save_sha256(folder, complete)
+    manifest.save_sha256(folder, complete)
 
 
 def damage(folder: Path, *, read_data: bool = False) -> list[tuple[str, str]]:

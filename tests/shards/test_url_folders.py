@@ -18,7 +18,7 @@ import xxhash
 
 import shardwright
 from shardwright import InputMissingError, StorageError, UsageError, VerifyReport, pack
-from shardwright.shards.format import manifest, sums
+from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings, Unfinished
 from shardwright.shards.loaders.indexes import LOADERS
 from shardwright.storage import urls
@@ -237,7 +237,7 @@ def test_a_number_may_be_missing_where_no_sample_of_a_shard_could_be_made(
     run = msgspec.structs.replace(listed.runs[0], samples=6 - first.samples, shards=len(rest))
     left = msgspec.structs.replace(listed, runs=[run], shards=rest)
     manifest.save_manifest(folder, left)
-    sums.save_sha256(folder, left)
+    manifest.save_sha256(folder, left)
     url = upload(folder, bucket)
     report = shardwright.verify(str(url), read_data=True, loaders=True, workers=1)
     assert (report.findings, report.checked) == ([], {"shards": 3, "samples": 4})

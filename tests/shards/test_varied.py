@@ -218,8 +218,8 @@ def test_shards_without_an_empty_caption_say_how_to_get_it(tmp_path: Path) -> No
     with pytest.raises(InputMissingError) as raised:
         dataset.empty["t5h.npy"]
     assert str(raised.value) == (
-        f"{tmp_path}/shards: has no t5h.npy of the empty caption: an earlier version packed these "
-        "shards; run shardwright derive once more, then pack with --append"
+        f"{tmp_path}/shards: has no t5h.npy of the empty caption, because its store had none; "
+        "run shardwright derive once more, then pack with --append"
     )
 
 

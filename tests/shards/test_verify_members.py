@@ -203,11 +203,13 @@ def test_an_index_that_claims_more_than_a_file_can_have_is_not_followed(
     path.write_bytes(shard)
     listed = tmp_path / index.index_name("x/0.tar")
     listed.parent.mkdir(parents=True)
+    listed.with_suffix(".jsonl").touch()
     head = index.Head(
         version=index.VERSION,
         shard="x/0.tar",
         bytes=huge + 2560,
         xxh3=xxhash.xxh3_128_hexdigest(shard),
+        records_xxh3=xxhash.xxh3_64_hexdigest(b""),
         members=("json", "t5m.npy"),
         ids=["one"],
     )

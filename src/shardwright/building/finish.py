@@ -21,7 +21,7 @@ from shardwright.errors import DamageError, LockedError
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing import empty, publish
 from shardwright.recipes import SPECIFICATION
-from shardwright.shards.format import manifest, sums
+from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
 from shardwright.shards.format.moving import make_folders, move_shard, stage_of
 from shardwright.shards.format.names import bucket_folder, existing_buckets, shard_name
@@ -118,7 +118,7 @@ def finish(
         _save(folder, plan, runs, shards, checksums, plan.sha256 or place.has_sha256)
     else:
         manifest.remove_manifest(folder)
-        files.withdraw(folder / STATE_FOLDER / sums.SHA256_NAME)
+        files.withdraw(folder / STATE_FOLDER / manifest.SHA256_NAME)
     built.forget(folder, {run.plan for run in runs})
     manifest.remove_unfinished(folder, plan.digest)
     return entries
@@ -184,7 +184,7 @@ def _save(
         recipe=UNSET if plan.recipe == SPECIFICATION else plan.recipe,
         empty=checksums or UNSET,
     )
-    sums.save_sha256(folder, done)
+    manifest.save_sha256(folder, done)
     manifest.save_manifest(folder, done)
 
 

@@ -74,7 +74,7 @@ exit status:
 _LISTED = 20  # findings of each kind
 DAMAGED, SOURCE_CHANGED = 12, 3  # the exit codes
 _CHANGED = (OUTDATED, EMPTY_OUTDATED, NOT_COMPARED)  # of the store: neither damage nor a warning
-_UNPROVEN = {"no_manifest", "part"}  # warnings that the expected contents are unknown
+_UNPROVEN = {"no_manifest"}  # warnings that the expected contents are unknown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -70,7 +70,7 @@ class Part:
         return self.catalog.shards[place], self.catalog.firsts[place]
 
     def _index(self, shard: Shard) -> ShardIndex | None:
-        if shard.index_xxh3 is None:
+        if not shard.index_xxh3:
             return None
         name = index.index_name(shard.path)
         (data,) = self.folder.read_files([name])

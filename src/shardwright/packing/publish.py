@@ -29,7 +29,7 @@ from shardwright.packing.start import existing
 from shardwright.packing.write import ShardToWrite, make_task, write_shard
 from shardwright.progress import Milestones, Progress, quantity, size
 from shardwright.recipes import SPECIFICATION
-from shardwright.shards.format import index, manifest, records, sums
+from shardwright.shards.format import index, manifest, records
 from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
 from shardwright.shards.format.moving import remove_stage
 from shardwright.shards.format.names import bucket_folder, existing_buckets, leftovers
@@ -309,7 +309,7 @@ def finish(
         shards = [with_sha256(entry, output) for entry in shards]
     if not runs:  # no sample is left here
         manifest.remove_manifest(output)
-        files.withdraw(output / STATE_FOLDER / sums.SHA256_NAME)
+        files.withdraw(output / STATE_FOLDER / manifest.SHA256_NAME)
         manifest.remove_unfinished(output, begun.plan)
         return
     recipe = plan.scan.store.recipe
@@ -319,7 +319,7 @@ def finish(
         recipe=UNSET if recipe == SPECIFICATION else recipe,
         empty=empty or UNSET,
     )
-    sums.save_sha256(output, done)
+    manifest.save_sha256(output, done)
     manifest.save_manifest(output, done)
     manifest.remove_unfinished(output, begun.plan)
 

@@ -229,14 +229,6 @@ def prepare(path: Location, data: bytes) -> None:
             file.seal(len(data))
 
 
-def release(path: Location, data: Callable[[], bytes]) -> None:
-    """Give a prepared file its name; at a URL write its ``data``."""
-    if isinstance(path, Path):
-        publish(path.with_name(path.name + TMP_SUFFIX), path)
-    else:
-        path.write(data())
-
-
 def claim(path: Location, data: bytes) -> bool:
     """Write a file, and give False if it was there already, where no lock keeps others out."""
     if isinstance(path, Url):

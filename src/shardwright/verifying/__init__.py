@@ -1,35 +1,27 @@
 """``shardwright.verify``: checks a store or a shard folder, and lists what is wrong.
 
-Shards: ``folder`` → ``shard`` → ``sample`` → ``against`` the store, or the ``images``; and
-``loader_rules``.
+Shards: ``parts`` → ``folder`` → ``shard`` → ``sample`` → ``against`` the store, or the ``images``;
+and ``loader_rules``.
 A store: ``store``.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
 
-from shardwright.engine import Engine
 from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
 from shardwright.storage.urls import Location, local, place
-from shardwright.store.findings import FAIL, NEEDS_INDEX, PASS, Finding, VerifyReport
+from shardwright.store.findings import Finding, VerifyReport
 from shardwright.validate import as_text, integer, place_or_none, require_switches
-
-if TYPE_CHECKING:
-    from shardwright.recipes import RecipeFile
 
 __all__ = ["Finding", "VerifyReport", "verify"]
 
 StrPath = str | os.PathLike[str]
 
-_VERDICTS = (PASS, NEEDS_INDEX, FAIL)  # the worst last
 _SAMPLES = 16  # that are recomputed
 
 
@@ -71,7 +63,8 @@ def verify(
     target = place("path", file.paths["store"] if path is None else path)
     source = place_or_none("--against", against)
     count = _SAMPLES if samples is None else integer("--samples", samples, least=1)
-    if source is None or is_store(source):
+    images = None if source is None or is_store(source) else source
+    if images is None:
         for flag, given in (("--samples", samples), ("--device", device)):
             if given is not None:
                 fix = "give --against the images that the shards show"
@@ -81,38 +74,40 @@ def verify(
         _require_folder(target)
     seen = [target, *([] if source is None else [source])]
     with tasks_on(ray, workers, report.warn, reads=seen) as where:
-        asked = _Asked(target, source, file, read_data, loaders, count, device)
-        return _verified(asked, where, report)
+        if is_store(target):
+            if source is not None or loaders:
+                flag = "--loaders" if source is None else "--against"
+                raise UsageError("is a store", path=target, fix=f"{flag} is for a shard folder")
+            from shardwright.store.store import Store
+            from shardwright.verifying.store import verify_store
+
+            store = Store.at(local(target), given=file)
+            return verify_store(store, read_data=read_data, engine=where, progress=report)
+        from shardwright.verifying.parts import complete_fixes, verify_shards, with_loaders
+
+        parts = _parts(target)
+        recomputing = None
+        if images is not None:
+            from shardwright.verifying.images import Recomputing
+
+            folders, on = parts or {"": target}, _device(device)
+            recomputing = Recomputing(folders, images, count, file, on, report)
+            source = None
+        found = verify_shards(
+            target, parts, read_data=read_data, against=source, engine=where, progress=report
+        )
+        if recomputing is not None:
+            found = recomputing.compare(found)
+        if loaders:
+            found = with_loaders(found, parts or {"": target}, report)
+        return complete_fixes(found, target, source)
 
 
-class _Asked(NamedTuple):
-    target: Location
-    source: Path | None  # of --against
-    file: RecipeFile
-    read_data: bool
-    loaders: bool
-    samples: int
-    device: str | None
-
-
-def _verified(asked: _Asked, engine: Engine, report: Progress) -> VerifyReport:
-    """Find out what it is, and check it."""
+def _parts(target: Location) -> Mapping[str, Location]:
+    """Find the parts of a split folder; raise if there are no shards at all."""
     from shardwright.shards.format.parts import is_packed, parts_of
-    from shardwright.store.folders import is_store
-    from shardwright.verifying.again import with_flags
-    from shardwright.verifying.folder import is_shard_folder, verify_shards
-    from shardwright.verifying.parts import verify_parts
+    from shardwright.verifying.folder import is_shard_folder
 
-    target, source, file, read_data, loaders, count, device = asked
-    if is_store(target):
-        if source is not None or loaders:
-            flag = "--loaders" if source is None else "--against"
-            raise UsageError("is a store", path=target, fix=f"{flag} is for a shard folder")
-        from shardwright.store.store import Store
-        from shardwright.verifying.store import verify_store
-
-        store = Store.at(local(target), given=file)
-        return verify_store(store, read_data=read_data, engine=engine, progress=report)
     packed = is_packed(target)
     parts = {} if packed else parts_of(target)
     if not (packed or parts or is_shard_folder(target)):
@@ -120,38 +115,7 @@ def _verified(asked: _Asked, engine: Engine, report: Progress) -> VerifyReport:
         what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
         fix = "give the folder that derive, migrate or pack wrote"
         raise UsageError(what, path=target, fix=fix)
-    recomputing = None
-    if source is not None and not is_store(source):
-        from shardwright.verifying.images import Recomputing
-
-        folders, on = parts or {"": target}, _device(device)
-        recomputing = Recomputing(folders, source, count, file, on, report)
-        source = None
-    verified = partial(verify_parts, parts=parts) if parts else verify_shards
-    found = verified(target, read_data=read_data, against=source, engine=engine, progress=report)
-    if recomputing is not None:
-        found = recomputing.compare(found)
-    if loaders:
-        for name, folder in (parts or {"": target}).items():
-            found = _with_loaders(found, name, folder, report)
-    return with_flags(found, target, source)
-
-
-def _with_loaders(
-    found: VerifyReport, part: str, folder: Location, progress: Progress
-) -> VerifyReport:
-    """Add which loaders can read a folder; of several parts, the worst verdict counts."""
-    from shardwright.verifying.loader_rules import check_loaders, findings_of
-
-    checks, before = check_loaders(folder, progress), found.loaders or {}
-    findings = list(findings_of(checks, folder))
-    if part:
-        findings = [replace(one, file=f"{part}/{one.file}") for one in findings]
-    worst = {
-        check.loader: max(before.get(check.loader, PASS), check.verdict, key=_VERDICTS.index)
-        for check in checks
-    }
-    return replace(found, findings=[*found.findings, *findings], loaders=worst)
+    return parts
 
 
 def _require_folder(path: Location) -> None:
@@ -167,7 +131,7 @@ def _device(given: object) -> str:
     from shardwright.encoders.base import device_names
 
     text = as_text("--device", "auto" if given is None else given, "auto, cpu, cuda, cuda:N or mps")
-    names = device_names(text)
-    if len(names) > 1:
-        raise UsageError(f"--device {text}: verify uses one device", fix=f"give {names[0]}")
-    return names[0]
+    first, *others = device_names(text)
+    if others:
+        raise UsageError(f"--device {text}: verify uses one device", fix=f"give {first}")
+    return first

@@ -89,7 +89,7 @@ class Source:
                 expected[mask.suffix] = mask_member(record, mask) if valid else None
             for suffix, data in expected.items():
                 place = places.get(suffix)
-                if place and data != place.first(place.size):
+                if place and data != place.read(place.size, 0):
                     what = f"differs from the record in {self.store.jsonl}"
                     yield Fault("record_differs", what, suffix), None
         for component in recipe.components:
@@ -166,6 +166,17 @@ def _is_of_another(packed: Manifest, store: Store) -> bool:
     return bool(known) and read_identity(store) not in known
 
 
+def other_recipe(store: Store, folder: Location, packed: Manifest) -> Finding | None:
+    """Report that a store has another recipe than its shards."""
+    if not (changes := consistency.other_recipe(packed, store.recipe)):
+        return None
+    what, fix = f"the store has another recipe than its shards ({changes})", PACK_AGAIN
+    if place_at(folder).can_replace:
+        top = top_folder(folder, packed.runs[-1].settings)
+        fix = f"run {again.overwrite(store, top)}"
+    return Finding("other_recipe", str(store.folder), None, what, fix, damage=False)
+
+
 def left_out(
     source: Source,
     found: set[str],
@@ -178,44 +189,45 @@ def left_out(
     for entry in lost:
         with suppress(ShardwrightError):  # then its samples are not known
             ids = index.load_listed(folder, entry).head.ids
-            found = found.union(keys.key(image_id, longest) for image_id in ids)
-    settings = packed.runs[-1].settings if packed else None
-    top = top_folder(folder, settings) if settings else folder
-    asked = wanted(store, settings, top) if settings else None
+            found = found.union(keys.keys(ids, longest))
+    asked = None
+    if packed is not None:
+        settings = packed.runs[-1].settings
+        asked = wanted(store, settings, top_folder(folder, settings))
     absent = []
     for image_id in source.lines:
         check()
         if (asked is None or image_id in asked) and keys.key(image_id, longest) not in found:
             absent.append(image_id)
-    if not absent:
-        return
-    count = quantity(len(absent), "records")
-    what = f"has {count} without a sample in the shards, for example {absent[0]}"
-    names = packed.jsonls() if packed else []
-    if packed and _is_of_another(packed, store):
-        fix = _ANOTHER
-    elif packed and settings and relative_name(store.jsonl, store.folder) in names:
-        how, fix = "--append", "to pack those that are ready"
-        if listed := consistency.other_settings(packed, provenance.readable(store.folder)):
-            how = "--overwrite"
-            fix = f"the store was made with other settings ({listed}); to pack all again"
-        as_before = msgspec.structs.replace(settings, limit=None, buckets=[])
-        flags = as_before.flags(store.folder, top)
-        fix += f", run {commands.pack(store, top, how, *flags)}"
-        if lost and how == "--append":
-            fix += " once the missing shards are restored"
-            more = f", or run {again.overwrite(store, top)}"
-            fix += more if place_at(folder).can_replace else ""
-        if how == "--overwrite" and not place_at(folder).can_replace:
-            fix = f"the store was made with other settings ({listed}); {PACK_AGAIN}"
-    elif names:  # the rest may be held out of training
-        paths = " and ".join(str(store.of(name).jsonl) for name in names)
-        fix = f"the shards were packed from {paths}, a part of the store"
-    elif packed and packed.runs[-1].is_build:
-        fix = "the shards were made by shardwright build, not from this store"
-    else:
+    if absent:
+        count = quantity(len(absent), "records")
+        what = f"has {count} without a sample in the shards, for example {absent[0]}"
         fix = (
             "the packed JSONL is not recorded, so they may be held out on purpose; or --limit or "
             "--bucket excluded them, or they are not ready"
         )
-    yield Finding("left_out", str(store.jsonl), None, what, fix, damage=False)
+        if packed is not None:
+            fix = _to_pack_them(store, folder, packed, bool(lost))
+        yield Finding("left_out", str(store.jsonl), None, what, fix, damage=False)
+
+
+def _to_pack_them(store: Store, folder: Location, packed: Manifest, some_lost: bool) -> str:
+    """Say why records are not in the shards, or how to pack them."""
+    names, last = packed.jsonls(), packed.runs[-1]
+    if _is_of_another(packed, store):
+        return _ANOTHER
+    if last.is_build and not names:
+        return "the shards were made by shardwright build, not from this store"
+    if names and relative_name(store.jsonl, store.folder) not in names:  # the rest may be held out
+        paths = " and ".join(str(store.of(name).jsonl) for name in names)
+        return f"the shards were packed from {paths}, a part of the store"
+    top, can_replace = top_folder(folder, last.settings), place_at(folder).can_replace
+    if listed := consistency.other_settings(packed, provenance.readable(store.folder)):
+        how = f"to pack all again, run {again.overwrite(store, top)}" if can_replace else PACK_AGAIN
+        return f"the store was made with other settings ({listed}); {how}"
+    flags = msgspec.structs.replace(last.settings, limit=None, buckets=[]).flags(store.folder, top)
+    fix = f"to pack those that are ready, run {commands.pack(store, top, '--append', *flags)}"
+    if some_lost:
+        fix += " once the missing shards are restored"
+        fix += f", or run {again.overwrite(store, top)}" if can_replace else ""
+    return fix

@@ -7,38 +7,39 @@ would read it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
-from pathlib import Path
+
+import xxhash
 
 from shardwright.engine import Engine
 from shardwright.errors import DamageError, ShardwrightError
 from shardwright.layout import STATE_FOLDER
-from shardwright.packing import again
+from shardwright.packing.outdated import newer
 from shardwright.progress import Milestones, Progress, quantity
 from shardwright.recipes import SPECIFICATION
-from shardwright.shards.format import consistency, manifest, sums
+from shardwright.shards.format import consistency, manifest
 from shardwright.shards.format.again import with_layout
+from shardwright.shards.format.empty import empty_faults, empty_folder, empty_members, empty_name
 from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.manifest import (
     MANIFEST_NAME,
     UNFINISHED_NAME,
+    Document,
     Manifest,
     ShardEntry,
+    Unfinished,
 )
-from shardwright.shards.format.names import bucket_folder, existing_buckets
-from shardwright.shards.format.parts import is_packed, top_folder
+from shardwright.shards.format.parts import is_packed
 from shardwright.storage.files import TMP_SUFFIX, read_existing
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location
+from shardwright.storage.urls import Location, names
 from shardwright.store import commands
-from shardwright.store.findings import NOT_COMPARED, Finding, VerifyReport
+from shardwright.store.findings import EMPTY_OUTDATED, NOT_COMPARED, Finding
 from shardwright.store.store import Store
-from shardwright.verifying.against import PACK_AGAIN, Source, left_out, read_source, update
-from shardwright.verifying.empty import check_empty
-from shardwright.verifying.shard import Checker, Outlines, Seen, ShardToCheck
+from shardwright.verifying.against import PACK_AGAIN, Source, left_out, other_recipe, update
+from shardwright.verifying.shard import Checker, Seen, ShardToCheck
 
 TAR = ".tar"
 _RESUME = "run the same pack with --resume"
@@ -50,93 +51,61 @@ def is_shard_folder(path: Location) -> bool:
     return is_packed(path) or any(place_at(path).list(TAR))
 
 
-def verify_shards(
-    folder: Location, *, read_data: bool, against: Path | None, engine: Engine, progress: Progress
-) -> VerifyReport:
-    """Check a shard folder; ``against`` also compares it with a store, which reads all data."""
-    source = read_source(Store.at(against), progress) if against is not None else None
-    return check_folder(folder, source, read_data, engine, progress)[0]
-
-
 def check_folder(
     folder: Location, source: Source | None, read_data: bool, engine: Engine, progress: Progress
-) -> tuple[VerifyReport, list[Seen]]:
+) -> tuple[list[Finding], list[Seen]]:
     """Check a shard folder; give also what was seen of each shard."""
-    started = time.monotonic()
-    read_data = read_data or source is not None
     shards = place_at(folder)
     there = dict(sorted(shards.list((TAR, TAR + TMP_SUFFIX))))
     sizes = {path: size for path, size in there.items() if path.endswith(TAR)}
-    partly = sorted(there.keys() - sizes.keys()) if shards.can_replace else []
     packed, unfinished, findings = _documents(folder, sizes)
+    done = None if unfinished else packed
     listed = packed or (unfinished.base if unfinished else None)
-    recipe = listed.samples_of() if listed else SPECIFICATION
-    checker, outlines = Checker(shards, recipe, read_data), Outlines(shards)
-    tasks, misplaced = _compare(outlines, sizes, packed, unfinished)
-    findings += misplaced
+    checker = Checker(shards, listed.samples_of() if listed else SPECIFICATION, read_data)
     if source is not None and packed is not None:
         source = replace(source, update=update(source.store, folder, packed))
+    compared = list(_compare(sizes, packed, unfinished))
+    tasks = [one for one in compared if isinstance(one, ShardToCheck)]
+    findings += (one for one in compared if isinstance(one, Finding))
     seen = _check(checker, tasks, sizes, source, engine, progress)
-    for shard in seen:
-        other = None if shard.fits else outlines.find(shard.path)
-        findings += shard.findings if other is None else [_renamed(shard.path, other)]
-    built = packed is not None and packed.runs[-1].is_build
-    findings += _own_sizes(seen, source, built)
-    findings += _repeated_keys(seen)
-    if packed is not None and unfinished is None:
-        against_store = source.store if source else None
-        if against_store and (changes := consistency.other_recipe(packed, against_store.recipe)):
-            what = f"the store has another recipe than its shards ({changes})"
-            path, fix = str(against_store.folder), PACK_AGAIN
-            if shards.can_replace:
-                top = top_folder(folder, packed.runs[-1].settings)
-                fix = f"run {again.overwrite(against_store, top)}"
-            findings.append(Finding("other_recipe", path, None, what, fix, damage=False))
-            against_store = None
-        findings += check_empty(folder, packed, against_store, read_data=read_data)
-    for path in partly:
+    findings += (finding for shard in seen for finding in shard.findings)
+    findings += _own_sizes(seen, source, packed is not None and packed.runs[-1].is_build)
+    if done is not None:
+        store = source.store if source else None
+        if store and (other := other_recipe(store, folder, done)):
+            findings.append(other)
+            store = None
+        findings += _check_empty(folder, done, store, read_data=read_data)
+    for path in sorted(there.keys() - sizes.keys()) if shards.can_replace else ():
         what, fix = "partly written by an interrupted run", "the next pack removes it"
         findings.append(Finding("leftover", path, None, what, fix, damage=False))
     if source is not None:
         findings += _not_compared(source.store, seen)
-        done = None if unfinished else packed
         lost = [e for e in (done.shards if done else ()) if sizes.get(e.path) != e.bytes]
-        findings += left_out(
-            source, {key for shard in seen for key in shard.keys}, folder, done, lost
-        )
-    report = VerifyReport(
-        path=str(folder),
-        read_data=read_data,
-        checked={"shards": len(seen), "samples": sum(len(shard.keys) for shard in seen)},
-        bytes=sum(shard.bytes for shard in seen),
-        findings=findings,
-        seconds=round(time.monotonic() - started, 3),
-        outdated=sum(shard.outdated for shard in seen),
-        not_compared=sum(shard.not_compared for shard in seen),
-    )
-    return report, seen
+        keys = {key for shard in seen for key in shard.keys}
+        findings += left_out(source, keys, folder, done, lost)
+    return findings, seen
 
 
 def _documents(
     folder: Location, there: Collection[str]
-) -> tuple[Manifest | None, manifest.Unfinished | None, list[Finding]]:
+) -> tuple[Manifest | None, Unfinished | None, list[Finding]]:
     """Read the manifest and the note of an unfinished run, and check them.
 
     A build that has not touched the shards that are ``there`` is reported, and then left aside.
     """
-    packed, unfinished, findings = None, None, list[Finding]()
-    try:
-        packed = manifest.load_manifest(folder)
-    except DamageError as error:
-        findings.append(
-            _finding("manifest_damaged", MANIFEST_NAME, error.what, error.fix or PACK_AGAIN)
-        )
-    try:
-        unfinished = manifest.load_unfinished(folder)
-    except DamageError as error:
-        findings.append(
-            _finding("manifest_damaged", UNFINISHED_NAME, error.what, error.fix or PACK_AGAIN)
-        )
+    findings = list[Finding]()
+
+    def read(name: str, load: Callable[[Location], Document | None]) -> Document | None:
+        try:
+            return load(folder)
+        except DamageError as error:
+            fix = error.fix or PACK_AGAIN
+            findings.append(_finding("manifest_damaged", name, error.what, fix))
+            return None
+
+    packed = read(MANIFEST_NAME, manifest.load_manifest)
+    unfinished = read(UNFINISHED_NAME, manifest.load_unfinished)
     if unfinished is not None:
         # A build stages its shards; one that replaces others removes their manifest first.
         listed = {entry.path for entry in packed.shards} if packed else set[str]()
@@ -150,18 +119,18 @@ def _documents(
     return packed, unfinished, findings
 
 
-def _interrupted(folder: Location, note: manifest.Unfinished, untouched: bool) -> Finding:
+def _interrupted(folder: Location, note: Unfinished, untouched: bool) -> Finding:
     """Report a run that has not ended; no damage if it has left the shards as they were."""
     run, fix = "a run", "finish it with the same pack and --resume"
-    if place_at(folder).can_replace:
-        fix += ", or use --overwrite"
-    if note.sync:
-        fix = "finish it with pack --sync"
     if note.is_build:
         fix = "run the same shardwright build again"
         if note.replaces:
             run = "a build with --overwrite"
             fix += f" with {with_layout('--overwrite', note.settings)}"
+    elif note.sync:
+        fix = "finish it with pack --sync"
+    elif place_at(folder).can_replace:
+        fix += ", or use --overwrite"
     what = f"{run} was interrupted, or is still active"
     what += ", and the shards of the last run are still there" if untouched else ""
     found = _finding("unfinished", UNFINISHED_NAME, what, f"if none is active, {fix}")
@@ -176,24 +145,18 @@ def _contradictions(folder: Location, packed: Manifest) -> Iterator[Finding]:
         yield _finding("manifest_wrong", MANIFEST_NAME, what, f"restore it from a copy, or {how}")
     for what in consistency.mixed_runs(packed):
         yield _finding("mixed_components", MANIFEST_NAME, what, how)
-    path = folder / STATE_FOLDER / sums.SHA256_NAME
-    found = read_existing({sums.SHA256_NAME: path}).get(sums.SHA256_NAME)
-    if found != sums.sha256_sums(packed):
+    path = folder / STATE_FOLDER / manifest.SHA256_NAME
+    found = read_existing({manifest.SHA256_NAME: path}).get(manifest.SHA256_NAME)
+    if found != manifest.sha256_sums(packed):
         what = "is missing" if found is None else "differs from the manifest"
         fix = _BUILD_AGAIN if is_build else f"{_RESUME} --sha256"
-        yield _finding("sha256_differs", sums.SHA256_NAME, what, fix)
+        yield _finding("sha256_differs", manifest.SHA256_NAME, what, fix)
 
 
 def _no_manifest(folder: Location) -> Finding:
     if (folder / STATE_FOLDER / INDEX_FOLDER).exists():
         what = "is missing, although shards have indexes"
         return _finding("manifest_missing", MANIFEST_NAME, what, PACK_AGAIN)
-    above = folder.resolve().parent
-    is_bucket = folder.resolve().name.removeprefix(bucket_folder("")) in existing_buckets(above)
-    if is_bucket and (above / STATE_FOLDER / MANIFEST_NAME).is_file():
-        what = "is part of a shard folder, whose manifest is not checked"
-        fix = f"verify {above}, which also finds missing and changed shards"
-        return Finding("part", str(folder), None, what, fix, damage=False)
     what = "has no manifest, so missing shards and changed bytes cannot be detected"
     fix = f"copy {STATE_FOLDER} along with the shards, or pack again"
     return Finding("no_manifest", str(folder), None, what, fix, damage=False)
@@ -204,53 +167,35 @@ def _finding(kind: str, name: str, what: str, fix: str) -> Finding:
 
 
 def _compare(
-    outlines: Outlines,
-    sizes: Mapping[str, int],
-    packed: Manifest | None,
-    unfinished: manifest.Unfinished | None,
-) -> tuple[list[ShardToCheck], list[Finding]]:
+    sizes: Mapping[str, int], packed: Manifest | None, unfinished: Unfinished | None
+) -> Iterator[ShardToCheck | Finding]:
     """Compare the shards that are there with the manifest: what to check, and what is wrong."""
     listed = unfinished.base if unfinished else packed
+    runs = listed.runs if listed else []
     replaced = unfinished.replaces if unfinished else []
     entries = {e.path: e for e in (listed.shards if listed else []) if e.bucket not in replaced}
-    findings: list[Finding] = []
-    missing = {path: entry for path, entry in entries.items() if path not in sizes}
-    runs = listed.runs if listed else []
-    last = len(runs) - 1 if unfinished is None else None
-    built = {number for number, run in enumerate(runs) if run.is_build}
 
     def written_again(entry: ShardEntry, resume: str) -> str:
         """Say how a shard of the manifest is written again."""
-        if entry.run in built:
-            return _BUILD_AGAIN
-        return resume if entry.run == last else PACK_AGAIN
+        if runs[entry.run].is_build:
+            return f"restore it from a copy, or {_BUILD_AGAIN}"
+        last = unfinished is None and entry.run == len(runs) - 1
+        return f"restore it from a copy, or {resume if last else PACK_AGAIN}"
 
-    tasks = []
     for path in sizes:
-        if path in entries:
-            how = written_again(entries[path], f"delete it and {_RESUME}")
-            tasks.append(ShardToCheck(path, entries[path], f"restore it from a copy, or {how}"))
+        if entry := entries.pop(path, None):
+            yield ShardToCheck(path, entry, written_again(entry, f"delete it and {_RESUME}"))
         elif unfinished is not None:
             how = _BUILD_AGAIN if unfinished.is_build else f"delete it and {_RESUME}"
-            tasks.append(ShardToCheck(path, None, how))
+            yield ShardToCheck(path, None, how)
         elif packed is None:
-            tasks.append(ShardToCheck(path, None, "pack the samples again with shardwright pack"))
-        elif missing and (name := outlines.find(path)) in missing:
-            findings.append(_renamed(path, name))
-            del missing[name]
+            yield ShardToCheck(path, None, "pack the samples again with shardwright pack")
         else:
             what = "is not in the manifest, but loaders would read it"
-            findings.append(Finding("foreign", path, None, what, "move it out of the folder"))
-    for path, entry in missing.items():
+            yield Finding("foreign", path, None, what, "move it out of the folder")
+    for path, entry in entries.items():
         what = f"is missing, with {quantity(entry.samples, 'samples')}"
-        fix = f"restore it from a copy, or {written_again(entry, _RESUME)}"
-        findings.append(Finding("missing", path, None, what, fix))
-    return tasks, findings
-
-
-def _renamed(path: str, name: str) -> Finding:
-    what, fix = f"is {name} under another name", f"rename it to {name}"
-    return Finding("renamed", path, None, what, fix)
+        yield Finding("missing", path, None, what, written_again(entry, _RESUME))
 
 
 def _with_source(task: ShardToCheck, source: Source | None, checker: Checker) -> ShardToCheck:
@@ -270,10 +215,10 @@ def _check(
     engine: Engine,
     progress: Progress,
 ) -> list[Seen]:
+    total, unit = len(tasks), "shards"
     if checker.read_data:
-        progress.phase("verify", sum(sizes[task.path] for task in tasks), "B")
-    else:
-        progress.phase("verify", len(tasks), "shards")
+        total, unit = sum(sizes[task.path] for task in tasks), "B"
+    progress.phase("verify", total, unit)
     seen, milestones = list[Seen](), Milestones(len(tasks))
     sent = (_with_source(task, source, checker) for task in tasks)
     with closing(engine.run(checker.check, sent)) as messages:
@@ -295,11 +240,10 @@ def _own_sizes(seen: list[Seen], source: Source | None, built: bool) -> Iterator
     """Report arrays that have their picture's size and not their bucket's, once per shard."""
     found = [(shard, shard.own_size) for shard in seen if shard.own_size]
     fix = "derive with --fit bucket and --recompute, then pack with --overwrite"
+    fix += "; verify --against DERIVED_DIR prints the command"
     if built:
         fix = "build with --fit bucket and --overwrite"
-    elif source is None:
-        fix += "; verify --against DERIVED_DIR prints the command"
-    elif found:
+    elif source is not None and found:
         derive = commands.derive(source.store, fit_buckets=True)
         fix = f"run the same pack with --overwrite after {derive}"
     for shard, fault in found:
@@ -317,12 +261,42 @@ def _not_compared(store: Store, seen: list[Seen]) -> Iterator[Finding]:
         yield Finding(NOT_COMPARED, str(store.folder), None, what, fix, damage=False)
 
 
-def _repeated_keys(seen: list[Seen]) -> Iterator[Finding]:
-    """Find keys that are in more than one shard, which loaders that go by key would confuse."""
-    first: dict[str, str] = {}
-    for shard in seen:
-        for key in shard.keys:
-            other = first.setdefault(key, shard.path)
-            if other != shard.path:
-                what = f"has the same key as a sample of {other}"
-                yield Finding("repeated_key", shard.path, None, what, PACK_AGAIN, sample=key)
+def _check_empty(
+    folder: Location, packed: Manifest, store: Store | None, *, read_data: bool
+) -> Iterator[Finding]:
+    """Compare the files of the empty caption with the manifest, the recipe and any store."""
+    place, listed = empty_folder(folder), packed.empties()
+    there = read_existing({name: place / name for name in names(place)})
+    valid = dict[str, bytes]()
+    fix = "restore it from a copy, or run the same pack with --append"
+    for suffix, checksum in listed.items():
+        name = empty_name(suffix)
+        if suffix not in there:
+            yield Finding("empty_missing", name, None, "is missing, but the manifest lists it", fix)
+        elif xxhash.xxh3_64_hexdigest(there[suffix]) != checksum:
+            what = "its bytes are not those that were written"
+            yield Finding("empty_differs", name, None, what, fix)
+        else:
+            valid[suffix] = there[suffix]
+    for suffix in there.keys() - listed.keys():
+        what, fix = "is not in the manifest, so it is not used", "the next pack removes it"
+        yield Finding("empty_foreign", empty_name(suffix), None, what, fix, damage=False)
+    for suffix, what in empty_faults(valid, packed.samples_of(), read_data=read_data):
+        fix = "delete it in the store, derive, and pack with --overwrite"
+        yield Finding("empty_invalid", empty_name(suffix), None, what, fix)
+    if store is None or not packed.shards:
+        return
+    source = read_existing({s: store.empty(s) for s in empty_members(store.recipe)})
+    faulty = {suffix for suffix, _ in empty_faults(source, store.recipe, read_data=True)}
+    for suffix, data in source.items():
+        path, name = store.empty(suffix), empty_name(suffix)
+        if suffix not in listed:
+            what, fix = "is not in the shards", commands.pack(store, folder, "--append")
+            yield Finding("empty_left_out", str(path), None, what, f"run {fix}", damage=False)
+        elif valid.get(suffix, data) != data:
+            what, fix = f"differs from {path}", f"if the store is right, {PACK_AGAIN}"
+            # As with arrays: a valid file that was put there later is a change of the store.
+            if suffix not in faulty and newer(path.stat(), (place / suffix).stat()):
+                yield Finding(EMPTY_OUTDATED, name, None, what, PACK_AGAIN, damage=False)
+            else:
+                yield Finding("source_differs", name, None, what, fix)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,10 +42,10 @@ from shardwright.store.records import CROP, BadRecordError, Record
 from shardwright.text import shown
 from shardwright.verifying import originals
 from shardwright.verifying.originals import Wanted, path_of
-from shardwright.verifying.remaking import Made, Remaker, made_by
-from shardwright.verifying.rounding import difference
+from shardwright.verifying.remaking import Made, Remaker, difference, made_by
 
 _MOST = 100  # findings per shard
+_DAMAGED = "its data is damaged"
 _RESTORE = "restore it from a copy, or write it again with --overwrite"
 
 
@@ -57,34 +58,33 @@ class _Shard(NamedTuple):
     made: Made
     is_build: bool
 
-    @property
-    def path(self) -> Location:
-        return self.folder / self.entry.path
-
-    def table(self) -> ShardIndex | None:
-        """Read its index; None if that is damaged, which is reported already."""
-        with suppress(ShardwrightError):
-            found = index.load_listed(self.folder, self.entry)
-            return found if found.head.members == self.made.recipe.suffixes else None
-        return None
-
 
 class _Pick(NamedTuple):
-    """A sample to recompute, and its image."""
+    """A sample to recompute."""
 
     shard: _Shard
     table: ShardIndex
     number: int  # in the shard
     record: Record
-    place: Extent
+    place: Extent  # of its image; blank if that is not known
 
     @property
     def image_id(self) -> str:
         return self.table.head.ids[self.number]
 
+    @property
+    def wanted(self) -> Wanted:
+        """Give its image, as it is to be found: by as much of its path as tells it from others."""
+        by_path = self.shard.made.recipe.ids == "path"
+        return Wanted(path_of(self.record), self.image_id.count("%2F") + 1 if by_path else 1)
+
     def member(self, suffix: str) -> bytes | None:
         """Read a member; None if it is not as it was written. The caller handles OSErrors."""
-        return _member(self.shard, self.table, self.number, suffix)
+        column = self.table.head.members.index(suffix)
+        offset, size, xxh3 = self.table.member(self.number, column)
+        with place_at(self.shard.folder).open(self.shard.entry.path) as file:
+            data = file.pread(offset, size) if offset + size <= file.size else b""
+        return data if xxhash.xxh3_64_intdigest(data) == xxh3 else None
 
 
 @dataclass
@@ -92,26 +92,6 @@ class _Picked(Sample):
     """The same in the pipeline."""
 
     pick: _Pick | None = None
-
-
-@dataclass
-class _Found:
-    """What was found out."""
-
-    findings: list[Finding] = field(default_factory=list)
-    recomputed: int = 0  # samples
-    outdated: int = 0
-    not_compared: int = 0  # members
-    listed: dict[str, int] = field(default_factory=dict)  # findings, by shard
-    failed: dict[str, list[str]] = field(default_factory=dict)  # by reason: images
-
-    def add(self, shard: _Shard, sample: str, fault: Fault, fix: str) -> None:
-        """List a fault, unless there are too many."""
-        count = self.listed[shard.name] = self.listed.get(shard.name, 0) + 1
-        if count == _MOST:
-            fault = Fault("more", "has more faults than are listed", damage=fault.damage)
-        if count <= _MOST:
-            self.findings.append(fault._replace(sample=sample).finding(shard.name, fix))
 
 
 class Recomputing:
@@ -131,9 +111,13 @@ class Recomputing:
     ) -> None:
         originals.require_images(images)
         self._images, self._device, self._progress = images, device, progress
-        self._found = _Found()
+        self._findings = list[Finding]()
+        self._listed = Counter[str]()  # findings, by shard
+        self._failed: dict[str, list[str]] = {}  # by reason: images
+        self._recomputed = self._outdated = 0  # samples
+        self._not_compared = 0  # members
         shards = [shard for name, folder in parts.items() for shard in _shards(name, folder)]
-        self._picks = self._pick(shards, samples)
+        self._picks = self._found(self._chosen(shards, samples))
         self._remakers: list[tuple[Made, Remaker]] = []
         shared: dict[Any, Any] = {}
         for pick in self._picks:
@@ -144,9 +128,9 @@ class Recomputing:
 
     def compare(self, report: VerifyReport) -> VerifyReport:
         """Recompute the samples, and add what differs to a report."""
-        started, found = time.monotonic(), self._found
+        started = time.monotonic()
         if report.read_data:  # which has found damaged data already
-            found.findings.clear()
+            self._findings.clear()
         self._progress.phase("recompute", len(self._picks), "samples")
         for made, remaker in self._remakers:
             picks = [pick for pick in self._picks if pick.shard.made == made]
@@ -156,132 +140,124 @@ class Recomputing:
                 self._compare(sample, sample.pick, remaker, read_data=report.read_data)
                 self._progress.advance(1)
         self._sum_up()
-        self._progress.note(f"{quantity(found.recomputed, 'samples')} compared")
+        self._progress.note(f"{quantity(self._recomputed, 'samples')} compared")
         return replace(
             report,
-            findings=[*report.findings, *found.findings],
+            findings=[*report.findings, *self._findings],
             seconds=round(report.seconds + time.monotonic() - started, 3),
-            outdated=report.outdated + found.outdated,
-            not_compared=report.not_compared + found.not_compared,
-            recomputed=found.recomputed,
+            outdated=report.outdated + self._outdated,
+            not_compared=report.not_compared + self._not_compared,
+            recomputed=self._recomputed,
         )
 
-    def _pick(self, shards: Sequence[_Shard], count: int) -> list[_Pick]:
-        """Choose samples evenly over all shards, and find their images."""
-        total = sum(shard.entry.samples for shard in shards)
-        count = min(count, total)
-        numbers, first = range(count), 0
+    def _chosen(self, shards: Sequence[_Shard], count: int) -> Iterator[_Pick]:
+        """Choose samples evenly over all shards."""
+        total, first = sum(shard.entry.samples for shard in shards), 0
+        numbers = range(min(count, total))
 
         def spread(number: int) -> int:
-            return (2 * number + 1) * total // (2 * count)
+            return (2 * number + 1) * total // (2 * len(numbers))
 
-        chosen: list[tuple[_Shard, ShardIndex, int, Record]] = []
         for shard in shards:
             end = first + shard.entry.samples
             edges = [bisect_left(numbers, edge, key=spread) for edge in (first, end)]
             if inside := numbers[slice(*edges)]:
-                chosen += self._records(shard, (spread(number) - first for number in inside))
+                yield from self._read(shard, [spread(number) - first for number in inside])
             first = end
-        wanted = [
-            Wanted(path, _depth(shard, table.head.ids[number]))
-            for shard, table, number, record in chosen
-            if (path := path_of(record))
-        ]
-        there = originals.find(self._images, wanted, self._progress)
-        picks = []
-        for shard, table, number, record in chosen:
-            path = path_of(record)
-            if (place := there.get(path)) is not None:
-                picks.append(_Pick(shard, table, number, record, place))
-            else:
-                self._not_compared(shard, "", path or table.head.ids[number])
-        return picks
 
-    def _records(
-        self, shard: _Shard, numbers: Iterable[int]
-    ) -> Iterator[tuple[_Shard, ShardIndex, int, Record]]:
+    def _read(self, shard: _Shard, numbers: Iterable[int]) -> Iterator[_Pick]:
         """Read the records of some samples of a shard; one that is damaged is a finding."""
-        table = shard.table()
-        # That the shard is missing, or not the one of its index, is reported already.
-        if table is None or len(table.head.ids) != shard.entry.samples:
+        # That the shard is missing, or its index is damaged, is reported already.
+        try:
+            table = index.load_listed(shard.folder, shard.entry)
+        except ShardwrightError:
+            return
+        if table.head.members != shard.made.recipe.suffixes:
             return
         for number in numbers:
+            pick = _Pick(shard, table, number, {}, "")
             try:
-                data = _member(shard, table, number, JSON_SUFFIX)
-                yield shard, table, number, records.parse(data or b"")
+                yield pick._replace(record=records.parse(pick.member(JSON_SUFFIX) or b""))
             except BadRecordError:
-                fault = Fault("data_differs", "its data is damaged", JSON_SUFFIX)
-                self._found.add(shard, table.head.ids[number], fault, _RESTORE)
+                self._add(pick, Fault("data_differs", _DAMAGED, JSON_SUFFIX), _RESTORE)
             except StorageError:  # of the network, not of this shard
                 raise
             except OSError:
                 return
 
-    def _not_compared(self, shard: _Shard, reason: str, image: str) -> None:
-        self._found.failed.setdefault(reason, []).append(image)
-        self._found.not_compared += len(shard.made.entries)
+    def _found(self, picks: Iterable[_Pick]) -> list[_Pick]:
+        """Find the images of samples; those that are not there are counted."""
+        chosen, found = list(picks), list[_Pick]()
+        wanted = [pick.wanted for pick in chosen]
+        there = originals.find(self._images, [image for image in wanted if image.path])
+        for pick, image in zip(chosen, wanted, strict=True):
+            if image.path in there:
+                found.append(pick._replace(place=there[image.path]))
+            else:
+                self._leave_out(pick.shard, "", image.path or pick.image_id)
+        return found
+
+    def _add(self, pick: _Pick, fault: Fault, fix: str) -> None:
+        """List a fault, unless there are too many."""
+        name = pick.shard.name
+        self._listed[name] += 1
+        if self._listed[name] == _MOST:
+            fault = Fault("more", "has more faults than are listed", damage=fault.damage)
+        if self._listed[name] <= _MOST:
+            self._findings.append(fault._replace(sample=pick.image_id).finding(name, fix))
+
+    def _leave_out(self, shard: _Shard, reason: str, image: str) -> None:
+        self._failed.setdefault(reason, []).append(image)
+        self._not_compared += len(shard.made.entries)
 
     def _compare(self, sample: _Picked, pick: _Pick, remaker: Remaker, *, read_data: bool) -> None:
         """Compare one sample with its shard."""
-        shard, found = pick.shard, self._found
+        shard, faults = pick.shard, list[Fault]()
         if sample.failure is not None:
             reason, detail = sample.failure
-            self._not_compared(shard, reason, f"{pick.place} ({detail})")
+            self._leave_out(shard, reason, f"{pick.place} ({detail})")
             return
-        faults = list[Fault]()
         try:
-            written = shard.path.stat()
+            written = (shard.folder / shard.entry.path).stat()
             image = os.stat(pick.place.path if isinstance(pick.place, Part) else pick.place)
             for suffix, what in _differences(sample, pick, remaker):
                 if what is not None:
                     faults.append(Fault(IMAGE_DIFFERS, what, suffix))
                 elif not read_data:
-                    damaged = Fault("data_differs", "its data is damaged", suffix)
-                    found.add(shard, pick.image_id, damaged, _RESTORE)
+                    self._add(pick, Fault("data_differs", _DAMAGED, suffix), _RESTORE)
         except StorageError:
             raise
         except OSError as error:
-            self._not_compared(shard, "unreadable", f"{pick.place} ({error.strerror})")
+            self._leave_out(shard, "unreadable", f"{pick.place} ({error.strerror})")
             return
-        found.recomputed += 1
+        self._recomputed += 1
         if faults and _is_changed(sample, pick, newer(image, written)):
-            found.outdated += 1
-            listed = ", ".join(f"{fault.member} {fault.what}" for fault in faults)
-            fix = "build again with --overwrite"
-            if not shard.is_build:
-                fix = "derive with --update, then pack with --sync"
-            what = f"{pick.place} has changed since ({listed})"
-            if os.path.abspath(str(pick.place)) != os.path.abspath(path_of(pick.record)):
-                what = f"{pick.place} is not the image that this sample was made from ({listed})"
-                fix += f"; if these are other images, {originals.MADE_FROM}"
-            found.add(shard, pick.image_id, Fault(OUTDATED, what, damage=False), fix)
+            self._outdated += 1
+            self._add(pick, *_outdated(pick, faults))
             return
+        again = "build" if shard.is_build else "derive with --recompute, and pack"
         for fault in faults:
-            again = "build" if shard.is_build else "derive with --recompute, and pack"
-            fix = f"if the image is right, {again} again with --overwrite"
             what = f"{fault.what}, compared with {pick.place}"
-            found.add(shard, pick.image_id, fault._replace(what=what), fix)
+            fix = f"if the image is right, {again} again with --overwrite"
+            self._add(pick, fault._replace(what=what), fix)
 
     def _sum_up(self) -> None:
         """Report once what could not be compared."""
-        found, images = self._found, shown(str(self._images))
-        for reason, those in found.failed.items():
+        images = shown(str(self._images))
+        for reason, those in self._failed.items():
             what = f"has no image of {quantity(len(those), 'samples')}"
             fix = originals.MADE_FROM
             if reason:
                 what = f"{quantity(len(those), 'images')} cannot be used: {reason}"
                 fix = "restore the images"
             what += f", for example {those[0]}"
-            found.findings.append(Finding(NOT_COMPARED, images, None, what, fix, damage=False))
-        unknown: dict[tuple[str, str], int] = {}
-        for pick in self._picks:
-            for name, why in pick.shard.made.unknown.items():
-                unknown[name, why] = unknown.get((name, why), 0) + 1
+            self._findings.append(Finding(NOT_COMPARED, images, None, what, fix, damage=False))
+        unknown = Counter(why for pick in self._picks for why in pick.shard.made.unknown.items())
         for (name, why), count in unknown.items():
-            found.not_compared += count
+            self._not_compared += count
             what = f"{name} of {quantity(count, 'samples')} was not recomputed: {why}"
             fix = "if it was packed from a store, compare it with that: --against DERIVED_DIR"
-            found.findings.append(Finding(NOT_COMPARED, images, None, what, fix, damage=False))
+            self._findings.append(Finding(NOT_COMPARED, images, None, what, fix, damage=False))
 
 
 def _shards(part: str, folder: Location) -> Iterator[_Shard]:
@@ -311,33 +287,32 @@ def _is_changed(sample: Sample, pick: _Pick, newer: bool) -> bool:
     return newer or size != sample.size
 
 
-def _depth(shard: _Shard, image_id: str) -> int:
-    """Count the parts of a path that tell an image from the others."""
-    return image_id.count("%2F") + 1 if shard.made.recipe.ids == "path" else 1
-
-
-def _member(shard: _Shard, table: ShardIndex, number: int, suffix: str) -> bytes | None:
-    """Read a member; None if it is not as it was written. The caller handles OSErrors."""
-    offset, size, xxh3 = table.member(number, table.head.members.index(suffix))
-    with place_at(shard.folder).open(shard.entry.path) as file:
-        data = file.pread(offset, size) if offset + size <= file.size else b""
-    return data if xxhash.xxh3_64_intdigest(data) == xxh3 else None
+def _outdated(pick: _Pick, faults: Iterable[Fault]) -> tuple[Fault, str]:
+    """Report that an image has changed, or is another one; give also the fix."""
+    listed = ", ".join(f"{fault.member} {fault.what}" for fault in faults)
+    what, fix = f"{pick.place} has changed since ({listed})", "build again with --overwrite"
+    if not pick.shard.is_build:
+        fix = "derive with --update, then pack with --sync"
+    if os.path.abspath(str(pick.place)) != os.path.abspath(path_of(pick.record)):
+        what = f"{pick.place} is not the image that this sample was made from ({listed})"
+        fix += f"; if these are other images, {originals.MADE_FROM}"
+    return Fault(OUTDATED, what, damage=False), fix
 
 
 def _remade(
     remaker: Remaker, picks: Sequence[_Pick], device: str, progress: Progress
 ) -> Iterator[_Picked]:
     """Recompute samples, with the texts of their records."""
-    texts = dict.fromkeys((CAPTION, *remaker.recipe.texts))
-    wants_text = any(component.source == "caption" for component in remaker.components)
+    make, names = remaker.components, dict.fromkeys((CAPTION, *remaker.recipe.texts))
+    wants_text = any(component.source == "caption" for component in make)
 
     def samples() -> Iterator[Sample]:
         for pick in picks:
             part = pick.place if isinstance(pick.place, Part) else None
             source = Source(pick.image_id, str(pick.place), has_sidecar=False, part=part)
-            given = {name: _text(pick.record.get(name)) for name in texts}
-            make = remaker.components
-            yield _Picked(source, make, None, None, [], wants_text, given, {}, pick=pick)
+            texts = {name: pick.record.get(name) for name in names}
+            texts = {n: text if isinstance(text, str) else None for n, text in texts.items()}
+            yield _Picked(source, make, None, None, [], wants_text, texts, {}, pick=pick)
 
     maker = remaker.maker(device, progress)
     for group in maker.run(samples(), _Sink(remaker.results), len(picks), len(picks)):
@@ -347,18 +322,11 @@ def _remade(
             sample.made = {}
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 class _Sink:
     """Where recomputed samples end."""
 
     def __init__(self, results: Results) -> None:
-        self._results = results
-
-    def check(self, sample: Sample) -> None:
-        self._results.check(sample)
+        self.check = results.check
 
     def commit(self, samples: Sequence[Sample]) -> Sequence[Sample]:
         return samples

@@ -97,7 +97,8 @@ class LoaderCheck:
 
 def check_loaders(folder: Location, progress: Progress) -> list[LoaderCheck]:
     """Apply the rules of every loader to the headers and JSON members of all shards."""
-    visible = [path for path in names_below(folder) if _is_visible(path)]
+    every = names_below(folder)
+    visible = [path for path in every if not any(n.startswith(".") for n in path.split("/"))]
     shards = [path for path in visible if path.endswith(".tar")]
     progress.phase("loaders", len(shards), "shards")
     check = Check()
@@ -233,10 +234,6 @@ def _typed(value: object, path: Steps = ()) -> Iterator[tuple[Steps, str]]:
     elif isinstance(value, list):
         for item in value:
             yield from _typed(item, (*path, _ITEM))
-
-
-def _is_visible(path: str) -> bool:
-    return not any(part.startswith(".") for part in path.split("/"))
 
 
 def _has_card(folder: Location) -> bool:

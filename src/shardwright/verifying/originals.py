@@ -1,22 +1,21 @@
 """Finds the images of samples below a path, by the paths that their records have.
 
-The images may have moved since: what counts is how a path ends, and then the name alone.
+The images may have moved since: what counts is how a path ends.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from shardwright.building import inputs, tars
+from shardwright.building import tars
 from shardwright.building.tars import TarSample
 from shardwright.deriving.sources import TAR
 from shardwright.errors import DamageError, InputMissingError, UsageError
-from shardwright.progress import Progress
 from shardwright.shards.format import records
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.parts import is_packed, parts_of
@@ -38,9 +37,8 @@ def path_of(record: Record) -> str:
 def recorded_hash(folder: Location, entry: ShardEntry, number: int) -> str | None:
     """Read the hash of the image that a sample was made from; None if it is not on record."""
     with suppress(DamageError, InputMissingError):  # which the check of the shard reports
-        if entry.records_xxh3:
-            lines = records.load(folder, entry.path, entry.records_xxh3)
-            return next((facts.image_xxh3 for _, facts in islice(lines, number, None)), None)
+        lines = records.load(folder, entry.path, entry.records_xxh3)
+        return next((facts.image_xxh3 for _, facts in islice(lines, number, None)), None)
     return None
 
 
@@ -66,40 +64,23 @@ class Wanted(NamedTuple):
         return next(ends) == next(ends)
 
 
-def find(root: Path, wanted: Collection[Wanted], progress: Progress) -> dict[str, Extent]:
-    """Find images by their recorded paths; those that are not there are left out.
-
-    All files are listed only if an image is not where its path says.
-    """
+def find(root: Path, wanted: Collection[Wanted]) -> dict[str, Extent]:
+    """Find images by their recorded paths; raise if none of them is there."""
     found: dict[str, Extent] = {}
     members: dict[str, dict[str, str]] = {}  # by tar, and by member: the recorded path
-
-    def choose(image: Wanted, files: Iterable[str], holders: Iterable[str]) -> bool:
-        """Choose the first of the files that may be an image, or of the tars that may hold it."""
-        _, member = _split(image.path)
-        if file := next(filter(image.is_at, files), None):
+    for image in dict.fromkeys(wanted):
+        tar, member = _split(image.path)
+        holders = (holder for holder in _below(root, tar) if image.is_at(f"{holder}/{member}"))
+        if file := next(filter(image.is_at, _below(root, image.path)), None):
             found[image.path] = file
-            return True
-        for tar in holders:
-            if image.is_at(f"{tar}/{member}"):
-                members.setdefault(tar, {})[member] = image.path
-                return True
-        return False
-
-    elsewhere = [
-        image
-        for image in dict.fromkeys(wanted)
-        if not choose(image, _below(root, image.path), _below(root, _split(image.path)[0]))
-    ]
-    names = _by_name(root, elsewhere, progress) if elsewhere else {}
-    for image in elsewhere:
-        paths = (image.path, _split(image.path)[0])
-        files, tars_ = (names.get(os.path.basename(path), []) for path in paths)
-        choose(image, files if len(files) == 1 else [], tars_ if len(tars_) == 1 else [])
+        elif holder := next(holders, None):
+            members.setdefault(holder, {})[member] = image.path
     for tar, paths_of in members.items():
         for sample in tars.samples(tar):
             if isinstance(sample, TarSample) and sample.image.name in paths_of:
                 found[paths_of[sample.image.name]] = sample.image
+    if wanted and not found:
+        raise InputMissingError("is no store, and has none of the images", path=root, fix=_GIVE)
     return found
 
 
@@ -123,29 +104,3 @@ def _candidates(root: Path, path: str) -> Iterator[str]:
     last = max((number for number, part in enumerate(parts) if part == ".."), default=-1)
     for start in range(last + 1, len(parts)):
         yield os.path.join(root, *parts[start:])
-
-
-def _by_name(root: Path, images: Iterable[Wanted], progress: Progress) -> dict[str, list[str]]:
-    """List the images and tars below the root that have the names of these."""
-    paths = (path for image in images for path in (image.path, _split(image.path)[0]))
-    wanted = {os.path.basename(path) for path in paths}
-    names: dict[str, list[str]] = {}
-    for file in _listed(root, progress):
-        if (name := os.path.basename(file)) in wanted:
-            names.setdefault(name, []).append(file)
-    return names
-
-
-def _listed(root: Path, progress: Progress) -> list[str]:
-    """List the images and tars below the root; raise if there are none, or only shards."""
-    found: list[str] = []
-    with suppress(InputMissingError):
-        (listed,) = inputs.find([root], progress)
-        folders = {os.path.dirname(os.path.dirname(tar)) for tar in listed.tars}
-        ours = {folder for folder in folders if is_packed(Path(folder))}
-        found += (source.path for source in listed.images if not source.fault)
-        found += (t for t in listed.tars if os.path.dirname(os.path.dirname(t)) not in ours)
-    if not found:
-        what = "is no store, and has no images and no tars of images"
-        raise InputMissingError(what, path=root, fix=_GIVE)
-    return found

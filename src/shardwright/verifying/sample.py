@@ -30,10 +30,6 @@ class MemberData(NamedTuple):
     size: int
     start: bytes
 
-    def first(self, count: int) -> bytes:
-        """Read the first bytes of its data."""
-        return self.read(count, 0)
-
     def read(self, count: int, at: int) -> bytes:
         """Read bytes of its data from an offset; fewer at its end."""
         count = max(0, min(count, self.size - at))
@@ -123,7 +119,7 @@ def _record(place: MemberData, bucket: str | None) -> tuple[Record, list[Fault]]
     if place.size > records.LONGEST_LINE:
         return {}, [Fault("json_too_long", f"has {place.size:,} bytes", JSON_SUFFIX)]
     try:
-        record = records.parse(place.first(place.size))
+        record = records.parse(place.read(place.size, 0))
     except BadRecordError as error:
         return {}, [Fault(f"json_{error.reason}", f"is {_words(error.reason)}", JSON_SUFFIX)]
     faults = []
@@ -140,7 +136,7 @@ def _record(place: MemberData, bucket: str | None) -> tuple[Record, list[Fault]]
 def _mask(
     place: MemberData, component: Component, mask: Mask, shapes: Mapping[str, Shape]
 ) -> Iterator[Fault]:
-    values = place.first(place.size)[-mask.length :]
+    values = place.read(place.size, 0)[-mask.length :]
     if values.translate(None, b"\0\1"):
         yield Fault("mask_invalid", "has values other than 0 and 1", mask.suffix)
         return

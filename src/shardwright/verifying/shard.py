@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 
 import xxhash
-from msgspec import UnsetType
 
 from shardwright.errors import ShardwrightError, StorageError
 from shardwright.interrupts import check
@@ -37,9 +34,8 @@ _REPORT = 1 << 25  # bytes between two progress messages
 _FIX_SAMPLE = "fix the sample in the store (shardwright verify there), then pack with --overwrite"
 _PACK_AGAIN = "if the store is right, pack again with --overwrite"
 _RESTORE = "restore the manifest and the indexes, or pack again with --overwrite"
+_HEADER = "its first or last header is not that of its index: it is damaged, or another shard"
 _MOST = 100  # findings per shard
-
-Outline = tuple[int, list[tuple[int, bytes]]]  # a size, and the first and last header by offset
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,6 @@ class Seen:
     path: str
     bytes: int = 0
     keys: list[str] = field(default_factory=list)  # of its samples
-    fits: bool = True  # whether size, first and last header are those of its index
     own_size: Fault | None = None  # the first array of its picture's size, not its bucket's
     own_sizes: int = 0
     outdated: int = 0  # samples that the store has changed since
@@ -116,26 +111,21 @@ class Checker:
         except StorageError:
             raise
         except ShardwrightError as error:
-            what = f"its index cannot be used ({error.path}: {error.what})"
-            yield Fault("index_damaged", what)
+            yield Fault("index_damaged", f"its index cannot be used ({error.path}: {error.what})")
         stated = shard.head if shard else entry
-        if stated is not None and (fault := self._records(task.path, stated.records_xxh3)):
-            yield fault
+        if stated is not None:
+            yield from self._records(task.path, stated.records_xxh3)
         size = stated.bytes if stated else seen.bytes
         if shard is not None:
-            for what in _differences(entry, shard.head):
+            for what in _differences(entry, shard.head, self.recipe):
                 yield Fault("manifest_wrong", what, fix=_RESTORE)
-            if entry is not None and shard.head.members != self.recipe.suffixes:
-                members = f"{', '.join(self.recipe.suffixes)}, but its index {shard.head.members}"
-                yield Fault("manifest_wrong", f"the manifest has members {members}", fix=_RESTORE)
             seen.keys = list(keys(shard.head.ids, shard.head.longest_key))
-            seen.fits = _fits(file, _outline(shard))
         if seen.bytes != size:
             kind = "short" if seen.bytes < size else "long"
             yield Fault(kind, f"has {seen.bytes:,} bytes and should have {size:,}")
         if shard is not None and not self.read_data:
-            if not seen.fits and seen.bytes == size:
-                yield Fault("header_differs", "its first or last header is damaged")
+            if seen.bytes == size and not _has_first_and_last(file, shard, seen.keys):
+                yield Fault("header_differs", _HEADER)
             return
         if not self.read_data:
             yield from chain.from_iterable(self._samples(in_one_pass(file), task, None, seen))
@@ -199,20 +189,17 @@ class Checker:
                     faults.append(fault._replace(sample=name, fix=fault.fix or _PACK_AGAIN))
             yield faults
 
-    def _records(self, path: str, xxh3: str | UnsetType | None) -> Fault | None:
-        """Compare the records of a shard with their checksum, if it has them."""
-        if not xxh3:
-            return None
+    def _records(self, path: str, xxh3: str) -> Iterator[Fault]:
+        """Compare the records of a shard with their checksum."""
         try:
-            if records.checksum(self.shards.folder, path) == xxh3:
-                return None
-            what = "is damaged"
+            what = "is damaged" if records.checksum(self.shards.folder, path) != xxh3 else None
         except StorageError:
             raise
         except OSError as error:
             what = str(error.strerror)
-        file = self.shards.folder / records.records_name(path)
-        return Fault("records_damaged", f"its records cannot be used ({file}: {what})")
+        if what is not None:
+            file = self.shards.folder / records.records_name(path)
+            yield Fault("records_damaged", f"its records cannot be used ({file}: {what})")
 
     def index(self, task: ShardToCheck) -> ShardIndex | None:
         """Read the index of a shard, if it must have one or has one; raise if it is unusable."""
@@ -224,37 +211,14 @@ class Checker:
         if not _is_consecutive(shard):
             raise ShardwrightError("does not describe a tar", path=path)
         if entry is not None and xxhash.xxh3_64_hexdigest(data) != entry.index_xxh3:
-            other = any(_differences(entry, shard.head))
+            other = any(_differences(entry, shard.head, self.recipe))
             what = "is not the index of this shard" if other else "is not the one in the manifest"
             raise ShardwrightError(what, path=path)
         return shard
 
 
-class Outlines:
-    """Recognises the shards of a folder by their size and their first and last header."""
-
-    def __init__(self, shards: Place) -> None:
-        self._shards = shards
-
-    def find(self, path: str) -> str | None:
-        """Find the shard that a file is, whatever its name."""
-        with suppress(OSError), self._shards.open(path) as file:
-            return next((name for name, outline in self._known if _fits(file, outline)), None)
-        return None
-
-    @cached_property
-    def _known(self) -> list[tuple[str, Outline]]:
-        known = []
-        for path in index.shards(self._shards.folder):
-            check()
-            with suppress(ShardwrightError):  # a damaged index is reported with its own shard
-                shard = index.load(self._shards.folder, path)
-                known += [(path, _outline(shard))] if _is_consecutive(shard) else []
-        return known
-
-
-def _differences(entry: ShardEntry | None, head: Head) -> Iterator[str]:
-    """Compare a manifest with an index; earlier versions left out what they did not know."""
+def _differences(entry: ShardEntry | None, head: Head, recipe: Recipe) -> Iterator[str]:
+    """Compare a manifest with an index, which may have been written without ``--sha256``."""
     if entry is None:
         return
     both = {
@@ -263,34 +227,30 @@ def _differences(entry: ShardEntry | None, head: Head) -> Iterator[str]:
         "bytes": (entry.bytes, head.bytes),
         "xxh3": (entry.xxh3, head.xxh3),
         "sha256": (entry.sha256, head.sha256 or entry.sha256),
-        "records_xxh3": (entry.records_xxh3 or head.records_xxh3, head.records_xxh3),
+        "records_xxh3": (entry.records_xxh3, head.records_xxh3),
+        "members": (recipe.suffixes, head.members),
     }
     for name, (listed, found) in both.items():
         if listed != found:
             yield brief(f"the manifest says {name} {listed}, but its index says {found}")
 
 
-def _pieces(file: Readable, offset: int, size: int) -> Iterator[bytes]:
-    end = offset + size
-    while offset < end and (data := file.pread(offset, min(BUFFER, end - offset))):
+def _checksum(file: Readable, offset: int, size: int) -> int:
+    hasher, end = xxhash.xxh3_64(), offset + size
+    for start in range(offset, end, BUFFER):
         check()
-        yield data
-        offset += len(data)
+        hasher.update(file.pread(start, min(BUFFER, end - start)))
+    return hasher.intdigest()
 
 
-def _outline(shard: ShardIndex) -> Outline:
-    head, headers = shard.head, []
-    if head.ids and head.members:
-        for sample, column in ((0, 0), (len(head.ids) - 1, len(head.members) - 1)):
-            offset, size, _ = shard.member(sample, column)
-            name = key(head.ids[sample], head.longest_key)
-            headers.append((offset - tar.BLOCK, header(f"{name}.{head.members[column]}", size)))
-    return head.bytes, headers
-
-
-def _fits(file: Readable, outline: Outline) -> bool:
-    size, headers = outline
-    return file.size == size and all(_is(file, *part) for part in headers)
+def _has_first_and_last(file: Readable, shard: ShardIndex, keys: Sequence[str]) -> bool:
+    """Whether the first and the last header of a shard are those of its index."""
+    members = shard.head.members
+    for sample, column in ((0, 0), (len(keys) - 1, len(members) - 1)):
+        offset, size, _ = shard.member(sample, column)
+        if not _is(file, offset - tar.BLOCK, header(f"{keys[sample]}.{members[column]}", size)):
+            return False
+    return True
 
 
 def _is_consecutive(shard: ShardIndex) -> bool:
@@ -314,12 +274,9 @@ def _locate(file: Readable, shard: ShardIndex) -> Iterator[Fault]:
             if position > file.size:
                 yield Fault("cut_off", "is truncated or missing", suffix, image_id)
                 continue
-            hasher = xxhash.xxh3_64()
-            for data in _pieces(file, offset, size):
-                hasher.update(data)
             parts = {
                 "header": _is(file, offset - tar.BLOCK, header(f"{name}.{suffix}", size)),
-                "data": hasher.intdigest() == checksum,
+                "data": _checksum(file, offset, size) == checksum,
                 "padding": _is(file, offset + size, bytes(tar.padding(size))),
             }
             for part, same in parts.items():

@@ -218,8 +218,7 @@ def _images(
         return
     for path in known.gone:
         what = "gone since it was encoded; its record and arrays are still there"
-        fix = f"put it back, or run {run.derive} --prune"
-        yield _warning("image_gone", path, what, fix)
+        yield _warning("image_gone", path, what, f"put it back, or run {run.derive} --prune")
 
 
 def _warnings(store: Store, ids: Container[str], run: Commands) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from shardwright.progress import quantity
 from shardwright.recipes import Recipe
 from shardwright.recipes.compare import differences
-from shardwright.shards.format.manifest import Manifest, ShardEntry
+from shardwright.shards.format.manifest import Manifest
 from shardwright.store import provenance
 
 
@@ -19,14 +19,15 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
     by_run = manifest.by_run()
     for number, run in enumerate(manifest.runs):
         entries = by_run.get(number, [])
-        # Only a run that is not an append can replace shards of earlier runs.
-        reduced = not all(later.append for later in manifest.runs[number + 1 :])
         listed = sum(entry.samples for entry in entries)
         shards, samples = run.shards - len(entries), run.samples - listed
-        possible = 0 <= shards <= samples
-        if not run.sync:  # which writes shards of earlier runs, with their size
-            possible &= samples <= shards * run.settings.shard_size
-        if not (possible if reduced else shards == samples == 0):
+        # Only a run that is not an append can replace shards of earlier runs.
+        if all(later.append for later in manifest.runs[number + 1 :]):
+            possible = shards == samples == 0
+        else:  # a sync writes shards of earlier runs, with their size
+            most = samples if run.sync else shards * run.settings.shard_size
+            possible = 0 <= shards <= samples <= most
+        if not possible:
             yield (
                 f"run {number + 1} says that it packed {_packed(run.samples, run.shards)}, "
                 f"but the manifest lists {_packed(listed, len(entries))}"
@@ -44,21 +45,14 @@ def _packed(samples: int, shards: int) -> str:
 
 
 def mixed_runs(manifest: Manifest) -> Iterator[str]:
-    """Find runs whose arrays were made with other settings than those of an earlier run."""
-    first: dict[str, tuple[int, provenance.Settings]] = {}  # by component
-    by_run = manifest.by_run()
-    for number, entries in by_run.items():
+    """Find runs whose arrays were made with other settings than those of earlier runs."""
+    before: dict[str, provenance.Settings] = {}  # by component
+    for number, entries in manifest.by_run().items():
         now = provenance.settings_in(manifest.runs[number].provenance)
-        for name, settings in now.items():
-            first.setdefault(name, (number, settings))
-        for other in sorted({first[name][0] for name in now}):
-            before = {name: settings for name, (run, settings) in first.items() if run == other}
-            changed, listed = provenance.differences(before, now)
-            if changed:
-                yield (
-                    f"{_run(number, entries)} packed other arrays than "
-                    f"{_run(other, by_run[other])}: {listed}"
-                )
+        if listed := provenance.differences(before, now)[1]:
+            run = f"run {number + 1} ({quantity(len(entries), 'shards')}"
+            yield f"{run}, for example {entries[0].path}) packed other arrays than before: {listed}"
+        before = now | before
 
 
 def other_recipe(manifest: Manifest, recipe: Recipe) -> str:
@@ -72,9 +66,14 @@ def other_recipe(manifest: Manifest, recipe: Recipe) -> str:
 def other_settings(manifest: Manifest, entries: Mapping[str, provenance.Entry]) -> str:
     """List the settings in which a store differs from the shards; "" if none does."""
     now = {name: entry.settings for name, entry in entries.items()}
-    runs = (manifest.runs[number] for number in manifest.by_run())
-    listed = (provenance.differences(provenance.settings_in(r.provenance), now)[1] for r in runs)
+    listed = (provenance.differences(made, now)[1] for made in _settings(manifest))
     return next(filter(None, listed), "")
+
+
+def _settings(manifest: Manifest) -> Iterator[dict[str, provenance.Settings]]:
+    """Give the settings of each run that has shards."""
+    for number in manifest.by_run():
+        yield provenance.settings_in(manifest.runs[number].provenance)
 
 
 def other_kind(manifest: Manifest, recipe: Recipe, entries: Mapping[str, provenance.Entry]) -> str:
@@ -90,11 +89,4 @@ def store_ids(manifest: Manifest) -> list[str]:
 
 def unknown_settings(manifest: Manifest, entries: Mapping[str, provenance.Entry]) -> list[str]:
     """Name the components whose settings only the shards or only a store records."""
-    runs = (manifest.runs[number] for number in manifest.by_run())
-    packed = {name for run in runs for name in provenance.settings_in(run.provenance)}
-    return sorted(packed ^ entries.keys())
-
-
-def _run(number: int, entries: list[ShardEntry]) -> str:
-    count = quantity(len(entries), "shards")
-    return f"run {number + 1} ({count}, for example {entries[0].path})"
+    return sorted({name for made in _settings(manifest) for name in made} ^ entries.keys())

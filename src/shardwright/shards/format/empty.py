@@ -37,12 +37,12 @@ def empty_faults(
     shapes = {}
     for suffix, data in found.items():
         try:
-            shapes[suffix] = _shape(data, recipe.arrays[suffix])
+            shapes[suffix] = shape_of(data, recipe.arrays[suffix])
         except BadArrayError as error:
             yield suffix, error.reason.replace("_", " ")
         else:
-            if read_data and (fault := _values_fault(data, recipe.arrays[suffix])):
-                yield suffix, fault
+            if read_data and not _is_finite(data, recipe.arrays[suffix]):
+                yield suffix, "has values that are not numbers (NaN) or infinite"
     for component in recipe.captions:
         mask, suffix = component.mask, component.suffix
         if mask is None or mask.suffix not in shapes:
@@ -54,19 +54,14 @@ def empty_faults(
             yield suffix, f"has other rows than {mask.suffix} keeps"
 
 
-def _shape(data: bytes, component: Component) -> Shape:
+def shape_of(data: bytes, component: Component) -> Shape:
+    """Give the shape of a component's file in memory, or raise BadArrayError."""
     return content.check_part(lambda count, at: data[at : at + count], len(data), component)[1]
 
 
-def _values_fault(data: bytes, component: Component) -> str | None:
+def _is_finite(data: bytes, component: Component) -> bool:
     # Here, because readers of shards do not need them.
-    import numpy as np
-
     from shardwright.shards.format import decode
     from shardwright.store import arrays
-    from shardwright.store.array_faults import FAULTS
 
-    values = arrays.values(decode.array(memoryview(data)), component)
-    if not component.is_float or np.isfinite(values).all():
-        return None
-    return FAULTS["nan" if np.isnan(values).any() else "infinite"][0]
+    return arrays.is_finite(decode.array(memoryview(data)), component)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 import msgspec
 import xxhash
@@ -18,9 +18,10 @@ import xxhash
 from shardwright.errors import DamageError, InputMissingError, StorageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import LONGEST_NAME
+from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.tar import BLOCK
 from shardwright.storage import files
-from shardwright.storage.urls import Location, names_below
+from shardwright.storage.urls import Location
 
 INDEX_FOLDER = "index"
 INDEX_SUFFIX = ".idx"
@@ -50,24 +51,11 @@ class Head(
     bytes: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     xxh3: str  # of the shard, 128 bits
     sha256: str | None = None
-    records_xxh3: str | None = None  # of its records in one file; None where there is none
+    records_xxh3: str  # of its records in one file
     members: tuple[str, ...]  # the suffixes, in the order of a sample's members
     # Bytes that a key may have; longer ids are cut to that.
     longest_key: Annotated[int, msgspec.Meta(ge=_SHORTEST_KEY, le=LONGEST_NAME)] = 89
     ids: list[str]
-
-
-class Listed(Protocol):
-    """A shard as a manifest lists it."""
-
-    @property
-    def path(self) -> str: ...  # below the output folder
-    @property
-    def samples(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def index_xxh3(self) -> str | None: ...
 
 
 class ShardIndex(msgspec.Struct, frozen=True):
@@ -94,13 +82,6 @@ class ShardIndex(msgspec.Struct, frozen=True):
 def index_name(shard: str) -> str:
     """Name the index of a shard; both are paths below the output folder."""
     return f"{STATE_FOLDER}/{INDEX_FOLDER}/{shard.removesuffix('.tar')}{INDEX_SUFFIX}"
-
-
-def shards(output_dir: Location) -> list[str]:
-    """List the shards that have an index, as paths below the output folder."""
-    root = output_dir / STATE_FOLDER / INDEX_FOLDER
-    found = (name for name in names_below(root) if name.endswith(INDEX_SUFFIX))
-    return [f"{name.removesuffix(INDEX_SUFFIX)}.tar" for name in found]
 
 
 def encode(found: ShardIndex) -> bytes:
@@ -163,25 +144,24 @@ def load(output_dir: Location, shard: str) -> ShardIndex:
     return decode(read(path), path)
 
 
-def load_listed(output_dir: Location, entry: Listed) -> ShardIndex:
+def load_listed(output_dir: Location, entry: ShardEntry) -> ShardIndex:
     """Read the index of a shard that a manifest lists."""
     path = output_dir / index_name(entry.path)
     return decode_listed(read(path), path, entry)
 
 
-def decode_listed(data: bytes, path: Location | str, entry: Listed) -> ShardIndex:
+def decode_listed(data: bytes, path: Location | str, entry: ShardEntry) -> ShardIndex:
     """Read an index; raise DamageError if it is not that of the shard in the manifest.
 
     Readers go by the counts of the manifest, so both must agree.
     """
-    what, fix = "is damaged, or not the one in the manifest", "copy it here again, or pack again"
-    if xxhash.xxh3_64_hexdigest(data) != entry.index_xxh3:
-        raise DamageError(what, path=path, fix=fix)
-    found = decode(data, path)
-    head = found.head
-    if (head.shard, len(head.ids), head.bytes) != (entry.path, entry.samples, entry.bytes):
-        raise DamageError(what, path=path, fix=fix)
-    return found
+    if xxhash.xxh3_64_hexdigest(data) == entry.index_xxh3:
+        found = decode(data, path)
+        head = found.head
+        if (head.shard, len(head.ids), head.bytes) == (entry.path, entry.samples, entry.bytes):
+            return found
+    what = "is damaged, or not the one in the manifest"
+    raise DamageError(what, path=path, fix="copy it here again, or pack again")
 
 
 def _little_endian(table: array[int]) -> array[int]:

@@ -31,7 +31,8 @@ from shardwright.store.commands import split_flags
 
 MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
-_FIX = "make all shards again with --overwrite and all flags of the last run"
+SHA256_NAME = "SHA256SUMS"
+AGAIN = "make all shards again with --overwrite and all flags of the last run"
 
 # What excludes samples for good besides a split, by its setting.
 CONDITIONS = {
@@ -55,7 +56,7 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     xxh3: str
     sha256: str | None = None
     index_xxh3: str
-    records_xxh3: str | UnsetType = UNSET  # of its records in one file; earlier versions had none
+    records_xxh3: str  # of its records in one file
 
 
 class IdsFile(msgspec.Struct, frozen=True):
@@ -138,14 +139,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its shards were built, without a store."""
         return self.build is not UNSET
 
-    @property
-    def inputs(self) -> tuple[str, ...] | None:
-        """Name what a build was made from, as far as it says; None of a pack."""
-        if isinstance(self.build, UnsetType):
-            return None
-        given = self.build.get("inputs")
-        return tuple(map(str, given)) if isinstance(given, list) else ()
-
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All shards of a folder and the runs that made them."""
@@ -162,7 +155,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return SPECIFICATION if isinstance(self.recipe, UnsetType) else self.recipe
 
     def empties(self) -> dict[str, str]:
-        """Give the xxh3 of each member for the empty caption; none in earlier manifests."""
+        """Give the xxh3 of each member for the empty caption; none if the store had none."""
         return {} if isinstance(self.empty, UnsetType) else self.empty
 
     def jsonls(self) -> list[str]:
@@ -222,7 +215,7 @@ def decode_manifest(data: bytes, path: Location | str) -> Manifest:
     """Read a manifest from its bytes; raise DamageError if it is damaged."""
     found = _decode(data, path, Manifest)
     if not found.runs:
-        raise DamageError("lists no run", path=path, fix=_FIX)
+        raise DamageError("lists no run", path=path, fix=AGAIN)
     _require_sound(found, path)
     return found
 
@@ -234,14 +227,14 @@ def load_unfinished(output_dir: Location) -> Unfinished | None:
     if data is None:
         return None
     found = _decode(data, path, Unfinished)
-    require_names(found.replaces, is_bucket, "a bucket", path, _FIX)
-    require_own_names(found.settings, path, _FIX)
+    require_names(found.replaces, is_bucket, "a bucket", path, AGAIN)
+    require_own_names(found.settings, path, AGAIN)
     if found.base is not None:
         _require_sound(found.base, path)
     if found.sync:
         _require_sound(found.sync.manifest, path)
         shards = (*found.sync.ids, *found.sync.changes)
-        require_names(shards, is_shard_path, "the path of a shard", path, _FIX)
+        require_names(shards, is_shard_path, "the path of a shard", path, AGAIN)
     return found
 
 
@@ -327,11 +320,11 @@ def _read(path: Location) -> bytes | None:
 def _decode(data: bytes, path: Location | str, kind: type[Document]) -> Document:
     body, comma, checksum = data.rpartition(b',\n  "xxh3": "')
     if not comma or checksum != xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n':
-        raise DamageError("is damaged", path=path, fix=_FIX)
+        raise DamageError("is damaged", path=path, fix=AGAIN)
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DamageError(f"this version cannot read it ({error})", path=path, fix=_FIX) from None
+        raise DamageError(f"this version cannot read it ({error})", path=path, fix=AGAIN) from None
 
 
 def _require_sound(found: Manifest, path: Location | str) -> None:
@@ -340,13 +333,13 @@ def _require_sound(found: Manifest, path: Location | str) -> None:
     What it lists is read by count, and its names become paths.
     """
     paths, recipe = [entry.path for entry in found.shards], found.samples_of()
-    require_names(paths, is_shard_path, "the path of a shard", path, _FIX)
+    require_names(paths, is_shard_path, "the path of a shard", path, AGAIN)
     require_valid(recipe, path)
     for what in _contradictions(found, recipe):
-        raise DamageError(what, path=path, fix=_FIX)
+        raise DamageError(what, path=path, fix=AGAIN)
     for run in found.runs:
-        require_own_names(run.settings, path, _FIX)
-        require_names(run.parts or (), is_part, "the name of a part", path, _FIX)
+        require_own_names(run.settings, path, AGAIN)
+        require_names(run.parts or (), is_part, "the name of a part", path, AGAIN)
 
 
 def _contradictions(found: Manifest, recipe: Recipe) -> Iterator[str]:
@@ -371,3 +364,20 @@ def require_own_names(settings: PackSettings, path: Location | str, fix: str) ->
     parts = [*(settings.split.names if settings.split else ())]
     parts += [] if settings.part is None else [settings.part]
     require_names(parts, is_part, "the name of a part", path, fix)
+
+
+def save_sha256(output_dir: Location, manifest: Manifest) -> None:
+    """Write the file for ``sha256sum -c``, or remove it if a digest is unknown."""
+    path = output_dir / STATE_FOLDER / SHA256_NAME
+    data = sha256_sums(manifest)
+    if data is None:
+        files.withdraw(path)
+    else:
+        files.write(path, data)
+
+
+def sha256_sums(manifest: Manifest) -> bytes | None:
+    """List the digests as ``sha256sum -c`` reads them; None if one is unknown, or none is there."""
+    if not manifest.shards or any(entry.sha256 is None for entry in manifest.shards):
+        return None
+    return "".join(f"{entry.sha256}  {entry.path}\n" for entry in manifest.shards).encode()

@@ -35,15 +35,21 @@ def last_settings(folder: Location) -> PackSettings | None:
     return done.runs[-1].settings if done else None
 
 
-def recorded_splits(output: Location) -> dict[str, Split]:
-    """Find the parts below a folder, each with its split; a damaged manifest names none."""
-    found: dict[str, Split] = {}
+def _parts_below(output: Location) -> dict[str, PackSettings]:
+    """Find the folders below that are parts, with their last settings; damaged ones are none."""
+    found: dict[str, PackSettings] = {}
     for folder in packed_below(output):
         with suppress(DamageError):
             settings = last_settings(folder)
-            if settings is not None and settings.split and settings.part == folder.name:
-                found[folder.name] = settings.split
+            if settings is not None and settings.part == folder.name:
+                found[folder.name] = settings
     return found
+
+
+def recorded_splits(output: Location) -> dict[str, Split]:
+    """Find the parts below a folder, each with its split; a damaged manifest names none."""
+    below = _parts_below(output).items()
+    return {name: settings.split for name, settings in below if settings.split}
 
 
 def recorded_split(output: Location) -> Split | None:
@@ -56,13 +62,8 @@ def recorded_split(output: Location) -> Split | None:
 
 def dropped_parts(output: Location) -> list[Location]:
     """Find the parts below a folder that go in an interrupted run, which drops their split."""
-    found = []
-    for folder in packed_below(output):
-        with suppress(DamageError):
-            settings = last_settings(folder)
-            if settings is not None and settings.part == folder.name and not settings.split:
-                found.append(folder)
-    return found
+    below = _parts_below(output).items()
+    return [output / name for name, settings in below if not settings.split]
 
 
 @overload

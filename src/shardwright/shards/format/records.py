@@ -13,13 +13,13 @@ from types import NoneType
 import msgspec
 import xxhash
 
-from shardwright.errors import DamageError, InputMissingError, StorageError
+from shardwright.errors import DamageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import Recipe
+from shardwright.shards.format import index
 from shardwright.shards.format.index import INDEX_FOLDER
 from shardwright.shards.format.record_members import json_fields, json_text
-from shardwright.storage import files
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.store import records
@@ -81,13 +81,7 @@ def decode(data: bytes, path: Location | str, xxh3: str) -> Iterator[tuple[Recor
 def load(output_dir: Location, shard: str, xxh3: str) -> Iterator[tuple[Record, SampleFacts]]:
     """Read the records of a shard; its entry in the manifest has the checksum."""
     path = output_dir / records_name(shard)
-    try:
-        data = files.read(path)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise InputMissingError(str(error.strerror), path=path, fix=_FIX) from None
-    return decode(data, path, xxh3)
+    return decode(index.read(path), path, xxh3)
 
 
 def checksum(output_dir: Location, shard: str) -> str:

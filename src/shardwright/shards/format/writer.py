@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from typing import Self
 
 import xxhash
-from msgspec import UNSET
 
 from shardwright.errors import StorageError
 from shardwright.layout import BUCKET_PREFIX
@@ -157,5 +156,5 @@ def entry_of(head: index.Head, data: bytes) -> ShardEntry:
         xxh3=head.xxh3,
         sha256=head.sha256,
         index_xxh3=xxhash.xxh3_64_hexdigest(data),
-        records_xxh3=head.records_xxh3 or UNSET,
+        records_xxh3=head.records_xxh3,
     )

@@ -68,9 +68,9 @@ def is_ours(card: bytes) -> bool:
     return len(parts) == _PARTS and intact
 
 
-def is_untouched(card: bytes) -> bool:
-    """Whether a card is exactly as we wrote it."""
-    return is_ours(card) and _AS_MADE.fullmatch(_PART.sub(b"\0", card)) is not None
+def is_edited(card: bytes) -> bool:
+    """Whether somebody wrote around the parts of a card of ours."""
+    return _AS_MADE.fullmatch(_PART.sub(b"\0", card)) is None
 
 
 def renewed(card: bytes, new: bytes) -> bytes:

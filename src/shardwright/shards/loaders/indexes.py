@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
@@ -17,7 +16,7 @@ from pathlib import PurePosixPath
 import msgspec
 import xxhash
 
-from shardwright.errors import DamageError, InputMissingError, StorageError, UsageError
+from shardwright.errors import DamageError, InputMissingError, UsageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.shards.format import manifest
@@ -163,29 +162,25 @@ def write_indexes(folder: Location, chosen: list[str], remove: bool) -> IndexSum
     if not remove and not (listed and listed.shards):
         fix = "pack or build it, or finish that: pack with --resume, or the same build again"
         raise InputMissingError("has no manifest", path=folder, fix=fix)
-    written, removed = [], list[str]()
+    written, removed = list[str](), list[str]()
+    packed = Packed(folder, listed) if listed else None
     with place_at(folder).lease():
-        there = _content(folder / CARD_NAME) if "hf" in chosen and not remove else None
-        if there is not None and not card.is_ours(there):
-            raise _not_ours(folder / CARD_NAME)
+        place_at(folder).discard(_RECORD)  # left half written by a killed run
         record = _read_record(folder)
+        sums = {n: _checked(packed, n, record.get(n, {})) if packed else {} for n in chosen}
         try:
             for name in chosen:
-                _remove_half_written(folder, name)
                 known = record.setdefault(name, {})
-                old = set(known)
-                if listed is not None:
-                    packed = Packed(folder, listed)
-                    sealed = _seal(packed, name, known)
-                    for path, checksum in sealed.items():
-                        known[path] = f"{known.get(path, '')} {checksum}".strip()
-                    _save_record(folder, record)
-                    for path in _publish(packed, name, sealed):
-                        known[path] = sealed[path]
-                    _sync_folders(folder, sealed)
-                    written += sealed
-                    old.difference_update(sealed)
-                removed += _remove(folder, sorted(old), known)
+                for path, checksum in sums[name].items():
+                    known[path] = f"{known.get(path, '')} {checksum}".strip()
+                _save_record(folder, record)
+                for path, data in LOADERS[name].write(packed) if packed else ():
+                    files.write(folder / path, renewed(folder / path, data))
+                    known[path] = sums[name][path]
+                written += sums[name]
+            for name in chosen:
+                known = record[name]
+                removed += _remove(folder, sorted(known.keys() - sums[name].keys()), known)
         finally:
             _save_record(folder, record)
     return IndexSummary(str(folder), chosen, written, sorted(removed))
@@ -221,13 +216,18 @@ def _read_record(folder: Location) -> Record:
 
 def _is_file_of(loader: str, name: str) -> bool:
     """Whether a path is one of those that we write for a loader."""
-    return is_below(name) and _matches(name, LOADERS[loader].owns)
+    return is_below(name) and any(
+        PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/")
+        for pattern in LOADERS[loader].owns
+    )
 
 
 def renewed(path: Location, data: bytes) -> bytes:
     """Give the new contents of a file; in a card only our parts change."""
     if path.name != CARD_NAME or (there := _content(path)) is None:
         return data
+    if not card.is_ours(there):
+        raise _not_ours(path)
     return card.renewed(there, data)
 
 
@@ -256,74 +256,42 @@ def _not_ours(path: Location) -> UsageError:
     return UsageError(what, path=path, fix="move it away first")
 
 
-def _seal(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
-    """Write the files of a loader under temporary names; give their checksums."""
-    folder, sealed = packed.folder, dict[str, str]()
-    try:
-        for name, new in LOADERS[loader].write(packed):
-            path = folder / name
-            data = renewed(path, new)
-            there = _content(path)
-            ours = there in (None, data) or _is_ours(there, known.get(name, ""))
-            if name != CARD_NAME and not ours:
-                raise _not_ours(path)
-            files.prepare(path, data)
-            sealed[name] = xxhash.xxh3_64_hexdigest(data)
-    except BaseException:
-        with suppress(StorageError):  # the error that brought us here is the one to report
-            _remove_half_written(folder, loader)
-        raise
-    return sealed
+def _checked(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
+    """Make the folders for the files of a loader, and give their checksums.
+
+    Raise if one of them would replace somebody else's.
+    """
+    sums: dict[str, str] = {}
+    for name, new in LOADERS[loader].write(packed):
+        path = packed.folder / name
+        data, there = renewed(path, new), _content(path)
+        if there is not None and there != data and not _is_ours(name, there, known):
+            raise _not_ours(path)
+        files.make_folder(path.parent)
+        sums[name] = xxhash.xxh3_64_hexdigest(data)
+    return sums
 
 
-def _publish(packed: Packed, loader: str, sealed: Iterable[str]) -> Iterator[str]:
-    """Give the sealed files their names."""
-    made = LOADERS[loader].write(packed)  # again, where nothing could be prepared
-    for name in sealed:
-        files.release(packed.folder / name, partial(_made, packed.folder / name, name, made))
-        yield name
-
-
-def _made(path: Location, name: str, made: Iterator[tuple[str, bytes]]) -> bytes:
-    return renewed(path, next(data for each, data in made if each == name))
-
-
-def _sync_folders(folder: Location, names: Iterable[str]) -> None:
-    for parent in {(folder / name).parent for name in names}:
-        files.sync_folder(parent)
-
-
-def _remove_half_written(folder: Location, loader: str) -> None:
-    """Remove the temporary files of a killed run, where there are any."""
-    place, patterns = place_at(folder), (_RECORD, *LOADERS[loader].owns)
-    if place.can_replace:
-        for name in place.matching([pattern + files.TMP_SUFFIX for pattern in patterns]):
-            files.remove(folder / name)
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(
-        PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/")
-        for pattern in patterns
-    )
-
-
-def _is_ours(there: bytes, checksums: str) -> bool:
-    return xxhash.xxh3_64_hexdigest(there) in checksums.split()
+def _is_ours(name: str, there: bytes, known: dict[str, str]) -> bool:
+    """Whether a file is as we wrote it; of a card, whether our parts are."""
+    if name == CARD_NAME:
+        return card.is_ours(there)
+    return xxhash.xxh3_64_hexdigest(there) in known.get(name, "").split()
 
 
 def _remove(folder: Location, names: Iterable[str], known: dict[str, str]) -> list[str]:
     removed = []
     for name in names:
         path = folder / name
+        place_at(folder).discard(name)
         if (there := _content(path)) is not None:
-            ours = _is_ours(there, known[name])
-            if not (card.is_untouched(there) if name == CARD_NAME else ours):
+            if not _is_ours(name, there, known) or (name == CARD_NAME and card.is_edited(there)):
                 raise _not_ours(path)
             files.remove(path)
             removed.append(name)
         del known[name]
-    _sync_folders(folder, removed)
+    for parent in {(folder / name).parent for name in removed}:
+        files.sync_folder(parent)
     for top in (ENERGON_FOLDER, DALI_FOLDER):
         files.remove_empty_folders(folder / top)
     return removed

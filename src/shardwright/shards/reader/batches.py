@@ -21,7 +21,7 @@ from shardwright.shards.reader.catalog import Numbers
 from shardwright.shards.reader.repeats import Factors, Shares, draw_shares
 from shardwright.shards.reader.stacking import Columns, Stack, Stacking, Tokens, stacked
 from shardwright.shards.reader.view import View
-from shardwright.validate import integer
+from shardwright.validate import integer, require_known
 
 if TYPE_CHECKING:
     from shardwright.shards.reader.torch import TorchBatches
@@ -131,7 +131,7 @@ class Epochs:
         self._settings = settings
         self._rank = rank
         self._planned: tuple[int, list[Numbers]] | None = None  # an epoch and its batches
-        buckets = view.by_bucket()
+        buckets = view.catalog.by_bucket(view.numbers)
         self._stacking = Stacking(view, tokens)
         for bucket, numbers in buckets.items():
             self._stacking.require_stackable(bucket, view.sizes(numbers))
@@ -272,11 +272,7 @@ def _settle_small(
 
 
 def _require_sense(settings: BatchSettings, rank: int) -> None:
-    if settings.batch_size < 1:
-        raise UsageError(f"batch_size is {settings.batch_size}", fix="give 1 or more")
     if not 0 <= rank < settings.world_size:
         what = f"rank {rank} of world_size {settings.world_size}"
         raise UsageError(what, fix="ranks count from 0")
-    if settings.small_buckets not in ("drop", "keep", "refuse"):
-        what = f"small_buckets is {settings.small_buckets!r}"
-        raise UsageError(what, fix="give drop, keep or refuse")
+    require_known("small_buckets", settings.small_buckets, ("drop", "keep", "refuse"))

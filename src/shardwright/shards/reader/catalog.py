@@ -1,7 +1,8 @@
 """The place of every member of every sample, from the indexes or from the tar headers.
 
 Memory holds two numbers per member and one per sample, 88 bytes per sample, so a million samples
-open in about a second. Image ids are read only when somebody asks for one.
+open in about a second. Image ids are read only when somebody asks for one. A catalog also has what
+is known besides the samples: how they were made, and the empty caption.
 """
 
 from __future__ import annotations
@@ -11,27 +12,32 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
-from shardwright.errors import DamageError, InputMissingError
+from shardwright.errors import DamageError, InputMissingError, UsageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity
-from shardwright.recipes import Recipe
-from shardwright.shards.format import index, manifest, tarread
-from shardwright.shards.format.again import complete, elsewhere, with_layout
+from shardwright.recipes import BFLOAT16, Recipe
+from shardwright.recipes.compare import dtype_text, shape_text
+from shardwright.shards.format import decode, index, manifest, tarread
+from shardwright.shards.format.decode import BadMemberError
+from shardwright.shards.format.empty import empty_members, empty_name
 from shardwright.shards.format.index import Member, ShardIndex
 from shardwright.shards.format.keys import keys
-from shardwright.shards.format.manifest import PackSettings
+from shardwright.shards.format.manifest import Manifest, ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets, existing_shards
 from shardwright.shards.format.parts import require_no_parts
 from shardwright.shards.format.tarread import Fault
-from shardwright.shards.reader.components import ComponentInfo, components_of
 from shardwright.storage.files import explained
 from shardwright.storage.local import LocalPlace
 from shardwright.storage.pieces import COPY, Folder, Stamp
+from shardwright.store import provenance
+from shardwright.store.arrays import widened
 
 _MANIFEST = f"{STATE_FOLDER}/{manifest.MANIFEST_NAME}"
 _UNFINISHED = f"{STATE_FOLDER}/{manifest.UNFINISHED_NAME}"
@@ -42,25 +48,34 @@ Places = NDArray[np.int64]
 Marks = NDArray[np.uint64]
 
 
-@dataclass(frozen=True)
-class Shard:
-    """A shard when the folder was opened."""
+class Shard(ShardEntry, frozen=True, kw_only=True):
+    """A shard when the folder was opened; without a manifest its checksums are blank."""
 
-    path: str  # below the folder
-    bucket: str
-    samples: int
-    bytes: int
-    index_xxh3: str | None = None  # None where it has no index
     stamp: Stamp | None = None  # changes when it is replaced or written to; None if unknown
-    records_xxh3: str | None = None  # None where its records are in no file of their own
 
     @property
     def checksum(self) -> str | None:
         """Tell it from another of the same name: by its index."""
-        return self.index_xxh3
+        return self.index_xxh3 or None
 
 
 Contents = tuple[Shard, tuple[str, ...], Places, Sequence[str]]  # with its members and keys
+
+
+@dataclass(frozen=True)
+class ComponentInfo:
+    """What a component is, and how it was made as far as that is recorded."""
+
+    name: str
+    suffix: str  # of its member, which is its field in a sample
+    source: str  # what it is made from: "image", "caption" or "elsewhere"
+    mask: str | None  # the field with ones where its rows are tokens of the caption
+    dtype: str  # of its values, for example "float16"
+    shape: tuple[int | str, ...]  # as in a recipe file, for example (16, "height/8", "width/8")
+    model: str | None
+    scaling_factor: float | None  # of an autoencoder; not applied to the latents
+    shift_factor: float | None
+    settings: Mapping[str, Any]  # all that its encoder recorded
 
 
 @dataclass(frozen=True)
@@ -76,16 +91,6 @@ class Catalog:
     recipe: Recipe | None = None  # unknown if scanned, and so is what follows
     components: Mapping[str, ComponentInfo] = field(default_factory=dict)
     empty: Mapping[str, str] = field(default_factory=dict)  # the xxh3 of each file
-    built_from: tuple[str, ...] | None = None  # the inputs of a build; None of a pack
-    settings: PackSettings | None = None  # that write all of it again
-
-    def again(self, folder: Folder) -> str:
-        """Say how to write its folder, or URL, again; nothing that was excluded comes back."""
-        how = "pack again" if self.built_from is None else "build again"
-        if folder.can_replace:
-            return f"{how} with {with_layout('--overwrite', self.settings)}"
-        flags = elsewhere(self.settings, None) if self.settings else ""
-        return f"{how} to another URL" + (f" with {flags}" if flags else "")
 
     def shard_of(self, number: int) -> Shard:
         """Find the shard of a sample."""
@@ -99,17 +104,12 @@ class Catalog:
         split = {name: numbers[found == code] for code, name in enumerate(names)}
         return {name: part for name, part in split.items() if len(part)}
 
-    def digest(self) -> str:
-        """Hash which samples there are, in which order."""
+    def digest(self, numbers: Numbers) -> str:
+        """Hash which samples there are, and which of them are meant, in which order."""
         named = [f"{shard.path} {shard.samples} {shard.bytes}\n" for shard in self.shards]
         hasher = xxhash.xxh3_64("".join(named).encode())
         hasher.update(self.marks.tobytes())
-        return hasher.hexdigest()
-
-
-def mark(key: bytes) -> int:
-    """Hash a key."""
-    return xxhash.xxh3_64_intdigest(key)
+        return xxhash.xxh3_64_hexdigest(hasher.hexdigest().encode() + numbers.tobytes())
 
 
 def open_catalog(folder: Folder) -> Catalog:
@@ -131,17 +131,7 @@ def open_catalog(folder: Folder) -> Catalog:
         if stamp is not None and stamp[2] != entry.bytes:
             what = f"has {stamp[2]:,} bytes, but the manifest says {entry.bytes:,}"
             raise DamageError(what, path=f"{folder.name}/{entry.path}", fix=COPY)
-        shards.append(
-            Shard(
-                entry.path,
-                entry.bucket,
-                entry.samples,
-                entry.bytes,
-                entry.index_xxh3,
-                stamp,
-                entry.records_xxh3 or None,
-            )
-        )
+        shards.append(Shard(**asdict(entry), stamp=stamp))
     catalog = _catalog(folder, (_contents(*one) for one in _indexes(folder, shards)))
     recipe = found.samples_of()
     if catalog.members != recipe.suffixes:
@@ -152,14 +142,12 @@ def open_catalog(folder: Folder) -> Catalog:
         recipe=recipe,
         components=components_of(found),
         empty=found.empties(),
-        built_from=found.runs[-1].inputs,
-        settings=complete(found.runs[-1].settings, [found]),
     )
 
 
 def read_ids(folder: Folder, catalog: Catalog) -> list[str] | None:
     """Read the image ids of all samples from the indexes; None if there are no indexes."""
-    if any(shard.index_xxh3 is None for shard in catalog.shards):
+    if catalog.recipe is None:
         return None
     return [i for _, found in _indexes(folder, catalog.shards) for i in found.head.ids]
 
@@ -181,8 +169,7 @@ def _contents(shard: Shard, found: ShardIndex) -> Contents:
 
 
 def _catalog(folder: Folder, found: Iterable[Contents]) -> Catalog:
-    shards: list[Shard] = []
-    firsts, samples = [], 0
+    shards, firsts, samples = list[Shard](), list[int](), 0
     tables, marks = [], []
     members: tuple[str, ...] = ()
     for shard, names, places, known_as in found:
@@ -194,7 +181,9 @@ def _catalog(folder: Folder, found: Iterable[Contents]) -> Catalog:
         shards.append(shard)
         firsts.append(samples)
         tables.append(places)
-        marks.append(np.fromiter(map(mark, map(str.encode, known_as)), np.uint64))
+        marks.append(
+            np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, known_as)), np.uint64)
+        )
         samples += shard.samples
     if not samples:
         what = "has no shards (bucket_WIDTHxHEIGHT/shard-NNNNNN.tar or *.tar)"
@@ -247,5 +236,75 @@ def _scan_shard(folder: Folder, place: Path, bucket: str, path: str) -> Contents
                 what = f"{which}: {fault.what}" if which else fault.what
                 fix = "pack it again, or remove it"
                 raise DamageError(what, path=f"{folder.name}/{path}", fix=fix)
-        shard = Shard(path, bucket, len(found), file.size, None, stamp)
+        size = file.size
+    shard = Shard(
+        path=path,
+        bucket=bucket,
+        samples=len(found),
+        bytes=size,
+        xxh3="",
+        index_xxh3="",
+        records_xxh3="",
+        stamp=stamp,
+    )
     return shard, members, np.array(places, np.int64), found
+
+
+def components_of(found: Manifest) -> dict[str, ComponentInfo]:
+    """Describe the components of a manifest, by name."""
+    made: dict[str, provenance.Settings] = {}
+    for number in found.by_run():  # in which equal components have equal settings
+        made |= provenance.settings_in(found.runs[number].provenance)
+    described = {}
+    for component in found.samples_of().components:
+        settings = made.get(component.name, {})
+        described[component.name] = ComponentInfo(
+            name=component.name,
+            suffix=component.suffix,
+            source=component.source,
+            mask=component.mask.suffix if component.mask else None,
+            dtype=dtype_text(component),
+            shape=shape_text(component),
+            model=settings.get("model"),
+            scaling_factor=settings.get("scaling_factor"),
+            shift_factor=settings.get("shift_factor"),
+            settings=settings,
+        )
+    return described
+
+
+class EmptyCaption(dict[str, NDArray[Any]]):
+    """The arrays and masks of the empty caption, by the suffixes of their members.
+
+    Values are as in a sample.
+    """
+
+    def __init__(self, folder: Folder, recipe: Recipe | None, checksums: Mapping[str, str]) -> None:
+        self._folder, self._recipe = folder.name, recipe
+        read = folder.read_files([empty_name(suffix) for suffix in checksums])
+        for (suffix, checksum), data in zip(checksums.items(), read, strict=True):
+            path = f"{folder.name}/{empty_name(suffix)}"
+            if data is None:
+                what = "no such file, but the manifest lists it"
+                raise InputMissingError(what, path=path, fix=COPY)
+            if xxhash.xxh3_64_hexdigest(data) != checksum:
+                raise DamageError("is damaged, or not the one in the manifest", path=path, fix=COPY)
+            try:
+                array = decode.array(memoryview(data))
+            except BadMemberError as error:
+                raise DamageError(f"is damaged ({error})", path=path, fix=COPY) from None
+            half = recipe is not None and recipe.arrays[suffix].dtype == BFLOAT16
+            self[suffix] = widened(array) if half else array.copy()
+
+    def __missing__(self, suffix: str) -> NDArray[Any]:
+        if self._recipe is None:
+            what = "has no manifest, so nothing is known of the empty caption"
+            copy = f"copy {STATE_FOLDER} along with the shards"
+            raise InputMissingError(what, path=self._folder, fix=copy)
+        if suffix not in (texts := empty_members(self._recipe)):
+            there = f"there are {', '.join(texts)}" if texts else None
+            what = f"empty: {suffix} is not made from a caption"
+            raise UsageError(what, path=self._folder, fix=there)
+        what = f"has no {suffix} of the empty caption, because its store had none"
+        fix = "run shardwright derive once more, then pack with --append"
+        raise InputMissingError(what, path=self._folder, fix=fix)

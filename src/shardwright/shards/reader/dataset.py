@@ -14,8 +14,7 @@ from shardwright.errors import UsageError
 from shardwright.progress import quantity
 from shardwright.recipes import JSON_SUFFIX
 from shardwright.shards.reader.batches import Batches, BatchSettings, Epochs, SmallBuckets
-from shardwright.shards.reader.catalog import read_ids
-from shardwright.shards.reader.components import ComponentInfo, EmptyCaption
+from shardwright.shards.reader.catalog import ComponentInfo, EmptyCaption, read_ids
 from shardwright.shards.reader.records import RecordColumn, read_columns
 from shardwright.shards.reader.repeats import Repeats, factors
 from shardwright.shards.reader.stacking import Tokens
@@ -90,11 +89,14 @@ class Dataset:
     @property
     def buckets(self) -> dict[str, int]:
         """The number of samples in each bucket."""
-        return {bucket: len(numbers) for bucket, numbers in self._view.by_bucket().items()}
+        return {
+            bucket: len(numbers)
+            for bucket, numbers in self._view.catalog.by_bucket(self._view.numbers).items()
+        }
 
     def bucket(self, name: str) -> Dataset:
         """View the samples of one bucket."""
-        view, found = self._view, self._view.by_bucket()
+        view, found = self._view, self._view.catalog.by_bucket(self._view.numbers)
         if name not in found:
             raise UsageError(f"bucket {name}: not here", fix=f"there are {', '.join(found)}")
         return Dataset(View(view.folder, view.catalog, found[name], view.fields))
@@ -146,12 +148,12 @@ class Dataset:
             shares = factors(repeats, len(self), self._read_columns)
             view = View(view.folder, view.catalog, view.numbers[shares > 0], view.fields)
         settings = BatchSettings(
-            batch_size=integer("batch_size", batch_size),
+            batch_size=integer("batch_size", batch_size, least=1),
             seed=integer("seed", seed),
             world_size=integer("world_size", world_size),
             drop_last=drop_last,
             small_buckets=small_buckets,
-            samples=self._view.digest(),
+            samples=view.catalog.digest(self._view.numbers),
             repeats=None if shares is None else xxh3_64_hexdigest(shares.tobytes()),
         )
         epoch, rank = integer("epoch", epoch), integer("rank", rank)

@@ -12,11 +12,10 @@ from shardwright.errors import DamageError, UsageError
 from shardwright.progress import quantity
 from shardwright.recipes import ANY, Shape
 from shardwright.shards.format import decode
-from shardwright.shards.format.again import elsewhere, with_layout
+from shardwright.shards.format.manifest import AGAIN
 from shardwright.shards.reader.view import Sample, View
 from shardwright.storage.pieces import COPY
 from shardwright.store.arrays import widened
-from shardwright.store.commands import quoted
 from shardwright.validate import integer
 
 Tokens = int | Mapping[str, int] | None  # the length of all trimmed fields, or of each
@@ -174,25 +173,9 @@ def _require_one_shape(
 
 def _one_shape(view: View, field: str) -> str:
     """Say how to give all arrays of a bucket one shape."""
-    what = "a batch needs one shape per bucket"
-    recipe = view.catalog.recipe
+    what, recipe = "a batch needs one shape per bucket", view.catalog.recipe
     component = recipe.arrays.get(field) if recipe else None
     if component is None or not component.follows_picture or component.source == "elsewhere":
         return what
-    name, settings = view.folder.name, view.catalog.settings
-    url = not view.folder.can_replace
-    if (inputs := view.catalog.built_from) is not None:
-        where = "another --output-dir" if url else "--overwrite"
-        images = " ".join(map(quoted, inputs)) or "the images"
-        return f"{what}: build {images} again, with the same flags and --fit bucket and {where}"
-    folder, _, last = name.rpartition("/")
-    if settings and settings.split and last in settings.split.names:  # all parts are packed at once
-        name = folder or "."
-    flags = with_layout("--overwrite", settings)
-    if url:
-        flags, name = elsewhere(settings, None) if settings else "", "URL"
-    return (
-        f"{what}: with the flags of your store, run shardwright derive --fit bucket --recompute "
-        f"{component.name}, then shardwright pack {flags}{' ' * bool(flags)}--output-dir "
-        f"{quoted(name)}"
-    )
+    derive = f"derive with --recompute {component.name} before you pack"
+    return f"{what}: give --fit bucket to build, or to {derive}, and {AGAIN}"

@@ -118,8 +118,7 @@ def _shared(columns: Columns) -> dict[str, Any]:
                     end = -(-end // _ALIGNED) * _ALIGNED
                 starts.append(end)
                 if os.pwrite(fd, array.data, end) != array.nbytes:
-                    what = "no memory left to share a batch"
-                    raise StorageError(what, fix="use smaller batches")
+                    raise StorageError("no memory left to share a batch", fix="use smaller batches")
                 end += step or array.nbytes
         os.ftruncate(fd, end)
         storage = torch.UntypedStorage._new_shared_fd_cpu(fd, end)

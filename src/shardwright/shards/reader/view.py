@@ -15,8 +15,9 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import BFLOAT16, LONGEST_NAME
 from shardwright.shards.format import decode
 from shardwright.shards.format.decode import BadMemberError
+from shardwright.shards.format.manifest import AGAIN
 from shardwright.shards.format.tar import BLOCK
-from shardwright.shards.reader.catalog import Catalog, Numbers, mark
+from shardwright.shards.reader.catalog import Catalog, Numbers
 from shardwright.storage.pieces import COPY, Folder, Piece
 
 Sample = dict[str, Any]
@@ -51,10 +52,6 @@ class View:
         """View some members of the same samples."""
         return View(self.folder, self.catalog, self.numbers, fields)
 
-    def by_bucket(self) -> dict[str, Numbers]:
-        """Group the numbers of the samples by bucket."""
-        return self.catalog.by_bucket(self.numbers)
-
     def sizes(self, numbers: Numbers) -> dict[str, Numbers]:
         """Look up the array sizes of some samples, by field."""
         return {
@@ -62,12 +59,6 @@ class View:
             for field, column in zip(self.fields, self._columns, strict=True)
             if decode.is_array(field)
         }
-
-    def digest(self) -> str:
-        """Hash which samples these are, in which order."""
-        hasher = xxhash.xxh3_64(self.catalog.digest().encode())
-        hasher.update(self.numbers.tobytes())
-        return hasher.hexdigest()
 
     def ahead(self, groups: Iterable[Numbers]) -> Iterator[Numbers]:
         """Pass groups of samples on, after telling the folder to read a few ahead."""
@@ -118,13 +109,12 @@ class View:
         names = [bytes(member[:LONGEST_NAME]).rstrip(b"\0").lower() for member in members]
         key = bytes(members[0][: len(names[0]) - len(self._suffixes[0])])
         expected = [key.lower() + suffix for suffix in self._suffixes]
-        if names != expected or mark(key) != self.catalog.marks.item(number):
+        if names != expected or xxhash.xxh3_64_intdigest(key) != self.catalog.marks.item(number):
             raise DamageError(
                 f"differs from its index at byte {place.offset}: damaged, or of another packing",
                 path=f"{self.folder.name}/{place.whole.path}",
                 fix=f"copy the shards and their {STATE_FOLDER} here again together, or "
-                f"{self.catalog.again(self.folder)} (shardwright verify lists all damaged "
-                "shards)",
+                f"{AGAIN} (shardwright verify lists all damaged shards)",
             )
         return key.decode(errors="backslashreplace")
 
