@@ -223,9 +223,7 @@ def test_what_does_not_lie_over_the_picture_has_no_preview(of: Component) -> Non
 def test_any_other_latents_are_shown_by_a_linear_fit() -> None:
     preview = choose(over(8), {}, lambda: pairs_of(trained, 16))
     assert preview is not None
-    assert preview.label == (
-        "linear fit on 16 pictures, error 3 % of the range, 30 % for a plain colour"
-    )
+    assert preview.label == "linear fit on 16 pictures"
     unseen = pairs_of(trained)[16:]
     assert (own(preview, unseen) or 0) > 0.95
     assert preview.picture(unseen[0][0]).shape == (16, 24, 3)
@@ -236,14 +234,11 @@ def test_any_other_latents_are_shown_by_a_linear_fit() -> None:
     assert apart.mean() < 20
 
 
-def test_a_fit_on_latents_of_other_pictures_says_that_it_is_no_better_than_a_colour() -> None:
+def test_a_fit_on_latents_of_other_pictures_does_not_agree_with_its_own() -> None:
     pairs = pairs_of(trained)
     shuffled = [(made, source) for (made, _), (_, source) in pairwise(pairs)]
     preview = choose(over(8), {}, lambda: shuffled)
     assert preview is not None
-    words = preview.label.split()
-    error, plain = (int(words[n - 1]) for n, word in enumerate(words) if word == "%")
-    assert error > 0.9 * plain
     assert abs(own(preview, shuffled) or 0) < 0.4
 
 
@@ -301,7 +296,7 @@ def test_values_that_are_not_finite_are_left_out_of_a_fit_and_marked() -> None:
     pairs[3][0][:] = np.nan
     preview = choose(over(8), {}, lambda: pairs)
     assert preview is not None
-    assert preview.label.startswith("linear fit on 23 pictures, error 3 %")
+    assert preview.label == "linear fit on 23 pictures"
     for number in range(3):
         shown = preview.picture(pairs[number][0])
         assert (shown == MARK).all(axis=-1).sum() == 1

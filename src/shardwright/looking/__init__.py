@@ -88,7 +88,8 @@ def look(
     from shardwright.looking.duplicates import as_cosine, write_groups
     from shardwright.looking.pictures import Previews
     from shardwright.looking.report import write_report
-    from shardwright.looking.terminal import show
+    from shardwright.looking.samples import show
+    from shardwright.looking.sources import open_source
     from shardwright.looking.viewer import Viewer
 
     # Before anything is read, which may take a while.
@@ -158,36 +159,6 @@ def _require_outside(source: Source, *files: Path | None) -> None:
         if file is not None and data in file.resolve().parents:
             fix = "give a file outside of it"
             raise UsageError(f"is inside of {source.name}", path=file, fix=fix)
-
-
-def open_source(flag: str, path: object, recipe: object, progress: Progress) -> Source:
-    """Open a store, a shard folder, a split folder or a URL."""
-    from shardwright.layout import JSONL_NAME
-    from shardwright.looking.shards import open_shards
-    from shardwright.looking.stores import StoreSource
-    from shardwright.shards.format.parts import is_packed, parts_of
-    from shardwright.store.folders import is_store
-    from shardwright.store.places import find_recipe
-    from shardwright.store.store import Store
-    from shardwright.verifying.folder import is_shard_folder
-
-    file = find_recipe(recipe)
-    location = file.paths["store"] if path is None else as_text(flag, path)
-    if "://" in location:
-        return open_shards(location, progress)
-    folder = Path(location)
-    if not folder.exists():
-        raise InputMissingError("no such folder", path=folder, fix="give a store or a shard folder")
-    if not folder.is_dir():
-        fix = "give the store or the shard folder that it is in"
-        raise UsageError("is a file", path=folder, fix=fix)
-    if is_store(folder):
-        return StoreSource(Store.at(folder, given=file), progress)
-    if is_packed(folder) or parts_of(folder) or is_shard_folder(folder):
-        return open_shards(location, progress)
-    what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
-    fix = "give the folder that derive, migrate or pack wrote"
-    raise UsageError(what, path=folder, fix=fix)
 
 
 def _has_screen() -> bool:

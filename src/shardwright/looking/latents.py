@@ -32,8 +32,7 @@ Pairs = Callable[[], Iterable[Pair]]
 _Row = tuple[NDArray[np.float64], NDArray[np.float64]]  # channels and colours of some places
 
 _MOST_PAIRS = 64
-_LEAST_PAIRS = 4  # so that one can be held out
-_HELD_OUT = 4  # every fourth picture
+_LEAST_PAIRS = 4
 _PLACES = 2048  # of a picture that a map is fitted on
 _NUMBERS = 1 << 23  # that it is fitted on in all
 _CHANNELS = 512  # that it uses; of more, some at random
@@ -151,13 +150,14 @@ def heat(array: Numbers, component: Component | None = None) -> Picture:
     layers = _strided(_layers(array, component), _MOST_HEAT)
     layers = layers[:: math.ceil(layers.size / _MOST_HEAT)]
     values, finite = _finite(layers, _LARGEST_HEAT)
-    # In a cell, the mean of what is finite; but one number that is not must not disappear.
-    count: Numbers = _pooled(np.add.reduce(finite, axis=0, dtype=np.int64))
-    means = _pooled(np.add.reduce(values, axis=0, dtype=np.float64)) / np.maximum(count, 1)
-    marked = count < _pooled(np.full(finite.shape[1:], len(finite)))
+    # One number that is not finite must not disappear in the mean of a cell.
+    plane = np.where(finite, values, np.nan).mean(axis=0, dtype=np.float64)
+    means = _pooled(plane) / _pooled(np.ones(plane.shape))
+    marked = np.isnan(means)
     known = means[~marked]
     low, high = np.percentile(known, (1, 99)) if known.size else (0.0, 0.0)
     shade = (means - low) / (high - low) if high > low else np.full(means.shape, 0.5)
+    shade[marked] = 0
     steps = np.linspace(0, 1, len(_STOPS))
     colours = [np.interp(shade, steps, _STOPS[:, channel]) for channel in range(3)]
     picture = np.stack(colours, axis=-1).round().astype(np.uint8)
@@ -243,7 +243,7 @@ def _linear(
 
 
 def _fitted(component: Component, pairs: Pairs) -> Preview | None:
-    """Fit a linear map by least squares; measure its error on pictures that are held out."""
+    """Fit a linear map by least squares."""
     count = _count(component)
     if count is None:
         return None
@@ -252,22 +252,14 @@ def _fitted(component: Component, pairs: Pairs) -> Preview | None:
     most = min(_PLACES, _NUMBERS // (len(used) * _MOST_PAIRS))
     some = (_row(component, pair, used, most) for pair in islice(pairs(), _MOST_PAIRS))
     rows = [row for row in some if row is not None]
-    fitted = [row for number, row in enumerate(rows) if number % _HELD_OUT != _HELD_OUT - 1]
-    enough = sum(len(colours) for _, colours in fitted) // _PLACES_PER_CHANNEL
+    enough = sum(len(colours) for _, colours in rows) // _PLACES_PER_CHANNEL
     if len(rows) < _LEAST_PAIRS or enough < min(len(used), _LEAST_CHANNELS):
         return None
-    used = used[:enough]
-    known, seen = _joined(fitted, enough)
-    if seen.std(axis=0).max() < 1 / 255:
+    channels, colours = (np.concatenate(column) for column in zip(*rows, strict=True))
+    if colours.std(axis=0).max() < 1 / 255:
         return None  # plain pictures: nothing to learn from
-    channels, colours = _joined(rows[_HELD_OUT - 1 :: _HELD_OUT], enough)
-    error = _error(_least_squares(known, seen).colours(channels), colours)
-    plain = _error(seen.mean(axis=0), colours)
-    label = (
-        f"linear fit on {len(rows)} pictures, error {100 * error:.0f} % of the range, "
-        f"{100 * plain:.0f} % for a plain colour"
-    )
-    return _linear(label, component, _least_squares(*_joined(rows, enough)), used)
+    factors = _least_squares(channels[:, :enough], colours)
+    return _linear(f"linear fit on {len(rows)} pictures", component, factors, used[:enough])
 
 
 def _row(component: Component, pair: Pair, used: NDArray[np.intp], most: int) -> _Row | None:
@@ -287,11 +279,6 @@ def _row(component: Component, pair: Pair, used: NDArray[np.intp], most: int) ->
     return channels.reshape(len(channels), -1).T[places].astype(np.float64), colours[places]
 
 
-def _joined(rows: list[_Row], count: int) -> _Row:
-    channels, colours = zip(*rows, strict=True)
-    return np.concatenate([each[:, :count] for each in channels]), np.concatenate(colours)
-
-
 def _least_squares(channels: NDArray[np.float64], colours: NDArray[np.float64]) -> rgb.Factors:
     middle, spread = channels.mean(axis=0), channels.std(axis=0)
     spread[spread <= 1e-9 * np.abs(middle)] = np.inf  # a constant channel has no weight
@@ -301,10 +288,6 @@ def _least_squares(channels: NDArray[np.float64], colours: NDArray[np.float64]) 
     grey = colours.mean(axis=0)
     weights = np.linalg.solve(gram, unit.T @ (colours - grey) / len(unit)) / spread[:, None]
     return rgb.Factors(weights, grey - middle @ weights)
-
-
-def _error(found: NDArray[np.float64], colours: NDArray[np.float64]) -> float:
-    return float(np.sqrt(np.square(found - colours).mean()))
 
 
 # Arrays

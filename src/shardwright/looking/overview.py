@@ -20,6 +20,7 @@ from shardwright.store.attention import (
     ENLARGED,
     IDENTICAL,
     NEAR_DUPLICATE,
+    OUTLIER,
     Attention,
 )
 from shardwright.store.facts import LOST, TOKENS
@@ -49,6 +50,7 @@ def describe(source: Source) -> dict[str, Any]:
     """Give what the overview shows; what needs the pictures or the vectors comes later."""
     table, recipe = source.table, source.recipe
     vectors, usual = source.vector, image_vector(recipe)
+    charted = (ENLARGED, CROPPED, *(name for name in table.columns if name.startswith(TOKENS)))
     return {
         "path": source.name,
         "kind": source.kind,
@@ -57,20 +59,11 @@ def describe(source: Source) -> dict[str, Any]:
         "about": source.bytes_estimated,
         "shards": sum(b.shards or 0 for b in source.buckets) if source.kind == "shards" else None,
         "parts": list(table.parts.counts()),
-        "buckets": [
-            {
-                "bucket": each.bucket,
-                "part": each.part,
-                "samples": each.samples,
-                "bytes": each.bytes,
-                "shards": each.shards,
-            }
-            for each in source.buckets
-        ],
+        "buckets": [vars(each) for each in source.buckets],
         "not_ready": [
             {"reason": reason, "count": count} for reason, count in not_ready(table).items()
         ],
-        "histograms": list(histograms(table)),
+        "histograms": [histogram(name, table) for name in charted if name in table.numbers],
         "components": [
             {
                 "name": component.name,
@@ -101,8 +94,8 @@ def not_ready(table: Table) -> dict[str, int]:
     return {name: count for name, count in table.states.counts().items() if name != READY}
 
 
-def attention_of(source: Source) -> Iterator[Attention]:
-    """List what needs attention, as far as the table shows it."""
+def attention_of(source: Source, found: Similar | None) -> Iterator[Attention]:
+    """List what needs attention, as far as the table shows it, and what was ``found``."""
     table = source.table
     yield from (Attention(note, 0) for note in source.notes)
     yield from attention.not_ready(not_ready(table))
@@ -121,10 +114,19 @@ def attention_of(source: Source) -> Iterator[Attention]:
     if IDENTICAL in table.flags:
         count = int(table.flags[IDENTICAL].sum())
         yield Attention(f"{count:,} samples are identical files", count, IDENTICAL)
-    yield from in_parts(source, None)
+    yield from _in_parts(source, None)
+    if found is not None and (groups := found.groups(DEFAULT)):
+        count = sum(map(len, groups))
+        text = f"{quantity(count, 'samples')} in {quantity(len(groups), 'groups')} are nearly alike"
+        by = source.vector.name if source.vector else ""
+        yield Attention(f"{text} ({by}: cosine {DEFAULT} or more)", count, NEAR_DUPLICATE)
+        yield from _in_parts(source, found)
+    if found is not None and (count := int(table.flags[OUTLIER].sum())):
+        verb = "resembles" if count == 1 else "resemble"
+        yield Attention(f"{quantity(count, 'samples')} {verb} no other", count, OUTLIER)
 
 
-def in_parts(source: Source, found: Similar | None) -> Iterator[Attention]:
+def _in_parts(source: Source, found: Similar | None) -> Iterator[Attention]:
     """List copies in several parts: those that ``found`` has, or else identical files."""
     table = source.table
     across = Copies(table.hashes, found).across(table.parts.codes.astype(np.int64), DEFAULT)
@@ -137,13 +139,6 @@ def in_parts(source: Source, found: Similar | None) -> Iterator[Attention]:
         groups = f"{quantity(len(pairs), 'groups')} of {of}"
         text = f"{groups} {verb} in several parts, for example {' and '.join(places)}"
         yield Attention(text, len(pairs), IDENTICAL if found is None else NEAR_DUPLICATE)
-
-
-def histograms(table: Table) -> Iterator[dict[str, Any]]:
-    """Count samples by how much was enlarged, cropped and cut off."""
-    for name in (ENLARGED, CROPPED, *(n for n in table.columns if n.startswith(TOKENS))):
-        if name in table.numbers:
-            yield histogram(name, table)
 
 
 def histogram(name: str, table: Table) -> dict[str, Any]:

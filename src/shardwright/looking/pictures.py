@@ -8,8 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from threading import Lock
+from typing import Concatenate, ParamSpec
 
 import numpy as np
 from PIL import Image
@@ -36,6 +38,8 @@ _CHECKED, _DECODED = 16, 2  # of these, that are compared; a decoder takes secon
 _PAIR_SIDE = 512
 
 Box = tuple[float, float, float, float]
+Given = ParamSpec("Given")
+Make = Callable[Concatenate["Previews", int, Given], bytes | None]
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,32 @@ class Original:
     is_scalable: bool  # whether it can be decoded at a smaller scale
 
 
+def _kept(make: Make[Given]) -> Make[Given]:
+    """Keep the finished pictures of a method, as far as there is room."""
+
+    @wraps(make)
+    def kept(
+        self: Previews, number: int, *args: Given.args, **options: Given.kwargs
+    ) -> bytes | None:
+        key, cache = (make.__name__, number, args, *options.items()), self.cache
+        with self.lock:
+            if key in cache:
+                cache.move_to_end(key)
+                return cache[key]
+        made = None
+        with suppress(ShardwrightError):  # of a damaged member, which the sample's own page shows
+            made = make(self, number, *args, **options)
+        if made is not None:
+            with self.lock:
+                self.held += len(made) - len(cache.pop(key, b""))
+                cache[key] = made
+                while self.held > _CACHE:
+                    self.held -= len(cache.popitem(last=False)[1])
+        return made
+
+    return kept
+
+
 class Previews:
     """The pictures of one source; safe to use from several threads."""
 
@@ -57,29 +87,46 @@ class Previews:
         self._trusted = "://" not in source.name  # a stranger's record may name any file
         self._previews: dict[str, Preview | None] = {}
         self._agreements: dict[str, Agreement | None] = {}
-        self._cache: OrderedDict[object, bytes] = OrderedDict()
-        self._held = 0
-        self._lock, self._choosing = Lock(), Lock()
+        self.cache: OrderedDict[object, bytes] = OrderedDict()
+        self.held = 0  # bytes
+        self.lock, self._choosing = Lock(), Lock()
         self.latents = [c for c in source.recipe.components if c.map is not None]
         if decode:  # now, when the user can still see an error
             for component in self.latents:
                 self.label(component)
 
+    @_kept
     def thumbnail(self, number: int, *, latent: bool = False) -> bytes | None:
         """Give a small JPEG of what the arrays show; None if nothing shows it."""
-        return self._kept(("thumbnail", number, latent), lambda: self._thumbnail(number, latent))
+        found = None if latent else self._framed(number, THUMBNAIL)
+        if found is None and self.latents:
+            found = self._latent(number, self.latents[0])
+        return None if found is None else _jpeg(found, THUMBNAIL)
 
+    @_kept
     def image(self, number: int) -> bytes | None:
         """Give a JPEG of the complete image, or else of the picture among the members."""
-        return self._kept(("image", number), lambda: self._image(number))
+        found = self.original(number)
+        image = self._read(found, LARGE) if found else None
+        image = image or self._member_picture(number, LARGE)
+        return None if image is None else _jpeg(image, LARGE)
 
+    @_kept
     def latent(self, number: int, name: str) -> bytes | None:
         """Give a PNG of a latent."""
-        return self._kept(("latent", number, name), lambda: self._latent_png(number, name))
+        component = next((c for c in self.latents if c.name == name), None)
+        found = self._latent(number, component) if component else None
+        if found is not None:
+            found.thumbnail((LARGE, LARGE))
+        return None if found is None else _png(found)
 
+    @_kept
     def heat(self, number: int, name: str) -> bytes | None:
         """Give a PNG of the numbers of a member."""
-        return self._kept(("heat", number, name), lambda: self._heat(number, name))
+        member = self.source.member(number, name) if name in self.source.members(number) else None
+        if member is None or not isinstance(member.value, np.ndarray):
+            return None
+        return _png(Image.fromarray(latents.heat(member.value, member.component)))
 
     def label(self, component: Component) -> str | None:
         """Say how the picture of a latent is made; None if there is none."""
@@ -139,12 +186,6 @@ class Previews:
         for start in range(len(names)):  # the longest path that is there is the most certain
             yield str(self._folder.joinpath(*names[start:]))
 
-    def _thumbnail(self, number: int, latent: bool) -> bytes | None:
-        found = None if latent else self._framed(number, THUMBNAIL)
-        if found is None and self.latents:
-            found = self._latent(number, self.latents[0])
-        return None if found is None else _jpeg(found, THUMBNAIL)
-
     def _framed(self, number: int, side: int) -> Image.Image | None:
         """Show what the arrays show: the picture among the members, else a part of the image."""
         if (picture := self._member_picture(number, side)) is not None:
@@ -158,12 +199,6 @@ class Previews:
         box = (left * across, top * down, right * across, bottom * down)
         size = max(1, round(box[2] - box[0])), max(1, round(box[3] - box[1]))
         return image.resize(size, Image.Resampling.BOX, box)
-
-    def _image(self, number: int) -> bytes | None:
-        found = self.original(number)
-        image = self._read(found, LARGE) if found else None
-        image = image or self._member_picture(number, LARGE)
-        return None if image is None else _jpeg(image, LARGE)
 
     def _member_picture(self, number: int, side: int) -> Image.Image | None:
         names = (n for n in self.source.members(number) if n.rpartition(".")[2] in _PICTURES)
@@ -182,21 +217,6 @@ class Previews:
         if preview is None or member is None or not isinstance(member.value, np.ndarray):
             return None
         return Image.fromarray(preview.picture(member.value))
-
-    def _latent_png(self, number: int, name: str) -> bytes | None:
-        component = next((c for c in self.latents if c.name == name), None)
-        found = self._latent(number, component) if component else None
-        if found is not None:
-            found.thumbnail((LARGE, LARGE))
-        return None if found is None else _png(found)
-
-    def _heat(self, number: int, name: str) -> bytes | None:
-        if name not in self.source.members(number):
-            return None
-        member = self.source.member(number, name)
-        if not isinstance(member.value, np.ndarray):
-            return None
-        return _png(Image.fromarray(latents.heat(member.value, member.component)))
 
     def _preview(self, component: Component) -> Preview | None:
         with self._choosing:
@@ -219,23 +239,6 @@ class Previews:
                 member = self.source.member(number, component.suffix) if framed else None
                 if framed is not None and member and isinstance(member.value, np.ndarray):
                     yield member.value, pixels(framed)
-
-    def _kept(self, key: object, make: Callable[[], bytes | None]) -> bytes | None:
-        with self._lock:
-            if key in self._cache:
-                self._cache.move_to_end(key)
-                return self._cache[key]
-        try:
-            made = make()
-        except ShardwrightError:  # of a damaged member; the sample's own page says what it is
-            made = None
-        if made is not None:
-            with self._lock:
-                self._held += len(made) - len(self._cache.pop(key, b""))
-                self._cache[key] = made
-                while self._held > _CACHE:
-                    self._held -= len(self._cache.popitem(last=False)[1])
-        return made
 
 
 def _crop(record: Record, size: Size) -> Box | None:

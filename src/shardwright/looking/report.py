@@ -19,9 +19,9 @@ from shardwright.comparing.vectors import even
 from shardwright.errors import UsageError
 from shardwright.interrupts import check
 from shardwright.looking import overview, samples
+from shardwright.looking.duplicates import compare
 from shardwright.looking.pictures import Previews
-from shardwright.looking.search import compare
-from shardwright.looking.viewer import similar_lines, unlike
+from shardwright.looking.viewer import unlike
 from shardwright.progress import Progress, quantity, size
 from shardwright.storage import files
 
@@ -58,17 +58,15 @@ def write_report(
     """Write the report with so many samples, from all over the source."""
     source = pictures.source
     found = overview.describe(source)
-    lines = [each.text for each in overview.attention_of(source)]
-    vectors = source.vector
-    if vectors is not None and len(source.table) <= similar.EXACT_MOST:
-        lines += [each.text for each in similar_lines(source, compare(source, progress))]
-    elif vectors is not None:
-        lines.append(
-            f"more than {similar.EXACT_MOST:,} samples: near-duplicates were not looked for"
-        )
-    for component in pictures.latents:
-        if warning := unlike(component.name, pictures.agreement(component)):
-            lines.append(warning)
+    alike = None
+    if source.vector is not None and len(source.table) <= similar.EXACT_MOST:
+        alike, _ = compare(source, progress)
+    lines = [each.text for each in overview.attention_of(source, alike)]
+    if source.vector is not None and alike is None:
+        most = f"{similar.EXACT_MOST:,}"
+        lines.append(f"more than {most} samples: near-duplicates were not looked for")
+    warnings = (unlike(one.name, pictures.agreement(one)) for one in pictures.latents)
+    lines += filter(None, warnings)
     ready = source.table.ready
     chosen = ready[even(len(ready), count)].tolist()
     progress.phase("report", len(chosen), "samples")
@@ -120,15 +118,10 @@ def _page(found: dict[str, Any], lines: list[str], cards: list[str]) -> bytes:
 
 
 def _buckets(found: dict[str, Any]) -> str:
-    head = ["bucket", "part", "samples", "bytes", "shards"]
-    rows = [[each[name] for name in head] for each in found["buckets"]]
-    if not found["parts"]:
-        head.remove("part")
-        rows = [[row[0], *row[2:]] for row in rows]
-    if found["shards"] is None:
-        head.remove("shards")
-        rows = [row[:-1] for row in rows]
-    return _table(head, rows)
+    hidden = {"part"} if not found["parts"] else set()
+    hidden |= {"shards"} if found["shards"] is None else set()
+    head = [n for n in ("bucket", "part", "samples", "bytes", "shards") if n not in hidden]
+    return _table(head, [[each[name] for name in head] for each in found["buckets"]])
 
 
 def _components(found: dict[str, Any]) -> str:
@@ -206,7 +199,7 @@ def _card(pictures: Previews, number: int) -> str:
 
 def _cut(pictures: Previews, number: int, caption: str) -> Iterator[str]:
     """Write a caption; what the first component that cuts it does not read is struck out."""
-    ends = [cut.at for cut in samples.cuts(pictures.source, number) if cut.at is not None]
+    ends = [cut["at"] for cut in samples.cuts(pictures.source, number) if cut["at"] is not None]
     at = min(ends, default=len(caption))
     yield escape(caption[:at])
     if at < len(caption):

@@ -15,8 +15,8 @@ from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import msgspec
 import xxhash
+from msgspec.json import encode
 
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.looking.pictures import Previews
@@ -50,11 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer
-    """A request that is not answered: the status and a sentence."""
-
-    def __init__(self, status: HTTPStatus, why: str) -> None:
-        super().__init__(why)
-        self.status = status
+    """A request that is not answered: ``args`` are the status and a sentence."""
 
 
 class Server(ThreadingHTTPServer):
@@ -110,13 +106,13 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             kind, body = self._answer()
         except Refused as refused:
-            status, kind, body = refused.status, _JSON, _encoded({"error": str(refused)})
+            status, kind, body = refused.args[0], _JSON, encode({"error": refused.args[1]})
         except ShardwrightError as error:
-            status, kind, body = HTTPStatus.BAD_REQUEST, _JSON, _encoded({"error": str(error)})
+            status, kind, body = HTTPStatus.BAD_REQUEST, _JSON, encode({"error": str(error)})
         except Exception as error:  # a bug of ours must not end in silence
             _log.exception("%s", self.path)
             status, kind = HTTPStatus.INTERNAL_SERVER_ERROR, _JSON
-            body = _encoded({"error": f"{type(error).__name__}: {error}"})
+            body = encode({"error": f"{type(error).__name__}: {error}"})
         mark = f'"{xxhash.xxh3_64_hexdigest(body)}"'
         if status is HTTPStatus.OK and not body:  # not every sample has every picture
             status = HTTPStatus.NO_CONTENT
@@ -130,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer what is not a request of ours."""
         self.close_connection = True
         status = HTTPStatus(code)
-        self._send(status, _JSON, _encoded({"error": message or status.phrase}))
+        self._send(status, _JSON, encode({"error": message or status.phrase}))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as its base has it
         """Print nothing: the terminal is the user's."""
@@ -160,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
         if (file := self.server.files.get(words[-1] or "index.html")) and len(words) == 1:
             return _TYPES[(words[0] or "index.html").rpartition(".")[2]], file
         if words[0] == "api" and len(words) in (2, 3):
-            return _JSON, _encoded(self._api(words[1:], given))
+            return _JSON, encode(self._api(words[1:], given))
         return self._picture(words, given)
 
     def _require_ours(self) -> None:
@@ -225,7 +221,3 @@ class _Handler(BaseHTTPRequestHandler):
         if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) < known):
             raise Refused(HTTPStatus.NOT_FOUND, "there is no such sample")
         return int(text)
-
-
-def _encoded(value: Any) -> bytes:  # noqa: ANN401 - anything JSON can hold
-    return msgspec.json.encode(value)

@@ -6,17 +6,17 @@ case, everything else as numbers.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
-from threading import Lock
-from types import MappingProxyType, NoneType
+from types import NoneType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.buckets import Bucket, is_bucket
 from shardwright.comparing.copies import Hashes, hashes_of
 from shardwright.reporting.rows import CUT_AT, READY
 from shardwright.store.attention import (
@@ -39,7 +39,25 @@ _HIDDEN = (CUT_AT, "crop_", "decoded_", "format_version")  # nobody sorts by the
 _MOST_COLUMNS = 64  # of numbers: the records may be anybody's
 _LARGEST = 1e15  # of them: larger ones, and infinity, would spoil every chart
 _MOST_ORDERS = 8  # that are kept
-_NOTHING: Mapping[str, list[Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class BucketCount:
+    """The samples of a bucket, in a part of a split."""
+
+    bucket: str
+    part: str | None
+    samples: int
+    bytes: int
+    shards: int | None  # None in a store
+
+
+def by_size(bucket: str) -> tuple[bool, int, int, str]:
+    """Order buckets by their sides; what is not a size comes last."""
+    if not is_bucket(bucket):
+        return True, 0, 0, bucket
+    size = Bucket.parse(bucket)
+    return False, size.width, size.height, bucket
 
 
 @dataclass(frozen=True)
@@ -55,12 +73,6 @@ class Query:
     other: str = ""  # how it compares with the other path: both, missing or caption
     sort: str = ""
     order: str = "asc"
-
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> Query:
-        """Read a query from the parameters of a request; others are ignored."""
-        known = {each.name for each in fields(cls)}
-        return cls(**{name: value for name, value in given.items() if name in known})
 
 
 class Texts:
@@ -127,16 +139,15 @@ class Builder:
         self._numbers: dict[str, list[tuple[int, NDArray[np.float64]]]] = {}
         self._hashes: list[Hashes] = []
 
-    def add(self, rows: Sequence[Row], more: Mapping[str, list[Any]] = _NOTHING) -> None:
+    def add(self, rows: Sequence[Row], more: Mapping[str, list[Any]] | None = None) -> None:
         """Add rows: fields of a record and facts, by name; ``more`` are columns instead of theirs.
 
         Columns are quicker than fields of each row.
         """
-        first = len(self.ids)
+        first, columns = len(self.ids), more or {}
 
         def column(name: str) -> list[Any]:
-            found = more.get(name)
-            return [row.get(name) for row in rows] if found is None else found
+            return columns[name] if name in columns else [row.get(name) for row in rows]
 
         ids, captions, *names = (_texts(column(name)) for name in _NAMES)
         self.ids += ids
@@ -151,7 +162,7 @@ class Builder:
         self._hashes.append(hashes_of(files))
         # Most rows have the same fields in the same order.
         fields = dict.fromkeys(chain.from_iterable(dict.fromkeys(map(tuple, rows))))
-        for name in fields | dict.fromkeys(more):
+        for name in fields | dict.fromkeys(columns):
             is_known = name in self._numbers
             if name in _NAMES or not (is_known or len(self._numbers) < _MOST_COLUMNS):
                 continue
@@ -210,8 +221,7 @@ class Table:
     numbers: dict[str, NDArray[np.float64]]  # by column; NaN where it is not known
     hashes: Hashes  # of the files of images that are ready
     flags: dict[str, Chosen] = field(default_factory=dict)
-    _orders: OrderedDict[Query, Numbers] = field(default_factory=OrderedDict)
-    _lock: Lock = field(default_factory=Lock)
+    compared: Mapping[str, Chosen] = field(default_factory=dict)  # how they compare with others
 
     def __post_init__(self) -> None:
         """Mark what follows from the numbers."""
@@ -225,6 +235,7 @@ class Table:
         identical = (self.hashes != 0) & (counts > 1)[which]
         if identical.any():
             self.flags[IDENTICAL] = identical
+        self._kept = lru_cache(_MOST_ORDERS)(self._select)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -244,25 +255,16 @@ class Table:
         return [flag for flag, marked in self.flags.items() if marked[number]]
 
     def put(self, name: str, column: NDArray[np.float64], flags: Mapping[str, Chosen]) -> None:
-        """Add a column, and flags that follow from it."""
-        with self._lock:  # others read them meanwhile, so they are replaced and not changed
-            self.numbers = {**self.numbers, name: column}
-            self.flags = {**self.flags, **flags}
-            self._orders = OrderedDict()
+        """Add a column, and flags that follow from it; others may read them meanwhile."""
+        self.numbers = {**self.numbers, name: column}
+        self.flags = {**self.flags, **flags}
+        self._kept = lru_cache(_MOST_ORDERS)(self._select)
 
-    def select(self, query: Query, compared: Mapping[str, Chosen] | None = None) -> Numbers:
-        """Find samples, in order; ``compared`` marks them by how they compare with others."""
-        orders = self._orders
-        found = orders.get(query)
-        if found is None:
-            found = self._select(query, compared or {})
-            with self._lock:
-                orders[query] = found
-                if len(orders) > _MOST_ORDERS:
-                    orders.popitem(last=False)
-        return found
+    def select(self, query: Query) -> Numbers:
+        """Find samples, in order."""
+        return self._kept(query)
 
-    def _select(self, query: Query, compared: Mapping[str, Chosen]) -> Numbers:
+    def _select(self, query: Query) -> Numbers:
         chosen = np.ones(len(self), np.bool_)
         for column, name in (
             (self.buckets, query.bucket),
@@ -271,7 +273,7 @@ class Table:
         ):
             if name:
                 chosen &= column.having(name)
-        for marks, name in ((self.flags, query.flag), (compared, query.other)):
+        for marks, name in ((self.flags, query.flag), (self.compared, query.other)):
             if name:
                 chosen &= marks.get(name, np.zeros(len(self), np.bool_))
         for word in query.text.split():

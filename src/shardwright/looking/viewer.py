@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwright.comparing import similar
+from shardwright.comparing.similar import Similar
 from shardwright.errors import UsageError
 from shardwright.looking import overview, samples
+from shardwright.looking.duplicates import Search
 from shardwright.looking.latents import Agreement
 from shardwright.looking.pictures import Previews
-from shardwright.looking.search import Alike, Search
 from shardwright.looking.sources import Source
-from shardwright.looking.table import Chosen, Numbers, Query
-from shardwright.progress import quantity
-from shardwright.store.attention import NEAR_DUPLICATE, OUTLIER, Attention
+from shardwright.looking.table import Numbers, Query
+from shardwright.store.attention import Attention
 
 _PAGE, _MOST = 60, 240  # samples
 _GROUPS, _SIDE_BY_SIDE = 10, 12
@@ -39,6 +38,19 @@ class Viewer:
         self.source: Source = pictures.source
         self.table = self.source.table
         self.search = Search(self.source)
+        self._there = np.zeros(0, np.int64)  # of each sample its number in the other source, or -1
+        if other is not None:
+            self._compare(other.source)
+
+    def _compare(self, other: Source) -> None:
+        """Find each sample in the other source, and mark those that differ."""
+        ids, captions = self.table.ids, self.table.captions
+        numbers = {image_id: number for number, image_id in enumerate(other.table.ids)}
+        self._there = np.array([numbers.get(image_id, -1) for image_id in ids], np.int64)
+        pairs = enumerate(self._there.tolist())
+        changed = [m >= 0 and captions[n] != other.table.captions[m] for n, m in pairs]
+        both = self._there >= 0
+        self.table.compared = {"both": both, "missing": ~both, "caption": np.array(changed, bool)}
 
     def overview(self, given: Parameters) -> Answer:
         """Give the overview."""
@@ -51,19 +63,13 @@ class Viewer:
                 "text": each.text,
                 "query": _query(each),
             }
-            for each in self.attention()
+            for each in overview.attention_of(self.source, self.search.found)
         ]
-        if described["vectors"] and self.search.alike is None:
+        if described["vectors"] and self.search.found is None:
             text = "near-duplicates have not been searched"
             nobody: Answer = {"flag": None, "state": None, "count": 0}
             found.append({**nobody, "text": text, "query": "view=duplicates"})
         return {**described, "attention": found, "other": self._other()}
-
-    def attention(self) -> Iterator[Attention]:
-        """List what needs attention, as far as it is known by now."""
-        yield from overview.attention_of(self.source)
-        if (alike := self.search.alike) is not None:
-            yield from similar_lines(self.source, alike)
 
     def latents(self, given: Parameters) -> Answer:
         """Say how latents become pictures, and whether they look like their images."""
@@ -99,10 +105,9 @@ class Viewer:
             return self._brief(number)
         answer = self._full(self.source, self.pictures, number)
         answer |= self._beside(number, given)
-        answer["similar"] = self._similar(number)
+        answer["similar"] = self._nearest(number)
         answer["other"], answer["differences"] = None, []
-        other = self.number_there(number)
-        if self.others is not None and other is not None:
+        if self.others is not None and (other := self.number_there(number)) is not None:
             there = self.others.source
             answer["other"] = self._full(there, self.others, other)
             answer["differences"] = list(samples.differences(self.source, number, there, other))
@@ -110,7 +115,7 @@ class Viewer:
 
     def number_there(self, number: int) -> int | None:
         """Find a sample in the other source."""
-        found = int(self._numbers_there[number]) if self.others else -1
+        found = int(self._there[number]) if self.others else -1
         return found if found >= 0 else None
 
     def similar(self, given: Parameters) -> Answer:
@@ -121,9 +126,9 @@ class Viewer:
 
     def groups(self, given: Parameters) -> Answer:
         """Give groups of samples that are alike."""
-        alike = self._alike()
+        alike = self._similar()
         threshold, page = fraction(given, "threshold", similar.DEFAULT), integer(given, "page", 0)
-        found = alike.found.groups(max(threshold, similar.FLOOR))
+        found = alike.groups(max(threshold, similar.FLOOR))
         return {
             "groups": len(found),
             "samples": sum(map(len, found)),
@@ -131,7 +136,7 @@ class Viewer:
             "items": [
                 {
                     "size": len(group),
-                    "similarity": _weakest(alike.found, group),
+                    "similarity": _weakest(alike, group),
                     "samples": [self._brief(n) for n in group[:_SIDE_BY_SIDE].tolist()],
                 }
                 for group in found[page * _GROUPS : (page + 1) * _GROUPS]
@@ -140,7 +145,7 @@ class Viewer:
 
     def map(self, given: Parameters) -> Answer:
         """Give points: the first two principal components of the vectors."""
-        points, places = self._points, self._alike().places
+        points, places = self._points(), self.search.places
         if not len(points):
             return {"n": [], "x": [], "y": [], "of": 0}
         shown = places[points].astype(np.float64)
@@ -152,7 +157,7 @@ class Viewer:
 
     def colours(self, given: Parameters) -> Answer:
         """Give a colour for each point of the map."""
-        points, by = self._points, given.get("by", "bucket")
+        points, by = self._points(), given.get("by", "bucket")
         if by == "text":
             words = given.get("text", "").split()
             hits = [self.table.captions.having(word)[points] for word in words]
@@ -168,7 +173,7 @@ class Viewer:
         return {"legend": legend, "codes": column.codes[points].tolist()}
 
     def _found(self, given: Parameters) -> Numbers:
-        return self.table.select(Query.of(given), self._compared)
+        return self.table.select(msgspec.convert(dict(given), Query))
 
     def _brief(self, number: int) -> Answer:
         answer = samples.brief(self.source, number)
@@ -200,44 +205,24 @@ class Viewer:
             "next": int(found[place + 1]) if place + 1 < len(found) else None,
         }
 
-    def _similar(self, number: int) -> list[Answer]:
+    def _nearest(self, number: int) -> list[Answer]:
         """Give the nearest sample, if it is known."""
-        alike = self.search.alike
-        nearest = -1 if alike is None else int(alike.found.nearest[number])
-        if alike is None or nearest < 0:
+        found = self.search.found
+        if found is None or (nearest := int(found.nearest[number])) < 0:
             return []
-        similarity = round(float(alike.found.similarity[number]), 4)
+        similarity = round(float(found.similarity[number]), 4)
         return [{"n": nearest, "id": self.table.ids[nearest], "similarity": similarity}]
 
-    def _alike(self) -> Alike:
-        if self.search.alike is None:
+    def _similar(self) -> Similar:
+        if self.search.found is None:
             raise UsageError("similar samples are not known yet", fix="start the search first")
-        return self.search.alike
+        return self.search.found
 
-    @property
     def _points(self) -> Numbers:
-        places = np.flatnonzero(np.isfinite(self._alike().places).all(axis=1))
-        step = max(1, -(-len(places) // _POINTS))
-        return places[::step]
-
-    @cached_property
-    def _numbers_there(self) -> NDArray[np.int64]:
-        """Give the number of each sample in the other source, -1 if it is not there."""
-        assert self.others is not None
-        there = {image_id: n for n, image_id in enumerate(self.others.source.table.ids)}
-        return np.array([there.get(image_id, -1) for image_id in self.table.ids], np.int64)
-
-    @cached_property
-    def _compared(self) -> dict[str, Chosen]:
-        if self.others is None:
-            return {}
-        there, captions = self._numbers_there, self.others.source.table.captions
-        both = there >= 0
-        changed = [
-            bool(both[n]) and self.table.captions[n] != captions[int(there[n])]
-            for n in range(len(self.table))
-        ]
-        return {"both": both, "missing": ~both, "caption": np.array(changed, np.bool_)}
+        """Choose the samples that have a place on the map; of very many, some."""
+        self._similar()
+        places = np.flatnonzero(np.isfinite(self.search.places).all(axis=1))
+        return places[:: max(1, -(-len(places) // _POINTS))]
 
     def _other(self) -> Answer | None:
         if self.others is None:
@@ -246,9 +231,9 @@ class Viewer:
         only = [image_id for image_id in there if image_id not in here]
         return {
             "path": self.others.source.name,
-            "both": int((self._numbers_there >= 0).sum()),
-            "only_here": int((self._numbers_there < 0).sum()),
-            "captions": int(self._compared["caption"].sum()),
+            "both": int(self.table.compared["both"].sum()),
+            "only_here": int(self.table.compared["missing"].sum()),
+            "captions": int(self.table.compared["caption"].sum()),
             "only_there": only[:_LISTED],
             "only_there_count": len(only),
         }
@@ -259,21 +244,6 @@ def _query(each: Attention) -> str | None:
     if each.flag:
         return f"flag={each.flag}"
     return urlencode({"state": each.state}) if each.state else None
-
-
-def similar_lines(source: Source, alike: Alike) -> Iterator[Attention]:
-    """List what follows from the vectors."""
-    groups = alike.found.groups(similar.DEFAULT)
-    if groups:
-        count = sum(map(len, groups))
-        text = f"{quantity(count, 'samples')} in {quantity(len(groups), 'groups')} are nearly alike"
-        by = source.vector.name if source.vector else ""
-        text += f" ({by}: cosine {similar.DEFAULT} or more)"
-        yield Attention(text, count, NEAR_DUPLICATE)
-        yield from overview.in_parts(source, alike.found)
-    if count := int(source.table.flags[OUTLIER].sum()):
-        verb = "resembles" if count == 1 else "resemble"
-        yield Attention(f"{quantity(count, 'samples')} {verb} no other", count, OUTLIER)
 
 
 def unlike(name: str, agreement: Agreement | None) -> str | None:
@@ -310,7 +280,7 @@ def fraction(given: Parameters, name: str, default: float) -> float:
     return value
 
 
-def _weakest(found: similar.Similar, group: Numbers) -> float:
+def _weakest(found: Similar, group: Numbers) -> float:
     """Give the weakest link that holds a group together."""
     inside = np.isin(found.first, group) & np.isin(found.second, group)
     return round(float(found.strength[inside].min()), 4)
