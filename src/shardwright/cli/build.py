@@ -13,7 +13,6 @@ from shardwright.cli.options import (
     IGNORE_SPACE,
     RECIPE,
     SELECTION,
-    declare,
     names,
     number,
     path,
@@ -52,14 +51,14 @@ and --split of the last run, and print them; with --overwrite, none drops one of
 which these components are made again, or added, as the recipe and the flags now say, and copies all
 others bit by bit. What is made from the caption needs nothing else; what is made from the picture
 needs a picture member in SHARDS. Samples, order, buckets and split stay."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright build data/approved --output-dir data/shards --dry-run
   shardwright build data/approved --fit bucket --split val=5%
   shardwright build laion/00000.tar laion/00001.tar --recipe flux --device cuda:0,cuda:1
   shardwright build data/approved --append
   shardwright build --from data/shards --components t5 --recipe long.toml --output-dir data/long
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    done
   1    failed: there are shards already, made with other settings, the disk is full, 100 failures in
@@ -78,33 +77,32 @@ HINTS = {  # of flags that other tools have
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
-    images = path("IMAGES", "folders or tars of images (data/approved, or as the recipe says)")
-    flags = {
-        "images": {**images, "nargs": "*"},
-        "--from": path("SHARDS", "build from these shards instead of images; see --components"),
-        "--components": names("COMPONENT", "with --from: make these again, and copy the others"),
-        **RECIPE,
-        "--output-dir --output -o": path(
-            "DIR", "where the shards go (data/shards, or as the recipe says)"
-        ),
-        **ENCODING,
-        **SELECTION,
-        "--append": switch("add the images that have no sample yet, in new shards"),
-        "--overwrite": switch("remove all old shards once the new ones are complete"),
-        "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
-        **IGNORE_SPACE,
-        **CLUSTER,
-        "--gpus-per-worker": {
-            **number("GPUs, or a part of one, that each worker gets (as the recipe says, else 1)"),
-            "type": float,
-        },
-        "--dry-run": switch(
-            "make the plan and some samples, say what all would take, and write nothing"
-        ),
-    }
-    declare(parser, shardwright.build, flags)
+FLAGS = {
+    "images": {
+        **path("IMAGES", "folders or tars of images (data/approved, or as the recipe says)"),
+        "nargs": "*",
+    },
+    "--from": path("SHARDS", "build from these shards instead of images; see --components"),
+    "--components": names("COMPONENT", "with --from: make these again, and copy the others"),
+    **RECIPE,
+    "--output-dir --output -o": path(
+        "DIR", "where the shards go (data/shards, or as the recipe says)"
+    ),
+    **ENCODING,
+    **SELECTION,
+    "--append": switch("add the images that have no sample yet, in new shards"),
+    "--overwrite": switch("remove all old shards once the new ones are complete"),
+    "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
+    **IGNORE_SPACE,
+    **CLUSTER,
+    "--gpus-per-worker": {
+        **number("GPUs, or a part of one, that each worker gets (as the recipe says, else 1)"),
+        "type": float,
+    },
+    "--dry-run": switch(
+        "make the plan and some samples, say what all would take, and write nothing"
+    ),
+}
 
 
 def run(options: argparse.Namespace) -> int:

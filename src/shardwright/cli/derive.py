@@ -6,7 +6,7 @@ import argparse
 
 import shardwright
 from shardwright.building import BuildSummary
-from shardwright.cli.options import IGNORE_SPACE, STORE, declare, names, number, path, switch, text
+from shardwright.cli.options import IGNORE_SPACE, STORE, names, number, path, switch, text
 from shardwright.cli.printing import (
     call,
     caption_lines,
@@ -44,13 +44,13 @@ Images that cannot be derived are listed with the reason in failures.jsonl below
 DERIVED_DIR/{STATE_FOLDER}. The settings that arrays were made with are in provenance.json beside
 it; a run with other settings stops before any work. --recompute makes new arrays beside the old
 ones, which stay in use until all are made. To try it without models: --encoders sketch."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright derive data/approved --dry-run
   shardwright derive data/approved --captions captions.jsonl --fit bucket --trial 4
   shardwright derive data/approved --update --prune --dry-run
   shardwright derive --components vae --batch-size 2 --model vae=/models/FLUX.1-dev
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    done
   1    failed: other settings than before, the disk is full, 100 failures in a row
@@ -137,36 +137,31 @@ HINTS = {  # of flags that other commands have
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
-    flags = {
-        "images": path("IMAGES", "(data/approved, or as the recipe says)"),
-        **STORE,
-        **ENCODING,
-        "--components": names("COMPONENT", "make only these, for example vae"),
-        "--recompute": names(
-            "COMPONENT", "make all arrays of these again; none: discard an unfinished recompute"
-        ),
-        "--update": switch(
-            "make again what was made from images or captions that have changed, and keep the "
-            "arrays of renamed images"
-        ),
-        "--prune": switch(
-            "remove the records and arrays of images below IMAGES that no longer exist"
-        ),
-        "--prune-below": path(
-            "DIR", "--prune, also of images that were below DIR and are not found any more"
-        ),
-        "--drop-failed": switch(
-            "finish a recompute without the images that failed; their old arrays are deleted"
-        ),
-        "--trial": number(
-            "derive only this many images, and say about how long and how much room the others need"
-        ),
-        **IGNORE_SPACE,
-        "--dry-run": switch("say what would be made, and make nothing"),
-    }
-    declare(parser, shardwright.derive, flags)
+FLAGS = {
+    "images": path("IMAGES", "(data/approved, or as the recipe says)"),
+    **STORE,
+    **ENCODING,
+    "--components": names("COMPONENT", "make only these, for example vae"),
+    "--recompute": names(
+        "COMPONENT", "make all arrays of these again; none: discard an unfinished recompute"
+    ),
+    "--update": switch(
+        "make again what was made from images or captions that have changed, and keep the "
+        "arrays of renamed images"
+    ),
+    "--prune": switch("remove the records and arrays of images below IMAGES that no longer exist"),
+    "--prune-below": path(
+        "DIR", "--prune, also of images that were below DIR and are not found any more"
+    ),
+    "--drop-failed": switch(
+        "finish a recompute without the images that failed; their old arrays are deleted"
+    ),
+    "--trial": number(
+        "derive only this many images, and say about how long and how much room the others need"
+    ),
+    **IGNORE_SPACE,
+    "--dry-run": switch("say what would be made, and make nothing"),
+}
 
 
 def run(options: argparse.Namespace) -> int:

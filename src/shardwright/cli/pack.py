@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-import shardwright
 from shardwright.cli.options import (
     CLUSTER,
     IGNORE_SPACE,
     SELECTION,
     STORE,
     WORKERS,
-    declare,
     number,
     path,
     switch,
 )
-from shardwright.cli.printing import call, listed, shown_lines, table
+from shardwright.cli.printing import listed, shown_lines, table
 from shardwright.packing import BucketSummary, PackSummary
 from shardwright.packing.summary import PartSummary, SyncSummary
 from shardwright.progress import quantity, size
@@ -61,14 +58,14 @@ true, false or null: = != < <= > >= in ("a", "b"), and ~ !~ for regular expressi
 or, not and parentheses.
 
 Memory: a few hundred bytes per record, about 470 MB for 1,000,000 records."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright pack --dry-run --limit 100
   shardwright pack --limit 100 --shuffle --output-dir data/shards/trial
   shardwright pack --split val=5%
   shardwright pack --where 'width >= 512 and caption ~ "cat"' --exclude-ids-file bad.txt
   shardwright pack --sync --dry-run
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    done; also when nothing was ready
   1    failed: a shard already exists, its arrays were made with other settings, packed samples are
@@ -95,37 +92,31 @@ HINTS = {  # of flags that other tools have
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
-    flags = {
-        "store": path("STORE", "the store, as --derived-dir"),
-        **STORE,
-        "--output-dir --output -o": path(
-            "DIR", "where the shards go (data/shards, or as the recipe says)"
-        ),
-        **SELECTION,
-        "--overwrite": switch(
-            "remove the old shards, all or those of --bucket, once the new ones are complete"
-        ),
-        "--resume": switch("finish an interrupted run; finished shards are kept"),
-        "--append": switch("pack only new samples, into new shards"),
-        "--sync": switch("update shards whose samples have changed or gone, and pack what is new"),
-        "--other-jsonl": switch("pack into a folder whose shards were packed from another JSONL"),
-        "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
-        **IGNORE_SPACE,
-        "--dry-run": switch("show what would be written, and write nothing"),
-        "--progress-every": number(
-            "report every N ready records when not on a terminal (%(default)s)"
-        ),
-        **WORKERS,
-        **CLUSTER,
-    }
-    declare(parser, shardwright.pack, flags)
+FLAGS = {
+    "store": path("STORE", "the store, as --derived-dir"),
+    **STORE,
+    "--output-dir --output -o": path(
+        "DIR", "where the shards go (data/shards, or as the recipe says)"
+    ),
+    **SELECTION,
+    "--overwrite": switch(
+        "remove the old shards, all or those of --bucket, once the new ones are complete"
+    ),
+    "--resume": switch("finish an interrupted run; finished shards are kept"),
+    "--append": switch("pack only new samples, into new shards"),
+    "--sync": switch("update shards whose samples have changed or gone, and pack what is new"),
+    "--other-jsonl": switch("pack into a folder whose shards were packed from another JSONL"),
+    "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
+    **IGNORE_SPACE,
+    "--dry-run": switch("show what would be written, and write nothing"),
+    "--progress-every": number("report every N ready records when not on a terminal (%(default)s)"),
+    **WORKERS,
+    **CLUSTER,
+}
 
 
-def run(options: argparse.Namespace) -> int:
-    """Pack, then print the summary."""
-    summary = call(shardwright.pack, options, describe)
+def exit_code(summary: PackSummary) -> int:
+    """Give the exit code."""
     return 1 if summary.obstacle else 0
 
 
