@@ -101,7 +101,7 @@ class Previews:
         found = None if latent else self._framed(number, THUMBNAIL)
         if found is None and self.latents:
             found = self._latent(number, self.latents[0])
-        return None if found is None else _jpeg(found, THUMBNAIL)
+        return None if found is None else _encoded(found, THUMBNAIL, "jpeg")
 
     @_kept
     def image(self, number: int) -> bytes | None:
@@ -109,24 +109,14 @@ class Previews:
         found = self.original(number)
         image = self._read(found, LARGE) if found else None
         image = image or self._member_picture(number, LARGE)
-        return None if image is None else _jpeg(image, LARGE)
+        return None if image is None else _encoded(image, LARGE, "jpeg")
 
     @_kept
     def latent(self, number: int, name: str) -> bytes | None:
         """Give a PNG of a latent."""
         component = next((c for c in self.latents if c.name == name), None)
         found = self._latent(number, component) if component else None
-        if found is not None:
-            found.thumbnail((LARGE, LARGE))
-        return None if found is None else _png(found)
-
-    @_kept
-    def heat(self, number: int, name: str) -> bytes | None:
-        """Give a PNG of the numbers of a member."""
-        member = self.source.member(number, name) if name in self.source.members(number) else None
-        if member is None or not isinstance(member.value, np.ndarray):
-            return None
-        return _png(Image.fromarray(latents.heat(member.value, member.component)))
+        return None if found is None else _encoded(found, LARGE, "png")
 
     def label(self, component: Component) -> str | None:
         """Say how the picture of a latent is made; None if there is none."""
@@ -135,24 +125,18 @@ class Previews:
 
     def agreement(self, component: Component) -> Agreement | None:
         """Compare latents with their images and with others; None if unknown."""
-        with self._choosing:
-            if component.name in self._agreements:
-                return self._agreements[component.name]
         preview = self._preview(component)
-        found = None
-        most = _DECODED if self._decode else _CHECKED
-        if preview is not None and (pairs := list(self._pairs(component, most))):
-            found = latents.agreement(preview, pairs)
-        self._agreements[component.name] = found
-        return found
+        if component.name not in self._agreements:
+            pairs = list(self._pairs(component, _DECODED if self._decode else _CHECKED))
+            found = latents.agreement(preview, pairs) if preview else None
+            self._agreements[component.name] = found
+        return self._agreements[component.name]
 
     def file(self, number: int) -> str | None:
         """Find the image file of a sample."""
-        for path in self.source.image_paths(number):
-            for place in self._places(path):
-                if os.path.isfile(place):
-                    return place
-        return None
+        paths = self.source.image_paths(number)
+        places = (place for path in paths for place in self._places(path))
+        return next(filter(os.path.isfile, places), None)
 
     def original(self, number: int) -> Original | None:
         """Look at the head of the image file of a sample."""
@@ -244,9 +228,7 @@ class Previews:
 def _crop(record: Record, size: Size) -> Box | None:
     """Read the crop of a record, if it lies within the picture."""
     crop = record.get(CROP)
-    if not isinstance(crop, list) or len(crop) != 4:
-        return None
-    if not all(type(side) in (int, float) for side in crop):
+    if not isinstance(crop, list) or [type(side) in (int, float) for side in crop] != [True] * 4:
         return None
     left, top, right, bottom = crop
     inside = 0 <= left < right <= size.width and 0 <= top < bottom <= size.height
@@ -263,14 +245,8 @@ def _upright(found: Pictures) -> Image.Image:
     return image.crop((left, top, min(right, image.width), min(bottom, image.height)))
 
 
-def _jpeg(image: Image.Image, side: int) -> bytes:
+def _encoded(image: Image.Image, side: int, kind: str) -> bytes:
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     out = io.BytesIO()
-    image.convert("RGB").save(out, "jpeg", quality=85)
-    return out.getvalue()
-
-
-def _png(image: Image.Image) -> bytes:
-    out = io.BytesIO()
-    image.save(out, "png")
+    image.convert("RGB").save(out, kind, quality=85)
     return out.getvalue()

@@ -133,7 +133,6 @@ def statistics(member: Member, recipe: Recipe) -> dict[str, Any]:
         "dtype": None,
         "shape": None,
         "bytes": member.bytes,
-        "heat": isinstance(member.value, np.ndarray),
         "xxh3": member.xxh3,
         "at": member.place,
         "fault": member.fault,

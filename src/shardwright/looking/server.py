@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import xxhash
 from msgspec.json import encode
 
 from shardwright.errors import ShardwrightError, UsageError
@@ -41,6 +39,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",  # ask again: the next run at this address may show other data
 }
+_QUESTIONS = ("overview", "latents", "samples", "similar", "groups", "map", "colours")
 _JSON = "application/json"
 _MOST_FIELDS = 40  # of an address
 _LONGEST = 8192  # bytes of an address
@@ -113,12 +112,9 @@ class _Handler(BaseHTTPRequestHandler):
             _log.exception("%s", self.path)
             status, kind = HTTPStatus.INTERNAL_SERVER_ERROR, _JSON
             body = encode({"error": f"{type(error).__name__}: {error}"})
-        mark = f'"{xxhash.xxh3_64_hexdigest(body)}"'
         if status is HTTPStatus.OK and not body:  # not every sample has every picture
             status = HTTPStatus.NO_CONTENT
-        elif status is HTTPStatus.OK and self.headers.get("If-None-Match") == mark:
-            status, body = HTTPStatus.NOT_MODIFIED, b""
-        self._send(status, kind, body, mark)
+        self._send(status, kind, body)
 
     do_HEAD = do_GET  # noqa: N815 - named by its base
 
@@ -131,10 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as its base has it
         """Print nothing: the terminal is the user's."""
 
-    def _send(self, status: HTTPStatus, kind: str, body: bytes, mark: str | None = None) -> None:
+    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)
-        if mark is not None:
-            self.send_header("ETag", mark)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         self.send_header("Content-Type", kind)
@@ -176,22 +170,13 @@ class _Handler(BaseHTTPRequestHandler):
         viewer = self.server.viewer
         if words[0] == "sample" and len(words) == 2:
             return viewer.sample(self._number(words[1]), given)
-        questions: dict[str, Callable[[Parameters], Any]] = {
-            "overview": viewer.overview,
-            "latents": viewer.latents,
-            "samples": viewer.samples,
-            "similar": viewer.similar,
-            "groups": viewer.groups,
-            "map": viewer.map,
-            "colours": viewer.colours,
-        }
-        if words[0] not in questions or len(words) != 1:
+        if words[0] not in _QUESTIONS or len(words) != 1:
             raise Refused(HTTPStatus.NOT_FOUND, "no such question")
-        return questions[words[0]](given)
+        return getattr(viewer, words[0])(given)
 
     def _picture(self, words: list[str], given: Parameters) -> tuple[str, bytes]:
         """Make a picture of a sample; no bytes if there is none."""
-        if words[0] not in ("thumb", "image", "latent", "heat"):
+        if words[0] not in ("thumb", "image", "latent"):
             raise Refused(HTTPStatus.NOT_FOUND, "this is not an address of the page")
         number = self._number(words[1] if len(words) > 1 else "")
         pictures = self.server.viewer.pictures
@@ -205,8 +190,6 @@ class _Handler(BaseHTTPRequestHandler):
                 return "image/jpeg", pictures.image(number) or b""
             case ["latent", _, name]:
                 return "image/png", pictures.latent(number, name) or b""
-            case ["heat", _, name]:
-                return "image/png", pictures.heat(number, name) or b""
         raise Refused(HTTPStatus.NOT_FOUND, "there is no such picture")
 
     def _other(self, number: int) -> tuple[Previews, int]:

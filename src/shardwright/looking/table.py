@@ -6,6 +6,7 @@ case, everything else as numbers.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -109,9 +110,10 @@ class Texts:
 class Names:
     """A column of few different texts."""
 
-    def __init__(self, codes: Sequence[NDArray[np.int32]], names: Sequence[str]) -> None:
-        self.codes = np.concatenate(codes) if codes else np.zeros(0, np.int32)
-        self.names = list(names)
+    def __init__(self, texts: Sequence[str]) -> None:
+        known = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+        self.names = list(known)
+        self.codes = np.fromiter(map(known.__getitem__, texts), np.int32, len(texts))
 
     def __getitem__(self, number: int) -> str | None:
         return self.names[self.codes[number]] or None
@@ -134,8 +136,7 @@ class Builder:
         self.ids: list[str] = []
         self._captions: list[bytes] = []
         self._id_texts: list[bytes] = []
-        self._codes: dict[str, list[NDArray[np.int32]]] = {name: [] for name in _NAMES[2:]}
-        self._names: dict[str, dict[str, int]] = {name: {} for name in _NAMES[2:]}
+        self._names: dict[str, list[str]] = {name: [] for name in _NAMES[2:]}
         self._numbers: dict[str, list[tuple[int, NDArray[np.float64]]]] = {}
         self._hashes: list[Hashes] = []
 
@@ -153,11 +154,8 @@ class Builder:
         self.ids += ids
         self._id_texts.append(Texts.part(ids))
         self._captions.append(Texts.part(captions))
-        for texts, (name, known) in zip(names, self._names.items(), strict=True):
-            for text in dict.fromkeys(texts):
-                known.setdefault(text, len(known))
-            coded = map(known.__getitem__, texts)
-            self._codes[name].append(np.fromiter(coded, np.int32, len(rows)))
+        for texts, known in zip(names, self._names.values(), strict=True):
+            known += map(sys.intern, texts)
         files = (text if isinstance(text, str) else None for text in column(IMAGE_HASH))
         self._hashes.append(hashes_of(files))
         # Most rows have the same fields in the same order.
@@ -177,9 +175,7 @@ class Builder:
             for first, part in pieces:
                 column[first : first + len(part)] = part
         numbers = {name: column for name, column in numbers.items() if not np.isnan(column).all()}
-        buckets, parts, states = (
-            Names(codes, list(self._names[name])) for name, codes in self._codes.items()
-        )
+        buckets, parts, states = map(Names, self._names.values())
         texts = Texts(self._id_texts), Texts(self._captions)
         hashes = np.concatenate([np.zeros(0, np.uint64), *self._hashes])
         hashes[~states.having(READY)] = 0  # none of them is the one that is kept
