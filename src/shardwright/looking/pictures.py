@@ -18,7 +18,7 @@ from PIL import Image
 
 from shardwright.comparing.vectors import even
 from shardwright.deriving import images
-from shardwright.deriving.images import BadImageError, Pictures, Size
+from shardwright.deriving.images import BadImageError, Size
 from shardwright.encoders.preparing import pixels
 from shardwright.errors import ShardwrightError
 from shardwright.looking import latents
@@ -158,7 +158,7 @@ class Previews:
         """Read an image, upright, and not much larger than this side."""
         fit = (s for s in _SCALES if found.is_scalable and max(found.size) >= 2 * side * s)
         with suppress(BadImageError):
-            return _upright(images.read(found.path, {SRGB}, next(fit, 1)))
+            return images.read(found.path, {SRGB}, next(fit, 1)).by_colour[SRGB]
         return None
 
     def _places(self, path: str) -> Iterator[str]:
@@ -233,16 +233,6 @@ def _crop(record: Record, size: Size) -> Box | None:
     left, top, right, bottom = crop
     inside = 0 <= left < right <= size.width and 0 <= top < bottom <= size.height
     return (left, top, right, bottom) if inside else None
-
-
-def _upright(found: Pictures) -> Image.Image:
-    """Give the picture without what pads it when it is decoded at a smaller scale."""
-    image = found.by_colour[SRGB]
-    box = found.place((0, 0, *found.size))
-    left, top, right, bottom = map(round, box)
-    if (left, top, right, bottom) == (0, 0, *image.size):
-        return image
-    return image.crop((left, top, min(right, image.width), min(bottom, image.height)))
 
 
 def _encoded(image: Image.Image, side: int, kind: str) -> bytes:

@@ -65,13 +65,8 @@ def show(pictures: Previews, image_id: str, save: Path | None, summary: LookSumm
 
 def brief(source: Source, number: int) -> dict[str, Any]:
     """Give what a list shows of a sample."""
-    return _brief(source, number, record_of(source, number)[0])
-
-
-def _brief(source: Source, number: int, record: Record) -> dict[str, Any]:
-    table = source.table
+    table, caption = source.table, record_of(source, number)[0].get("caption")
     numbers = {name: _finite(table.numbers[name].item(number)) for name in table.columns}
-    caption = record.get("caption")
     return {
         "n": number,
         "id": table.ids[number],
@@ -98,7 +93,7 @@ def full(source: Source, number: int) -> dict[str, Any]:
     masks, hidden = dict(_masks(source, number)), {mask.field for mask in source.recipe.masks}
     caption = record.get("caption")
     return {
-        **_brief(source, number, record),
+        **brief(source, number),
         "fault": fault,
         "text": caption if isinstance(caption, str) else "",
         "cuts": list(cuts(source, number)),

@@ -103,15 +103,19 @@ class Viewer:
         """Give one sample in full, and its neighbours in what a query finds."""
         if given.get("brief"):
             return self._brief(number)
-        answer = self._full(self.source, self.pictures, number)
-        answer |= self._beside(number, given)
-        answer["similar"] = self._nearest(number)
-        answer["other"], answer["differences"] = None, []
-        if self.others is not None and (other := self.number_there(number)) is not None:
-            there = self.others.source
-            answer["other"] = self._full(there, self.others, other)
-            answer["differences"] = list(samples.differences(self.source, number, there, other))
-        return answer
+        others = self.others if self.number_there(number) is not None else None
+        other, differences = None, list[Answer]()
+        if others is not None:
+            there = int(self._there[number])
+            other = self._full(others, there)
+            differences += samples.differences(self.source, number, others.source, there)
+        return {
+            **self._full(self.pictures, number),
+            **self._beside(number, given),
+            "similar": self._nearest(number),
+            "other": other,
+            "differences": differences,
+        }
 
     def number_there(self, number: int) -> int | None:
         """Find a sample in the other source."""
@@ -127,7 +131,11 @@ class Viewer:
     def groups(self, given: Parameters) -> Answer:
         """Give groups of samples that are alike."""
         alike = self._similar()
-        threshold, page = fraction(given, "threshold", similar.DEFAULT), integer(given, "page", 0)
+        page = integer(given, "page", 0)
+        try:
+            threshold = float(given.get("threshold") or similar.DEFAULT)
+        except ValueError:
+            raise UsageError("threshold is no number", fix="give one from 0 to 1") from None
         found = alike.groups(max(threshold, similar.FLOOR))
         return {
             "groups": len(found),
@@ -179,30 +187,22 @@ class Viewer:
         answer = samples.brief(self.source, number)
         return {**answer, "other": self.number_there(number)}
 
-    def _full(self, source: Source, pictures: Previews, number: int) -> Answer:
-        found = pictures.original(number)
-        image = found and {
-            "width": found.size.width,
-            "height": found.size.height,
-            "crop": found.crop,
-            "path": found.path,
-            "note": found.note,
-        }
+    def _full(self, pictures: Previews, number: int) -> Answer:
+        image = pictures.original(number)
         labels = [
             {"component": component.name, "label": pictures.label(component)}
             for component in pictures.latents
         ]
-        return {**samples.full(source, number), "image": image, "latents": labels}
+        shown = None if image is None else {**vars(image), **image.size._asdict()}
+        return {**samples.full(pictures.source, number), "image": shown, "latents": labels}
 
     def _beside(self, number: int, given: Parameters) -> Answer:
         found = self._found(given)
-        (places,) = np.nonzero(found == number)
-        if not len(places):
-            return {"previous": None, "next": None}
-        place = int(places[0])
+        place = np.flatnonzero(found == number)[:1]  # none if the query does not find it
+        before, after = found[place[place > 0] - 1], found[place[place < len(found) - 1] + 1]
         return {
-            "previous": int(found[place - 1]) if place else None,
-            "next": int(found[place + 1]) if place + 1 < len(found) else None,
+            "previous": next(iter(before.tolist()), None),
+            "next": next(iter(after.tolist()), None),
         }
 
     def _nearest(self, number: int) -> list[Answer]:
@@ -266,18 +266,6 @@ def integer(given: Parameters, name: str, default: int, least: int = 0) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
         raise UsageError(f"{name} is {text!r}", fix=f"give a whole number from {least}")
     return int(text)
-
-
-def fraction(given: Parameters, name: str, default: float) -> float:
-    """Read a number from 0 to 1 of a request."""
-    text = given.get(name) or str(default)
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise UsageError(f"{name} is {text!r}", fix="give a number from 0 to 1")
-    return value
 
 
 def _weakest(found: Similar, group: Numbers) -> float:
